@@ -1,0 +1,158 @@
+"""The acceptor: takes connections in and hands each socket to the least busy processor.
+
+When descriptors run out it pauses instead of spinning; a spare descriptor lets it close one waiting connection at once
+rather than leave a client hanging. Killing it closes no connection: it holds none.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import time
+
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR
+from fastlog.workers import child
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+PAUSE_SECONDS = 0.1
+BUSY_STEP_PERMILLE = 100
+"""Differences of load below a tenth do not decide; the number of connections does."""
+ACCEPTS_PER_TURN = 64
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """One process, one thread."""
+
+    def __init__(self, shared: child.Shared) -> None:
+        self._shared = shared
+        self._arena = shared.arena
+        self._processors = list(range(FIRST_PROCESSOR, shared.arena.processes))
+        self._senders = [socket.socket(fileno=os.dup(fd)) for fd in shared.handoff_send]
+        for sender in self._senders:
+            sender.setblocking(False)
+        self._listeners = {listener.fd: socket.socket(fileno=os.dup(listener.fd)) for listener in shared.listeners}
+        for listener in self._listeners.values():
+            listener.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(shared.arena.eventfd(ACCEPTOR), select.POLLIN)
+        self._listening = False
+        self._listen(True)
+        self._spare = self._open_spare()
+        self._turn = 0
+        self._sent = [shared.arena.handed_over(number) for number in self._processors]
+
+    def run(self) -> int:
+        """Accept until the broker stops; the exit code of the process."""
+        resume_at = 0.0
+        while True:
+            self._arena.beat(ACCEPTOR)
+            if os.getppid() != self._shared.supervisor_pid:
+                return 1
+            if self._arena.stopping:
+                return 0
+            now = time.monotonic()
+            if not self._listening and now >= resume_at:
+                self._listen(True)
+            timeout = TICK_SECONDS if self._listening else min(TICK_SECONDS, resume_at - now)
+            ready = {fd for fd, _ in self._poll.poll(max(1, timeout * 1000))}
+            if self._arena.eventfd(ACCEPTOR) in ready:
+                self._arena.wake_taken(ACCEPTOR)
+            for fd, listener in self._listeners.items():
+                if fd in ready and not self._accept(listener):
+                    self._arena.count(ACCEPTOR, "accept_pauses")
+                    self._listen(False)
+                    resume_at = time.monotonic() + PAUSE_SECONDS
+                    break
+
+    def _listen(self, on: bool) -> None:
+        for fd in self._listeners:
+            if on and not self._listening:
+                self._poll.register(fd, select.POLLIN)
+            elif not on and self._listening:
+                self._poll.unregister(fd)
+        self._listening = on
+
+    def _accept(self, listener: socket.socket) -> bool:
+        """Take what waits on one listening socket; False when accepting should pause."""
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                connection, _address = listener.accept()
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    log.warning("accepting pauses reason=%s: raise the limit of open files (ulimit -n)", error.strerror)
+                    self._close_one(listener)
+                    return False
+                # the connection went away while it waited (ECONNABORTED and its like)
+                continue
+            with connection:
+                if not self._hand_over(connection):
+                    return False
+        return True
+
+    def _hand_over(self, connection: socket.socket) -> bool:
+        """Give the socket away; False when no processor can take one now."""
+        load = [self._arena.cell(number) for number in self._processors]
+        opened = [
+            cell[3] + max(0, self._sent[place] - self._arena.handed_over(number))
+            for place, (cell, number) in enumerate(zip(load, self._processors, strict=True))
+        ]
+        if sum(opened) >= self._shared.config.max_connections:
+            log.warning("connection refused: max.connections=%d are open", self._shared.config.max_connections)
+            self._arena.count(ACCEPTOR, "refused_connections")
+            return True
+        self._turn += 1
+        places = range(len(self._processors))
+        order = sorted(
+            places,
+            key=lambda place: (
+                load[place][2] // BUSY_STEP_PERMILLE,
+                opened[place],
+                (place - self._turn) % len(self._processors),
+            ),
+        )
+        for place in order:
+            try:
+                socket.send_fds(self._senders[place], [b"c"], [connection.fileno()])
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS, *OUT_OF_DESCRIPTORS):
+                    raise
+                continue
+            self._sent[place] += 1
+            return True
+        log.warning("connection closed: no processor takes one now")
+        self._arena.count(ACCEPTOR, "refused_connections")
+        return False
+
+    def _open_spare(self) -> int:
+        try:
+            return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return -1
+
+    def _close_one(self, listener: socket.socket) -> None:
+        """Out of descriptors: with the spare one, accept one connection and close it, so that its client knows."""
+        if self._spare < 0:
+            self._spare = self._open_spare()
+            return
+        os.close(self._spare)
+        try:
+            listener.accept()[0].close()
+            self._arena.count(ACCEPTOR, "refused_connections")
+        except OSError:
+            log.debug("the waiting connection went away by itself")
+        self._spare = self._open_spare()
+
+
+def run(shared: child.Shared, number: int) -> int:
+    """Accept until the broker stops; the exit code of the process."""
+    assert number == ACCEPTOR
+    child.begin(shared, number)
+    return Acceptor(shared).run()

@@ -1,0 +1,246 @@
+"""A whole broker: directories locked, logs recovered, listeners bound, processes supervised, clean marker written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastlog import logs
+from fastlog.config import BrokerConfig
+from fastlog.errors import ConfigError, FastlogError, LogError
+from fastlog.log import _files, retention
+from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
+from fastlog.log.files import FileOps
+from fastlog.log.manager import LogManager
+from fastlog.segment_files import LOCK_NAME, partition_directory_name
+from fastlog.supervisor import Supervisor
+from fastlog.workers.child import Listener, Shared
+
+log = logging.getLogger(__name__)
+
+LOCK_SECONDS = 5.0
+BACKLOG = 1024
+
+
+def run_broker(config: BrokerConfig) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit code of the command.
+
+    0: stopped, everything flushed and the clean marker written. 1: it could not start, or something was not flushed.
+    """
+    logs.set_up("supervisor")
+    try:
+        _files.arm_from_environment("supervisor")
+        with contextlib.ExitStack() as stack:
+            return _run(config, stack)
+    except FastlogError as error:
+        print(f"fastlog-broker: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        print(
+            f"fastlog-broker: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _run(config: BrokerConfig, stack: contextlib.ExitStack) -> int:
+    started = time.monotonic()
+    files = FileOps()
+    retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
+    directories = [Path(path).resolve() for path in config.log_dirs]
+    for directory in directories:
+        stack.enter_context(_locked(directory))
+    listeners = _bind(config, stack)  # a port that is taken is said before recovery takes its time
+    arena = Arena(
+        [str(path) for path in directories],
+        FIRST_PROCESSOR + config.processors,
+        config.max_partitions,
+        config.segments_per_partition,
+    )
+    manager = LogManager(config, arena, files)
+    clean_ends = [consume_clean_marker(directory, files) for directory in directories]
+    _files.reach("start.marker_taken")
+    report = manager.load(clean_ends)
+    _files.reach("start.recovered")
+    for line in report.warnings:
+        log.warning("%s", line)
+    for found in report.partitions:
+        if found.truncated_bytes:
+            log.warning(
+                "torn tail set aside and cut topic=%r partition=%d bytes=%d whole_messages_behind=%d log_end=%d",
+                found.topic,
+                found.partition,
+                found.truncated_bytes,
+                found.truncated_messages,
+                found.log_end,
+            )
+    shared = _shared(config, arena, listeners, stack)
+    for listener in listeners:
+        socket.socket(fileno=os.dup(listener.fd)).listen(BACKLOG)
+    supervisor = Supervisor(shared)
+    try:
+        supervisor.start()
+    except BaseException:
+        supervisor.abandon()
+        raise
+    _say_ready(config, listeners[0], directories, len(report.partitions), time.monotonic() - started)
+    stop = supervisor.run()
+    return _finish(config, arena, directories, files, stop.clean, stop.problems)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock on a log directory, by an open description that every child inherits.
+
+    So the lock is free only when the last process of the old broker is gone; a new start waits for that.
+
+    Raises:
+        LogError: another broker has it, or the directory cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise LogError(f"cannot use the log directory: {error.strerror}", path=str(directory)) from error
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                if time.monotonic() >= deadline:
+                    raise LogError(
+                        f"another broker uses the log directory (pids {_pids_with(directory / LOCK_NAME)}); "
+                        "stop it or choose another --log-dir",
+                        path=str(directory),
+                    ) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _pids_with(path: Path) -> str:
+    """The processes that hold the lock file open, as far as this user may see them."""
+    wanted = path.stat()
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            for item in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    status = item.stat()
+                    if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
+                        found.append(process.name)
+                        break
+    return ", ".join(sorted(found, key=int)) or "unknown"
+
+
+def _bind(config: BrokerConfig, stack: contextlib.ExitStack) -> tuple[Listener, ...]:
+    """Bind every listener; they listen only once the logs are recovered."""
+    host = config.host.strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"host: {config.host}: {error.strerror}; use an address of this machine") from error
+    server = stack.enter_context(socket.socket(family, kind, protocol))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if config.receive_buffer_bytes:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
+    try:
+        server.bind(address)
+    except OSError as error:
+        raise LogError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}; "
+            "stop what uses it or choose another --port (0 picks a free one)"
+        ) from error
+    server.setblocking(False)
+    return (Listener("default", "kafka-0.7", host, server.getsockname()[1], config.advertised_host, server.fileno()),)
+
+
+def _shared(config: BrokerConfig, arena: Arena, listeners: tuple[Listener, ...], stack: contextlib.ExitStack) -> Shared:
+    """Make what the children inherit: hand-over sockets and the limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    descriptors = 1 << 20 if soft == resource.RLIM_INFINITY else min(soft, 1 << 20)
+    receive, send = [], []
+    for _ in range(config.processors):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        receive.append(ours.fileno())
+        send.append(theirs.fileno())
+    return Shared(config, arena, listeners, tuple(receive), tuple(send), descriptors)
+
+
+def promise(config: BrokerConfig) -> str:
+    """What the flush policy promises, in one sentence with its figures."""
+    return (
+        f"after a power loss at most {config.flush_interval_messages} messages or {config.flush_bytes} bytes per "
+        f"partition are missing, from the end, and nothing older than {2 * config.flush_interval_ms} ms; "
+        "a killed process loses nothing that was acknowledged"
+    )
+
+
+def _say_ready(
+    config: BrokerConfig, listener: Listener, directories: list[Path], partitions: int, seconds: float
+) -> None:
+    insecure = " INSECURE=no-login" if config.insecure else ""
+    print(
+        f"fastlog-broker: ready host={listener.host} port={listener.port}{insecure} broker={config.broker_id} "
+        f"processors={config.processors} directories={','.join(map(str, directories))} partitions={partitions} "
+        f"flush=every {config.flush_interval_messages} messages or {config.flush_interval_ms} ms or "
+        f"{config.flush_bytes} bytes, on demand after {config.flush_min_interval_ms} ms "
+        f"start_seconds={seconds:.2f} ({promise(config)})",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _finish(
+    config: BrokerConfig, arena: Arena, directories: list[Path], files: FileOps, clean: bool, problems: list[str]
+) -> int:
+    """Write the clean markers if everything in service is flushed; the exit code."""
+    ends: list[dict[str, int]] = [{} for _ in directories]
+    unflushed = []
+    for view in arena.views():
+        name = partition_directory_name(view.topic, view.partition)
+        if view.high_watermark == view.log_end and not view.state:
+            ends[view.directory][name] = view.log_end
+        elif view.high_watermark != view.log_end:
+            unflushed.append(f"{name} offsets {view.high_watermark} to {view.log_end}")
+    if clean and not unflushed:
+        try:
+            for directory, named in zip(directories, ends, strict=True):
+                write_clean_marker(directory, named, files)
+            log.info("stopped: everything flushed, clean marker written")
+            return 0
+        except OSError as error:
+            problems.append(f"clean marker not written: {error}")
+    detail = "; ".join([*problems, *(f"not flushed: {item}" for item in unflushed)])
+    print(
+        f"fastlog-broker: stopped without the clean marker: {detail}; the next start recovers",
+        file=sys.stderr,
+        flush=True,
+    )
+    return 1

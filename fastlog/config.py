@@ -1,0 +1,420 @@
+"""The broker's settings: every property of Kafka 0.7.2 that fastlog honours, and fastlog's own.
+
+Read once at start, passed as arguments, never changed. Source of names and of defaults that are not marked
+otherwise in their text: Kafka 0.7.2, ``KafkaConfig``.
+"""
+
+# ruff: noqa: RUF009 - prop() returns a dataclass field, which the linter cannot see
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fastlog import settings
+from fastlog.errors import ConfigError
+from fastlog.settings import Setting, load_properties, prop
+from fastlog.topics import valid_topic
+
+__all__ = ["BrokerConfig", "Setting", "TopicSettings", "is_loopback", "load_properties"]
+
+MAX_PROCESSORS = 48
+_INT32 = 2**31 - 1
+_INT64 = 2**63 - 1
+_HOURS = 10**9
+_LEAST_HOURS = 0.000001
+
+
+class TopicSettings(NamedTuple):
+    """What holds for one topic, overrides applied; durations in milliseconds."""
+
+    partitions: int
+    segment_bytes: int
+    roll_ms: int
+    retention_ms: int
+    retention_bytes: int | None
+    flush_interval_messages: int
+    flush_interval_ms: int
+
+
+def _cpu_count() -> int:
+    return max(1, min(len(os.sched_getaffinity(0)), MAX_PROCESSORS))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """Everything a broker can be told. Raises ``ConfigError`` for a value of the wrong type or out of range."""
+
+    broker_id: int = prop("brokerid", 0, low=0, high=_INT32, doc="The number of this broker.")
+    hostname: str = prop(
+        "hostname", "", default_text="the bind address", doc="The name that clients are told to connect to."
+    )
+    host: str = prop(
+        "host",
+        "127.0.0.1",
+        doc="The address to listen on. Any other than loopback needs `insecure`, as there is no login.",
+    )
+    port: int = prop("port", 9092, low=0, high=65535, doc="The port to listen on; 0 picks a free one and prints it.")
+    insecure: bool = prop("insecure", False, doc="Allow listening on other addresses than loopback without a login.")
+    log_dirs: tuple[str, ...] = prop(
+        "log.dir",
+        ("./fastlog-data",),
+        doc="The directories for the logs, separated by commas; a new partition goes to the emptiest.",
+    )
+    processors: int = prop(
+        "num.threads",
+        _cpu_count,
+        low=1,
+        high=MAX_PROCESSORS,
+        unit="processes",
+        default_text="the number of CPUs",
+        doc="Processes that serve connections.",
+    )
+    partitions: int = prop("num.partitions", 1, low=1, high=65536, doc="Partitions of a topic on this broker.")
+    partitions_by_topic: dict[str, int] = prop(
+        "topic.partition.count.map", dict, low=1, high=65536, default_text="", doc="Partitions of single topics."
+    )
+    auto_create_topics: bool = prop(
+        "auto.create.topics",
+        True,
+        doc="Create a partition at the first produce to it, as 0.7 does; else only `fastlog topics create` does.",
+    )
+    max_partitions: int = prop(
+        "max.partitions", 4096, low=1, high=65536, doc="Partitions this broker can hold, over all topics."
+    )
+    max_topic_name_length: int = prop(
+        "max.topic.name.length", 255, low=1, high=255, unit="UTF-16 units", doc="Longest name of a topic."
+    )
+
+    segment_bytes: int = prop(
+        "log.file.size", 2**30, low=5, high=2**40, unit="bytes", doc="Size at which a new segment is started."
+    )
+    segment_bytes_by_topic: dict[str, int] = prop(
+        "topic.log.file.size", dict, low=5, high=2**40, unit="bytes", default_text="", doc="The same for single topics."
+    )
+    roll_hours: float = prop(
+        "log.roll.hours",
+        168.0,
+        low=_LEAST_HOURS,
+        high=_HOURS,
+        unit="hours",
+        doc="Age at which a new segment is started.",
+    )
+    roll_hours_by_topic: dict[str, float] = prop(
+        "topic.log.roll.hours",
+        dict,
+        low=_LEAST_HOURS,
+        high=_HOURS,
+        unit="hours",
+        default_text="",
+        doc="The same for single topics.",
+    )
+    segments_per_partition: int = prop(
+        "max.segments.per.partition", 16384, low=4, high=2**20, doc="Segments one partition can hold."
+    )
+    preallocate: bool = prop(
+        "log.preallocate", True, doc="Reserve disk space ahead of the end of partitions under load."
+    )
+    preallocate_bytes: int = prop(
+        "log.preallocate.bytes", 16 * 2**20, low=4096, high=16 * 2**20, unit="bytes", doc="Step of that reservation."
+    )
+    early_writeback_bytes: int = prop(
+        "log.early.writeback.bytes",
+        0,
+        low=0,
+        high=_INT32,
+        unit="bytes",
+        doc="Start writing to disk after so many appended bytes, before a flush is due; 0 leaves it to the kernel.",
+    )
+
+    retention_hours: float = prop(
+        "log.retention.hours",
+        168.0,
+        low=_LEAST_HOURS,
+        high=_HOURS,
+        unit="hours",
+        doc="Age at which segments are deleted.",
+    )
+    retention_hours_by_topic: dict[str, float] = prop(
+        "topic.log.retention.hours",
+        dict,
+        low=_LEAST_HOURS,
+        high=_HOURS,
+        unit="hours",
+        default_text="",
+        doc="The same for single topics.",
+    )
+    retention_bytes: int | None = prop(
+        "log.retention.size",
+        None,
+        low=1,
+        high=_INT64,
+        unit="bytes",
+        default_text="-1",
+        doc="Size of a partition above which its oldest segments are deleted; -1 is no limit.",
+    )
+    retention_bytes_by_topic: dict[str, int] = prop(
+        "topic.log.retention.size",
+        dict,
+        low=1,
+        high=_INT64,
+        unit="bytes",
+        default_text="",
+        doc="The same for single topics.",
+    )
+    retention_policy: str = prop(
+        "log.retention.policy", "", doc="A policy of your own, `module:callable`, asked besides time and size."
+    )
+    cleanup_interval_minutes: float = prop(
+        "log.cleanup.interval.mins", 10.0, low=0.0001, high=10**6, unit="minutes", doc="How often retention looks."
+    )
+
+    flush_interval_messages: int = prop(
+        "log.flush.interval",
+        50_000,
+        low=1,
+        high=_INT64,
+        unit="messages",
+        doc="Most messages of one partition that a power loss can take (M); a flush starts at half of it. 0.7.2: 500.",
+    )
+    flush_interval_messages_by_topic: dict[str, int] = prop(
+        "topic.flush.intervals",
+        dict,
+        low=1,
+        high=_INT64,
+        unit="messages",
+        default_text="",
+        doc="The same for single topics.",
+    )
+    flush_interval_ms: int = prop(
+        "log.default.flush.interval.ms",
+        1000,
+        low=1,
+        high=_INT32,
+        unit="ms",
+        doc="Age of the oldest unflushed byte at which a flush starts (S); at twice that appends wait. 0.7.2: 3000.",
+    )
+    flush_interval_ms_by_topic: dict[str, int] = prop(
+        "topic.flush.intervals.ms",
+        dict,
+        low=1,
+        high=_INT32,
+        unit="ms",
+        default_text="",
+        doc="The same for single topics.",
+    )
+    flush_scheduler_interval_ms: int | None = prop(
+        "log.default.flush.scheduler.interval.ms",
+        None,
+        low=1,
+        high=_INT32,
+        unit="ms",
+        default_text="",
+        doc="Kept for files of 0.7: the value of `log.default.flush.interval.ms` where that is not given.",
+    )
+    flush_bytes: int = prop(
+        "flush.max.unflushed.bytes",
+        256 * 2**20,
+        low=1,
+        high=_INT64,
+        unit="bytes",
+        doc="The most unflushed bytes of one partition (B). A flush starts at half of it.",
+    )
+    flush_min_interval_ms: int = prop(
+        "flush.min.interval.ms",
+        5,
+        low=0,
+        high=_INT32,
+        unit="ms",
+        doc="Least time between two flushes that a waiting reader or producer asked for.",
+    )
+
+    max_message_bytes: int = prop(
+        "max.message.size",
+        1_000_000,
+        low=1,
+        high=_INT32 - 1024,
+        unit="bytes",
+        doc="Largest payload of one message, as sent.",
+    )
+    max_request_bytes: int = prop(
+        "max.socket.request.bytes",
+        100 * 2**20,
+        low=2,
+        high=_INT32,
+        unit="bytes",
+        doc="Largest request; a larger one closes the connection.",
+    )
+    max_inflated_bytes: int = prop(
+        "max.inflated.bytes",
+        64 * 2**20,
+        low=1,
+        high=2**40,
+        unit="bytes",
+        doc="Most bytes that one compressed set may inflate to.",
+    )
+    max_inflated_depth: int = prop(
+        "max.inflated.depth", 8, low=1, high=64, doc="Most compressed sets inside one another."
+    )
+    max_inflated_messages: int = prop(
+        "max.inflated.messages",
+        10_000_000,
+        low=1,
+        high=_INT32,
+        unit="messages",
+        doc="Most messages in one compressed set.",
+    )
+    request_memory_bytes: int = prop(
+        "request.memory.bytes",
+        128 * 2**20,
+        low=2**16,
+        high=2**40,
+        unit="bytes",
+        doc="Memory of one processor for requests that are not complete; connections above it wait.",
+    )
+    fetch_max_wait_ms: int = prop(
+        "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time a held fetch may ask to wait."
+    )
+    send_buffer_bytes: int | None = prop(
+        "socket.send.buffer",
+        None,
+        low=1,
+        high=_INT32,
+        unit="bytes",
+        default_text="-1",
+        doc="SO_SNDBUF of connections; -1 leaves it to the kernel.",
+    )
+    receive_buffer_bytes: int | None = prop(
+        "socket.receive.buffer",
+        None,
+        low=1,
+        high=_INT32,
+        unit="bytes",
+        default_text="-1",
+        doc="SO_RCVBUF of connections; -1 leaves it to the kernel.",
+    )
+    max_connections: int = prop(
+        "max.connections", 10_000, low=1, high=2**20, doc="Open connections; above it accepting pauses."
+    )
+    idle_ms: int = prop(
+        "connections.max.idle.ms",
+        600_000,
+        low=1,
+        high=_INT32,
+        unit="ms",
+        doc="Silence after which a connection is closed.",
+    )
+    accept_mode: str = prop(
+        "accept.mode",
+        "handoff",
+        choices=("handoff", "direct"),
+        doc="`handoff`: the acceptor gives each connection to the least busy processor; `direct`: processors accept.",
+    )
+    monitoring_period_seconds: int = prop(
+        "monitoring.period.secs", 600, low=1, high=_INT32, unit="seconds", doc="How often the counters are logged."
+    )
+    trace_requests: bool = prop("trace.requests", False, doc="Log each request to the logger `fastlog.request`.")
+    enable_zookeeper: bool = prop(
+        "enable.zookeeper",
+        False,
+        doc="Must be false: this version does not register in ZooKeeper; the `zk.*` settings of 0.7 are refused too.",
+    )
+
+    def __post_init__(self) -> None:
+        settings.check_fields(self)
+        if not self.host:
+            raise ConfigError("host: an address is needed")
+        if any(not path for path in self.log_dirs):
+            raise ConfigError("log.dir: an empty name is no directory")
+        self._check_topic_names()
+        if self.enable_zookeeper:
+            raise ConfigError(
+                "enable.zookeeper: this version does not register in ZooKeeper; set enable.zookeeper=false"
+                " and give clients the broker's address"
+            )
+        if self.retention_policy and not _is_dotted_callable(self.retention_policy):
+            raise ConfigError(f"log.retention.policy: {self.retention_policy!r} is not of the form module:callable")
+        if not self.insecure and not is_loopback(self.host):
+            raise ConfigError(
+                f"refusing to listen on {self.host}\n"
+                "everybody who reaches that address could read and write every topic, as there is no login yet\n"
+                "use --host 127.0.0.1, or add --insecure when the network itself is closed to others"
+            )
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """Return the settings given by property name, defaults for the rest.
+
+        Sizes may be written as ``64MiB`` or ``1GB``, durations as ``100ms``, ``5s``, ``2min``, ``1h``, ``7d``; maps
+        as ``topic:value,topic:value``.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest one), a malformed value, or one out of range.
+        """
+        values = settings.read_properties(cls, properties, _refused)
+        scheduler = values.get("flush_scheduler_interval_ms")
+        if scheduler is not None:
+            values.setdefault("flush_interval_ms", scheduler)
+        return cls(**values)
+
+    def _check_topic_names(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            for topic in value if isinstance(value, dict) else ():
+                reason = valid_topic(topic, self.max_topic_name_length)
+                if reason is not None:
+                    raise ConfigError(f"{item.metadata['name']}: topic {topic!r}: {reason}")
+
+    @staticmethod
+    def describe() -> list[Setting]:
+        """Every setting with its name, unit, range, default and meaning."""
+        return settings.describe(BrokerConfig)
+
+    @property
+    def advertised_host(self) -> str:
+        """The name clients are told to connect to."""
+        return self.hostname or self.host
+
+    def for_topic(self, topic: str) -> TopicSettings:
+        """What holds for ``topic``: its own values where given, else the general ones."""
+        return TopicSettings(
+            partitions=self.partitions_by_topic.get(topic, self.partitions),
+            segment_bytes=self.segment_bytes_by_topic.get(topic, self.segment_bytes),
+            roll_ms=_hours_to_ms(self.roll_hours_by_topic.get(topic, self.roll_hours)),
+            retention_ms=_hours_to_ms(self.retention_hours_by_topic.get(topic, self.retention_hours)),
+            retention_bytes=self.retention_bytes_by_topic.get(topic, self.retention_bytes),
+            flush_interval_messages=self.flush_interval_messages_by_topic.get(topic, self.flush_interval_messages),
+            flush_interval_ms=self.flush_interval_ms_by_topic.get(topic, self.flush_interval_ms),
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name to listen on can be reached from this machine alone; no name is looked up."""
+    if host == "localhost":
+        return True
+    import ipaddress  # 3 ms that a default start does not need
+
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _hours_to_ms(hours: float) -> int:
+    return max(1, round(hours * 3_600_000))
+
+
+def _is_dotted_callable(text: str) -> bool:
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
+
+
+def _refused(name: str) -> str | None:
+    if name.startswith("zk."):
+        return (
+            f"{name}: this version does not register in ZooKeeper;"
+            " remove the setting and give clients the broker's address"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""Storage: segments, the shared segment index, append, flush, recovery, retention."""

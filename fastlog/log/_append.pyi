@@ -1,0 +1,18 @@
+"""Appending: lock, admit, roll, write, publish, unlock. The only code that moves a log end."""
+
+from typing_extensions import Buffer
+
+from fastlog.log._arena import Arena
+from fastlog.log._segments import SegmentFiles
+
+class Appender:
+    """Appends for one process and one thread; ``process`` is the place of that process in the arena's list."""
+
+    def __init__(self, arena: Arena, files: SegmentFiles, process: int) -> None: ...
+
+def roll_now(appender: Appender, slot: int, wait_ms: int = 1000) -> bool:
+    """Begin a new segment if the active one holds bytes; True when the active segment is empty afterwards."""
+
+def append_bytes(appender: Appender, slot: int, data: Buffer, count: int) -> tuple[int, int, int, int]:
+    """Append one checked message set: ``(status, first offset, next offset, errno)``; status 0 is done, 1 another
+    process holds the lock, 2 the bound of unflushed data is reached, 3 the write failed, 4 it takes no appends."""

@@ -1,0 +1,341 @@
+"""Appending: lock, admit, roll, write, publish, unlock. The only code that moves a log end.
+
+The bytes are written by the thread that holds the lock, so a dead owner has no write in flight, and repair is O(1): cut
+the active segment back to the published log end, finish a half-made roll, go on.
+
+Source: paper, section 3.1; roll order (before the append) as in Kafka 0.7.2; the bound on unflushed data is fastlog's.
+"""
+
+from libc.errno cimport EBUSY, EEXIST, EIO, ENOENT, ENOSPC
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fastlog.log._arena cimport (
+    EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_REPAIR, N_APPENDS, N_LOCK_WAITS,
+    N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_fence, fl_first_ms_at, fl_header, fl_last_ms_at,
+    fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_wake, fl_wake_waiters,
+    fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
+)
+from fastlog.log._files cimport (
+    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_BEFORE_UNLOCK, AT_IN_REPAIR, AT_MID_WRITE, AT_ROLL_CREATED, failpoint, file_ftruncate,
+    file_open, file_pwrite, mid_write_cut,
+)
+from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, segment_path
+
+cdef extern from "<fcntl.h>" nogil:
+    int O_RDWR, O_CREAT, O_EXCL
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+    int usleep(unsigned int)
+
+cdef extern from "<sys/stat.h>" nogil:
+    struct stat_t "stat":
+        long st_size
+    int fstat(int, stat_t*)
+
+cdef enum:
+    # every so many appended bytes the flusher is woken to preallocate and to start write-back
+    NUDGE_SHIFT = 22
+
+
+cdef void take_out(fl_slot* s, uint64_t state, uint64_t why, uint64_t error) noexcept nogil:
+    fl_or(&s.state, state | (why << 8) | (error << 16))
+
+
+cdef class Appender:
+    """Appends for one process and one thread; ``process`` is the place of that process in the arena's list."""
+
+    def __cinit__(self, Arena arena, SegmentFiles files, int process):
+        self.arena = arena
+        self.files = files
+        self.process = process
+        self.counters = fl_cell_at(arena.header, process).counters
+        self.holding = &fl_cell_at(arena.header, process).holding
+
+    cdef int lock(self, fl_slot* s) noexcept nogil:
+        """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then)."""
+        cdef int r = pthread_mutex_trylock(&s.lock)
+        if r == 0:
+            fl_store(self.holding, s.index + 1)
+            return 0
+        if r != EOWNERDEAD:
+            if r == EBUSY:
+                fl_bump(&self.counters[<int>N_LOCK_WAITS], 1)
+            else:  # the mutex is lost for good; nothing may be appended here any more
+                take_out(s, FL_STATE_READ_ONLY, FL_WHY_REPAIR, r)
+            return r
+        fl_store(self.holding, s.index + 1)
+        fl_bump(&self.counters[<int>N_REPAIRS], 1)
+        r = self.repair(s)
+        if r != 0:
+            # out of service first, then consistent: the next owner must not append behind half a message
+            take_out(s, FL_STATE_READ_ONLY, FL_WHY_REPAIR, -r)
+        pthread_mutex_consistent(&s.lock)
+        if r != 0:
+            self.unlock(s)
+            fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
+            return EIO
+        return 0
+
+    cdef void unlock(self, fl_slot* s) noexcept nogil:
+        failpoint(AT_BEFORE_UNLOCK)
+        fl_store(self.holding, 0)
+        pthread_mutex_unlock(&s.lock)
+        fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.lock_waiters)
+
+    cdef int repair(self, fl_slot* s) noexcept nogil:
+        """Bring a partition back after its lock owner died: 0, or -errno."""
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t last = s.table_tail - 1
+        cdef uint64_t base = fl_base_at(h, s, last)[0]
+        cdef int entry, fd, r
+        cdef char[PATH_BYTES] path
+        cdef stat_t found
+        failpoint(AT_IN_REPAIR)
+        entry = self.files.acquire(s, last, base)
+        if entry < 0:
+            return entry
+        # never below the watermark: the log end is at or above it, so no reader sees a byte disappear
+        r = file_ftruncate(self.files.fd(entry), s.log_end - base)
+        if r != 0:
+            return r
+        if s.log_end == base:
+            return 0
+        # a roll that got as far as its file and no further: adopt the empty file, refuse one that holds bytes
+        if segment_path(self.arena, s, s.log_end, path, PATH_BYTES) != 0:
+            return -EIO
+        fd = file_open(path, O_RDWR, 0)
+        if fd == -ENOENT:
+            return 0
+        if fd < 0:
+            return fd
+        if fstat(fd, &found) != 0 or found.st_size != 0:
+            close(fd)
+            return -EEXIST
+        self.publish_segment(s, s.log_end, fd)
+        return 0
+
+    cdef void publish_segment(self, fl_slot* s, uint64_t base, int fd) noexcept nogil:
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t index = s.table_tail
+        fl_store(fl_base_at(h, s, index), base)
+        fl_store(fl_first_ms_at(h, s, index), 0)
+        fl_store(fl_last_ms_at(h, s, index), 0)
+        fl_store(&s.table_tail, index + 1)
+        if self.files.insert(s, index, fd) < 0:
+            close(fd)
+        fl_bump(&self.counters[<int>N_ROLLS], 1)
+
+    cdef int roll(self, fl_slot* s) noexcept nogil:
+        """Begin a new segment at the log end, under the lock: 0, or -errno with nothing changed.
+
+        An existing file of that name is never deleted: an empty one is adopted, one with bytes is refused (-EEXIST).
+        """
+        cdef char[PATH_BYTES] path
+        cdef stat_t found
+        cdef int fd
+        if segment_path(self.arena, s, s.log_end, path, PATH_BYTES) != 0:
+            return -EIO
+        fd = file_open(path, O_RDWR | O_CREAT | O_EXCL, 0o644)
+        if fd == -EEXIST:
+            fd = file_open(path, O_RDWR, 0)
+            if fd < 0:
+                return fd
+            if fstat(fd, &found) != 0 or found.st_size != 0:
+                close(fd)
+                return -EEXIST
+        if fd < 0:
+            return fd
+        failpoint(AT_ROLL_CREATED)
+        self.publish_segment(s, s.log_end, fd)
+        # the flusher makes the new name durable before the watermark may pass it
+        fl_mark_dirty(self.arena.header, s.index)
+        return 0
+
+    cdef int write_all(self, fl_slot* s, int fd, uint64_t base, const uint8_t* data, uint64_t n) noexcept nogil:
+        """Write at the log end, going on after a short write from where it stopped; on failure cut back. 0 or -errno."""
+        cdef uint64_t written = 0
+        cdef uint64_t part = mid_write_cut(n)
+        cdef int64_t r
+        cdef int cut
+        while written < n:
+            r = file_pwrite(fd, data + written, min(part, n - written), s.log_end - base + written)
+            if r <= 0:
+                if r == 0:
+                    r = -ENOSPC
+                cut = file_ftruncate(fd, s.log_end - base)
+                if cut != 0:
+                    take_out(s, FL_STATE_READ_ONLY, FL_WHY_CUT, -cut)
+                return <int>r
+            written += <uint64_t>r
+            if part < n:
+                failpoint(AT_MID_WRITE)
+        if part == n:
+            failpoint(AT_MID_WRITE)
+        return 0
+
+    cdef int admit(self, fl_slot* s, const Piece* pieces, int n, uint64_t now_ns) noexcept nogil:
+        """How many of the pieces the bound of unflushed data lets in now; a fully flushed partition always takes one."""
+        cdef uint64_t high = fl_load(&s.high_watermark)
+        cdef uint64_t unflushed_bytes = s.log_end - high
+        cdef uint64_t unflushed = 0
+        cdef uint64_t oldest
+        cdef int i = 0
+        if unflushed_bytes:
+            unflushed = s.appended_messages - min(s.appended_messages, fl_load(&s.flushed_messages))
+            oldest = max(s.dirty_since_ns, fl_load(&s.flush_started_ns))
+            if now_ns > oldest and now_ns - oldest > 2 * s.flush_ns:
+                return 0
+        else:
+            unflushed = pieces[0].count
+            unflushed_bytes = pieces[0].size
+            i = 1
+        while i < n:
+            unflushed += pieces[i].count
+            unflushed_bytes += pieces[i].size
+            if unflushed > s.flush_messages or unflushed_bytes > s.flush_bytes:
+                break
+            i += 1
+        return i
+
+    cdef int append(self, fl_slot* s, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
+                    Appended* out) noexcept nogil:
+        """Append checked pieces in order, as many as are admitted; never waits.
+
+        Args:
+            data: the pieces' bytes, back to back.
+            offsets: takes the offset of each piece that was written.
+            out: what was done, also when the status is not APPENDED.
+
+        Safe from any process; the caller tries again with the rest after APPEND_BUSY and APPEND_FULL.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t now_ns, now_ms, last, base, size, bytes_now, messages, end_before, limit, first_ms
+        cdef int r, k, admitted, entry, status = APPENDED
+        cdef bint was_clean = False, nudge = False
+        out.done = 0
+        out.bytes = 0
+        out.error = 0
+        if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+            return APPEND_OFFLINE
+        r = self.lock(s)
+        if r != 0:
+            return APPEND_BUSY if r == EBUSY else APPEND_OFFLINE
+        failpoint(AT_AFTER_LOCK)
+        out.first = out.next = end_before = s.log_end
+        now_ns = fl_monotonic_ns()
+        now_ms = fl_wall_ms()
+        while out.done < n:
+            if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+                status = APPEND_OFFLINE
+                break
+            admitted = self.admit(s, pieces + out.done, n - out.done, now_ns)
+            if admitted == 0:
+                status = APPEND_FULL
+                break
+            last = s.table_tail - 1
+            base = fl_base_at(h, s, last)[0]
+            size = s.log_end - base
+            first_ms = fl_first_ms_at(h, s, last)[0]
+            if size and (size > s.segment_bytes or (first_ms and now_ms > first_ms and now_ms - first_ms > s.roll_ms)):
+                # a full table only makes segments longer
+                if s.table_tail - fl_load(&s.table_head) < h.table_entries:
+                    r = self.roll(s)
+                    if r != 0:
+                        out.error = -r
+                        status = APPEND_FAILED
+                        break
+                    last += 1
+                    base = s.log_end
+                    size = 0
+                    first_ms = 0
+            # what one request at a time would have put into this segment
+            k = 0
+            bytes_now = 0
+            messages = 0
+            limit = s.segment_bytes
+            while k < admitted and (k == 0 or size + bytes_now <= limit):
+                offsets[out.done + k] = s.log_end + bytes_now
+                bytes_now += pieces[out.done + k].size
+                messages += pieces[out.done + k].count
+                k += 1
+            entry = self.files.acquire(s, last, base)
+            r = entry if entry < 0 else self.write_all(s, self.files.fd(entry), base, data + out.bytes, bytes_now)
+            if r < 0:
+                out.error = -r
+                status = APPEND_FAILED
+                break
+            failpoint(AT_AFTER_WRITE)
+            if s.log_end == fl_load(&s.high_watermark):
+                fl_store(&s.dirty_since_ns, now_ns)
+                was_clean = True
+            if first_ms == 0:
+                fl_store(fl_first_ms_at(h, s, last), now_ms)
+            fl_store(fl_last_ms_at(h, s, last), now_ms)
+            fl_store(&s.log_end, s.log_end + bytes_now)
+            fl_store(&s.appended_messages, s.appended_messages + messages)
+            out.done += k
+            out.bytes += bytes_now
+        out.next = s.log_end
+        if out.bytes:
+            fl_bump(&self.counters[<int>N_APPENDS], 1)
+            # the fence: the flusher clears the dirty bit and looks at the log end again, we do the reverse
+            fl_fence()
+            fl_mark_dirty(h, s.index)
+            nudge = was_clean or (end_before >> NUDGE_SHIFT) != (s.log_end >> NUDGE_SHIFT) or flush_due(s)
+        elif status == APPEND_FULL:
+            nudge = True
+        self.unlock(s)
+        if nudge:
+            fl_wake(h, self.arena.eventfds, FL_FLUSHER)
+        return status
+
+
+cdef bint flush_due(fl_slot* s) noexcept nogil:
+    """Whether the flusher should look now and not at its next tick; the caller holds the append lock."""
+    return (fl_load(&s.demand) != 0
+            or s.appended_messages - min(s.appended_messages, fl_load(&s.flushed_messages)) >= (s.flush_messages + 1) // 2
+            or s.log_end - fl_load(&s.high_watermark) >= s.flush_bytes // 2)
+
+
+def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
+    """Begin a new segment if the active one holds bytes (retention does this before it drops the last full segment).
+
+    Returns:
+        ``True`` when the active segment is empty afterwards, ``False`` when the lock could not be had in time or the
+        roll failed (tried again at the next clean-up).
+    """
+    cdef fl_slot* s = appender.arena.slot(slot)
+    cdef int r = appender.lock(s)
+    cdef uint64_t end_ns = fl_monotonic_ns() + wait_ms * 1000000
+    cdef uint64_t active
+    while r == EBUSY and fl_monotonic_ns() < end_ns:
+        with nogil:
+            usleep(1000)
+        r = appender.lock(s)
+    if r != 0:
+        return False
+    active = s.table_tail - 1
+    if s.log_end == fl_base_at(appender.arena.header, s, active)[0]:
+        r = 0
+    elif s.table_tail - fl_load(&s.table_head) >= appender.arena.header.table_entries:
+        r = -1
+    else:
+        r = appender.roll(s)
+    appender.unlock(s)
+    fl_wake(appender.arena.header, appender.arena.eventfds, FL_FLUSHER)
+    return r == 0
+
+
+def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint32_t count):
+    """Append one checked message set from Python: ``(status, first offset, next offset, errno)``; for tools and tests."""
+    cdef fl_slot* s = appender.arena.slot(slot)
+    cdef Piece piece
+    cdef Appended out
+    cdef uint64_t offset = 0
+    piece.size = <uint32_t>data.shape[0]
+    piece.count = count
+    cdef int status
+    with nogil:
+        status = appender.append(s, &data[0], &piece, 1, &offset, &out)
+    return status, out.first, out.next, out.error

@@ -1,0 +1,240 @@
+/* The layout of the arena: the memory that the processes of one broker share, and nobody else maps.
+ *
+ *   header page | dirty bitmap | process cells | slot 0 | slot 1 | ...
+ *
+ * A slot is one partition: a page of words followed by its segment table. Every 64-bit word has one writer at a time
+ * (named beside it), is stored with release and loaded with acquire order, and words of different writers lie on
+ * different cache lines. A word that says "any" is changed by atomic read-modify-write alone.
+ *
+ * What happens when a writer dies half-way stands beside each group.
+ */
+#ifndef FASTLOG_ARENA_H
+#define FASTLOG_ARENA_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FL_ARENA_MAGIC 0x66617374616c6f67ULL
+#define FL_ARENA_VERSION 1u
+#define FL_MAX_PROCESSES 64
+#define FL_NAME_BYTES 256
+#define FL_LINE __attribute__((aligned(64)))
+#define FL_COUNTERS 40
+
+/* fixed places in the list of processes; processors follow */
+enum { FL_FLUSHER = 0, FL_KEEPER = 1, FL_ACCEPTOR = 2, FL_FIRST_PROCESSOR = 3 };
+
+/* slot state bits: once set they stay until the next start */
+enum { FL_STATE_READ_ONLY = 1, FL_STATE_OFFLINE = 2 };
+
+/* why a partition left service while the broker ran; in bits 8-15 of the state word, errno in bits 16-31 */
+enum {
+    FL_WHY_START = 1,   /* found damaged at start */
+    FL_WHY_FLUSH = 2,   /* a flush failed */
+    FL_WHY_CUT = 3,     /* cutting back a failed write failed */
+    FL_WHY_REPAIR = 4,  /* repair after a dead lock owner failed */
+    FL_WHY_CHECK = 5,   /* bytes read again after a lost flush are not what was written */
+};
+
+typedef struct {
+    /* written by the supervisor before the first fork, constant afterwards */
+    uint64_t magic;
+    uint32_t version;
+    uint32_t max_partitions;
+    uint32_t table_entries; /* a power of two */
+    uint32_t processes;
+    uint64_t slot_bytes;
+    uint64_t dirty_offset;
+    uint64_t cells_offset;
+    uint64_t slots_offset;
+    uint64_t total_bytes;
+
+    /* the lock of partition creation; an owner that dies leaves either a whole new slot or none, because slot_count is
+     * stored last */
+    pthread_mutex_t create_lock FL_LINE;
+
+    uint64_t slot_count FL_LINE; /* holder of create_lock */
+    uint64_t create_waiters;     /* any: processes that wait for a partition to appear or for the lock */
+
+    uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
+
+    uint64_t stopping FL_LINE; /* supervisor: 0 serve, 1 processors finish, 2 flusher flushes everything and leaves */
+
+    uint64_t wake_flags[FL_MAX_PROCESSES] FL_LINE; /* any: 1 while the eventfd of that process holds a wake-up */
+} fl_header;
+
+/* One process: written by it alone, read by the supervisor, the acceptor and the keeper. A dead process leaves its last
+ * values; the supervisor clears the cell before it starts a successor. */
+typedef struct {
+    uint64_t pid FL_LINE;
+    uint64_t heartbeat_ns;  /* monotonic time of the last turn of its loop */
+    uint64_t busy_permille; /* share of the last second spent outside the wait */
+    uint64_t connections;   /* open ones */
+    uint64_t holding;       /* 1 + slot while it holds that slot's append lock */
+    uint64_t handed_over;   /* connections received so far */
+    uint64_t counters[FL_COUNTERS] FL_LINE;
+} fl_cell;
+
+typedef struct {
+    /* written before slot_count passes this slot, constant afterwards */
+    uint32_t partition;
+    uint32_t directory; /* index of the log directory */
+    uint32_t name_bytes;
+    uint32_t format; /* number of the log format */
+    uint64_t created_ms;
+    uint64_t segment_bytes;
+    uint64_t roll_ms;
+    uint64_t flush_messages; /* M */
+    uint64_t flush_bytes;    /* B */
+    uint64_t flush_ns;       /* S */
+    uint64_t index;          /* this slot's own number */
+    uint8_t name[FL_NAME_BYTES];
+
+    /* the append lock: robust; who gets it from a dead owner repairs first */
+    pthread_mutex_t lock FL_LINE;
+    uint64_t lock_waiters FL_LINE; /* any: processes to wake after an unlock */
+
+    /* written by the holder of the append lock; a holder that dies between two of these stores leaves a log end that is
+     * at most behind what it wrote, and repair cuts the file back to it */
+    uint64_t log_end FL_LINE;
+    uint64_t table_tail;        /* entries ever published */
+    uint64_t appended_messages; /* since start; stored after log_end, so it may lag, never lead */
+    uint64_t dirty_since_ns;    /* time of the append that found everything flushed */
+
+    /* written by the flusher; a flusher that dies leaves flush_in_progress set, and its successor checks and rewrites
+     * [high_watermark, log_end) before it syncs */
+    uint64_t high_watermark FL_LINE;
+    uint64_t flushed_messages;
+    uint64_t flush_started_ns;
+    uint64_t flush_in_progress;
+    uint64_t dir_synced_tail; /* table entries whose directory entries are durable */
+    uint64_t parent_synced;   /* 1 once the partition directory's own entry is durable */
+
+    /* written by retention (the keeper) */
+    uint64_t log_start FL_LINE;
+    uint64_t table_head; /* entries below it are gone */
+
+    /* any */
+    uint64_t waiters FL_LINE; /* processes to wake when the high watermark or the state moves */
+    uint64_t demand;          /* somebody waits for a flush */
+    uint64_t state FL_LINE;
+} fl_slot;
+
+/* The tables follow the slot's page; an entry is addressed by an index that is never reused, at index & mask. */
+#define FL_SLOT_PAGE 4096u
+_Static_assert(sizeof(fl_slot) <= FL_SLOT_PAGE, "a slot's words fit in one page");
+_Static_assert(sizeof(pthread_mutex_t) <= 64, "a mutex fits in one cache line");
+
+static inline uint64_t fl_load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void fl_store(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline void fl_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline uint64_t fl_or(uint64_t *p, uint64_t v) { return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST); }
+static inline uint64_t fl_and(uint64_t *p, uint64_t v) { return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST); }
+static inline uint64_t fl_swap(uint64_t *p, uint64_t v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
+/* a counter with one writer: no locked instruction needed, only an untorn store */
+static inline void fl_bump(uint64_t *p, uint64_t by) { __atomic_store_n(p, *p + by, __ATOMIC_RELAXED); }
+
+static inline uint64_t fl_monotonic_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t fl_wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000ull + (uint64_t)(t.tv_nsec / 1000000);
+}
+
+static inline fl_slot *fl_slot_at(fl_header *h, uint64_t i) {
+    return (fl_slot *)((char *)h + h->slots_offset + i * h->slot_bytes);
+}
+static inline fl_cell *fl_cell_at(fl_header *h, uint64_t i) {
+    return (fl_cell *)((char *)h + h->cells_offset) + i;
+}
+static inline uint64_t *fl_dirty_word(fl_header *h, uint64_t i) {
+    return (uint64_t *)((char *)h + h->dirty_offset) + i / 64;
+}
+static inline uint64_t *fl_table(fl_slot *s) { return (uint64_t *)((char *)s + FL_SLOT_PAGE); }
+static inline uint64_t *fl_base_at(fl_header *h, fl_slot *s, uint64_t i) {
+    return fl_table(s) + (i & (h->table_entries - 1));
+}
+static inline uint64_t *fl_first_ms_at(fl_header *h, fl_slot *s, uint64_t i) {
+    return fl_table(s) + h->table_entries + (i & (h->table_entries - 1));
+}
+static inline uint64_t *fl_last_ms_at(fl_header *h, fl_slot *s, uint64_t i) {
+    return fl_table(s) + 2ull * h->table_entries + (i & (h->table_entries - 1));
+}
+
+static inline int fl_mutex_init(pthread_mutex_t *m) {
+    pthread_mutexattr_t a;
+    int r = pthread_mutexattr_init(&a);
+    if (r) return r;
+    r = pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    if (!r) r = pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+    if (!r) r = pthread_mutex_init(m, &a);
+    pthread_mutexattr_destroy(&a);
+    return r;
+}
+
+static inline int fl_mutex_timedlock_ms(pthread_mutex_t *m, uint64_t ms) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_sec += (time_t)(ms / 1000);
+    t.tv_nsec += (long)(ms % 1000) * 1000000L;
+    if (t.tv_nsec >= 1000000000L) { t.tv_sec++; t.tv_nsec -= 1000000000L; }
+    return pthread_mutex_timedlock(m, &t);
+}
+
+/* Wake one process. The flag saves the system call while an earlier wake-up has not been taken yet; the sleeper clears
+ * it before it looks at the shared words (fl_wake_taken), so a wake-up is never lost. */
+static inline void fl_wake(fl_header *h, const int *eventfds, int process) {
+    if (fl_swap(&h->wake_flags[process], 1) == 0) {
+        uint64_t one = 1;
+        ssize_t r = write(eventfds[process], &one, 8);
+        (void)r;
+    }
+}
+static inline void fl_wake_taken(fl_header *h, const int *eventfds, int process) {
+    uint64_t count;
+    ssize_t r = read(eventfds[process], &count, 8);
+    (void)r;
+    fl_swap(&h->wake_flags[process], 0);
+}
+static inline void fl_clear_wake_flag(fl_header *h, int process) { fl_swap(&h->wake_flags[process], 0); }
+static inline void fl_wake_mask(fl_header *h, const int *eventfds, uint64_t mask) {
+    while (mask) {
+        int process = __builtin_ctzll(mask);
+        mask &= mask - 1;
+        fl_wake(h, eventfds, process);
+    }
+}
+/* After a shared word was stored: wake whoever said it waits for it. */
+static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *waiters) {
+    fl_fence();
+    if (fl_load(waiters)) fl_wake_mask(h, eventfds, fl_swap(waiters, 0));
+}
+static inline void fl_mark_dirty(fl_header *h, uint64_t slot) {
+    uint64_t *word = fl_dirty_word(h, slot), bit = 1ull << (slot & 63);
+    if (!(fl_load(word) & bit)) fl_or(word, bit);
+}
+
+/* The index of the segment that holds offset, by bisection over base offsets; tail when the table is empty. The caller
+ * has read tail before and checks table_head again afterwards. */
+static inline uint64_t fl_find_segment(fl_header *h, fl_slot *s, uint64_t head, uint64_t tail, uint64_t offset) {
+    uint64_t low = head, high = tail;
+    if (head >= tail) return tail;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        if (fl_load(fl_base_at(h, s, middle)) <= offset) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+#endif

@@ -1,0 +1,120 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "errno.h" nogil:
+    int EOWNERDEAD, ENOTRECOVERABLE
+
+
+cdef extern from "pthread.h" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_trylock(pthread_mutex_t*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+    int pthread_mutex_consistent(pthread_mutex_t*)
+
+
+cdef extern from "_arena.h" nogil:
+    enum:
+        FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR
+        FL_STATE_READ_ONLY, FL_STATE_OFFLINE
+        FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK
+        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE
+    uint64_t FL_ARENA_MAGIC
+    uint32_t FL_ARENA_VERSION
+
+    # The meaning, the writer and the fate of each field stand in _arena.h.
+    ctypedef struct fl_header:
+        uint64_t magic
+        uint32_t version, max_partitions, table_entries, processes
+        uint64_t slot_bytes, dirty_offset, cells_offset, slots_offset, total_bytes
+        pthread_mutex_t create_lock
+        uint64_t slot_count, create_waiters, retention_generation, stopping
+
+    ctypedef struct fl_cell:
+        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over
+        uint64_t* counters
+
+    ctypedef struct fl_slot:
+        uint32_t partition, directory, name_bytes, format
+        uint64_t created_ms, segment_bytes, roll_ms, flush_messages, flush_bytes, flush_ns, index
+        uint8_t* name
+        pthread_mutex_t lock
+        uint64_t lock_waiters
+        uint64_t log_end, table_tail, appended_messages, dirty_since_ns
+        uint64_t high_watermark, flushed_messages, flush_started_ns, flush_in_progress, dir_synced_tail, parent_synced
+        uint64_t log_start, table_head
+        uint64_t waiters, demand, state
+
+    uint64_t fl_load(const uint64_t*)
+    void fl_store(uint64_t*, uint64_t)
+    void fl_fence()
+    uint64_t fl_or(uint64_t*, uint64_t)
+    uint64_t fl_and(uint64_t*, uint64_t)
+    uint64_t fl_swap(uint64_t*, uint64_t)
+    void fl_bump(uint64_t*, uint64_t)
+    uint64_t fl_monotonic_ns()
+    uint64_t fl_wall_ms()
+    fl_slot* fl_slot_at(fl_header*, uint64_t)
+    fl_cell* fl_cell_at(fl_header*, uint64_t)
+    uint64_t* fl_dirty_word(fl_header*, uint64_t)
+    uint64_t* fl_base_at(fl_header*, fl_slot*, uint64_t)
+    uint64_t* fl_first_ms_at(fl_header*, fl_slot*, uint64_t)
+    uint64_t* fl_last_ms_at(fl_header*, fl_slot*, uint64_t)
+    int fl_mutex_init(pthread_mutex_t*)
+    int fl_mutex_timedlock_ms(pthread_mutex_t*, uint64_t)
+    void fl_wake(fl_header*, const int*, int)
+    void fl_wake_taken(fl_header*, const int*, int)
+    void fl_clear_wake_flag(fl_header*, int)
+    void fl_wake_mask(fl_header*, const int*, uint64_t)
+    void fl_wake_waiters(fl_header*, const int*, uint64_t*)
+    void fl_mark_dirty(fl_header*, uint64_t)
+    uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
+
+
+cdef class Arena:
+    cdef fl_header* header
+    cdef int fd                # the memfd; -1 once closed
+    cdef int[64] eventfds      # one per process, by its place in the list
+    cdef char** directories    # log directories by index, as C strings
+    cdef object _directory_bytes
+    cdef fl_slot* slot(self, uint64_t index) except NULL
+
+
+# Numbers of the counters that compiled code adds to; the names stand in _arena.pyx in the same order.
+cdef enum:
+    N_PRODUCE = 0
+    N_FETCH
+    N_OFFSETS
+    N_OWN
+    N_FAILED_PRODUCE
+    N_FAILED_FETCH
+    N_MESSAGES_IN
+    N_BYTES_IN
+    N_BYTES_OUT
+    N_RECEIVED
+    N_SENT
+    N_TOO_LARGE
+    N_INVALID_REQUEST
+    N_INVALID_MESSAGE
+    N_IDLE_CLOSED
+    N_APPEND_WAITS
+    N_LOCK_WAITS
+    N_SUSPICIOUS
+    N_APPENDS
+    N_REPAIRS
+    N_ROLLS
+    N_OVER_BUDGET
+    N_HELD_FETCHES
+    N_INFLATED
+    N_READ_AHEAD
+    N_STRANGERS
+    N_SHORT_SENDS
+    N_FLUSHES
+    N_FLUSH_FAILURES
+    N_FLUSH_NS
+    N_FLUSHED_BYTES
+    N_REWRITTEN
+    N_HANDOVERS
+    N_ACCEPT_PAUSES
+    N_REFUSED

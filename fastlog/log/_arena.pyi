@@ -1,0 +1,147 @@
+"""The arena: the memory that the processes of one broker share; see ``_arena.h`` for the layout and the writers."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+COUNTERS: Final[tuple[str, ...]]
+FLUSHER: Final[int]
+KEEPER: Final[int]
+ACCEPTOR: Final[int]
+FIRST_PROCESSOR: Final[int]
+MAX_PROCESSORS: Final[int]
+STATE_READ_ONLY: Final[int]
+STATE_OFFLINE: Final[int]
+
+class SlotView(NamedTuple):
+    """What one partition's slot said at one moment; words of different writers may be a moment apart."""
+
+    index: int  # type: ignore[assignment]
+    topic: str
+    partition: int
+    directory: int
+    format: int
+    created_ms: int
+    log_start: int
+    high_watermark: int
+    log_end: int
+    state: int
+    table_head: int
+    table_tail: int
+    appended_messages: int
+    flushed_messages: int
+
+class SlotSpec(NamedTuple):
+    """What a new slot is made of: the partition, where it lies, its segments, its limits."""
+
+    topic: str
+    partition: int
+    directory: int
+    format: int
+    created_ms: int
+    segment_bytes: int
+    roll_ms: int
+    flush_messages: int
+    flush_bytes: int
+    flush_ns: int
+    segments: list[tuple[int, int, int]]
+    log_end: int
+    state: int = 0
+    durable: bool = True
+
+class Segment(NamedTuple):
+    """One entry of a segment table: index (never reused), base offset, times of its first and last append (0: none)."""
+
+    index: int  # type: ignore[assignment]
+    base: int
+    first_ms: int
+    last_ms: int
+
+class Arena:
+    """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
+
+    def __init__(self, log_dirs: Sequence[str], processes: int, max_partitions: int, table_entries: int) -> None:
+        """Map a new arena; ``table_entries`` is rounded up to a power of two.
+
+        Raises:
+            LogError: the kernel gives no memory, or the system has no robust mutexes.
+        """
+
+    @property
+    def log_dirs(self) -> list[str]: ...
+    @property
+    def processes(self) -> int: ...
+    @property
+    def max_partitions(self) -> int: ...
+    @property
+    def table_entries(self) -> int: ...
+    @property
+    def slot_count(self) -> int: ...
+    @property
+    def retention_generation(self) -> int: ...
+    @property
+    def stopping(self) -> int: ...
+    def set_stopping(self, stage: int) -> None:
+        """Say how far the stop has come: 1 processors finish, 2 the flusher flushes all, 3 the keeper leaves."""
+
+    def eventfd(self, process: int) -> int:
+        """The descriptor that becomes readable when ``process`` is woken."""
+
+    def wake(self, process: int) -> None: ...
+    def wake_all(self) -> None: ...
+    def wake_taken(self, process: int) -> None:
+        """Take the wake-ups of ``process`` (itself); call it before looking at the shared words."""
+
+    def create_lock(self) -> bool:
+        """Try for the lock of partition creation; True when held. A dead owner's lock is taken over."""
+
+    def create_unlock(self) -> None: ...
+    def wait_for_creation(self, process: int) -> None:
+        """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
+
+    def add(self, spec: SlotSpec) -> int:
+        """Write a new slot and publish it; the caller holds the creation lock. Returns its index.
+
+        Raises:
+            LogError: every slot is taken, or the partition has more segments than a table holds.
+        """
+
+    def view(self, index: int) -> SlotView:
+        """The words of one slot, read in the order that keeps watermark ≤ log end."""
+
+    def views(self) -> list[SlotView]: ...
+    def segments(self, index: int) -> list[Segment]:
+        """The segments of one slot that are still held, oldest first."""
+
+    def describe_state(self, state: int) -> str:
+        """One phrase for a slot's state word."""
+
+    def publish_retention(self, index: int, new_head: int, new_start: int) -> None:
+        """Move the log start of one slot up; the keeper alone calls it, before it unlinks a file.
+
+        Raises:
+            LogError: the start would go back, or pass the high watermark.
+        """
+
+    def retention_done(self) -> None:
+        """Tell every process to close descriptors of segments that are gone."""
+
+    def demand_flush(self, index: int) -> None:
+        """Ask the flusher to flush one partition soon."""
+
+    def clear_cell(self, process: int, pid: int, now_ns: int) -> None:
+        """Begin a process's cell afresh (the supervisor, before it starts the process); counters go on."""
+
+    def beat(self, process: int) -> None:
+        """Say that ``process`` (itself) is alive, now."""
+
+    def cell(self, process: int) -> tuple[int, int, int, int, int]:
+        """``(pid, heartbeat_ns, busy_permille, connections, holding)`` of one process."""
+
+    def counters(self, process: int) -> dict[str, int]:
+        """The counters of one process by name; they survive the process."""
+
+    def count(self, process: int, name: str, by: int = 1) -> None:
+        """Add to a counter of ``process`` (itself)."""
+
+    def handed_over(self, process: int) -> int:
+        """Connections a processor has received so far."""

@@ -1,0 +1,406 @@
+"""The arena: one sparse ``memfd`` that the processes of a broker share, made at each start and never reused.
+
+The layout, and who may write which word, stand in ``_arena.h``. This module makes the memory, hands out slots, and
+shows them to Python; what moves the words lives in ``_append`` (log end, table), ``_flush`` (high watermark) and
+``retention`` (log start).
+"""
+
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+import os
+from typing import NamedTuple
+
+from fastlog.errors import LogError
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void*, size_t, int, int, int, long)
+    int munmap(void*, size_t)
+    int PROT_READ, PROT_WRITE, MAP_SHARED
+    void* MAP_FAILED
+    int memfd_create(const char*, unsigned int)
+    unsigned int MFD_CLOEXEC, MFD_ALLOW_SEALING
+
+cdef extern from "<fcntl.h>" nogil:
+    int fcntl(int, int, ...)
+    int F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int, int)
+    int EFD_NONBLOCK, EFD_CLOEXEC
+
+cdef extern from "<unistd.h>" nogil:
+    int ftruncate(int, long)
+    int close(int)
+
+COUNTERS = (
+    "produce_requests", "fetch_requests", "offsets_requests", "own_requests", "failed_produce_requests",
+    "failed_fetch_requests", "messages_in", "bytes_in", "bytes_out", "received_bytes", "sent_bytes",
+    "too_large_messages", "invalid_requests", "invalid_messages", "idle_closed", "append_waits", "lock_waits",
+    "suspicious_messages", "appends", "repairs", "rolls", "over_budget_waits", "held_fetches", "inflated_off_loop",
+    "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures", "flush_ns",
+    "flushed_bytes", "rewritten_bytes", "handovers", "accept_pauses", "refused_connections",
+)
+COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
+
+FLUSHER = FL_FLUSHER
+KEEPER = FL_KEEPER
+ACCEPTOR = FL_ACCEPTOR
+FIRST_PROCESSOR = FL_FIRST_PROCESSOR
+MAX_PROCESSORS = FL_MAX_PROCESSES - FL_FIRST_PROCESSOR
+STATE_READ_ONLY = FL_STATE_READ_ONLY
+STATE_OFFLINE = FL_STATE_OFFLINE
+WHY = {
+    FL_WHY_START: "found damaged at start",
+    FL_WHY_FLUSH: "a flush failed",
+    FL_WHY_CUT: "cutting back a failed write failed",
+    FL_WHY_REPAIR: "repair after a dead process failed",
+    FL_WHY_CHECK: "bytes whose flush was lost could not be read back as they were written",
+}
+
+
+class SlotView(NamedTuple):
+    """What one partition's slot said at one moment; words of different writers may be a moment apart."""
+
+    index: int
+    topic: str
+    partition: int
+    directory: int
+    format: int
+    created_ms: int
+    log_start: int
+    high_watermark: int
+    log_end: int
+    state: int
+    table_head: int
+    table_tail: int
+    appended_messages: int
+    flushed_messages: int
+
+
+class SlotSpec(NamedTuple):
+    """What a new slot is made of: the partition, where it lies, its segments, its limits."""
+
+    topic: str
+    partition: int
+    directory: int
+    format: int
+    created_ms: int
+    segment_bytes: int
+    roll_ms: int
+    flush_messages: int
+    flush_bytes: int
+    flush_ns: int
+    segments: list[tuple[int, int, int]]  # (base offset, first append ms, last append ms)
+    log_end: int
+    state: int = 0
+    durable: bool = True  # the directory entries of segments and partition have been synced
+
+
+class Segment(NamedTuple):
+    """One entry of a segment table: index (never reused), base offset, times of its first and last append (0: none)."""
+
+    index: int
+    base: int
+    first_ms: int
+    last_ms: int
+
+
+cdef class Arena:
+    """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
+
+    def __cinit__(self):
+        self.header = NULL
+        self.fd = -1
+        self.directories = NULL
+
+    def __init__(self, log_dirs, int processes, int max_partitions, int table_entries):
+        """Map a new arena.
+
+        Args:
+            log_dirs: the log directories, in the order slots name them.
+            processes: how many processes share it, the flusher, keeper and acceptor included.
+            max_partitions: the number of slots; memory is taken only as slots are used.
+            table_entries: segments a partition can hold; rounded up to a power of two.
+
+        Raises:
+            LogError: the kernel gives no memory.
+        """
+        if not FL_FIRST_PROCESSOR < processes <= FL_MAX_PROCESSES:
+            raise LogError(f"a broker has 1 to {MAX_PROCESSORS} processors")
+        cdef uint64_t entries = 16
+        while entries < <uint64_t>table_entries:
+            entries *= 2
+        cdef uint64_t slot_bytes = FL_SLOT_PAGE + 3 * 8 * entries
+        cdef uint64_t dirty_offset = 4096
+        cdef uint64_t cells_offset = dirty_offset + ((max_partitions + 63) // 64 * 8 + 4095) // 4096 * 4096
+        cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
+        cdef uint64_t total = slots_offset + slot_bytes * <uint64_t>max_partitions
+        self.fd = memfd_create("fastlog-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+        if self.fd < 0 or ftruncate(self.fd, <long>total) != 0:
+            raise LogError(f"the kernel gives no shared memory of {total} bytes")
+        # sealed, so that no process can shrink it under another one's feet (that would be a SIGBUS)
+        fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+        cdef void* memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, self.fd, 0)
+        if memory == MAP_FAILED:
+            raise LogError(f"cannot map {total} bytes of shared memory")
+        cdef fl_header* h = <fl_header*>memory
+        h.magic = FL_ARENA_MAGIC
+        h.version = FL_ARENA_VERSION
+        h.max_partitions = max_partitions
+        h.table_entries = <unsigned int>entries
+        h.processes = processes
+        h.slot_bytes = slot_bytes
+        h.dirty_offset = dirty_offset
+        h.cells_offset = cells_offset
+        h.slots_offset = slots_offset
+        h.total_bytes = total
+        if fl_mutex_init(&h.create_lock) != 0:
+            raise LogError("the system has no robust process-shared mutexes")
+        self.header = h
+        cdef int i
+        for i in range(FL_MAX_PROCESSES):
+            self.eventfds[i] = -1
+        for i in range(processes):
+            self.eventfds[i] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.eventfds[i] < 0:
+                raise LogError("no descriptor left for the wake-up of a process")
+        self._directory_bytes = [os.fsencode(os.path.abspath(path)) for path in log_dirs]
+        self.directories = <char**>calloc(len(self._directory_bytes), sizeof(char*))
+        if self.directories == NULL:
+            raise MemoryError
+        for i in range(len(self._directory_bytes)):
+            self.directories[i] = self._directory_bytes[i]
+
+    def __dealloc__(self):
+        cdef int i
+        if self.header != NULL:
+            munmap(self.header, self.header.total_bytes)
+            for i in range(FL_MAX_PROCESSES):
+                if self.eventfds[i] >= 0:
+                    close(self.eventfds[i])
+        if self.fd >= 0:
+            close(self.fd)
+        free(self.directories)
+
+    cdef fl_slot* slot(self, uint64_t index) except NULL:
+        if index >= self.header.slot_count:
+            raise IndexError(f"no partition slot {index}")
+        return fl_slot_at(self.header, index)
+
+    @property
+    def log_dirs(self):
+        return [os.fsdecode(path) for path in self._directory_bytes]
+
+    @property
+    def processes(self):
+        return self.header.processes
+
+    @property
+    def max_partitions(self):
+        return self.header.max_partitions
+
+    @property
+    def table_entries(self):
+        return self.header.table_entries
+
+    @property
+    def slot_count(self):
+        return fl_load(&self.header.slot_count)
+
+    @property
+    def retention_generation(self):
+        return fl_load(&self.header.retention_generation)
+
+    @property
+    def stopping(self):
+        return fl_load(&self.header.stopping)
+
+    def set_stopping(self, int stage):
+        """Tell every process how far the stop has come: 1 processors finish, 2 the flusher flushes all and leaves."""
+        fl_store(&self.header.stopping, stage)
+        self.wake_all()
+
+    def eventfd(self, int process):
+        return self.eventfds[process]
+
+    def wake(self, int process):
+        fl_wake(self.header, self.eventfds, process)
+
+    def wake_all(self):
+        cdef unsigned int i
+        for i in range(self.header.processes):
+            fl_wake(self.header, self.eventfds, i)
+
+    def wake_taken(self, int process):
+        """Take the wake-ups of ``process`` (itself); call it before looking at the shared words."""
+        fl_wake_taken(self.header, self.eventfds, process)
+
+    def create_lock(self):
+        """Try for the lock of partition creation; ``True`` when held. A dead owner's lock is taken over."""
+        cdef int r = pthread_mutex_trylock(&self.header.create_lock)
+        if r == EOWNERDEAD:
+            # slot_count is stored last, so what a dead owner left behind is at most a half-written slot that nobody sees
+            pthread_mutex_consistent(&self.header.create_lock)
+            return True
+        return r == 0
+
+    def create_unlock(self):
+        pthread_mutex_unlock(&self.header.create_lock)
+        fl_wake_waiters(self.header, self.eventfds, &self.header.create_waiters)
+
+    def wait_for_creation(self, int process):
+        """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
+        fl_or(&self.header.create_waiters, 1ULL << process)
+        fl_fence()
+
+    def add(self, spec):
+        """Write a new slot and publish it; the caller holds the creation lock. Returns its index.
+
+        Raises:
+            LogError: every slot is taken, or the partition has more segments than a table holds.
+        """
+        cdef fl_header* h = self.header
+        cdef uint64_t index = h.slot_count
+        cdef bytes name = spec.topic.encode()
+        if index >= h.max_partitions:
+            raise LogError(f"all {h.max_partitions} partition slots are taken: raise max.partitions and start again")
+        if len(name) > FL_NAME_BYTES:
+            raise LogError("topic name too long", found=len(name), expected=FL_NAME_BYTES)
+        if not spec.segments or len(spec.segments) >= h.table_entries:
+            raise LogError(
+                f"{spec.topic}-{spec.partition} has {len(spec.segments)} segments: raise max.segments.per.partition "
+                f"(now {h.table_entries}) and start again"
+            )
+        cdef fl_slot* s = fl_slot_at(h, index)
+        memset(s, 0, sizeof(fl_slot))
+        s.partition = spec.partition
+        s.directory = spec.directory
+        s.name_bytes = len(name)
+        s.format = spec.format
+        s.created_ms = spec.created_ms
+        s.segment_bytes = spec.segment_bytes
+        s.roll_ms = spec.roll_ms
+        s.flush_messages = spec.flush_messages
+        s.flush_bytes = spec.flush_bytes
+        s.flush_ns = spec.flush_ns
+        s.index = index
+        memcpy(s.name, <char*>name, len(name))
+        if fl_mutex_init(&s.lock) != 0:
+            raise LogError("the system has no robust process-shared mutexes")
+        cdef uint64_t i = 0
+        for base, first_ms, last_ms in spec.segments:
+            fl_base_at(h, s, i)[0] = base
+            fl_first_ms_at(h, s, i)[0] = first_ms
+            fl_last_ms_at(h, s, i)[0] = last_ms
+            i += 1
+        s.table_tail = i
+        s.log_end = spec.log_end
+        s.high_watermark = spec.log_end
+        s.log_start = spec.segments[0][0]
+        s.state = spec.state | ((FL_WHY_START << 8) if spec.state else 0)
+        if spec.durable:
+            s.dir_synced_tail = i
+            s.parent_synced = 1
+        fl_store(&h.slot_count, index + 1)
+        if not spec.durable:
+            fl_mark_dirty(h, index)
+        fl_wake_waiters(h, self.eventfds, &h.create_waiters)
+        return index
+
+    def view(self, uint64_t index):
+        """The words of one slot as a ``SlotView``; read in the order that keeps watermark ≤ log end."""
+        cdef fl_slot* s = self.slot(index)
+        cdef uint64_t flushed = fl_load(&s.flushed_messages)
+        cdef uint64_t watermark = fl_load(&s.high_watermark)
+        cdef uint64_t start = fl_load(&s.log_start)
+        return SlotView(
+            index=index, topic=(<bytes>s.name[:s.name_bytes]).decode(), partition=s.partition, directory=s.directory,
+            format=s.format, created_ms=s.created_ms, log_start=start, high_watermark=watermark,
+            log_end=fl_load(&s.log_end), state=fl_load(&s.state), table_head=fl_load(&s.table_head),
+            table_tail=fl_load(&s.table_tail), appended_messages=fl_load(&s.appended_messages),
+            flushed_messages=flushed,
+        )
+
+    def views(self):
+        return [self.view(index) for index in range(self.slot_count)]
+
+    def segments(self, uint64_t index):
+        """The segments of one slot that are still held, oldest first, as ``Segment`` rows."""
+        cdef fl_slot* s = self.slot(index)
+        cdef uint64_t tail = fl_load(&s.table_tail)
+        cdef uint64_t i
+        rows = [
+            Segment(i, fl_load(fl_base_at(self.header, s, i)), fl_load(fl_first_ms_at(self.header, s, i)),
+                    fl_load(fl_last_ms_at(self.header, s, i)))
+            for i in range(fl_load(&s.table_head), tail)
+        ]
+        fl_fence()
+        head = fl_load(&s.table_head)
+        return [row for row in rows if row.index >= head]
+
+    def describe_state(self, uint64_t state):
+        """One phrase for a slot's state word."""
+        if not state & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+            return "ok"
+        text = "offline" if state & FL_STATE_OFFLINE else "read-only"
+        text += f": {WHY.get((state >> 8) & 0xff, 'unknown reason')}"
+        number = (state >> 16) & 0xffff
+        return text + (f" ({os.strerror(number)})" if number else "")
+
+    def publish_retention(self, uint64_t index, uint64_t new_head, uint64_t new_start):
+        """Move the log start of one slot up; the keeper alone calls it, and before it unlinks a file."""
+        cdef fl_slot* s = self.slot(index)
+        if new_start > fl_load(&s.high_watermark) or new_start < s.log_start or new_head < s.table_head:
+            raise LogError("log start may only grow, up to the high watermark", found=new_start)
+        fl_store(&s.log_start, new_start)
+        fl_store(&s.table_head, new_head)
+        fl_fence()
+
+    def retention_done(self):
+        """Tell every process to close descriptors of segments that are gone."""
+        fl_store(&self.header.retention_generation, self.header.retention_generation + 1)
+        self.wake_all()
+
+    def demand_flush(self, uint64_t index):
+        """Ask the flusher to flush one partition soon."""
+        cdef fl_slot* s = self.slot(index)
+        fl_or(&s.demand, 1)
+        fl_mark_dirty(self.header, index)
+        fl_wake(self.header, self.eventfds, FL_FLUSHER)
+
+    # -- process cells -------------------------------------------------------------------------------------------
+
+    def clear_cell(self, int process, uint64_t pid, uint64_t now_ns):
+        """Begin a process's cell afresh (the supervisor, right after it started the process).
+
+        Counters go on; ``holding`` stays for the successor, who finishes the append it names.
+        """
+        cdef fl_cell* c = fl_cell_at(self.header, process)
+        fl_store(&c.heartbeat_ns, now_ns)
+        fl_store(&c.busy_permille, 0)
+        fl_store(&c.connections, 0)
+        fl_store(&c.pid, pid)
+
+    def beat(self, int process):
+        """Say that ``process`` (itself) is alive, now."""
+        fl_store(&fl_cell_at(self.header, process).heartbeat_ns, fl_monotonic_ns())
+
+    def cell(self, int process):
+        """``(pid, heartbeat_ns, busy_permille, connections, holding)`` of one process."""
+        cdef fl_cell* c = fl_cell_at(self.header, process)
+        return (fl_load(&c.pid), fl_load(&c.heartbeat_ns), fl_load(&c.busy_permille), fl_load(&c.connections),
+                fl_load(&c.holding))
+
+    def counters(self, int process):
+        """The counters of one process by name; they survive the process."""
+        cdef fl_cell* c = fl_cell_at(self.header, process)
+        return {name: fl_load(&c.counters[number]) for number, name in enumerate(COUNTERS)}
+
+    def count(self, int process, str name, uint64_t by=1):
+        """Add to a counter of ``process`` (itself)."""
+        fl_bump(&fl_cell_at(self.header, process).counters[COUNTER_NUMBER[name]], by)
+
+    def handed_over(self, int process):
+        return fl_load(&fl_cell_at(self.header, process).handed_over)

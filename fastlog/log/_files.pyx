@@ -1,0 +1,263 @@
+"""The compiled twin of ``files.py``: every file call of the hot paths, with a place to make each of them fail.
+
+``FASTLOG_FAULTS`` holds rules separated by commas, ``[role:]call@numbers=action``: ``flusher:fdatasync@3=EIO``,
+``processor:pwrite@5-9=ENOSPC``, ``pwrite@1-=short``, ``fdatasync@1-=slow:1000`` (milliseconds), and, for the named
+points of the code, ``append.after_lock@50=kill``. A rule counts the calls of its own process. Without the variable a call
+costs one test of a word that is always in the cache.
+"""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint64_t
+
+import errno as errno_names
+import os
+
+from fastlog.errors import ConfigError
+
+cdef extern from "<fcntl.h>" nogil:
+    int open(const char*, int, ...)
+    int O_CLOEXEC
+    int fallocate(int, int, long, long)
+    int FALLOC_FL_KEEP_SIZE
+    int sync_file_range(int, long, long, unsigned int)
+    unsigned int SYNC_FILE_RANGE_WRITE
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pwrite(int, const void*, size_t, long)
+    ssize_t pread(int, void*, size_t, long)
+    int ftruncate(int, long)
+    int fdatasync(int)
+    int fsync(int)
+    int usleep(unsigned int)
+    int getpid()
+
+cdef extern from "<signal.h>" nogil:
+    int kill(int, int)
+    int SIGKILL
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    ssize_t preadv2(int, const iovec*, int, long, int)
+    int RWF_NOWAIT
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int, int, long*, size_t)
+
+OPS = {
+    "open": OP_OPEN, "pwrite": OP_PWRITE, "pread": OP_PREAD, "ftruncate": OP_FTRUNCATE, "fdatasync": OP_FDATASYNC,
+    "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "append.after_lock": AT_AFTER_LOCK,
+    "append.mid_write": AT_MID_WRITE, "append.after_write": AT_AFTER_WRITE, "roll.created": AT_ROLL_CREATED,
+    "repair.inside": AT_IN_REPAIR, "append.before_unlock": AT_BEFORE_UNLOCK, "flush.before_sync": AT_BEFORE_SYNC,
+    "flush.after_sync": AT_AFTER_SYNC, "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE,
+    "create.segment": AT_CREATE_SEGMENT, "retention.published": AT_RETENTION_PUBLISHED,
+    "retention.unlink": AT_RETENTION_UNLINK, "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER,
+    "start.recovered": AT_START_RECOVERED, "start.marker_taken": AT_START_MARKER_TAKEN, "flush.rewrite": AT_REWRITE,
+}
+
+cdef enum Action:
+    ACT_ERRNO = 1
+    ACT_SHORT
+    ACT_SLOW
+    ACT_KILL
+
+cdef struct Rule:
+    int op
+    uint64_t first
+    uint64_t last
+    int action
+    int argument
+
+cdef Rule[32] rules
+cdef int rule_count = 0
+cdef uint64_t[OP_COUNT] calls
+
+
+def arm(str text, str role):
+    """Take the rules of ``text`` that are for ``role`` (or for all); the counts begin at zero. Safe before threads only.
+
+    Raises:
+        ConfigError: a rule is malformed.
+    """
+    global rule_count
+    cdef int i
+    rule_count = 0
+    for i in range(OP_COUNT):
+        calls[i] = 0
+    for rule in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            where, action = rule.split("=")
+            call, _, numbers = where.partition("@")
+            wanted_role, _, name = call.rpartition(":")
+            first, dash, last = (numbers or "1-").partition("-")
+            kind, _, argument = action.partition(":")
+            op = OPS[name]
+            low, high = int(first), int(last) if last else ((1 << 62) if dash else int(first))
+            if kind in ("short", "kill"):
+                act, value = ACT_SHORT if kind == "short" else ACT_KILL, 0
+            elif kind == "slow":
+                act, value = ACT_SLOW, int(argument)
+            else:
+                act, value = ACT_ERRNO, getattr(errno_names, kind)
+        except (ValueError, KeyError, AttributeError):
+            raise ConfigError(
+                f"FASTLOG_FAULTS: cannot read {rule!r}; the form is [role:]call@first-last=action, calls are "
+                f"{', '.join(OPS)}, actions are errno names, short, slow:ms, kill"
+            ) from None
+        if wanted_role and not role.startswith(wanted_role):
+            continue
+        if rule_count == 32:
+            raise ConfigError("FASTLOG_FAULTS: at most 32 rules")
+        rules[rule_count] = Rule(op, low, high, act, value)
+        rule_count += 1
+
+
+def arm_from_environment(str role):
+    """Take the rules of ``FASTLOG_FAULTS`` for a process of this role."""
+    arm(os.environ.get("FASTLOG_FAULTS", ""), role)
+
+
+def reach(str name):
+    """A named point of Python code was reached: a rule may end the process here, or raise its error."""
+    cdef int r
+    if rule_count:
+        r = tripped(OPS[name])
+        if r < 0:
+            raise OSError(-r, os.strerror(-r), f"fault injected at {name}")
+
+
+cdef int tripped(int op) noexcept nogil:
+    """0 go on, 1 cut the call short, -errno fail; a kill does not return."""
+    cdef int i, result = 0
+    cdef uint64_t number
+    calls[op] += 1
+    number = calls[op]
+    for i in range(rule_count):
+        if rules[i].op != op or number < rules[i].first or number > rules[i].last:
+            continue
+        if rules[i].action == ACT_KILL:
+            kill(getpid(), SIGKILL)
+        elif rules[i].action == ACT_SLOW:
+            usleep(<unsigned int>rules[i].argument * 1000)
+        elif rules[i].action == ACT_SHORT:
+            result = 1
+        else:
+            result = -rules[i].argument
+    return result
+
+
+cdef void failpoint(int point) noexcept nogil:
+    if rule_count:
+        tripped(point)
+
+
+cdef size_t mid_write_cut(size_t n) noexcept nogil:
+    cdef int i
+    if rule_count:
+        for i in range(rule_count):
+            if rules[i].op == AT_MID_WRITE and calls[<int>AT_MID_WRITE] + 1 >= rules[i].first \
+                    and calls[<int>AT_MID_WRITE] + 1 <= rules[i].last:
+                return n // 2
+    return n
+
+
+cdef int file_open(const char* path, int flags, int mode) noexcept nogil:
+    cdef int r = tripped(OP_OPEN) if rule_count else 0
+    if r < 0:
+        return r
+    while True:
+        r = open(path, flags | O_CLOEXEC, mode)
+        if r >= 0:
+            return r
+        if errno != EINTR:
+            return -errno
+
+
+cdef int64_t file_pwrite(int fd, const void* data, size_t n, uint64_t position) noexcept nogil:
+    cdef int64_t r = tripped(OP_PWRITE) if rule_count else 0
+    if r < 0:
+        return r
+    if r == 1 and n > 1:
+        n = n // 2
+    while True:
+        r = pwrite(fd, data, n, <long>position)
+        if r >= 0:
+            return r
+        if errno != EINTR:
+            return -errno
+
+
+cdef int64_t file_pread(int fd, void* data, size_t n, uint64_t position) noexcept nogil:
+    cdef int64_t r = tripped(OP_PREAD) if rule_count else 0
+    if r < 0:
+        return r
+    if r == 1 and n > 1:
+        n = n // 2
+    while True:
+        r = pread(fd, data, n, <long>position)
+        if r >= 0:
+            return r
+        if errno != EINTR:
+            return -errno
+
+
+cdef int64_t file_pread_nowait(int fd, void* data, size_t n, uint64_t position) noexcept nogil:
+    """As pread, but -EAGAIN when the bytes are not in memory, and -EOPNOTSUPP where the file system cannot say."""
+    cdef iovec piece
+    cdef int64_t r = tripped(OP_PREAD) if rule_count else 0
+    if r < 0:
+        return r
+    piece.iov_base = data
+    piece.iov_len = n
+    r = preadv2(fd, &piece, 1, <long>position, RWF_NOWAIT)
+    return r if r >= 0 else -errno
+
+
+cdef int64_t file_sendfile(int sock, int fd, uint64_t position, size_t n) noexcept nogil:
+    cdef long offset = <long>position
+    cdef int64_t r = tripped(OP_SENDFILE) if rule_count else 0
+    if r < 0:
+        return r
+    if r == 1 and n > 1:
+        n = n // 2
+    r = sendfile(sock, fd, &offset, n)
+    return r if r >= 0 else -errno
+
+
+cdef int file_ftruncate(int fd, uint64_t size) noexcept nogil:
+    cdef int r = tripped(OP_FTRUNCATE) if rule_count else 0
+    if r < 0:
+        return r
+    while True:
+        if ftruncate(fd, <long>size) == 0:
+            return 0
+        if errno != EINTR:
+            return -errno
+
+
+cdef int file_fdatasync(int fd) noexcept nogil:
+    cdef int r = tripped(OP_FDATASYNC) if rule_count else 0
+    if r < 0:
+        return r
+    # never tried again: the kernel reports a failed write-back once and marks the pages clean
+    return 0 if fdatasync(fd) == 0 else -errno
+
+
+cdef int file_fsync(int fd) noexcept nogil:
+    cdef int r = tripped(OP_FSYNC) if rule_count else 0
+    if r < 0:
+        return r
+    return 0 if fsync(fd) == 0 else -errno
+
+
+cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:
+    cdef int r = tripped(OP_FALLOCATE) if rule_count else 0
+    if r < 0:
+        return r
+    return 0 if fallocate(fd, FALLOC_FL_KEEP_SIZE, <long>position, <long>n) == 0 else -errno
+
+
+cdef int file_writeback(int fd, uint64_t position, uint64_t n) noexcept nogil:
+    """Start writing dirty pages back without waiting; no promise hangs on it."""
+    return 0 if sync_file_range(fd, <long>position, <long>n, SYNC_FILE_RANGE_WRITE) == 0 else -errno

@@ -1,0 +1,33 @@
+from libc.stdint cimport uint64_t
+
+from fastlog.log._append cimport Appender
+from fastlog.log._arena cimport Arena, fl_slot, pthread_mutex_t
+
+
+# What the flusher remembers of one partition; touched by the one thread that works on it.
+cdef struct FlushState:
+    int fd                    # the newest segment it knows, or -1
+    uint64_t index            # which segment that is
+    uint64_t preallocated     # file position up to which that segment has blocks
+    uint64_t written_back     # offset up to which write-back was started
+    uint64_t last_start_ns    # when the last flush began
+    uint64_t last_used_ns
+    int busy                  # 1 while a worker has it
+
+cdef class PartitionFlusher:
+    cdef readonly Arena arena
+    cdef Appender appender
+    cdef pthread_mutex_t append_turn   # the appender serves one thread at a time
+    cdef FlushState* states
+    cdef uint64_t* counters
+    cdef uint64_t preallocate_bytes
+    cdef uint64_t writeback_bytes
+    cdef int* preallocation_off        # per log directory: 1 once the file system refused
+    cdef int flush(self, fl_slot* s) noexcept nogil
+    cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil
+    cdef int open_segment(self, fl_slot* s, uint64_t index) noexcept nogil
+    cdef int sync_directories(self, fl_slot* s) noexcept nogil
+    cdef void run_ahead(self, fl_slot* s) noexcept nogil
+    cdef int rewrite(self, fl_slot* s) noexcept nogil
+    cdef int rewrite_segment(self, fl_slot* s, int fd, uint64_t base, uint64_t start, uint64_t end) noexcept nogil
+    cdef void release(self, fl_slot* s) noexcept nogil

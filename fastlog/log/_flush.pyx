@@ -1,0 +1,323 @@
+"""Flushing: the one place that decides when an offset becomes visible. Only the flusher process runs it.
+
+Consumers see offsets below the high watermark. A flush reads the log end *before* fdatasync and publishes exactly that
+value afterwards, so what is visible is durable. A failed fdatasync is never tried again: the kernel reports a failed
+write-back once and marks the pages clean, so a second call would succeed without the bytes being anywhere.
+
+Source: paper, section 3.1 (messages are exposed to consumers after they are flushed).
+"""
+
+from libc.errno cimport EBUSY, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EOPNOTSUPP
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+
+from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
+from fastlog.log._append cimport Appender
+from fastlog.log._arena cimport (
+    FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS, N_FLUSHED_BYTES,
+    N_FLUSHES, N_REWRITTEN, Arena, fl_base_at, fl_bump, fl_cell_at, fl_fence, fl_find_segment, fl_header, fl_load,
+    fl_monotonic_ns, fl_or, fl_slot, fl_slot_at, fl_store, fl_swap, fl_wake_waiters, pthread_mutex_t,
+)
+from fastlog.log._files cimport (
+    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_fdatasync, file_fsync, file_ftruncate, file_open,
+    file_preallocate, file_pread, file_pwrite, file_writeback,
+)
+from fastlog.log._segments cimport PATH_BYTES, partition_path, segment_path
+
+cdef extern from "<fcntl.h>" nogil:
+    int O_RDWR, O_RDONLY, O_DIRECTORY
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+    int usleep(unsigned int)
+
+cdef extern from "pthread.h" nogil:
+    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+
+cdef extern from "<sys/vfs.h>" nogil:
+    struct statfs_t "statfs":
+        unsigned long f_blocks
+        unsigned long f_bavail
+    int fstatfs(int, statfs_t*)
+
+cdef enum:
+    REWRITE_WINDOW = 4 << 20
+    KEEP_OPEN = 512
+
+
+cdef class PartitionFlusher:
+    """Flushes partitions; several threads may work at once, on different partitions."""
+
+    def __cinit__(self, Arena arena, Appender appender, int process, uint64_t preallocate_bytes, uint64_t writeback_bytes):
+        cdef uint64_t i
+        self.arena = arena
+        self.appender = appender
+        pthread_mutex_init(&self.append_turn, NULL)
+        self.counters = fl_cell_at(arena.header, process).counters
+        self.preallocate_bytes = preallocate_bytes
+        self.writeback_bytes = writeback_bytes
+        self.states = <FlushState*>calloc(arena.header.max_partitions, sizeof(FlushState))
+        self.preallocation_off = <int*>calloc(len(arena.log_dirs), sizeof(int))
+        if self.states == NULL or self.preallocation_off == NULL:
+            raise MemoryError
+        for i in range(arena.header.max_partitions):
+            self.states[i].fd = -1
+
+    def __dealloc__(self):
+        cdef uint64_t i
+        if self.states != NULL:
+            for i in range(self.arena.header.max_partitions):
+                if self.states[i].fd >= 0:
+                    close(self.states[i].fd)
+        free(self.states)
+        free(self.preallocation_off)
+
+    cdef int open_segment(self, fl_slot* s, uint64_t index) noexcept nogil:
+        cdef char[PATH_BYTES] path
+        if segment_path(self.arena, s, fl_load(fl_base_at(self.arena.header, s, index)), path, PATH_BYTES) != 0:
+            return -EIO
+        return file_open(path, O_RDWR, 0)
+
+    cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil:
+        """Take the partition out of service for appends; reads up to the watermark go on."""
+        fl_or(&s.state, FL_STATE_READ_ONLY | (why << 8) | (<uint64_t>error << 16))
+        fl_store(&s.flush_in_progress, 0)
+        fl_bump(&self.counters[<int>N_FLUSH_FAILURES], 1)
+        fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
+        return -error
+
+    cdef int sync_directories(self, fl_slot* s) noexcept nogil:
+        cdef char[PATH_BYTES] path
+        cdef int fd, r
+        if partition_path(self.arena, s, path, PATH_BYTES) != 0:
+            return -EIO
+        fd = file_open(path, O_RDONLY | O_DIRECTORY, 0)
+        if fd < 0:
+            return fd
+        r = file_fsync(fd)
+        close(fd)
+        if r != 0 or s.parent_synced:
+            return r
+        fd = file_open(self.arena.directories[s.directory], O_RDONLY | O_DIRECTORY, 0)
+        if fd < 0:
+            return fd
+        r = file_fsync(fd)
+        close(fd)
+        return r
+
+    cdef int flush(self, fl_slot* s) noexcept nogil:
+        """Make what is appended now durable and visible: 0, or -errno.
+
+        -EMFILE, -ENFILE and -ENOMEM mean that nothing was tried; any other error has taken the partition out of service.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef FlushState* st = &self.states[s.index]
+        cdef uint64_t started = fl_monotonic_ns()
+        cdef uint64_t messages, end, tail, high, i
+        cdef int fd, r
+        if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+            return -EIO
+        st.last_start_ns = started
+        st.last_used_ns = started
+        if s.flush_in_progress:
+            # a flusher died between its fdatasync and the answer: nobody knows whether those bytes are on the disk
+            pthread_mutex_lock(&self.append_turn)
+            r = self.rewrite(s)
+            pthread_mutex_unlock(&self.append_turn)
+            if r == -EBUSY:
+                return -ENOMEM
+            if r != 0:
+                return self.fail(s, FL_WHY_CHECK, -r)
+        fl_store(&s.flush_in_progress, 1)
+        fl_store(&s.flush_started_ns, started)
+        fl_swap(&s.demand, 0)
+        messages = fl_load(&s.appended_messages)
+        end = fl_load(&s.log_end)
+        tail = fl_load(&s.table_tail)
+        high = s.high_watermark
+        if end == high and tail == s.dir_synced_tail and s.parent_synced:
+            fl_store(&s.flushed_messages, messages)
+            fl_store(&s.flush_in_progress, 0)
+            return 0
+        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, high)
+        while i < tail:
+            if st.fd >= 0 and st.index == i:
+                fd = st.fd
+            else:
+                fd = self.open_segment(s, i)
+                if fd == -EMFILE or fd == -ENFILE or fd == -ENOMEM:
+                    fl_store(&s.flush_in_progress, 0)
+                    return fd
+                if fd < 0:
+                    return self.fail(s, FL_WHY_FLUSH, -fd)
+                if st.fd >= 0:
+                    close(st.fd)
+                st.fd = fd
+                st.index = i
+                st.preallocated = 0
+            failpoint(AT_BEFORE_SYNC)
+            if end > high:
+                r = file_fdatasync(fd)
+                if r != 0:
+                    return self.fail(s, FL_WHY_FLUSH, -r)
+            if i + 1 < tail and st.preallocated:
+                # sealed: give back what was preallocated behind its end
+                file_ftruncate(fd, fl_load(fl_base_at(h, s, i + 1)) - fl_load(fl_base_at(h, s, i)))
+            i += 1
+        if tail > s.dir_synced_tail or not s.parent_synced:
+            r = self.sync_directories(s)
+            if r == -EMFILE or r == -ENFILE or r == -ENOMEM:
+                fl_store(&s.flush_in_progress, 0)
+                return r
+            if r != 0:
+                return self.fail(s, FL_WHY_FLUSH, -r)
+            fl_store(&s.dir_synced_tail, tail)
+            fl_store(&s.parent_synced, 1)
+        failpoint(AT_AFTER_SYNC)
+        fl_store(&s.flushed_messages, messages)
+        fl_store(&s.high_watermark, end)
+        fl_store(&s.flush_in_progress, 0)
+        fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+        fl_bump(&self.counters[<int>N_FLUSHES], 1)
+        fl_bump(&self.counters[<int>N_FLUSHED_BYTES], end - high)
+        fl_bump(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
+        return 0
+
+    cdef void run_ahead(self, fl_slot* s) noexcept nogil:
+        """For a partition under load: have blocks ready ahead of its end, and start writing dirty pages back early."""
+        cdef fl_header* h = self.arena.header
+        cdef FlushState* st = &self.states[s.index]
+        cdef uint64_t end = fl_load(&s.log_end)
+        cdef uint64_t tail = fl_load(&s.table_tail)
+        cdef uint64_t base, position, limit
+        cdef statfs_t space
+        cdef int fd
+        if st.fd < 0 or st.index != tail - 1:
+            fd = self.open_segment(s, tail - 1)
+            if fd < 0:
+                return
+            if st.fd >= 0:
+                if st.index + 1 < tail and fl_load(&s.high_watermark) < fl_load(fl_base_at(h, s, tail - 1)):
+                    close(fd)  # the older one still has to be synced through the descriptor that saw its writes
+                    return
+                close(st.fd)
+            st.fd = fd
+            st.index = tail - 1
+            st.preallocated = 0
+        base = fl_load(fl_base_at(h, s, tail - 1))
+        if end < base:
+            return
+        position = end - base
+        limit = s.segment_bytes
+        if (self.preallocate_bytes and not self.preallocation_off[s.directory] and position < limit
+                and st.preallocated < min(limit, position + self.preallocate_bytes // 2)):
+            if fstatfs(st.fd, &space) == 0 and space.f_bavail * 100 >= space.f_blocks * 15:
+                position = max(position, st.preallocated)
+                fd = file_preallocate(st.fd, position, min(self.preallocate_bytes, limit - position))
+                if fd == 0:
+                    st.preallocated = min(position + self.preallocate_bytes, limit)
+                elif fd == -EOPNOTSUPP or fd == -EINVAL:
+                    self.preallocation_off[s.directory] = 1
+        if self.writeback_bytes:
+            st.written_back = max(st.written_back, max(base, fl_load(&s.high_watermark)))
+            if end - st.written_back >= self.writeback_bytes:
+                file_writeback(st.fd, st.written_back - base, end - st.written_back)
+                st.written_back = end
+
+    cdef void release(self, fl_slot* s) noexcept nogil:
+        """Close what is kept open of a partition that has nothing to flush, and give its preallocated space back."""
+        cdef FlushState* st = &self.states[s.index]
+        cdef uint64_t base
+        if st.fd < 0:
+            return
+        if st.preallocated and st.index == fl_load(&s.table_tail) - 1:
+            pthread_mutex_lock(&self.append_turn)
+            if self.appender.lock(s) == 0:
+                # under the append lock: an append between reading the end and cutting to it would be lost
+                base = fl_load(fl_base_at(self.arena.header, s, st.index))
+                if st.index == s.table_tail - 1:
+                    file_ftruncate(st.fd, s.log_end - base)
+                self.appender.unlock(s)
+            pthread_mutex_unlock(&self.append_turn)
+        close(st.fd)
+        st.fd = -1
+        st.preallocated = 0
+
+    cdef int rewrite(self, fl_slot* s) noexcept nogil:
+        """Read, check and write again [high watermark, log end), so that its pages are dirty and the next sync is honest.
+
+        0; -EBUSY when the append lock could not be had within two seconds; another -errno when the bytes are damaged.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t end_ns = fl_monotonic_ns() + <uint64_t>2000000000
+        cdef uint64_t i, tail, base, start, end
+        cdef int fd, r = self.appender.lock(s)
+        while r == EBUSY and fl_monotonic_ns() < end_ns:
+            usleep(500)
+            r = self.appender.lock(s)
+        if r != 0:
+            return -r
+        failpoint(AT_REWRITE)
+        tail = s.table_tail
+        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, s.high_watermark)
+        r = 0
+        while i < tail and r == 0:
+            base = fl_load(fl_base_at(h, s, i))
+            start = max(base, s.high_watermark)
+            end = s.log_end if i + 1 == tail else fl_load(fl_base_at(h, s, i + 1))
+            if end > start:
+                fd = self.open_segment(s, i)
+                if fd < 0:
+                    r = fd
+                    break
+                r = self.rewrite_segment(s, fd, base, start, end)
+                close(fd)
+            i += 1
+        self.appender.unlock(s)
+        return r
+
+    cdef int rewrite_segment(self, fl_slot* s, int fd, uint64_t base, uint64_t start, uint64_t end) noexcept nogil:
+        cdef size_t room = REWRITE_WINDOW, have, done
+        cdef unsigned char* window = <unsigned char*>malloc(room)
+        cdef unsigned char* larger
+        cdef int64_t r
+        cdef Scan found
+        cdef int result = 0
+        while start < end and result == 0:
+            have = 0
+            while window != NULL and have < min(room, end - start):
+                r = file_pread(fd, window + have, min(room, end - start) - have, start - base + have)
+                if r <= 0:
+                    result = <int>r if r < 0 else -EIO
+                    break
+                have += <size_t>r
+            if window == NULL:
+                return -ENOMEM
+            if result != 0:
+                break
+            scan_set(window, <Py_ssize_t>have, -1, &found)
+            if found.valid_bytes == 0 and found.status == SCAN_TAIL and have == room:
+                larger = <unsigned char*>realloc(window, room * 2)
+                if larger == NULL:
+                    result = -ENOMEM
+                    break
+                window = larger
+                room *= 2
+                continue
+            if found.valid_bytes == 0 or (found.status != SCAN_OK and found.status != SCAN_TAIL) \
+                    or (found.status == SCAN_TAIL and start + have == end):
+                result = -EIO
+                break
+            done = 0
+            while done < <size_t>found.valid_bytes:
+                r = file_pwrite(fd, window + done, <size_t>found.valid_bytes - done, start - base + done)
+                if r <= 0:
+                    result = <int>r if r < 0 else -ENOSPC
+                    break
+                done += <size_t>r
+            start += <uint64_t>done
+            fl_bump(&self.counters[<int>N_REWRITTEN], done)
+        free(window)
+        return result

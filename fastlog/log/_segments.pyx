@@ -1,0 +1,241 @@
+"""From an offset to a segment and a position, and the open segment files of one process.
+
+Source: paper, section 3.1 (simple storage): a message is addressed by its logical offset; finding it takes a search over
+the segments' base offsets, which are their file names.
+"""
+
+from libc.errno cimport EACCES, EMFILE, ENAMETOOLONG, ENFILE, EPERM, EROFS
+from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+
+from fastlog.log._arena cimport (
+    Arena, fl_base_at, fl_fence, fl_find_segment, fl_header, fl_load, fl_slot, fl_slot_at,
+)
+from fastlog.log._files cimport file_open
+
+cdef extern from "<fcntl.h>" nogil:
+    int O_RDWR, O_RDONLY
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+
+
+cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, Place* out) noexcept nogil:
+    """Find ``offset`` among the flushed bytes of a partition; takes no lock and never waits.
+
+    The order of the reads (watermark, tail, entries, head) makes what it returns consistent: an entry below the head that
+    is read last is gone, and the offset is then below the log start.
+    """
+    cdef uint64_t high = fl_load(&s.high_watermark)
+    cdef uint64_t tail = fl_load(&s.table_tail)
+    cdef uint64_t head = fl_load(&s.table_head)
+    cdef uint64_t index
+    watermark[0] = high
+    if offset > high or offset < fl_load(&s.log_start):
+        return LOCATE_OUT_OF_RANGE
+    index = fl_find_segment(h, s, head, tail, offset)
+    if index >= tail:
+        return LOCATE_OUT_OF_RANGE
+    out.index = index
+    out.base = fl_load(fl_base_at(h, s, index))
+    out.sealed = index + 1 < tail
+    out.end = high
+    if out.sealed:
+        out.end = min(high, fl_load(fl_base_at(h, s, index + 1)))
+    fl_fence()
+    if index < fl_load(&s.table_head) or offset < out.base:
+        return LOCATE_OUT_OF_RANGE
+    if offset == high:
+        return LOCATE_EMPTY
+    out.position = offset - out.base
+    return LOCATED
+
+
+cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil:
+    """Write the partition directory's path; 0, or -1 when it does not fit."""
+    cdef int n = snprintf(out, room, "%s/%.*s-%u", arena.directories[s.directory], <int>s.name_bytes, <char*>s.name,
+                          s.partition)
+    return 0 if 0 < n < <int>room else -1
+
+
+cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil:
+    """Write a segment file's path; 0, or -1 when it does not fit."""
+    cdef int n = snprintf(out, room, "%s/%.*s-%u/%020llu.kafka", arena.directories[s.directory], <int>s.name_bytes,
+                          <char*>s.name, s.partition, <unsigned long long>base)
+    return 0 if 0 < n < <int>room else -1
+
+
+cdef class SegmentFiles:
+    """Open descriptors by (slot, segment index), at most ``capacity``; a pinned one is never closed."""
+
+    def __cinit__(self, Arena arena, int capacity):
+        cdef int i
+        self.arena = arena
+        self.capacity = max(capacity, 4)
+        self.bucket_count = 16
+        while self.bucket_count < self.capacity * 2:
+            self.bucket_count *= 2
+        self.entries = <FdEntry*>calloc(self.capacity, sizeof(FdEntry))
+        self.buckets = <int*>calloc(self.bucket_count, sizeof(int))
+        if self.entries == NULL or self.buckets == NULL:
+            raise MemoryError
+        for i in range(self.bucket_count):
+            self.buckets[i] = -1
+        for i in range(self.capacity):
+            self.entries[i].chain = i + 1
+        self.entries[self.capacity - 1].chain = -1
+        self.free_list = 0
+        self.newest = self.oldest = -1
+        self.generation = fl_load(&arena.header.retention_generation)
+
+    def __dealloc__(self):
+        cdef int entry
+        if self.entries != NULL:
+            entry = self.newest
+            while entry >= 0:
+                close(self.entries[entry].fd)
+                entry = self.entries[entry].older
+        free(self.entries)
+        free(self.buckets)
+
+    cdef int bucket(self, uint64_t slot, uint64_t index) noexcept nogil:
+        return <int>((slot * <uint64_t>0x9E3779B97F4A7C15 + index * <uint64_t>0xC2B2AE3D27D4EB4F) >> 33) & (self.bucket_count - 1)
+
+    cdef void unlink_lru(self, int e) noexcept nogil:
+        cdef FdEntry* x = &self.entries[e]
+        if x.newer >= 0:
+            self.entries[x.newer].older = x.older
+        else:
+            self.newest = x.older
+        if x.older >= 0:
+            self.entries[x.older].newer = x.newer
+        else:
+            self.oldest = x.newer
+
+    cdef void push_newest(self, int e) noexcept nogil:
+        cdef FdEntry* x = &self.entries[e]
+        x.newer = -1
+        x.older = self.newest
+        if self.newest >= 0:
+            self.entries[self.newest].newer = e
+        self.newest = e
+        if self.oldest < 0:
+            self.oldest = e
+
+    cdef int find(self, fl_slot* s, uint64_t index) noexcept nogil:
+        """The entry of an open segment, made the most recent one; -1 when it is not open."""
+        cdef int e = self.buckets[self.bucket(s.index, index)]
+        while e >= 0:
+            if self.entries[e].slot == s.index and self.entries[e].index == index:
+                if e != self.newest:
+                    self.unlink_lru(e)
+                    self.push_newest(e)
+                return e
+            e = self.entries[e].chain
+        return -1
+
+    cdef int insert(self, fl_slot* s, uint64_t index, int fd) noexcept nogil:
+        """Keep an open descriptor; -1 when every entry is pinned (the caller keeps the descriptor then)."""
+        cdef int e = self.free_list
+        cdef int b
+        if e < 0:
+            e = self.oldest
+            while e >= 0 and self.entries[e].pins > 0:
+                e = self.entries[e].newer
+            if e < 0:
+                return -1
+            self.drop(e)
+            e = self.free_list
+        self.free_list = self.entries[e].chain
+        self.entries[e].fd = fd
+        self.entries[e].pins = 0
+        self.entries[e].doomed = 0
+        self.entries[e].slot = s.index
+        self.entries[e].index = index
+        b = self.bucket(s.index, index)
+        self.entries[e].chain = self.buckets[b]
+        self.buckets[b] = e
+        self.push_newest(e)
+        self.open_count += 1
+        return e
+
+    cdef int acquire(self, fl_slot* s, uint64_t index, uint64_t base) noexcept nogil:
+        """The entry of a segment, opened if need be; -errno on failure."""
+        cdef char[PATH_BYTES] path
+        cdef int fd, e = self.find(s, index)
+        if e >= 0:
+            return e
+        if segment_path(self.arena, s, base, path, PATH_BYTES) != 0:
+            return -ENAMETOOLONG
+        fd = file_open(path, O_RDWR, 0)
+        if fd == -EACCES or fd == -EPERM or fd == -EROFS:
+            fd = file_open(path, O_RDONLY, 0)
+        if (fd == -EMFILE or fd == -ENFILE) and self.oldest >= 0:
+            # descriptors ran out elsewhere in this process: give one of ours back and try once more
+            e = self.oldest
+            while e >= 0 and self.entries[e].pins > 0:
+                e = self.entries[e].newer
+            if e >= 0:
+                self.drop(e)
+                fd = file_open(path, O_RDWR, 0)
+        if fd < 0:
+            return fd
+        e = self.insert(s, index, fd)
+        if e < 0:
+            close(fd)
+            return -EMFILE
+        return e
+
+    cdef void pin(self, int entry) noexcept nogil:
+        self.entries[entry].pins += 1
+
+    cdef void unpin(self, int entry) noexcept nogil:
+        self.entries[entry].pins -= 1
+        if self.entries[entry].pins == 0 and self.entries[entry].doomed:
+            self.drop(entry)
+
+    cdef void drop(self, int entry) noexcept nogil:
+        """Close an entry that nobody has pinned."""
+        cdef FdEntry* x = &self.entries[entry]
+        cdef int b = self.bucket(x.slot, x.index)
+        cdef int e = self.buckets[b], before = -1
+        while e != entry:
+            before = e
+            e = self.entries[e].chain
+        if before < 0:
+            self.buckets[b] = x.chain
+        else:
+            self.entries[before].chain = x.chain
+        self.unlink_lru(entry)
+        close(x.fd)
+        x.chain = self.free_list
+        self.free_list = entry
+        self.open_count -= 1
+
+    cdef void forget(self, uint64_t slot, uint64_t index) noexcept nogil:
+        """Close one segment's descriptor if it is open and nobody uses it."""
+        cdef int e = self.buckets[self.bucket(slot, index)]
+        while e >= 0:
+            if self.entries[e].slot == slot and self.entries[e].index == index:
+                if self.entries[e].pins == 0:
+                    self.drop(e)
+                return
+            e = self.entries[e].chain
+
+    cdef void close_retired(self) noexcept nogil:
+        """After retention unlinked segments: close their descriptors, those in use with their last reader."""
+        cdef uint64_t generation = fl_load(&self.arena.header.retention_generation)
+        cdef int e, after
+        if generation == self.generation:
+            return
+        self.generation = generation
+        e = self.newest
+        while e >= 0:
+            after = self.entries[e].older
+            if self.entries[e].index < fl_load(&fl_slot_at(self.arena.header, self.entries[e].slot).table_head):
+                if self.entries[e].pins == 0:
+                    self.drop(e)
+                else:
+                    self.entries[e].doomed = 1
+            e = after

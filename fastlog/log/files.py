@@ -1,0 +1,181 @@
+"""The few file calls of the broker's Python side, in one place, so that tests can make any of them fail.
+
+The hot paths use the compiled twin, ``_files``. Every call names its kind; ``FaultyFileOps`` counts calls by kind and
+fails or shortens the n-th.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastlog.log import _files
+
+FILE_MODE = 0o644
+DIRECTORY_MODE = 0o755
+
+
+class FileOps:
+    """The calls as they are. Safe from any thread and process; holds nothing."""
+
+    def _begin(self, kind: str, path: Path | None) -> bool:
+        """Called before each call; True asks for a short read or write."""
+        return False
+
+    @contextmanager
+    def open(self, path: Path, flags: int, mode: int = FILE_MODE) -> Iterator[int]:
+        """Give an open descriptor for the length of a ``with`` block; never inherited by a new program."""
+        self._begin("open", path)
+        # a fifo in a segment's place must not stop the start for ever
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        try:
+            yield fd
+        except OSError as error:
+            # calls on a descriptor do not know the name that a person needs
+            error.filename = error.filename or str(path)
+            raise
+        finally:
+            os.close(fd)
+
+    def read_into(self, fd: int, view: memoryview, position: int) -> int:
+        """Read into ``view`` from a place of the file; return the bytes that came, which may be fewer, 0 at the end."""
+        if self._begin("read", None) and len(view) > 1:
+            view = view[: len(view) // 2]
+        return os.preadv(fd, [view], position)
+
+    def write_all(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        """Write all of ``data`` at a place of the file, going on after a short write from where it stopped."""
+        view = memoryview(data)
+        written = 0
+        while written < len(view):
+            part = view[written:]
+            if self._begin("write", None) and len(part) > 1:
+                part = part[: len(part) // 2]
+            count = os.pwrite(fd, part, position + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, "nothing could be written")
+            written += count
+
+    def fdatasync(self, fd: int) -> None:
+        """Return once the file's bytes and size are on the disk."""
+        self._begin("fdatasync", None)
+        os.fdatasync(fd)
+
+    def fsync_dir(self, path: Path) -> None:
+        """Return once the names in a directory are on the disk."""
+        self._begin("fsync_dir", path)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Cut the file to ``size``, which also gives back space reserved behind it."""
+        self._begin("ftruncate", None)
+        os.ftruncate(fd, size)
+
+    def drop_clean_pages(self, fd: int, position: int) -> None:
+        """Ask the kernel to forget what it holds in memory from ``position`` on, so that reads go to the disk."""
+        self._begin("fadvise", None)
+        os.posix_fadvise(fd, position, 0, os.POSIX_FADV_DONTNEED)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name; a file of that name is replaced in one step."""
+        self._begin("rename", old)
+        old.rename(new)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        self._begin("unlink", path)
+        path.unlink()
+
+    def mkdir(self, path: Path) -> None:
+        """Make a directory."""
+        self._begin("mkdir", path)
+        path.mkdir(DIRECTORY_MODE)
+
+    def listdir(self, path: Path) -> list[os.DirEntry[str]]:
+        """Return what is in a directory, by name."""
+        self._begin("listdir", path)
+        with os.scandir(path) as listing:
+            return sorted(listing, key=lambda item: item.name)
+
+    def size(self, fd: int) -> int:
+        """Return the length of an open file."""
+        self._begin("stat", None)
+        return os.fstat(fd).st_size
+
+    def read_file(self, path: Path, limit: int) -> bytes:
+        """Return a whole small file.
+
+        Raises:
+            OSError: it cannot be read, or (EFBIG) holds more than ``limit`` bytes.
+        """
+        with self.open(path, os.O_RDONLY) as fd:
+            parts: list[bytes] = []
+            position = 0
+            while True:
+                part = memoryview(bytearray(min(65536, limit + 1 - position)))
+                came = self.read_into(fd, part, position)
+                if came == 0:
+                    return b"".join(parts)
+                position += came
+                if position > limit:
+                    raise OSError(errno.EFBIG, f"holds more than {limit} bytes", str(path))
+                parts.append(bytes(part[:came]))
+
+    def replace_file(self, path: Path, data: bytes, point: str) -> None:
+        """Put ``data`` in place of a file so that readers see the old or the new, also after power loss.
+
+        The name itself is durable only after ``fsync_dir``. ``point`` names the place where a test may stop it.
+        """
+        temporary = path.with_name(path.name + ".tmp")
+        with self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+            self.write_all(fd, data, 0)
+            self.fdatasync(fd)
+        _files.reach(point)
+        self.rename(temporary, path)
+
+
+class FaultyFileOps(FileOps):
+    """The same calls, some of which fail: for tests, in one thread.
+
+    ``calls`` counts by kind, ``order`` lists ``(kind, name of the file)`` where the call has a path.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.order: list[tuple[str, str]] = []
+        self._failures: dict[tuple[str, int], BaseException] = {}
+        self._short_every: dict[str, int] = {}
+        self._denied: dict[str, int] = {}
+
+    def fail(self, kind: str, nth: int, error: int | BaseException = errno.EIO) -> None:
+        """Let the n-th call of a kind from now on raise: an ``OSError`` with this errno, or the given exception."""
+        failure = OSError(error, os.strerror(error)) if isinstance(error, int) else error
+        self._failures[kind, self.calls[kind] + nth] = failure
+
+    def shorten(self, kind: str, every: int = 1) -> None:
+        """Let every n-th ``read`` or ``write`` move only half of what it could."""
+        self._short_every[kind] = every
+
+    def deny(self, name: str, error: int = errno.EACCES) -> None:
+        """Let every call fail that opens, renames, lists or removes something of this name."""
+        self._denied[name] = error
+
+    def _begin(self, kind: str, path: Path | None) -> bool:
+        self.calls[kind] += 1
+        self.order.append((kind, path.name if path is not None else ""))
+        if path is not None and path.name in self._denied:
+            code = self._denied[path.name]
+            raise OSError(code, os.strerror(code), str(path))
+        failure = self._failures.pop((kind, self.calls[kind]), None)
+        if failure is not None:
+            raise failure
+        every = self._short_every.get(kind, 0)
+        return bool(every) and self.calls[kind] % every == 0

@@ -1,0 +1,236 @@
+"""All partitions of a broker: found and recovered at start, made on the first produce, counted per topic.
+
+The supervisor loads; processors look up and create, one of them at a time by the creation lock of the arena.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastlog.config import BrokerConfig
+from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
+from fastlog.log import _files
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotSpec, SlotView
+from fastlog.log.files import FileOps
+from fastlog.log.formats import FORMATS
+from fastlog.log.recovery import RecoveredPartition, recover_all
+from fastlog.log.side_file import SideFile, write_side_file
+from fastlog.segment_files import KAFKA_0_7, partition_directory_name, segment_name
+from fastlog.topics import valid_topic
+
+log = logging.getLogger(__name__)
+
+FORMAT_NUMBERS = {name: number for number, name in enumerate(FORMATS)}
+FORMAT_NAMES = {number: name for name, number in FORMAT_NUMBERS.items()}
+UNKNOWN_FORMAT = 0xFFFF
+_STATES = {"ok": 0, "read-only": STATE_READ_ONLY, "offline": STATE_OFFLINE}
+
+
+class CreationBusyError(LogError):
+    """Another process creates a partition at this moment: try again when woken."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What the start found: partitions as recovered, and lines about names that were passed over."""
+
+    partitions: tuple[RecoveredPartition, ...]
+    warnings: tuple[str, ...]
+
+
+class LogManager:
+    """Finds, makes and counts partitions. One per process; safe beside those of other processes."""
+
+    def __init__(self, config: BrokerConfig, arena: Arena, files: FileOps | None = None) -> None:
+        self._config = config
+        self._arena = arena
+        self._files = files or FileOps()
+        self._directories = [Path(path) for path in arena.log_dirs]
+        self._known = 0
+        self._slots: dict[tuple[str, int], int] = {}
+        self._highest: dict[str, int] = {}
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def load(self, clean_ends: Sequence[dict[str, int]]) -> LoadReport:
+        """Recover every partition of every log directory and give each a slot; supervisor only, before any fork."""
+        found, warnings = recover_all(self._directories, clean_ends, self._files)
+        for dir_index, partition in found:
+            if partition.state != "ok":
+                log.error(
+                    "partition %s topic=%r partition=%d: %s",
+                    partition.state,
+                    partition.topic,
+                    partition.partition,
+                    partition.reason,
+                )
+            self._arena.add(self._spec_of(dir_index, partition))
+        return LoadReport(tuple(partition for _, partition in found), tuple(warnings))
+
+    def _spec_of(self, dir_index: int, found: RecoveredPartition) -> SlotSpec:
+        segments = [(item.base, item.first_ms, item.last_ms) for item in found.segments] or [(0, 0, 0)]
+        return self._spec(
+            found.topic,
+            found.partition,
+            dir_index,
+            created_ms=found.created_ms,
+            segments=segments,
+            log_end=max(found.log_end, segments[0][0]),
+            state=_STATES[found.state],
+            format_name=found.format,
+            durable=True,
+        )
+
+    def _spec(
+        self,
+        topic: str,
+        partition: int,
+        dir_index: int,
+        *,
+        created_ms: int,
+        segments: list[tuple[int, int, int]],
+        log_end: int,
+        state: int = 0,
+        format_name: str = KAFKA_0_7,
+        durable: bool,
+    ) -> SlotSpec:
+        settings = self._config.for_topic(topic)
+        return SlotSpec(
+            topic=topic,
+            partition=partition,
+            directory=dir_index,
+            format=FORMAT_NUMBERS.get(format_name, UNKNOWN_FORMAT),
+            created_ms=created_ms,
+            segment_bytes=settings.segment_bytes,
+            roll_ms=settings.roll_ms,
+            flush_messages=settings.flush_interval_messages,
+            flush_bytes=self._config.flush_bytes,
+            flush_ns=settings.flush_interval_ms * 1_000_000,
+            segments=segments,
+            log_end=log_end,
+            state=state,
+            durable=durable,
+        )
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    def _learn(self) -> None:
+        """Take slots that other processes added since the last look."""
+        count = self._arena.slot_count
+        while self._known < count:
+            view = self._arena.view(self._known)
+            self._slots[view.topic, view.partition] = view.index
+            self._highest[view.topic] = max(self._highest.get(view.topic, -1), view.partition)
+            self._known += 1
+
+    def slot(self, topic: str, partition: int) -> SlotView | None:
+        """The slot of a partition that exists, else None."""
+        self._learn()
+        index = self._slots.get((topic, partition))
+        return None if index is None else self._arena.view(index)
+
+    def topics(self) -> dict[str, list[SlotView]]:
+        """Every topic that has a partition here, with the slots of its partitions in order."""
+        self._learn()
+        found: dict[str, list[SlotView]] = {}
+        for topic, partition in sorted(self._slots):
+            found.setdefault(topic, []).append(self._arena.view(self._slots[topic, partition]))
+        return found
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has on this broker, written to or not.
+
+        The configured count, or more when more lie on disk: lowering ``num.partitions`` hides nothing.
+
+        Raises:
+            InvalidTopicError: the name is not allowed.
+        """
+        self._learn()
+        highest = self._highest.get(topic)
+        if highest is None:
+            reason = valid_topic(topic, self._config.max_topic_name_length)
+            if reason is not None:
+                raise InvalidTopicError(reason)
+            highest = -1
+        return max(self._config.for_topic(topic).partitions, highest + 1)
+
+    # -- creating ------------------------------------------------------------------------------------------------------
+
+    def create_partition(self, topic: str, partition: int, *, count: int | None = None) -> int:
+        """Make the directory, side file and first segment of a partition and give it a slot; returns the slot's index.
+
+        Doing it twice is doing it once: what a dead creator left half-made is finished. The flusher makes the names
+        durable before anything in it becomes visible. ``count`` lifts the configured number of partitions.
+
+        Raises:
+            CreationBusyError: another process creates one now.
+            InvalidTopicError, WrongPartitionError: it may not exist.
+            LogError: a directory of that name already holds messages, or no slot is free.
+            OSError: the disk refused.
+        """
+        allowed = self.partition_count(topic) if count is None else count
+        if not 0 <= partition < allowed:
+            raise WrongPartitionError(
+                f"topic {topic!r} has {allowed} partitions, partition {partition} is not one of them"
+            )
+        reason = valid_topic(topic, self._config.max_topic_name_length, partition=partition)
+        if reason is not None:
+            raise InvalidTopicError(reason)
+        if not self._arena.create_lock():
+            raise CreationBusyError("another process creates a partition")
+        try:
+            self._learn()
+            existing = self._slots.get((topic, partition))
+            if existing is not None:
+                return existing
+            dir_index, directory = self._place(topic, partition)
+            now_ms = time.time_ns() // 1_000_000
+            self._make_files(directory, now_ms)
+            index = self._arena.add(
+                self._spec(
+                    topic, partition, dir_index, created_ms=now_ms, segments=[(0, 0, 0)], log_end=0, durable=False
+                )
+            )
+        finally:
+            self._arena.create_unlock()
+        self._learn()
+        log.info("created topic=%r partition=%d path=%s", topic, partition, directory)
+        return index
+
+    def _place(self, topic: str, partition: int) -> tuple[int, Path]:
+        """The log directory for a new partition: where a half-made one lies, else the one with the fewest."""
+        name = partition_directory_name(topic, partition)
+        for number, parent in enumerate(self._directories):
+            if (parent / name).exists():
+                return number, parent / name
+        used = [0] * len(self._directories)
+        for view in self._arena.views():
+            used[view.directory] += 1
+        number = used.index(min(used))
+        return number, self._directories[number] / name
+
+    def _make_files(self, directory: Path, now_ms: int) -> None:
+        try:
+            self._files.mkdir(directory)
+        except FileExistsError:
+            for item in self._files.listdir(directory):
+                if item.name.endswith(".kafka") and item.stat(follow_symlinks=False).st_size:
+                    raise LogError(
+                        "a directory for the new partition already holds messages; it was put there while the broker "
+                        "ran: start again to have it checked",
+                        path=str(directory),
+                    ) from None
+        _files.reach("create.directory")
+        write_side_file(directory, SideFile(now_ms), self._files)
+        _files.reach("create.side_file")
+        first = directory / segment_name(0)
+        with self._files.open(first, os.O_RDWR | os.O_CREAT) as descriptor:
+            if self._files.size(descriptor):
+                raise OSError(errno.EEXIST, "the first segment already holds bytes", str(first))
+        _files.reach("create.segment")

@@ -1,0 +1,370 @@
+"""Bringing partitions back at the start of a broker: what is whole is kept, a torn tail is set aside and cut.
+
+The rules, for one partition (``docs/crash-safety.md`` says what they rest on):
+
+- The clean marker names this very end, and the files have it: nothing is scanned.
+- Else everything above the checkpoint is made durable, dropped from memory, and read again from the disk, message by
+  message. The first entry that is not whole and valid, and all behind it, is set aside and cut, without asking.
+- Damage at or below the checkpoint, files that end before it, and gaps or overlaps between segments are no accident of
+  a crash: nothing is cut. The partition is read-only up to where its bytes are beyond doubt, or offline.
+
+A partition never keeps another one from being served. Run by the supervisor alone, before anything else has the files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from fastlog.clock import Clock, SystemClock
+from fastlog.errors import LogError, RecoveryError
+from fastlog.log import set_aside
+from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
+from fastlog.log.files import FileOps
+from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget
+from fastlog.log.side_file import SideFile, read_side_file
+from fastlog.segment_files import (
+    KAFKA_0_7,
+    MAX_OFFSET,
+    SIDE_FILE_NAME,
+    SegmentFile,
+    parse_segment_name,
+    partition_directory_name,
+    segment_name,
+)
+
+__all__ = [
+    "OFFLINE",
+    "OK",
+    "READ_ONLY",
+    "FoundPartition",
+    "RecoveredPartition",
+    "SegmentInfo",
+    "recover_all",
+    "recover_partition",
+    "scan_log_dirs",
+]
+
+COUNT_BUDGET_BYTES = 256 * 1024 * 1024
+
+OK: Literal["ok"] = "ok"
+READ_ONLY: Literal["read-only"] = "read-only"
+OFFLINE: Literal["offline"] = "offline"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment to serve: base offset, the bytes of it that are trusted, and when its first and last were appended."""
+
+    base: int
+    size: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPartition:
+    """A partition as recovery left it.
+
+    ``ok``: all of it is served, and appends go on at ``log_end``. ``read-only``: reads up to ``log_end``, no appends.
+    ``offline``: nothing. ``reason`` is one line that names file and position; empty when ok.
+    """
+
+    topic: str
+    partition: int
+    directory: Path
+    format: str
+    state: Literal["ok", "read-only", "offline"]
+    reason: str = ""
+    segments: tuple[SegmentInfo, ...] = ()
+    log_end: int = 0
+    truncated_bytes: int = 0
+    truncated_messages: int = 0
+    created_ms: int = 0
+
+
+def recover_all(
+    directories: Sequence[Path], clean_ends: Sequence[Mapping[str, int]], files: FileOps
+) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
+    """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
+
+    ``clean_ends`` are the ends of each directory's clean marker. A partition that lies in two log directories is
+    offline: which one is right is for a person to say, and nothing in either is touched.
+    """
+    found, warnings = scan_log_dirs(directories)
+    by_name: dict[tuple[str, int], list[FoundPartition]] = {}
+    for one in found:
+        by_name.setdefault((one.topic, one.partition), []).append(one)
+    recovered = []
+    for (topic, partition), places in by_name.items():
+        index, directory = places[0].dir_index, places[0].directory
+        if len(places) > 1:
+            paths = " and ".join(shown(place.directory) for place in places)
+            reason = f"{paths} hold the same partition: move one of them out of the log directories"
+            result = RecoveredPartition(topic, partition, directory, "", OFFLINE, reason)
+        else:
+            end = clean_ends[index].get(partition_directory_name(topic, partition))
+            result = recover_partition(directory, topic, partition, clean_end=end, files=files)
+        recovered.append((index, result))
+    return recovered, warnings
+
+
+def recover_partition(
+    directory: Path,
+    topic: str,
+    partition: int,
+    *,
+    clean_end: int | None,
+    files: FileOps,
+    clock: Clock | None = None,
+) -> RecoveredPartition:
+    """Return the partition after recovery; its bytes up to ``log_end`` are durable then, and its names too.
+
+    ``clean_end`` is what the clean marker says of this log, None when it says nothing. Never raises for anything that
+    is wrong with the files: that is in ``state`` and ``reason``. What is cut is said in one line of the log.
+    """
+    work = _Recovery(directory, topic, partition, files, clock or SystemClock())
+    try:
+        return work.run(clean_end)
+    except OSError as error:
+        place = shown(Path(os.fsdecode(error.filename))) if error.filename else shown(directory)
+        return work.offline(f"{place}: {error.strerror or error}")
+    except LogError as error:
+        return work.offline(str(error))
+
+
+class _Recovery:
+    """The work on one partition, step by step; ``trusted`` shrinks as bytes are cut."""
+
+    def __init__(self, directory: Path, topic: str, partition: int, files: FileOps, clock: Clock) -> None:
+        self.directory = directory
+        self.files = files
+        self.clock = clock
+        self.format: LogFormat = FORMATS[KAFKA_0_7]
+        self.side: SideFile | None = None
+        self.times: dict[int, int] = {}
+        self.cut_bytes = 0
+        self.cut_messages = 0
+        self.blank = RecoveredPartition(topic, partition, directory, KAFKA_0_7, OFFLINE)
+
+    def run(self, clean_end: int | None) -> RecoveredPartition:
+        self.side = read_side_file(self.directory, self.files)
+        if self.side is not None:
+            self.blank = replace(self.blank, format=self.side.format)
+            if self.side.format not in FORMATS:
+                path = self.directory / SIDE_FILE_NAME
+                return self.offline(f"{shown(path)} names the log format {self.side.format!r}, unknown to this version")
+            self.format = FORMATS[self.side.format]
+        segments = self.list_segments() or [self.first_segment(clean_end)]
+        clean = clean_end == segments[-1].base + segments[-1].size
+        checkpoint = self.side.checkpoint if self.side else None
+        problem = next(segment_problems(segments), None)
+        if problem is not None:
+            index, _, reason = problem
+            last = segments[index]
+            end = last.base + last.size
+            if clean or checkpoint is None or checkpoint > end or end > segments[index + 1].base:
+                return self.read_only(segments[: index + 1], min(end, segments[index + 1].base), reason)
+            # What is missing was never durable: the power went between a roll and the flush of what came before it.
+            self.set_aside_files(segments[index + 1 :], reason)
+            segments = segments[: index + 1]
+        newest = segments[-1]
+        end = newest.base + newest.size
+        if checkpoint is not None and end < checkpoint:
+            reason = f"{shown(newest.path)} ends at offset {end}, expected at least {checkpoint}, which was flushed"
+            return self.read_only(segments, end, reason)
+        if clean:
+            with self.files.open(newest.path, os.O_RDWR) as fd:
+                self.files.ftruncate(fd, newest.size)
+            return self.ok(segments)
+        return self.scan(segments, newest.base if checkpoint is None else max(checkpoint, segments[0].base))
+
+    def list_segments(self) -> list[SegmentFile]:
+        """The partition's segments in order; anything else that has a segment's name is refused."""
+        segments: list[SegmentFile] = []
+        strange = []
+        for item in self.files.listdir(self.directory):
+            base = parse_segment_name(item.name)
+            path = self.directory / item.name
+            if base is None:
+                if not item.name.startswith((".", SIDE_FILE_NAME)):
+                    strange.append(item.name)
+                continue
+            status = item.stat(follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                raise RecoveryError("not a regular file, though it has a segment's name", path=shown(path))
+            if base + status.st_size > MAX_OFFSET:
+                raise RecoveryError("its offsets leave 64 bits", path=shown(path))
+            segments.append(SegmentFile(base, path, status.st_size))
+            self.times[base] = status.st_mtime_ns // 1_000_000
+        if not segments and strange:
+            raise RecoveryError(f"no segment, but other files, such as {strange[0]!r}", path=shown(self.directory))
+        return sorted(segments)
+
+    def first_segment(self, clean_end: int | None) -> SegmentFile:
+        """Finish a creation that stopped before its first segment."""
+        known_end = max(clean_end or 0, self.side.checkpoint if self.side else 0)
+        if known_end:
+            raise RecoveryError("all segments are missing", path=shown(self.directory), found=0, expected=known_end)
+        path = self.directory / segment_name(0)
+        with self.files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
+            self.times[0] = self.clock.now_ms()
+        self.files.fsync_dir(self.directory)
+        return SegmentFile(0, path, 0)
+
+    def scan(self, segments: list[SegmentFile], checkpoint: int) -> RecoveredPartition:
+        """Check everything from the checkpoint on, cut where it is not whole, and make the rest durable."""
+        trusted: list[SegmentFile] = []
+        for index, segment in enumerate(segments):
+            if segment.base + segment.size < checkpoint:
+                trusted.append(segment)
+                continue
+            with self.files.open(segment.path, os.O_RDWR) as fd:
+                start = max(checkpoint - segment.base, 0)
+                self.files.fdatasync(fd)
+                self.files.drop_clean_pages(fd, start)
+                size = self.files.size(fd)
+                found = self.format.scan(self.files, fd, start, size)
+                if found.end == start and 0 < start < size:
+                    found = self.realigned(fd, segment, start, size, found)
+                    if found.end < start:
+                        reason = (
+                            f"{shown(segment.path)} has {found.found} at position {found.end}, below the flushed "
+                            f"offset {checkpoint}, and no message begins at that offset"
+                        )
+                        return self.read_only(segments[: index + 1], checkpoint, reason)
+                if found.end < size:
+                    saved = self.save_tail(fd, segment, found, size)
+                    if saved:
+                        return self.read_only(segments[: index + 1], segment.base + found.end, saved)
+                    self.set_aside_files(segments[index + 1 :], f"it follows damage in {segment.path.name}")
+                self.files.ftruncate(fd, found.end)
+                self.files.fdatasync(fd)
+            trusted.append(segment._replace(size=found.end))
+            if found.end < size:
+                break
+        self.files.fsync_dir(self.directory)
+        self.files.fsync_dir(self.directory.parent)
+        return self.ok(trusted)
+
+    def realigned(self, fd: int, segment: SegmentFile, start: int, size: int, found: FileScan) -> FileScan:
+        """What to believe when no message begins at the checkpoint: torn there, or is the checkpoint itself wrong?
+
+        The result ends below ``start`` when bytes below the checkpoint are damaged.
+        """
+        below = self.format.scan(self.files, fd, 0, start)
+        if below.end == start:
+            return found
+        whole = self.format.scan(self.files, fd, 0, size)
+        if whole.end > start:
+            log.warning("checkpoint is inside a message path=%s position=%d", segment.path, start)
+        return whole
+
+    def save_tail(self, fd: int, segment: SegmentFile, found: FileScan, size: int) -> str:
+        """Set aside what follows the last whole message, and report it; a reason when that cannot be done."""
+        budget = SearchBudget(COUNT_BUDGET_BYTES)
+        messages = self.format.count_entries(self.files, fd, found.end, size, budget)
+        try:
+            copy = set_aside.set_aside_span(self.files, fd, segment.path, found.end, size, self.clock.now_ms())
+        except OSError as error:
+            return (
+                f"{shown(segment.path)} has {found.found} at position {found.end}, and the {size - found.end} bytes "
+                f"from there cannot be set aside: {error.strerror}; nothing was cut"
+            )
+        self.cut_bytes += size - found.end
+        self.cut_messages += messages
+        log.warning(
+            "tail cut path=%s position=%d found=%r bytes=%d whole_messages_behind=%s%d copy=%s",
+            segment.path,
+            found.end,
+            found.found,
+            size - found.end,
+            "at_least_" if budget.exhausted else "",
+            messages,
+            copy.name,
+        )
+        return ""
+
+    def set_aside_files(self, segments: Sequence[SegmentFile], reason: str) -> None:
+        """Take segments that follow a cut out of the log."""
+        for segment in segments:
+            with self.files.open(segment.path, os.O_RDONLY) as fd:
+                budget = SearchBudget(COUNT_BUDGET_BYTES)
+                messages = self.format.count_entries(self.files, fd, 0, segment.size, budget, first_may_be_valid=True)
+            copy = set_aside.set_aside_file(self.files, segment.path, set_aside.TRUNCATED, self.clock.now_ms())
+            self.cut_bytes += segment.size
+            self.cut_messages += messages
+            log.warning(
+                "segment set aside path=%s bytes=%d whole_messages=%d copy=%s reason=%s",
+                segment.path,
+                segment.size,
+                messages,
+                copy.name,
+                reason,
+            )
+        if segments:
+            self.files.fsync_dir(self.directory)
+
+    def ok(self, segments: list[SegmentFile]) -> RecoveredPartition:
+        return self.served(segments, OK, "")
+
+    def read_only(self, segments: list[SegmentFile], end: int, reason: str) -> RecoveredPartition:
+        """Serve what lies below ``end``, as far as a message ends there; offline when that is nothing."""
+        last = segments[-1]
+        with self.files.open(last.path, os.O_RDONLY) as fd:
+            size = self.last_message_end(fd, end - last.base)
+        reason = f"{reason}; nothing was cut; run: fastlog fsck {shown(self.directory)}"
+        if last.base + size <= segments[0].base:
+            return self.offline(reason)
+        return self.served([*segments[:-1], last._replace(size=size)], READ_ONLY, reason)
+
+    def last_message_end(self, fd: int, limit: int) -> int:
+        """Where the last whole message below ``limit`` ends, over damage before it, which readers will see and name."""
+        budget = SearchBudget(COUNT_BUDGET_BYTES)
+        message_end = 0
+        position: int | None = 0
+        while position is not None:
+            found = self.format.scan(self.files, fd, position, limit)
+            message_end = found.end if found.count else message_end
+            if found.end >= limit:
+                break
+            position = self.format.find_entry(self.files, fd, found.end, limit, budget)
+        return message_end
+
+    def offline(self, reason: str) -> RecoveredPartition:
+        if "fastlog fsck" not in reason:
+            reason = f"{reason}; run: fastlog fsck {shown(self.directory)}"
+        return replace(self.blank, state=OFFLINE, reason=reason)
+
+    def served(self, segments: list[SegmentFile], state: Literal["ok", "read-only"], reason: str) -> RecoveredPartition:
+        """The result, once each file has the name that the broker looks for: other widths are read, never written."""
+        renamed = False
+        for segment in segments:
+            if segment.path.name != segment_name(segment.base):
+                self.files.rename(segment.path, self.directory / segment_name(segment.base))
+                renamed = True
+        if renamed:
+            self.files.fsync_dir(self.directory)
+        known = self.side.segments if self.side else {}
+        infos = []
+        for segment in segments:
+            at = self.times[segment.base]
+            first_ms, last_ms = known.get(segment.base, (at, at))
+            infos.append(SegmentInfo(segment.base, segment.size, first_ms, last_ms))
+        return replace(
+            self.blank,
+            state=state,
+            reason=reason,
+            segments=tuple(infos),
+            log_end=infos[-1].base + infos[-1].size,
+            truncated_bytes=self.cut_bytes,
+            truncated_messages=self.cut_messages,
+            created_ms=self.side.created_ms if self.side else min(self.times.values()),
+        )

@@ -1,0 +1,283 @@
+"""Messages, wrapper messages, and walks over message sets: shallow, deep, and the broker's deep count.
+
+A wrapper is one message whose payload is a compressed message set, to any depth. A shallow walk yields wrappers as they
+are; a deep one opens them. ``docs/format.md`` describes the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastlog import _segment, codecs
+from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, ScanResult
+from fastlog.errors import (
+    InflateLimitError,
+    InvalidFetchSizeError,
+    InvalidMessageError,
+    UnknownCodecError,
+    UnknownMagicError,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LENGTH_BYTES = 4
+HEADER_BYTES = {0: 9, 1: 10}  # of an entry with this magic, its length field included
+MAX_DEPTH = 100
+
+_REASONS = {
+    SCAN_SIZE: "a length that is negative or too small",
+    SCAN_MAGIC: "an unknown magic byte",
+    SCAN_CODEC: "attributes with an unknown codec or a reserved bit",
+    SCAN_CRC: "a wrong checksum",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: the payload as stored (compressed in a wrapper), the format version, and the attributes byte."""
+
+    payload: bytes
+    magic: int = 1
+    attributes: int = 0
+
+    @property
+    def codec(self) -> int:
+        """The number of the codec the payload is compressed with: 0 for a plain message, else this is a wrapper."""
+        return self.attributes & 3
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the whole entry, its length field included: how far the offset moves over it."""
+        return HEADER_BYTES[self.magic] + len(self.payload)
+
+    def encode(self) -> bytes:
+        """Return the entry's bytes.
+
+        Raises:
+            UnknownMagicError: the magic is not 0 or 1.
+            UnknownCodecError: the attributes are not 0, 1 or 2, or not 0 with magic 0.
+        """
+        if self.magic not in HEADER_BYTES:
+            raise UnknownMagicError(f"magic {self.magic} is not 0 or 1")
+        if self.attributes not in codecs.CODEC_NAMES or (self.magic == 0 and self.attributes):
+            raise UnknownCodecError(f"attributes {self.attributes} are not possible with magic {self.magic}")
+        return _segment.pack([self.payload], self.attributes, self.magic)
+
+
+class MessageAndOffset(NamedTuple):
+    """A message and the offset to fetch from once it has been consumed."""
+
+    message: Message
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeepLimits:
+    """How much may come out of compressed sets, so that a few hostile bytes cannot use up memory or time.
+
+    A wrapper at the top has depth 1. Messages are counted where they came out of a wrapper, inner wrappers included;
+    those that were sent uncompressed are bounded by the size of the request.
+    """
+
+    max_inflated_bytes: int = 64 * 1024 * 1024
+    max_depth: int = 8
+    max_messages: int = 10_000_000
+
+    def __post_init__(self) -> None:
+        if self.max_inflated_bytes < 0 or self.max_messages < 0 or not 0 <= self.max_depth <= MAX_DEPTH:
+            raise ValueError(f"{self} has a negative limit or a depth above {MAX_DEPTH}")
+
+
+DEFAULT_LIMITS = DeepLimits()
+
+
+def encode_set(payloads: Sequence[bytes], codec: int = 0, magic: int = 1) -> bytes:
+    """Return the payloads as a message set: one wrapper with all of them when ``codec`` is not 0.
+
+    ``magic`` is that of the messages; a wrapper itself always has magic 1. No payloads give no bytes, and no wrapper.
+
+    Raises:
+        UnknownCodecError, MissingCodecError: as for ``codecs.compress``.
+        ValueError: ``magic`` is not 0 or 1.
+    """
+    plain = _segment.pack(payloads, 0, magic)
+    if codec == codecs.NONE or not plain:
+        return plain
+    return _segment.pack([codecs.compress(codec, plain)], codec, 1)
+
+
+def shallow(buffer: Buffer, base_offset: int = 0) -> Iterator[MessageAndOffset]:
+    """Yield each whole top-level message with the offset after it; wrappers stay closed.
+
+    The bytes may end inside a message, as a fetch does: that one is left out. ``base_offset`` is the offset of the
+    first byte.
+
+    Raises:
+        InvalidFetchSizeError: already the first message is longer than the bytes: the fetch was too small for it.
+        InvalidMessageError: on reaching a message with a bad length, magic, attributes or checksum.
+
+    Source: Kafka 0.7.2 (ByteBufferMessageSet), which raises InvalidMessageSizeException for the first.
+    """
+    result = _segment.scan(buffer)
+    for _, next_offset, magic, attributes, payload in _segment.entries(buffer, base_offset):
+        yield MessageAndOffset(Message(payload, magic, attributes), next_offset)
+    _raise_if_stopped(buffer, result, base_offset)
+
+
+def deep(buffer: Buffer, base_offset: int = 0, limits: DeepLimits = DEFAULT_LIMITS) -> Iterator[MessageAndOffset]:
+    """Yield each message with the offset to go on from, opening wrappers to any depth within the limits.
+
+    All messages of a wrapper but the last carry the wrapper's own offset, the last the offset after the wrapper: who
+    stops in the middle gets the whole wrapper again, and never loses a part. A wrapper with nothing in it is passed
+    over. A set inside a wrapper may end inside a message as at the top, and that message is left out. The limits are
+    for each top-level wrapper: the bytes of a fetch may hold many sets that were within them one by one. Memory holds
+    one slice of inflated bytes for each depth, not the whole set.
+
+    Raises:
+        InvalidFetchSizeError, InvalidMessageError: as for ``shallow``, and for what is inside wrappers.
+        InflateLimitError: a wrapper goes over a limit.
+        MissingCodecError: the library for a codec is not installed.
+
+    Source: Kafka 0.7.2 (ByteBufferMessageSet); librdkafka reports the same offsets.
+    """
+    result = _segment.scan(buffer)
+    for offset, next_offset, magic, attributes, payload in _segment.entries(buffer, base_offset):
+        if not attributes:
+            yield MessageAndOffset(Message(payload, magic), next_offset)
+            continue
+        last: Message | None = None
+        try:
+            for message in _inner_messages(attributes, payload, _Budget(limits), 1):
+                if last is not None:
+                    yield MessageAndOffset(last, offset)
+                last = message
+        except (InvalidMessageError, InvalidFetchSizeError) as error:
+            raise type(error)(f"{error}; in the wrapper at offset {offset}") from error
+        if last is not None:
+            yield MessageAndOffset(last, next_offset)
+    _raise_if_stopped(buffer, result, base_offset)
+
+
+def count_deep(buffer: Buffer, limits: DeepLimits = DEFAULT_LIMITS) -> int:
+    """Return the number of messages in a set, those inside wrappers counted and the wrappers not, checking each.
+
+    A message cut off at the end of the set is not counted, unless it is the first: that is damage. Inside a wrapper any
+    cut is damage, since nothing cuts a compressed set but a fault of its writer. The limits are over the whole set.
+    Costs no Python object for a plain message, and memory for one slice of inflated bytes at each depth.
+
+    Raises:
+        InvalidMessageError: a message at any depth is damaged, or a compressed payload is.
+        InflateLimitError: the wrappers together go over a limit.
+        MissingCodecError: the library for a codec is not installed.
+    """
+    result = _segment.scan(buffer)
+    if result.status not in (SCAN_OK, SCAN_TAIL):
+        raise _damaged(result, 0)
+    count = result.count - result.wrappers
+    view = memoryview(buffer).cast("B")
+    if result.status == SCAN_TAIL and not result.valid_bytes and len(view) >= LENGTH_BYTES:
+        raise InvalidMessageError("the first message is longer than the set")
+    if not result.wrappers:
+        return count
+    return count + _count_wrappers(view[: result.valid_bytes], _Budget(limits), 1)
+
+
+class _Budget(codecs.InflateBudget):
+    """The limits of one walk, used up across all its wrappers."""
+
+    __slots__ = ("max_depth", "max_messages", "messages_left")
+
+    def __init__(self, limits: DeepLimits) -> None:
+        super().__init__(limits.max_inflated_bytes)
+        self.max_depth = limits.max_depth
+        self.max_messages = self.messages_left = limits.max_messages
+
+    def enter(self, depth: int) -> None:
+        if depth > self.max_depth:
+            raise InflateLimitError(f"compressed sets are nested more than {self.max_depth} deep")
+
+    def take_messages(self, count: int) -> None:
+        self.messages_left -= count
+        if self.messages_left < 0:
+            raise InflateLimitError(f"the compressed sets hold more than {self.max_messages} messages")
+
+
+def _count_wrappers(span: memoryview, budget: _Budget, depth: int) -> int:
+    """The messages inside the wrappers of a span of valid entries, which lie at this depth."""
+    budget.enter(depth)
+    count = position = 0
+    while (found := _segment.find_wrapper(span, position)) is not None:
+        end, start, codec = found
+        try:
+            for inner, result in _inflated_spans(codec, span[start:end], budget, cut_is_damage=True):
+                count += result.count - result.wrappers
+                if result.wrappers:
+                    count += _count_wrappers(inner, budget, depth + 1)
+        except InvalidMessageError as error:
+            if depth > 1:
+                raise  # positions inside inflated bytes help nobody
+            raise type(error)(f"{error}; in the wrapper at byte {start - HEADER_BYTES[1]}") from error
+        position = end
+    return count
+
+
+def _inner_messages(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iterator[Message]:
+    """The plain messages inside a wrapper at this depth, wrappers inside it opened as well."""
+    budget.enter(depth)
+    for span, _ in _inflated_spans(codec, data, budget, cut_is_damage=False):
+        for _, _, magic, attributes, payload in _segment.entries(span):
+            if attributes:
+                yield from _inner_messages(attributes, payload, budget, depth + 1)
+            else:
+                yield Message(payload, magic)
+
+
+def _inflated_spans(
+    codec: int, data: Buffer, budget: _Budget, *, cut_is_damage: bool
+) -> Iterator[tuple[memoryview, ScanResult]]:
+    """The set inside a wrapper as spans of whole, checked entries, each as soon as its bytes are inflated."""
+    parts: list[bytes] = []  # joined once the next entry is complete, so that a long one is not copied again and again
+    held_bytes = position = 0
+    needed_bytes = LENGTH_BYTES
+    for part in codecs.inflate_slices(codec, data, budget):
+        parts.append(part)
+        held_bytes += len(part)
+        if held_bytes < needed_bytes:
+            continue
+        span = parts[0] if len(parts) == 1 else b"".join(parts)
+        result = _segment.scan(span)
+        budget.take_messages(result.count)
+        if result.valid_bytes:
+            yield memoryview(span)[: result.valid_bytes], result
+        if result.status not in (SCAN_OK, SCAN_TAIL):
+            raise _damaged(result, position)
+        position += result.valid_bytes
+        rest = span[result.valid_bytes :]
+        held_bytes = len(rest)
+        parts = [rest] if rest else []
+        needed_bytes = LENGTH_BYTES
+        if held_bytes >= LENGTH_BYTES:
+            needed_bytes += int.from_bytes(rest[:LENGTH_BYTES], "big")
+    if held_bytes and cut_is_damage:
+        raise InvalidMessageError(f"the compressed set ends inside the message at byte {position}")
+    if held_bytes >= LENGTH_BYTES and not position:
+        raise InvalidFetchSizeError("the first message of the compressed set is longer than the set")
+
+
+def _raise_if_stopped(buffer: Buffer, result: ScanResult, base_offset: int) -> None:
+    """Raise when a walk did not stop where 0.7 stops quietly."""
+    if result.status == SCAN_OK:
+        return
+    if result.status != SCAN_TAIL:
+        raise _damaged(result, base_offset)
+    size = memoryview(buffer).nbytes
+    # Fewer bytes than a length field say nothing about the message; 0.7 takes them for "no message yet".
+    if not result.valid_bytes and size >= LENGTH_BYTES:
+        raise InvalidFetchSizeError(f"the message at offset {base_offset} is longer than the {size} bytes fetched")
+
+
+def _damaged(result: ScanResult, base_offset: int) -> InvalidMessageError:
+    return InvalidMessageError(f"the message at byte {base_offset + result.valid_bytes} has {_REASONS[result.status]}")

@@ -1,0 +1,240 @@
+"""The supervisor: starts the other processes, watches them, replaces them, and stops them in order.
+
+It stays single-threaded for life, because it forks. It serves nobody itself; everything that may wait for a disk or a
+client happens in its children.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fastlog import acceptor
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER
+from fastlog.workers import child, flusher, keeper, processor
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+SILENT_SECONDS = 10.0
+SILENT_HOLDING_SECONDS = 2.0
+POLITE_SECONDS = 0.5
+QUICK_DEATH_SECONDS = 1.0
+QUICK_DEATHS_ALLOWED = 5
+QUICK_DEATH_PAUSE = 0.25
+STOP_SECONDS = 4.6
+"""The whole stop has five; what is left then is killed."""
+
+Run = Callable[[child.Shared, int], int]
+
+
+@dataclass(slots=True)
+class _Child:
+    number: int
+    run: Run
+    pid: int = 0
+    started: float = 0.0
+    quick_deaths: int = 0
+    start_at: float = 0.0
+    asked_at: float = 0.0  # when the polite signal went out
+    exit_code: int | None = None
+
+
+@dataclass(slots=True)
+class Stop:
+    """How the stop went: whether every process finished its part in time."""
+
+    clean: bool = True
+    problems: list[str] = field(default_factory=list)
+
+
+class Supervisor:
+    """Owns the processes of one broker; used by one thread, between recovery and the clean marker."""
+
+    def __init__(self, shared: child.Shared) -> None:
+        self._shared = shared
+        self._arena = shared.arena
+        self._children = {FLUSHER: _Child(FLUSHER, flusher.run), KEEPER: _Child(KEEPER, keeper.run)}
+        for number in range(FIRST_PROCESSOR, self._arena.processes):
+            self._children[number] = _Child(number, processor.run)
+        if shared.config.accept_mode == "handoff":
+            self._children[ACCEPTOR] = _Child(ACCEPTOR, acceptor.run)
+        self._signal_fd, self._signal_send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stop_asked = 0
+        self._failed = ""
+        self._last_turn = time.monotonic()
+
+    def start(self) -> None:
+        """Start every process; the acceptor last, so that whoever gets in finds somebody who serves."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._signal_send, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()  # what is here now is shared with the children and never collected: keeps their pages shared
+        for item in sorted(self._children.values(), key=lambda item: item.number == ACCEPTOR):
+            self._fork(item)
+
+    def run(self) -> Stop:
+        """Watch until a stop is asked for or a child cannot start; then stop all."""
+        while not self._stop_asked and not self._failed:
+            self._wait(TICK_SECONDS)
+            self._reap()
+            self._watch()
+        if self._failed:
+            log.error("%s", self._failed)
+        return self._stop()
+
+    def abandon(self) -> None:
+        """Kill every child at once: the start failed half-way."""
+        for item in self._children.values():
+            if item.pid:
+                _kill(item.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 2.0
+        while any(item.pid for item in self._children.values()) and time.monotonic() < deadline:
+            self._wait(0.05)
+            self._reap(restart=False)
+
+    # -- starting and replacing ------------------------------------------------------------------------------------
+
+    def _on_stop(self, number: int, _frame: object) -> None:
+        self._stop_asked = number
+
+    def _fork(self, item: _Child) -> None:
+        item.started = time.monotonic()
+        item.asked_at = item.start_at = 0.0
+        item.exit_code = None
+        self._arena.clear_cell(item.number, 0, time.monotonic_ns())
+        pid = os.fork()
+        if pid == 0:
+            code = child.CANNOT_START
+            try:
+                code = item.run(self._shared, item.number)
+            except BaseException:
+                log.exception("role=%s ended by an error", child.role_name(item.number))
+                if time.monotonic() - item.started > QUICK_DEATH_SECONDS:
+                    code = 1
+            finally:
+                child.leave(code)
+        item.pid = pid
+        log.info("started role=%s pid=%d", child.role_name(item.number), pid)
+
+    def _reap(self, *, restart: bool = True) -> None:
+        now = time.monotonic()
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            item = next((found for found in self._children.values() if found.pid == pid), None)
+            if item is None:
+                continue
+            item.pid = 0
+            item.exit_code = os.waitstatus_to_exitcode(status)
+            if restart:
+                self._died(item, now)
+        if restart:
+            for item in self._children.values():
+                if not item.pid and item.start_at and now >= item.start_at:
+                    self._fork(item)
+
+    def _died(self, item: _Child, now: float) -> None:
+        name = child.role_name(item.number)
+        lived = now - item.started
+        if item.exit_code == child.CANNOT_START:
+            self._failed = f"role={name} could not start: see the lines above; the broker stops"
+            return
+        item.quick_deaths = item.quick_deaths + 1 if lived < QUICK_DEATH_SECONDS else 0
+        pause = QUICK_DEATH_PAUSE if item.quick_deaths > QUICK_DEATHS_ALLOWED else 0.0
+        log.warning("died role=%s exit=%s lived_s=%.1f: replaced", name, item.exit_code, lived)
+        item.start_at = now + pause
+        # what it held is somebody else's to finish: the flusher looks at it, waiting processes try the lock again
+        self._arena.wake_all()
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> None:
+        waiting = select.poll()
+        waiting.register(self._signal_fd, select.POLLIN)
+        if waiting.poll(seconds * 1000):
+            try:
+                os.read(self._signal_fd, 4096)
+            except BlockingIOError:
+                return
+
+    def _watch(self) -> None:
+        """Ask a silent child for a sign, then end it: sooner when it holds an append lock that others wait for."""
+        now = time.monotonic()
+        late = now - self._last_turn > 5 * TICK_SECONDS
+        self._last_turn = now
+        if late:
+            return  # the machine or we ourselves were held up: their silence says nothing yet
+        now_ns = time.monotonic_ns()
+        for item in self._children.values():
+            if not item.pid:
+                continue
+            _pid, beat_ns, _busy, _open, holding = self._arena.cell(item.number)
+            silent = (now_ns - beat_ns) / 1e9
+            allowed = SILENT_HOLDING_SECONDS if holding else SILENT_SECONDS
+            if silent < allowed:
+                item.asked_at = 0.0
+            elif not item.asked_at:
+                log.warning(
+                    "silent role=%s pid=%d seconds=%.1f: asked where it is",
+                    child.role_name(item.number),
+                    item.pid,
+                    silent,
+                )
+                item.asked_at = now
+                _kill(item.pid, signal.SIGUSR1)
+            elif now - item.asked_at >= POLITE_SECONDS:
+                log.error("silent role=%s pid=%d: killed", child.role_name(item.number), item.pid)
+                _kill(item.pid, signal.SIGKILL)
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> Stop:
+        """Acceptor, processors, flusher, keeper, each after the one before; all within the time."""
+        result = Stop(clean=not self._failed)
+        deadline = time.monotonic() + STOP_SECONDS
+        signal_name = signal.Signals(self._stop_asked).name if self._stop_asked else "a failed start"
+        log.info("stopping reason=%s", signal_name)
+        processors = [number for number in self._children if number >= FIRST_PROCESSOR]
+        for stage, numbers in ((1, [ACCEPTOR, *processors]), (2, [FLUSHER]), (3, [KEEPER])):
+            self._arena.set_stopping(stage)
+            for number in numbers:
+                # the flusher must come back even now, or nothing gets flushed
+                if number == FLUSHER and not self._children[number].pid:
+                    self._fork(self._children[number])
+            self._wait_for(numbers, deadline, result)
+        for item in self._children.values():
+            if item.pid:
+                _kill(item.pid, signal.SIGKILL)
+        self._wait_for(list(self._children), time.monotonic() + 0.2, Stop())
+        return result
+
+    def _wait_for(self, numbers: list[int], deadline: float, result: Stop) -> None:
+        children = [self._children[number] for number in numbers if number in self._children]
+        while any(item.pid for item in children) and time.monotonic() < deadline:
+            self._wait(0.02)
+            self._reap(restart=False)
+        for item in children:
+            if item.pid or item.exit_code not in (0, None):
+                result.clean = False
+                state = "did not finish in time" if item.pid else f"ended with exit code {item.exit_code}"
+                result.problems.append(f"role={child.role_name(item.number)} {state}")
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        log.debug("already gone pid=%d", pid)

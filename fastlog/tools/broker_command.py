@@ -1,0 +1,139 @@
+"""``fastlog-broker``: settings from flags, ``--set``, a file and defaults, in that order; then the broker runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from typing import Any
+
+import click
+
+from fastlog import __version__
+from fastlog.config import BrokerConfig, load_properties
+from fastlog.errors import ConfigError
+from fastlog.tools import options, signals
+from fastlog.tools.report import run
+
+
+def _list_settings(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    for setting in BrokerConfig.describe():
+        unit = f" {setting.unit}" if setting.unit else ""
+        click.echo(f"{setting.name} (default: {setting.default or 'none'}{unit})")
+        accepted = f" [{setting.range}]" if setting.range else ""
+        click.echo(textwrap.fill(setting.doc + accepted, 78, initial_indent="    ", subsequent_indent="    "))
+    ctx.exit()
+
+
+@click.command(
+    cls=options.Command,
+    exit_codes=(
+        ("0", "stopped by SIGTERM or SIGINT, everything flushed"),
+        ("1", "could not start, or could not flush everything before leaving"),
+        ("2", "wrong usage, or a setting that cannot be used"),
+    ),
+    examples=(
+        "fastlog-broker --processors 2 --log-dir /data/fastlog",
+        "fastlog-broker --config server.properties --set log.flush.interval=500",
+    ),
+)
+@options.option("--host", group="Connection", metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")
+@options.option("--port", group="Connection", metavar="PORT", help="Port; 0 picks one and prints it. Default: 9092.")
+@options.option(
+    "--insecure", group="Connection", is_flag=True, help="Allow other addresses than loopback; there is no login."
+)
+@options.option("--processors", group="Limits", metavar="N", help="Processes that serve. Default: the number of CPUs.")
+@options.option(
+    "--log-dir",
+    "log_dirs",
+    group="Selection",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(),
+    help="Directory for the logs; may be repeated. Default: ./fastlog-data.",
+)
+@options.option("--broker-id", group="Selection", metavar="N", help="Number of this broker. Default: 0.")
+@options.option(
+    "--config",
+    "config_file",
+    group="Selection",
+    metavar="FILE",
+    type=click.Path(),
+    help="A properties file with the names of Kafka 0.7.",
+)
+@options.option(
+    "--set",
+    "settings_given",
+    group="Selection",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One setting by its name; may be repeated.",
+)
+@options.option(
+    "--list-settings",
+    group="Other",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_settings,
+    help="Show every setting and leave.",
+)
+@click.version_option(__version__, prog_name="fastlog-broker")
+def broker_command(
+    host: str | None,
+    port: str | None,
+    insecure: bool,
+    processors: str | None,
+    log_dirs: tuple[str, ...],
+    broker_id: str | None,
+    config_file: str | None,
+    settings_given: tuple[str, ...],
+) -> int:
+    """Run a broker. A flag goes before --set, --set before the file."""
+    flags = {"host": host, "port": port, "num.threads": processors, "brokerid": broker_id}
+    config = make_config(flags, insecure, log_dirs, config_file, settings_given)
+    from fastlog.broker import run_broker  # after --help and every refusal, which should be quick
+
+    signals.uninstall()
+    return run_broker(config)
+
+
+def make_config(
+    flags: dict[str, str | None],
+    insecure: bool,
+    log_dirs: tuple[str, ...],
+    config_file: str | None,
+    settings_given: tuple[str, ...],
+) -> BrokerConfig:
+    """The settings that hold: flags (by property name) before ``--set``, that before the file.
+
+    Raises:
+        ConfigError: a setting is unknown, malformed or out of range, or the file cannot be read.
+    """
+    properties = load_properties(config_file) if config_file is not None else {}
+    for item in settings_given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: write --set name=value")
+        properties[name.strip()] = value
+    for name, given in flags.items():
+        if given is not None:
+            properties[name] = given
+    if insecure:
+        properties["insecure"] = "true"
+    if not log_dirs:
+        return BrokerConfig.from_properties(properties)
+    # Not through the property, whose commas separate directories: a flag names one, commas and all.
+    properties.pop("log.dir", None)
+    changes: dict[str, Any] = {"log_dirs": log_dirs}
+    return dataclasses.replace(BrokerConfig.from_properties(properties), **changes)
+
+
+def main() -> None:
+    """The console script ``fastlog-broker``."""
+    run(broker_command, "fastlog-broker")
+
+
+if __name__ == "__main__":
+    main()

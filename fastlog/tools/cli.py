@@ -1,0 +1,35 @@
+"""The ``fastlog`` command: names its subcommands and imports one only when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from fastlog import __version__
+from fastlog.tools.options import Group
+from fastlog.tools.report import run
+
+COMMANDS = {
+    "produce": ("fastlog.tools.produce", "produce_command", "Send lines of files or stdin as messages."),
+    "consume": ("fastlog.tools.consume", "consume_command", "Print messages of a topic."),
+    "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),
+    "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
+    "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),
+}
+
+
+@click.group(
+    cls=Group,
+    lazy=COMMANDS,
+    examples=(
+        "fastlog produce --brokers localhost:9092 --topic logs access.log",
+        "fastlog consume --brokers localhost:9092 --topic logs --exit-at-end",
+    ),
+)
+@click.version_option(__version__, prog_name="fastlog")
+def fastlog() -> None:
+    """A client for fastlog and Kafka 0.7 brokers. The broker itself is fastlog-broker."""
+
+
+def main() -> None:
+    """The console script ``fastlog``."""
+    run(fastlog, "fastlog")

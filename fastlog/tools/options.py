@@ -1,0 +1,213 @@
+"""The look of ``--help`` (examples first, options in groups, exit codes last) and the options that commands share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from fastlog import settings
+from fastlog.errors import ConfigError
+from fastlog.tools.report import EXIT_CODES, OutputClosed, set_debug
+
+GROUPS = ("Connection", "Selection", "Format", "Limits", "Other")
+
+
+class Option(click.Option):
+    """An option that belongs to one of the groups of ``--help``."""
+
+    def __init__(self, *args: Any, group: str = "Other", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+class _Helpful(click.Command):
+    """Adds examples and exit codes to a command, and ``--debug``."""
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: tuple[str, ...] = (),
+        exit_codes: tuple[tuple[str, str], ...] = EXIT_CODES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        self.exit_codes = exit_codes
+        self.params.append(
+            Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=set_debug,
+                help="Show the traceback of an error.",
+            )
+        )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click would turn a closed stdout into exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise OutputClosed from None
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then what click writes, then the exit codes."""
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"  {example}\n")
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
+        with formatter.section("Exit codes"):
+            formatter.write_dl(self.exit_codes)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their groups."""
+        by_group: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                by_group.setdefault(getattr(param, "group", "Other"), []).append(record)
+        for group in GROUPS:
+            if group in by_group:
+                with formatter.section(group):
+                    formatter.write_dl(by_group[group])
+
+
+class Command(_Helpful):
+    """One command."""
+
+
+class Group(_Helpful, click.Group):
+    """Several commands; those of ``lazy`` (name → module, attribute, help) are imported when they are called."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str, str]] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, in the order they were declared."""
+        return [*self.lazy, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command if need be; None for an unknown name."""
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = self.lazy[cmd_name]
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest name for an unknown one."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            import difflib  # only for an error
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(self.list_commands(ctx))}."
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands without importing them, then the options."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, text) for name, (_, _, text) in self.lazy.items()]
+                + [(name, command.get_short_help_str(60)) for name, command in self.commands.items()]
+            )
+        super().format_options(ctx, formatter)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration with a unit (``5s``, ``100ms``) or in seconds, as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number of seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        try:
+            seconds = float(settings.parse_duration(str(value), "seconds"))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        if not 0 <= seconds <= 10**7:
+            self.fail(f"{value!r} is negative or longer than 10,000,000 seconds", param, ctx)
+        return seconds
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A size with a unit (``64KiB``) or in bytes, within bounds."""
+
+    name = "size"
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes."""
+        try:
+            size = value if isinstance(value, int) else settings.parse_bytes(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        if not self.low <= size <= self.high:
+            self.fail(f"{value!r} is not between {self.low} and {self.high} bytes", param, ctx)
+        return size
+
+
+def option(*names: str, group: str, **kwargs: Any) -> Callable[[Any], Any]:
+    """``click.option`` in a group of ``--help``."""
+    return click.option(*names, cls=Option, group=group, **kwargs)
+
+
+def connection_options(function: Any) -> Any:
+    """``--brokers`` and ``--connect-timeout``."""
+    function = option(
+        "--connect-timeout",
+        group="Connection",
+        type=Duration(),
+        default="10s",
+        show_default=True,
+        metavar="TIME",
+        help="How long to try to reach the broker, and to wait for an answer.",
+    )(function)
+    return option(
+        "--brokers",
+        group="Connection",
+        metavar="H:P[,H:P]",
+        envvar="FASTLOG_BROKERS",
+        default="127.0.0.1:9092",
+        show_default=True,
+        help="Where the broker is; of several addresses the first that answers. Also FASTLOG_BROKERS.",
+    )(function)
+
+
+def topic_option(function: Any) -> Any:
+    """``--topic``, completed by the shell from what the broker holds."""
+    return option(
+        "--topic",
+        group="Selection",
+        required=True,
+        metavar="TOPIC",
+        shell_complete=complete_topics,
+        help="The topic.",
+    )(function)
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The broker's topics that begin with what was typed; none when it cannot be reached quickly."""
+    from fastlog.errors import FastlogError
+    from fastlog.tools.connection import Broker
+
+    try:
+        metadata = Broker(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0).metadata_or_none()
+    except FastlogError:
+        return []
+    return [topic.name for topic in metadata.topics if topic.name.startswith(incomplete)] if metadata else []

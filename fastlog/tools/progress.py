@@ -1,0 +1,67 @@
+"""How far a long command is: a line on stderr that a terminal sees move, and a log sees every ten seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from fastlog.tools.report import note
+
+_QUIET_SECONDS = 2.0
+_TERMINAL_SECONDS = 0.5
+_LOG_SECONDS = 10.0
+
+
+def animates() -> bool:
+    """Whether stderr is a terminal that can rewrite a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def amount(count: int, size: int, seconds: float) -> str:
+    """Counts and rates in words."""
+    seconds = max(seconds, 1e-6)
+    rates = f"{count / seconds:.0f} msg/s, {size / seconds / 1e6:.1f} MB/s"
+    return f"{count} messages, {size} bytes in {seconds:.2f} s ({rates})"
+
+
+class Progress:
+    """Counts messages and bytes, and shows them from time to time; says nothing in the first two seconds."""
+
+    def __init__(self, verb: str, *, shown: bool) -> None:
+        self.count = 0
+        self.size = 0
+        self.started = time.monotonic()
+        self._verb = verb
+        self._shown = shown
+        self._animated = animates()
+        self._next = self.started + (_QUIET_SECONDS if self._animated else _LOG_SECONDS)
+        self._line_open = False
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.started
+
+    def add(self, count: int, size: int) -> None:
+        """Count what was done; maybe show it."""
+        self.count += count
+        self.size += size
+        if self._shown and time.monotonic() >= self._next:
+            self._show()
+
+    def summary(self, text: str = "") -> None:
+        """Print the last line: what was done in all, and ``text``."""
+        if self._line_open:
+            note("")
+        note(f"{self._verb} {amount(self.count, self.size, self.seconds)}{text}")
+
+    def _show(self) -> None:
+        text = f"{self._verb} {amount(self.count, self.size, self.seconds)}"
+        if self._animated:
+            self._line_open = True
+            sys.stderr.write(f"\r{text[:100]:<100}")
+            sys.stderr.flush()
+        else:
+            note(text)
+        self._next = time.monotonic() + (_TERMINAL_SECONDS if self._animated else _LOG_SECONDS)

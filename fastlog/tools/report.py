@@ -1,0 +1,147 @@
+"""What every command shares at its edge: exit codes, errors in three lines, signals, and the main function around it.
+
+Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from fastlog import errors
+from fastlog.tools import signals
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_NOTHING_CAME = 4
+EXIT_DAMAGED = 5
+EXIT_CODES = (
+    ("0", "done"),
+    ("1", "a message failed, or a check found a gap"),
+    ("2", "wrong usage"),
+    ("3", "cannot reach the broker"),
+    ("4", "time-out with nothing received"),
+    ("5", "damaged data found"),
+    ("130, 143", "stopped by SIGINT, by SIGTERM"),
+)
+
+_debug = False
+
+
+class CommandError(errors.FastlogError):
+    """A command cannot go on: what happened, why, and what to do, a line each."""
+
+    def __init__(self, what: str, why: str, what_to_do: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(f"{what}\n{why}\n{what_to_do}")
+        self.exit_code = exit_code
+
+
+class OutputClosed(Exception):
+    """Whoever read our stdout has what it wanted ("| head -1"): that is success."""
+
+
+def note(text: str) -> None:
+    """Print a line on stderr; a closed stderr is no reason to stop."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """The callback of ``--debug``: from now on errors come with their traceback."""
+    global _debug
+    _debug = _debug or value
+
+
+def run(command: click.Command, prog_name: str, args: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and leave the process with its exit code; never returns, never shows a traceback unasked."""
+    signals.install()
+    try:
+        result = command.main(args=args, prog_name=prog_name, standalone_mode=False)
+        sys.stdout.flush()
+        code = result if isinstance(result, int) else EXIT_DONE
+    except signals.Interrupted as stop:
+        code = stop.exit_code
+    except OutputClosed:
+        code = EXIT_DONE
+        discard_output()
+    except click.exceptions.Exit as leave:
+        code = leave.exit_code
+    except Exception as error:
+        if _debug:
+            raise
+        what, why, what_to_do, code = _explained(error)
+        note(f"{prog_name}: {what}\n  why: {why}\n  do:  {what_to_do}")
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
+    sys.exit(code)
+
+
+def discard_output() -> None:
+    """Let what is still buffered for stdout go nowhere, so that leaving does not fail on a closed pipe."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _explained(error: Exception) -> tuple[str, str, str, int]:
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "the command"
+        why = error.ctx.get_usage().replace("\n", " ") if error.ctx else "the command line does not follow its usage"
+        return (
+            error.format_message(),
+            " ".join(why.split()),
+            f"{path} --help shows examples and every option",
+            EXIT_USAGE,
+        )
+    if isinstance(error, click.ClickException):
+        return (
+            error.format_message(),
+            "the command line names something that cannot be used",
+            "check the name",
+            EXIT_USAGE,
+        )
+    lines = (str(error) or type(error).__name__).split("\n")
+    if len(lines) == 3:
+        return lines[0], lines[1], lines[2], _exit_code(error)
+    what = "; ".join(lines)
+    if isinstance(error, errors.ConfigError):
+        return (
+            what,
+            "the value of a setting cannot be used",
+            "fastlog-broker --list-settings shows every setting",
+            EXIT_USAGE,
+        )
+    if isinstance(error, errors.ProtocolError):
+        why = "the other side does not speak the protocol of a fastlog or Kafka 0.7 broker"
+        return what, why, "check the address given by --brokers", EXIT_UNREACHABLE
+    if isinstance(error, errors.FastlogError):
+        return what, (type(error).__doc__ or "").strip().splitlines()[0], "see above", _exit_code(error)
+    if isinstance(error, OSError):
+        return what, "the operating system refused it", "check the file or the permission", EXIT_FAILED
+    return (
+        f"{type(error).__name__}: {what}",
+        "this is a fault in fastlog",
+        "run it again with --debug and report it",
+        EXIT_FAILED,
+    )
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, CommandError):
+        return error.exit_code
+    if isinstance(error, errors.TransportError | errors.ProtocolError):
+        return EXIT_UNREACHABLE
+    if isinstance(error, errors.ConfigError):
+        return EXIT_USAGE
+    if isinstance(error, errors.InvalidMessageError | errors.CorruptLogError | errors.InvalidFetchSizeError):
+        return EXIT_DAMAGED
+    return EXIT_FAILED

@@ -1,0 +1,227 @@
+"""``fastlog topics``: what the broker holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fastlog.errors import error_for
+from fastlog.tools import options
+from fastlog.tools.connection import Broker
+from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
+from fastlog.wire import requests, responses
+
+
+@click.group(
+    cls=options.Group,
+    name="topics",
+    examples=(
+        "fastlog topics list --brokers localhost:9092",
+        "fastlog topics create logs --partitions 4",
+    ),
+)
+def topics_command() -> None:
+    """List, describe and create topics; look up offsets."""
+
+
+def _format_options(function: Any) -> Any:
+    function = options.option("--no-headers", group="Format", is_flag=True, help="No first line with names.")(function)
+    return options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object a line.")(function)
+
+
+@topics_command.command(
+    cls=options.Command,
+    name="list",
+    examples=("fastlog topics list --brokers localhost:9092", "fastlog topics list --json | jq -r .topic"),
+)
+@options.connection_options
+@_format_options
+def list_command(brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
+    """List the topics: partitions there are and may be, and visible bytes."""
+    metadata = _metadata(Broker(brokers, connect_timeout), None)
+    rows = [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "configured": topic.configured_partitions,
+            "bytes": sum(max(0, item.high_watermark - item.log_start) for item in topic.partitions),
+        }
+        for topic in sorted(metadata.topics, key=lambda topic: topic.name)
+    ]
+    show(("topic", "partitions", "configured", "bytes"), rows, as_json, no_headers)
+
+
+@topics_command.command(
+    cls=options.Command,
+    name="describe",
+    examples=("fastlog topics describe logs", "fastlog topics describe logs --json"),
+)
+@click.argument("topic", shell_complete=options.complete_topics)
+@options.connection_options
+@_format_options
+def describe_command(topic: str, brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
+    """Show the partitions of TOPIC: state, first offset, visible end, end."""
+    broker = Broker(brokers, connect_timeout)
+    found = _known_topic(broker, topic)
+    rows = [
+        {
+            "topic": found.name,
+            "partition": item.partition,
+            "state": responses.STATE_NAMES.get(item.state, str(item.state)),
+            "log_start": item.log_start,
+            "high_watermark": item.high_watermark,
+            "log_end": item.log_end,
+            "unflushed": item.log_end - item.high_watermark,
+        }
+        for item in sorted(found.partitions, key=lambda item: item.partition)
+    ]
+    names = ("topic", "partition", "state", "log_start", "high_watermark", "log_end", "unflushed")
+    show(names, rows, as_json, no_headers)
+
+
+@topics_command.command(
+    cls=options.Command,
+    name="create",
+    examples=("fastlog topics create logs --partitions 4", "fastlog topics create logs --brokers localhost:9092"),
+)
+@click.argument("topic")
+@options.connection_options
+@options.option(
+    "--partitions",
+    group="Selection",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    help="How many to create now; 0 is what the broker is configured to.",
+)
+@_format_options
+def create_command(
+    topic: str, brokers: str, connect_timeout: float, partitions: int, as_json: bool, no_headers: bool
+) -> None:
+    """Create TOPIC; for one that exists, create the partitions it lacks."""
+    broker = Broker(brokers, connect_timeout)
+    _metadata(broker, ())
+    with broker.connect() as connection:
+        answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, topic, partitions)))
+    if answer.error:
+        raise CommandError(
+            f"topic {topic!r} was not created",
+            str(error_for(answer.error)),
+            "see the broker's settings num.partitions and topic.partition.count.map, and its log",
+            EXIT_FAILED,
+        )
+    show(("topic", "partitions"), [{"topic": topic, "partitions": answer.partitions}], as_json, no_headers)
+
+
+@topics_command.command(
+    cls=options.Command,
+    name="offsets",
+    examples=("fastlog topics offsets logs", "fastlog topics offsets logs --partition 0 --time latest"),
+)
+@click.argument("topic", shell_complete=options.complete_topics)
+@options.connection_options
+@options.option(
+    "--partition", group="Selection", type=click.IntRange(0, 2**31 - 1), help="One partition. Default: all that exist."
+)
+@options.option(
+    "--time",
+    "when",
+    group="Selection",
+    default="latest",
+    show_default=True,
+    metavar="earliest|latest|MS",
+    help="Segment starts not newer than this; MS since 1970.",
+)
+@options.option(
+    "--max", "most", group="Limits", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True, help="How many."
+)
+@_format_options
+def offsets_command(
+    topic: str,
+    brokers: str,
+    connect_timeout: float,
+    partition: int | None,
+    when: str,
+    most: int,
+    as_json: bool,
+    no_headers: bool,
+) -> None:
+    """Show offsets of TOPIC, newest first. Works with Kafka 0.7 brokers too."""
+    times = {"earliest": requests.TIME_EARLIEST, "latest": requests.TIME_LATEST}
+    if when not in times and not (when.isascii() and when.isdigit() and int(when[:20]) < 2**63):
+        raise click.BadParameter(f"{when!r} is neither earliest, latest nor milliseconds", param_hint="--time")
+    time_ms = times[when] if when in times else int(when)
+    broker = Broker(brokers, connect_timeout)
+    numbers = [partition] if partition is not None else _partitions(broker, topic)
+    rows = []
+    with broker.connect() as connection:
+        for number in numbers:
+            body = connection.request(requests.encode_offsets(topic, number, time_ms, most))
+            answer = responses.decode_offsets(body)
+            if answer.error:
+                raise CommandError(
+                    f"no offsets of {topic}, partition {number}",
+                    str(error_for(answer.error)),
+                    f"fastlog topics describe {topic} shows its partitions",
+                )
+            rows += [{"topic": topic, "partition": number, "offset": offset} for offset in answer.offsets]
+    show(("topic", "partition", "offset"), rows, as_json, no_headers)
+
+
+def show(names: Sequence[str], rows: Sequence[dict[str, Any]], as_json: bool, no_headers: bool) -> None:
+    """Print rows: JSON lines, an aligned table on a terminal, else fields separated by tabs."""
+    if as_json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+        return
+    table = [[str(row[name]) for name in names] for row in rows]
+    header = [] if no_headers else [list(names)]
+    if not sys.stdout.isatty():
+        for line in header + table:
+            print("\t".join(line))
+        return
+    numeric = [bool(rows) and all(isinstance(row[name], int) for row in rows) for name in names]
+    widths = [max((len(line[column]) for line in header + table), default=0) for column in range(len(names))]
+    for line in header + table:
+        cells = zip(line, widths, numeric, strict=True)
+        print("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip())
+
+
+def _metadata(broker: Broker, topics: tuple[str, ...] | None) -> responses.MetadataAnswer:
+    metadata = broker.metadata_or_none(topics)
+    if metadata is None:
+        raise CommandError(
+            "the broker cannot be asked about its topics",
+            "it speaks plain Kafka 0.7, which has no such request",
+            "use fastlog topics offsets TOPIC --partition N, or a fastlog broker",
+            EXIT_USAGE,
+        )
+    return metadata
+
+
+def _known_topic(broker: Broker, topic: str) -> responses.TopicMetadata:
+    metadata = _metadata(broker, (topic,))
+    for found in metadata.topics:
+        if found.name == topic and found.error:
+            raise CommandError(f"{topic!r} is no topic", str(error_for(found.error)), "check the name", EXIT_USAGE)
+        if found.name == topic and found.partitions:
+            return found
+    names = [item.name for item in _metadata(broker, None).topics]
+    import difflib  # only for an error
+
+    near = difflib.get_close_matches(topic, names, n=1)
+    raise CommandError(
+        f"topic {topic!r} does not exist",
+        f"the broker holds {len(names)} topics, and none of that name",
+        f"did you mean {near[0]!r}?" if near else "fastlog topics list shows them",
+        EXIT_USAGE,
+    )
+
+
+def _partitions(broker: Broker, topic: str) -> list[int]:
+    if broker.metadata_or_none(()) is None:
+        return [0]
+    return sorted(item.partition for item in _known_topic(broker, topic).partitions)

@@ -1,0 +1,367 @@
+"""Requests as bytes and back: the five kinds of Kafka 0.7, and fastlog's own from 1000 up (``docs/protocol.md``).
+
+Every ``encode_*`` returns a whole frame, its size included; ``decode_request`` takes a frame's body (from the int16 id
+on). Frames of 0.7 may have bytes behind the last field, which are ignored as 0.7.2 does; fastlog's own end exactly.
+
+Source: Kafka 0.7.2, ``kafka.api``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fastlog.errors import InvalidRequestError, UnsupportedVersionError
+from fastlog.wire.fields import Reader, frame, pack, string
+
+PRODUCE = 0
+FETCH = 1
+MULTIFETCH = 2
+MULTIPRODUCE = 3
+OFFSETS = 4
+PRODUCE_ACK = 1000
+HELD_FETCH = 1001
+METADATA = 1002
+CUT_POINTS = 1003
+LOCAL_READ = 1004
+CREATE_TOPIC = 1005
+LOWEST_OWN = PRODUCE_ACK
+HIGHEST_OWN = CREATE_TOPIC
+
+OWN_VERSION = 1
+ACKS_APPENDED = 1
+ACKS_FLUSHED = 2
+ANY_PARTITION = -1
+TIME_LATEST = -1
+TIME_EARLIEST = -2
+
+_LEAST_PRODUCE_BYTES = 2 + 4 + 4
+_LEAST_FETCH_BYTES = 2 + 4 + 8 + 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """Append a message set; never answered."""
+
+    topic: str
+    partition: int
+    message_set: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Read at most ``max_bytes`` from ``offset``."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiFetchRequest:
+    """Several fetches with one answer."""
+
+    fetches: tuple[FetchRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiProduceRequest:
+    """Several produces, handled in order; never answered."""
+
+    produces: tuple[ProduceRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsRequest:
+    """At most ``max_count`` segment starts not newer than ``time`` (epoch ms, -1 latest, -2 earliest)."""
+
+    topic: str
+    partition: int
+    time: int
+    max_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAckRequest:
+    """Append a message set and answer when it is appended (acks 1) or flushed (acks 2)."""
+
+    correlation_id: int
+    acks: int
+    topic: str
+    partition: int
+    message_set: bytes
+    producer_id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFetchRequest:
+    """A fetch that waits up to ``max_wait_ms`` until ``min_bytes`` are visible."""
+
+    correlation_id: int
+    max_wait_ms: int
+    min_bytes: int
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """What the broker is and holds; ``topics`` None asks for all of them."""
+
+    correlation_id: int
+    topics: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CutPointsRequest:
+    """Message boundaries in [start, end), about ``step_bytes`` apart."""
+
+    correlation_id: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+    step_bytes: int
+    max_points: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReadRequest:
+    """Where on this machine the segments of a partition are."""
+
+    correlation_id: int
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicRequest:
+    """Create a topic's partitions; 0 partitions means the configured count."""
+
+    correlation_id: int
+    topic: str
+    partitions: int
+
+
+Request = (
+    ProduceRequest
+    | FetchRequest
+    | MultiFetchRequest
+    | MultiProduceRequest
+    | OffsetsRequest
+    | ProduceAckRequest
+    | HeldFetchRequest
+    | MetadataRequest
+    | CutPointsRequest
+    | LocalReadRequest
+    | CreateTopicRequest
+)
+
+
+def encode_produce(topic: str, partition: int, message_set: bytes) -> bytes:
+    """A PRODUCE frame; partition -1 lets the broker choose."""
+    return frame(pack("h", PRODUCE), *_produce_parts(topic, partition, message_set))
+
+
+def encode_fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+    """A FETCH frame."""
+    return frame(pack("h", FETCH), _fetch_body(topic, partition, offset, max_bytes))
+
+
+def encode_multifetch(fetches: Iterable[tuple[str, int, int, int]]) -> bytes:
+    """A MULTIFETCH frame of (topic, partition, offset, max_bytes)."""
+    bodies = [_fetch_body(*fetch) for fetch in fetches]
+    return frame(pack("hh", MULTIFETCH, len(bodies)), *bodies)
+
+
+def encode_multiproduce(produces: Iterable[tuple[str, int, bytes]]) -> bytes:
+    """A MULTIPRODUCE frame of (topic, partition, message set)."""
+    bodies = [_produce_parts(*produce) for produce in produces]
+    return frame(pack("hh", MULTIPRODUCE, len(bodies)), *(part for parts in bodies for part in parts))
+
+
+def encode_offsets(topic: str, partition: int, time: int, max_count: int) -> bytes:
+    """An OFFSETS frame; ``time`` in epoch ms, -1 latest, -2 earliest."""
+    return frame(pack("h", OFFSETS), string(topic), pack("iqi", partition, time, max_count))
+
+
+def encode_produce_ack(
+    correlation_id: int,
+    acks: int,
+    topic: str,
+    partition: int,
+    message_set: bytes,
+    *,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+) -> bytes:
+    """A PRODUCE_ACK frame; producer id, epoch and sequence are refused by the broker unless they are -1."""
+    fixed = pack("bqhi", acks, producer_id, epoch, sequence)
+    parts = _produce_parts(topic, partition, message_set)
+    return frame(_own(PRODUCE_ACK, correlation_id), fixed, *parts)
+
+
+def encode_held_fetch(
+    correlation_id: int, max_wait_ms: int, min_bytes: int, topic: str, partition: int, offset: int, max_bytes: int
+) -> bytes:
+    """A HELD_FETCH frame."""
+    waits = pack("ii", max_wait_ms, min_bytes)
+    return frame(_own(HELD_FETCH, correlation_id), waits, _fetch_body(topic, partition, offset, max_bytes))
+
+
+def encode_metadata(correlation_id: int, topics: Iterable[str] | None = None) -> bytes:
+    """A METADATA frame; None asks for every topic."""
+    if topics is None:
+        return frame(_own(METADATA, correlation_id), pack("i", -1))
+    names = [string(topic) for topic in topics]
+    return frame(_own(METADATA, correlation_id), pack("i", len(names)), *names)
+
+
+def encode_cut_points(
+    correlation_id: int, topic: str, partition: int, start: int, end: int, step_bytes: int, max_points: int
+) -> bytes:
+    """A CUT_POINTS frame."""
+    fields = pack("iqqqi", partition, start, end, step_bytes, max_points)
+    return frame(_own(CUT_POINTS, correlation_id), string(topic), fields)
+
+
+def encode_local_read(correlation_id: int, topic: str, partition: int) -> bytes:
+    """A LOCAL_READ frame."""
+    return frame(_own(LOCAL_READ, correlation_id), string(topic), pack("i", partition))
+
+
+def encode_create_topic(correlation_id: int, topic: str, partitions: int = 0) -> bytes:
+    """A CREATE_TOPIC frame; 0 partitions asks for the configured count."""
+    return frame(_own(CREATE_TOPIC, correlation_id), string(topic), pack("i", partitions))
+
+
+def decode_request(body: bytes) -> Request:
+    """The request in a frame's body.
+
+    Raises:
+        InvalidRequestError: an unknown id, or fields that contradict the frame.
+        UnsupportedVersionError: one of fastlog's own requests in a version other than 1.
+    """
+    reader = Reader(body, InvalidRequestError)
+    kind = reader.int16("request id")
+    decode_07 = _KINDS_07.get(kind)
+    if decode_07 is not None:
+        return decode_07(reader)
+    decode_own = _OWN_KINDS.get(kind)
+    if decode_own is None:
+        raise InvalidRequestError(f"unknown request id {kind}")
+    version = reader.int16("version")
+    if version != OWN_VERSION:
+        raise UnsupportedVersionError(f"request {kind} has version {version}, known is {OWN_VERSION}")
+    request = decode_own(reader, reader.int32("correlation id"))
+    reader.end()
+    return request
+
+
+def _own(kind: int, correlation_id: int) -> bytes:
+    return pack("hhi", kind, OWN_VERSION, correlation_id)
+
+
+def _produce_parts(topic: str, partition: int, message_set: bytes) -> tuple[bytes, bytes, bytes]:
+    return string(topic), pack("ii", partition, len(message_set)), message_set
+
+
+def _fetch_body(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+    return string(topic) + pack("iqi", partition, offset, max_bytes)
+
+
+def _produce(reader: Reader) -> ProduceRequest:
+    topic, partition = reader.string("topic"), reader.int32("partition")
+    return ProduceRequest(topic, partition, reader.sized_bytes("message set"))
+
+
+def _fetch(reader: Reader) -> FetchRequest:
+    topic, partition = reader.string("topic"), reader.int32("partition")
+    return FetchRequest(topic, partition, reader.int64("offset"), reader.int32("max bytes"))
+
+
+def _multifetch(reader: Reader) -> MultiFetchRequest:
+    count = reader.count("count of fetches", _LEAST_FETCH_BYTES, bits=16)
+    return MultiFetchRequest(tuple(_fetch(reader) for _ in range(count)))
+
+
+def _multiproduce(reader: Reader) -> MultiProduceRequest:
+    count = reader.count("count of produces", _LEAST_PRODUCE_BYTES, bits=16)
+    return MultiProduceRequest(tuple(_produce(reader) for _ in range(count)))
+
+
+def _offsets(reader: Reader) -> OffsetsRequest:
+    topic, partition = reader.string("topic"), reader.int32("partition")
+    return OffsetsRequest(topic, partition, reader.int64("time"), reader.int32("max count"))
+
+
+def _produce_ack(reader: Reader, correlation_id: int) -> ProduceAckRequest:
+    acks = reader.int8("acks")
+    if acks not in (ACKS_APPENDED, ACKS_FLUSHED):
+        raise reader.error(f"acks is {acks}, known are {ACKS_APPENDED} and {ACKS_FLUSHED}")
+    producer_id, epoch, sequence = reader.int64("producer id"), reader.int16("epoch"), reader.int32("sequence")
+    produce = _produce(reader)
+    return ProduceAckRequest(
+        correlation_id, acks, produce.topic, produce.partition, produce.message_set, producer_id, epoch, sequence
+    )
+
+
+def _held_fetch(reader: Reader, correlation_id: int) -> HeldFetchRequest:
+    max_wait_ms, min_bytes = reader.int32("max wait"), reader.int32("min bytes")
+    fetch = _fetch(reader)
+    return HeldFetchRequest(
+        correlation_id, max_wait_ms, min_bytes, fetch.topic, fetch.partition, fetch.offset, fetch.max_bytes
+    )
+
+
+def _metadata(reader: Reader, correlation_id: int) -> MetadataRequest:
+    if reader.left == 4:  # no room for a name: the count is -1 (all) or 0
+        count = reader.int32("count of topics")
+        if count not in (-1, 0):
+            raise reader.error(f"count of topics is {count}, with nothing left")
+        return MetadataRequest(correlation_id, None if count == -1 else ())
+    count = reader.count("count of topics", 2)
+    return MetadataRequest(correlation_id, tuple(reader.string("topic") for _ in range(count)))
+
+
+def _cut_points(reader: Reader, correlation_id: int) -> CutPointsRequest:
+    return CutPointsRequest(
+        correlation_id,
+        reader.string("topic"),
+        reader.int32("partition"),
+        reader.int64("start"),
+        reader.int64("end"),
+        reader.int64("step bytes"),
+        reader.int32("max points"),
+    )
+
+
+def _local_read(reader: Reader, correlation_id: int) -> LocalReadRequest:
+    return LocalReadRequest(correlation_id, reader.string("topic"), reader.int32("partition"))
+
+
+def _create_topic(reader: Reader, correlation_id: int) -> CreateTopicRequest:
+    return CreateTopicRequest(correlation_id, reader.string("topic"), reader.int32("partitions"))
+
+
+_KINDS_07: dict[int, Callable[[Reader], Request]] = {
+    PRODUCE: _produce,
+    FETCH: _fetch,
+    MULTIFETCH: _multifetch,
+    MULTIPRODUCE: _multiproduce,
+    OFFSETS: _offsets,
+}
+_OWN_KINDS: dict[int, Callable[[Reader, int], Request]] = {
+    PRODUCE_ACK: _produce_ack,
+    HELD_FETCH: _held_fetch,
+    METADATA: _metadata,
+    CUT_POINTS: _cut_points,
+    LOCAL_READ: _local_read,
+    CREATE_TOPIC: _create_topic,
+}

@@ -1,0 +1,370 @@
+"""Answers as bytes and back: those of Kafka 0.7, and fastlog's own (``docs/protocol.md``).
+
+Every ``encode_*`` returns a whole frame, its size included; every ``decode_*`` takes a frame's body. An answer of 0.7
+begins with its int16 error and carries no id: answers come in the order of the requests. fastlog's own begin with the
+int32 correlation id of the request, then the int16 error. The body behind an error is empty unless a kind says
+otherwise. Decoding never raises for an error code: it is a field, and ``fastlog.errors.error_for`` makes the exception.
+
+Source: Kafka 0.7.2, ``kafka.server.MessageSetSend``, ``MultiMessageSetSend``, ``kafka.api.OffsetRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fastlog.wire.fields import Reader, frame, pack, string
+
+STATE_OK = 0
+STATE_READ_ONLY = 1
+STATE_OFFLINE = 2
+STATE_NAMES = {STATE_OK: "ok", STATE_READ_ONLY: "read-only", STATE_OFFLINE: "offline"}
+
+_LEAST_SUB_ANSWER_BYTES = 2
+_LEAST_TOPIC_BYTES = 2 + 2 + 4 + 4
+_PARTITION_BYTES = 4 + 2 + 8 + 8 + 8
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """The bytes of one fetch; they may end inside a message."""
+
+    error: int
+    message_set: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAnswer:
+    """Offsets, newest first."""
+
+    error: int
+    offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAckAnswer:
+    """Where a message set was appended; -1 for what is not known because of an error."""
+
+    correlation_id: int
+    error: int
+    partition: int = -1
+    base_offset: int = -1
+    next_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFetchAnswer:
+    """The bytes of one held fetch, empty when the wait ended without any; they may end inside a message.
+
+    The positions are there after an error too, when the broker knows them.
+    """
+
+    correlation_id: int
+    error: int
+    high_watermark: int = -1
+    log_start: int = -1
+    message_set: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition that exists on the broker; ``state`` is one of ``STATE_NAMES``."""
+
+    partition: int
+    state: int
+    log_start: int
+    high_watermark: int
+    log_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic; ``partitions`` lists those that exist, ``configured_partitions`` how many there may be."""
+
+    name: str
+    error: int
+    configured_partitions: int
+    partitions: tuple[PartitionMetadata, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """What the broker is, what it accepts, and what it holds."""
+
+    correlation_id: int
+    error: int
+    broker_id: int = -1
+    advertised_host: str = ""
+    port: int = -1
+    max_message_bytes: int = -1
+    max_request_bytes: int = -1
+    max_wait_ms: int = -1
+    lowest_own_id: int = -1
+    highest_own_id: int = -1
+    topics: tuple[TopicMetadata, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class CutPointsAnswer:
+    """Message boundaries, ascending."""
+
+    correlation_id: int
+    error: int
+    offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReadAnswer:
+    """What a reader on the broker's machine needs to open the segments itself."""
+
+    correlation_id: int
+    error: int
+    directory: str = ""
+    format: str = ""
+    log_start: int = -1
+    high_watermark: int = -1
+    base_offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicAnswer:
+    """How many partitions the topic may have now."""
+
+    correlation_id: int
+    error: int
+    partitions: int = -1
+
+
+def encode_fetch(error: int, message_set: bytes = b"") -> bytes:
+    """A FETCH answer; after an error the set is left out, as old clients expect an empty body."""
+    return frame(pack("h", error), b"" if error else message_set)
+
+
+def encode_multifetch(answers: Iterable[FetchAnswer]) -> bytes:
+    """A MULTIFETCH answer; its own error is always 0, each part has its own."""
+    return frame(pack("h", 0), *(encode_fetch(answer.error, answer.message_set) for answer in answers))
+
+
+def encode_offsets(error: int, offsets: Iterable[int] = ()) -> bytes:
+    """An OFFSETS answer."""
+    found = tuple(offsets)
+    return frame(pack("hi", error, len(found)), pack(f"{len(found)}q", *found))
+
+
+def encode_produce_ack(answer: ProduceAckAnswer) -> bytes:
+    """A PRODUCE_ACK answer; its body is there after an error too."""
+    return frame(
+        _own(answer.correlation_id, answer.error),
+        pack("iqq", answer.partition, answer.base_offset, answer.next_offset),
+    )
+
+
+def encode_held_fetch(answer: HeldFetchAnswer) -> bytes:
+    """A HELD_FETCH answer; after an error it has the positions and no messages."""
+    positions = pack("qq", answer.high_watermark, answer.log_start)
+    return frame(_own(answer.correlation_id, answer.error), positions, b"" if answer.error else answer.message_set)
+
+
+def encode_metadata(answer: MetadataAnswer) -> bytes:
+    """A METADATA answer."""
+    if answer.error:
+        return encode_own_error(answer.correlation_id, answer.error)
+    parts = [
+        _own(answer.correlation_id, 0),
+        pack("i", answer.broker_id),
+        string(answer.advertised_host),
+        pack("iiii", answer.port, answer.max_message_bytes, answer.max_request_bytes, answer.max_wait_ms),
+        pack("hhi", answer.lowest_own_id, answer.highest_own_id, len(answer.topics)),
+    ]
+    for topic in answer.topics:
+        parts += [string(topic.name), pack("hii", topic.error, topic.configured_partitions, len(topic.partitions))]
+        parts += [
+            pack("ihqqq", item.partition, item.state, item.log_start, item.high_watermark, item.log_end)
+            for item in topic.partitions
+        ]
+    return frame(*parts)
+
+
+def encode_cut_points(answer: CutPointsAnswer) -> bytes:
+    """A CUT_POINTS answer."""
+    if answer.error:
+        return encode_own_error(answer.correlation_id, answer.error)
+    return frame(_own(answer.correlation_id, 0), _offsets(answer.offsets))
+
+
+def encode_local_read(answer: LocalReadAnswer) -> bytes:
+    """A LOCAL_READ answer."""
+    if answer.error:
+        return encode_own_error(answer.correlation_id, answer.error)
+    return frame(
+        _own(answer.correlation_id, 0),
+        string(answer.directory),
+        string(answer.format),
+        pack("qq", answer.log_start, answer.high_watermark),
+        _offsets(answer.base_offsets),
+    )
+
+
+def encode_create_topic(answer: CreateTopicAnswer) -> bytes:
+    """A CREATE_TOPIC answer."""
+    if answer.error:
+        return encode_own_error(answer.correlation_id, answer.error)
+    return frame(_own(answer.correlation_id, 0), pack("i", answer.partitions))
+
+
+def encode_own_error(correlation_id: int, error: int) -> bytes:
+    """An answer to one of fastlog's own requests that has nothing but an error."""
+    return frame(_own(correlation_id, error))
+
+
+def decode_fetch(body: bytes) -> FetchAnswer:
+    """The answer to a FETCH. Raises ``ProtocolError`` when the body is too short."""
+    reader = Reader(body)
+    return FetchAnswer(reader.int16("error"), reader.rest())
+
+
+def decode_multifetch(body: bytes) -> tuple[FetchAnswer, ...]:
+    """The answers of a MULTIFETCH, in the order of its parts.
+
+    An error of the whole answer, which 0.7.2 never sends, is given as one part. Raises ``ProtocolError`` when a part
+    does not fit its announced size.
+    """
+    reader = Reader(body)
+    error = reader.int16("error")
+    if error:
+        return (FetchAnswer(error, reader.rest()),)
+    answers = []
+    while reader.left:
+        size = reader.int32("size of a part")
+        if size < _LEAST_SUB_ANSWER_BYTES:
+            raise reader.error(f"a part announces {size} bytes")
+        answers.append(decode_fetch(reader.take(size, "a part")))
+    return tuple(answers)
+
+
+def decode_offsets(body: bytes) -> OffsetsAnswer:
+    """The answer to an OFFSETS. Raises ``ProtocolError`` when it does not hold what it announces."""
+    reader = Reader(body)
+    error = reader.int16("error")
+    if error and not reader.left:
+        return OffsetsAnswer(error)
+    return OffsetsAnswer(error, _read_offsets(reader))
+
+
+def correlation_id_of(body: bytes) -> int:
+    """The correlation id of an answer to one of fastlog's own requests."""
+    return Reader(body).int32("correlation id")
+
+
+def decode_produce_ack(body: bytes) -> ProduceAckAnswer:
+    """The answer to a PRODUCE_ACK. Raises ``ProtocolError`` when it is cut short or too long."""
+    reader, correlation_id, error = _own_answer(body)
+    if error and not reader.left:
+        return ProduceAckAnswer(correlation_id, error)
+    answer = ProduceAckAnswer(
+        correlation_id, error, reader.int32("partition"), reader.int64("base offset"), reader.int64("next offset")
+    )
+    reader.end()
+    return answer
+
+
+def decode_held_fetch(body: bytes) -> HeldFetchAnswer:
+    """The answer to a HELD_FETCH. Raises ``ProtocolError`` when it is cut short."""
+    reader, correlation_id, error = _own_answer(body)
+    if error and not reader.left:
+        return HeldFetchAnswer(correlation_id, error)
+    high_watermark, log_start = reader.int64("high watermark"), reader.int64("log start")
+    return HeldFetchAnswer(correlation_id, error, high_watermark, log_start, b"" if error else reader.rest())
+
+
+def decode_metadata(body: bytes) -> MetadataAnswer:
+    """The answer to a METADATA. Raises ``ProtocolError`` when it does not hold what it announces."""
+    reader, correlation_id, error = _own_answer(body)
+    if error:
+        return MetadataAnswer(correlation_id, error)
+    answer = MetadataAnswer(
+        correlation_id,
+        0,
+        broker_id=reader.int32("broker id"),
+        advertised_host=reader.string("advertised host"),
+        port=reader.int32("port"),
+        max_message_bytes=reader.int32("max message bytes"),
+        max_request_bytes=reader.int32("max request bytes"),
+        max_wait_ms=reader.int32("max wait"),
+        lowest_own_id=reader.int16("lowest own id"),
+        highest_own_id=reader.int16("highest own id"),
+        topics=tuple(_read_topic(reader) for _ in range(reader.count("count of topics", _LEAST_TOPIC_BYTES))),
+    )
+    reader.end()
+    return answer
+
+
+def decode_cut_points(body: bytes) -> CutPointsAnswer:
+    """The answer to a CUT_POINTS. Raises ``ProtocolError`` when it does not hold what it announces."""
+    reader, correlation_id, error = _own_answer(body)
+    if error:
+        return CutPointsAnswer(correlation_id, error)
+    answer = CutPointsAnswer(correlation_id, 0, _read_offsets(reader))
+    reader.end()
+    return answer
+
+
+def decode_local_read(body: bytes) -> LocalReadAnswer:
+    """The answer to a LOCAL_READ. Raises ``ProtocolError`` when it does not hold what it announces."""
+    reader, correlation_id, error = _own_answer(body)
+    if error:
+        return LocalReadAnswer(correlation_id, error)
+    answer = LocalReadAnswer(
+        correlation_id,
+        0,
+        directory=reader.string("directory"),
+        format=reader.string("format"),
+        log_start=reader.int64("log start"),
+        high_watermark=reader.int64("high watermark"),
+        base_offsets=_read_offsets(reader),
+    )
+    reader.end()
+    return answer
+
+
+def decode_create_topic(body: bytes) -> CreateTopicAnswer:
+    """The answer to a CREATE_TOPIC. Raises ``ProtocolError`` when it is cut short or too long."""
+    reader, correlation_id, error = _own_answer(body)
+    if error:
+        return CreateTopicAnswer(correlation_id, error)
+    answer = CreateTopicAnswer(correlation_id, 0, reader.int32("partitions"))
+    reader.end()
+    return answer
+
+
+def _own(correlation_id: int, error: int) -> bytes:
+    return pack("ih", correlation_id, error)
+
+
+def _own_answer(body: bytes) -> tuple[Reader, int, int]:
+    reader = Reader(body)
+    return reader, reader.int32("correlation id"), reader.int16("error")
+
+
+def _offsets(offsets: tuple[int, ...]) -> bytes:
+    return pack(f"i{len(offsets)}q", len(offsets), *offsets)
+
+
+def _read_offsets(reader: Reader) -> tuple[int, ...]:
+    return tuple(reader.int64("offset") for _ in range(reader.count("count of offsets", 8)))
+
+
+def _read_topic(reader: Reader) -> TopicMetadata:
+    name, error, configured = reader.string("topic"), reader.int16("error"), reader.int32("configured partitions")
+    count = reader.count("count of partitions", _PARTITION_BYTES)
+    return TopicMetadata(name, error, configured, tuple(_read_partition(reader) for _ in range(count)))
+
+
+def _read_partition(reader: Reader) -> PartitionMetadata:
+    return PartitionMetadata(
+        reader.int32("partition"),
+        reader.int16("state"),
+        reader.int64("log start"),
+        reader.int64("high watermark"),
+        reader.int64("log end"),
+    )

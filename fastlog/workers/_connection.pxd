@@ -1,0 +1,144 @@
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from fastlog.log._append cimport Piece
+from fastlog.log._arena cimport fl_slot
+from fastlog.log._segments cimport SegmentFiles
+
+cdef enum:
+    STAGE_BYTES = 256 << 10      # what one coalesced write holds
+    RUN_PIECES = 2048            # requests one coalesced write holds
+    NO_ACK = 0xFFFFFFFF
+    MAX_RUNS = 16                # partitions coalesced at once on one connection
+
+# Why a connection does not go on with its requests for the moment.
+cdef enum Park:
+    PARK_NONE = 0
+    PARK_LOCK = 1        # another process holds the append lock
+    PARK_SPACE = 2       # the bound of unflushed data is reached
+    PARK_CREATE = 4      # another process creates a partition
+    PARK_HELPER = 8      # the helper thread inflates or reads ahead
+    PARK_HOLD = 16       # a held fetch waits at the watermark
+    PARK_ACKS = 32       # a request that is answered at once waits for earlier answers
+    PARK_BUDGET = 64     # the memory for requests is used up
+    PARK_TURN = 128      # other connections have a turn first
+
+# Requests of one connection to one partition that will be written together.
+cdef struct Run:
+    Run* next
+    fl_slot* slot
+    const uint8_t* data          # stage, or a borrowed place in the connection's own buffer
+    uint64_t size
+    int count
+    int done                     # pieces already in the log
+    uint64_t done_bytes
+    Piece[RUN_PIECES] pieces
+    uint32_t[RUN_PIECES] acks    # sequence number of the answer each piece owes, or NO_ACK
+    uint8_t[STAGE_BYTES] stage
+
+cdef enum AckState:
+    ACK_PENDING = 0
+    ACK_WAIT_FLUSH = 1
+    ACK_READY = 2
+
+# An answer owed to an acknowledged produce, in request order.
+cdef struct Ack:
+    int state
+    int flushed                  # 1 when the producer waits for the flush
+    int32_t correlation
+    int32_t partition
+    int code
+    uint64_t base
+    uint64_t next
+    fl_slot* slot
+
+# One part of an answer: bytes of the output buffer, or a span of a segment file.
+cdef struct Span:
+    int entry                    # descriptor entry, -1 for bytes
+    uint64_t position
+    uint64_t size
+
+cdef struct Conn:
+    Conn* previous
+    Conn* next
+    Conn* watch_previous
+    Conn* watch_next
+    int fd
+    int principal                # 0: anonymous; every request kind passes the gate with it
+    int listener                 # which listener it came through
+    bint watched
+    bint ended                   # the other side has sent its FIN
+    bint closing                 # close once what is owed has been done
+    bint dead
+    uint32_t interest            # what epoll watches for
+    uint64_t number
+    uint64_t active_ns           # the last byte in or out
+    uint64_t frame_since_ns      # when the request that is still incomplete began; 0: none
+    # received bytes that are not handled yet: buffer[start:end]
+    uint8_t* buffer
+    size_t room
+    size_t start
+    size_t end
+    # requests under way
+    int park
+    Run* runs
+    int run_count
+    size_t part_offset           # inside a MULTIPRODUCE: the part reached
+    int parts_left
+    int part_state               # 0: this frame has not begun
+    Ack* acks
+    uint32_t ack_room
+    uint32_t ack_head            # sequence numbers; the ring is indexed by them
+    uint32_t ack_tail
+    # the helper thread's work for this connection
+    int helper_kind
+    int helper_busy
+    int helper_done
+    size_t helper_offset         # the set to inflate, from buffer[start]
+    size_t helper_size
+    int helper_entry
+    uint64_t helper_position
+    uint64_t read_ahead_at       # 1 + the position that was read ahead last: it is not asked for twice
+    long long deep_count         # -2: not asked, -1: refused, else the number of deep messages
+    # a held fetch
+    uint64_t hold_until_ns
+    # what is to be sent
+    uint8_t* out
+    size_t out_room
+    size_t out_start
+    size_t out_end
+    Span* spans
+    int span_room
+    int span_start
+    int span_end
+    bint has_files
+
+cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil
+cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil
+cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil
+cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil
+
+cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil
+cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uint64_t size) noexcept nogil
+cdef inline bint out_pending(Conn* c) noexcept nogil:
+    return c.span_start < c.span_end
+
+cdef enum SendStatus:
+    SENT_ALL = 0
+    SENT_SOME = 1        # the socket is full, or the slice of this turn is used up
+    SEND_READ_AHEAD = 2  # the next bytes are not in memory
+    SEND_FAILED = 3
+
+cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil
+
+# Memory for requests of one processor: spare runs, and the bytes in use against the budget.
+cdef struct Pool:
+    Run* spare
+    int spare_count
+    uint64_t used
+    uint64_t budget
+    Conn* over               # the one connection that may go over budget, so that something always moves
+
+cdef Run* run_take(Pool* pool, fl_slot* slot) noexcept nogil
+cdef void run_give(Pool* pool, Run* run) noexcept nogil
+cdef Ack* ack_at(Conn* c, uint32_t sequence) noexcept nogil
+cdef Ack* ack_push(Conn* c) noexcept nogil

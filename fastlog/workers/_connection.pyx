@@ -1,0 +1,270 @@
+"""One connection's memory: received bytes, requests under way, answers to send.
+
+An idle connection holds no buffer: bytes are received into the loop's own, and only what is left of an incomplete or
+waiting request is kept, in memory that grows with the bytes that came.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, EIO, EOPNOTSUPP, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove
+
+from fastlog.log._files cimport file_pread_nowait, file_sendfile
+from fastlog.log._segments cimport SegmentFiles
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t send(int, const void*, size_t, int)
+    int MSG_NOSIGNAL, MSG_MORE, MSG_DONTWAIT
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+
+cdef enum:
+    SPARE_RUNS = 8
+    PROBE_STEP = 64 << 10
+
+
+cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil:
+    cdef Conn* c = <Conn*>calloc(1, sizeof(Conn))
+    if c != NULL:
+        c.fd = fd
+        c.number = number
+        c.active_ns = now_ns
+        c.deep_count = -2
+        c.helper_entry = -1
+    return c
+
+
+cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil:
+    pool.used -= c.room
+    free(c.buffer)
+    c.buffer = NULL
+    c.room = c.start = c.end = 0
+    if pool.over == c:
+        pool.over = NULL
+
+
+cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil:
+    """Make the connection's own buffer at least ``room`` bytes, keeping buffer[start:end]; 0 or -1 without memory."""
+    cdef uint8_t* larger
+    if c.start and (c.end == c.start or c.room < room + c.start):
+        memmove(c.buffer, c.buffer + c.start, c.end - c.start)
+        c.end -= c.start
+        c.start = 0
+    if c.room >= room + c.start:
+        return 0
+    larger = <uint8_t*>realloc(c.buffer, room)
+    if larger == NULL:
+        return -1
+    pool.used += room - c.room
+    c.buffer = larger
+    c.room = room
+    return 0
+
+
+cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
+    cdef Run* run = c.runs
+    cdef Run* after
+    while run != NULL:
+        after = run.next
+        run_give(pool, run)
+        run = after
+    while c.span_start < c.span_end:
+        if c.spans[c.span_start].entry >= 0:
+            files.unpin(c.spans[c.span_start].entry)
+        c.span_start += 1
+    conn_release_buffer(c, pool)
+    if c.fd >= 0:
+        close(c.fd)
+    free(c.acks)
+    free(c.out)
+    free(c.spans)
+    free(c)
+
+
+cdef Run* run_take(Pool* pool, fl_slot* slot) noexcept nogil:
+    """A run for one partition, from the spare ones if there is one; NULL without memory."""
+    cdef Run* run = pool.spare
+    if run != NULL:
+        pool.spare = run.next
+        pool.spare_count -= 1
+    else:
+        run = <Run*>malloc(sizeof(Run))
+        if run == NULL:
+            return NULL
+    pool.used += sizeof(Run)
+    run.next = NULL
+    run.slot = slot
+    run.data = run.stage
+    run.size = 0
+    run.count = 0
+    run.done = 0
+    run.done_bytes = 0
+    return run
+
+
+cdef void run_give(Pool* pool, Run* run) noexcept nogil:
+    pool.used -= sizeof(Run)
+    if pool.spare_count >= SPARE_RUNS:
+        free(run)
+        return
+    run.next = pool.spare
+    pool.spare = run
+    pool.spare_count += 1
+
+
+cdef Ack* ack_at(Conn* c, uint32_t sequence) noexcept nogil:
+    return &c.acks[sequence & (c.ack_room - 1)]
+
+
+cdef Ack* ack_push(Conn* c) noexcept nogil:
+    """Room for one more owed answer; NULL without memory. The caller bounds how many there are."""
+    cdef uint32_t room, i
+    cdef Ack* larger
+    if c.ack_tail - c.ack_head == c.ack_room:
+        room = c.ack_room * 2 if c.ack_room else 16
+        larger = <Ack*>malloc(room * sizeof(Ack))
+        if larger == NULL:
+            return NULL
+        i = c.ack_head
+        while i != c.ack_tail:
+            larger[i & (room - 1)] = c.acks[i & (c.ack_room - 1)]
+            i += 1
+        free(c.acks)
+        c.acks = larger
+        c.ack_room = room
+    c.ack_tail += 1
+    return ack_at(c, c.ack_tail - 1)
+
+
+cdef int grow_spans(Conn* c) noexcept nogil:
+    cdef int room
+    cdef Span* larger
+    if c.span_start == c.span_end:
+        c.span_start = c.span_end = 0
+        c.has_files = False
+    if c.span_end < c.span_room:
+        return 0
+    room = c.span_room * 2 if c.span_room else 8
+    larger = <Span*>realloc(c.spans, room * sizeof(Span))
+    if larger == NULL:
+        return -1
+    c.spans = larger
+    c.span_room = room
+    return 0
+
+
+cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil:
+    """Room for ``n`` bytes of answer behind what is already owed; NULL without memory."""
+    cdef size_t room
+    cdef uint8_t* larger
+    if grow_spans(c) != 0:
+        return NULL
+    if c.span_start == c.span_end:
+        c.out_start = c.out_end = 0
+    if c.out_end + n > c.out_room:
+        room = c.out_room * 2 if c.out_room else 1024
+        while room < c.out_end + n:
+            room *= 2
+        larger = <uint8_t*>realloc(c.out, room)
+        if larger == NULL:
+            return NULL
+        c.out = larger
+        c.out_room = room
+    if c.span_end > c.span_start and c.spans[c.span_end - 1].entry < 0:
+        c.spans[c.span_end - 1].size += n
+    else:
+        c.spans[c.span_end].entry = -1
+        c.spans[c.span_end].position = 0
+        c.spans[c.span_end].size = n
+        c.span_end += 1
+    c.out_end += n
+    return c.out + c.out_end - n
+
+
+cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uint64_t size) noexcept nogil:
+    """Add a span of a segment file to the answer and pin its descriptor; 0 or -1 without memory."""
+    if grow_spans(c) != 0:
+        return -1
+    files.pin(entry)
+    c.spans[c.span_end].entry = entry
+    c.spans[c.span_end].position = position
+    c.spans[c.span_end].size = size
+    c.span_end += 1
+    c.has_files = True
+    return 0
+
+
+cdef bint resident(int fd, uint64_t position, uint64_t size) noexcept nogil:
+    """Whether a span looks to be in the page cache; where the file system cannot say, it counts as being there."""
+    cdef uint8_t byte
+    cdef uint64_t at = 0
+    cdef int64_t r
+    while at < size:
+        r = file_pread_nowait(fd, &byte, 1, position + at)
+        if r == -EAGAIN:
+            return False
+        if r < 0:
+            return True
+        at += PROBE_STEP
+    return file_pread_nowait(fd, &byte, 1, position + size - 1) != -EAGAIN
+
+
+cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil:
+    """Send what is owed, file bytes at most ``slice`` of them; a SendStatus.
+
+    On SEND_READ_AHEAD the helper fields say which bytes are missing in memory.
+    """
+    cdef Span* span
+    cdef int64_t r
+    cdef uint64_t n
+    cdef int flags
+    sent[0] = 0
+    while c.span_start < c.span_end:
+        span = &c.spans[c.span_start]
+        if span.entry < 0:
+            flags = MSG_NOSIGNAL | MSG_DONTWAIT
+            if c.span_start + 1 < c.span_end:
+                # size, error and the first bytes of the set leave in one segment: old clients read them as one
+                flags |= MSG_MORE
+            r = send(c.fd, c.out + c.out_start, span.size, flags)
+            if r < 0:
+                if errno == EINTR:
+                    continue
+                return SENT_SOME if errno == EAGAIN else SEND_FAILED
+            c.out_start += <size_t>r
+            span.size -= <uint64_t>r
+        else:
+            if slice == 0:
+                return SENT_SOME
+            n = min(span.size, slice)
+            if c.read_ahead_at != span.position + 1 and not resident(files.fd(span.entry), span.position, n):
+                c.read_ahead_at = span.position + 1
+                c.helper_entry = span.entry
+                c.helper_position = span.position
+                c.helper_size = n
+                return SEND_READ_AHEAD
+            r = file_sendfile(c.fd, files.fd(span.entry), span.position, n)
+            if r == -EAGAIN:
+                return SENT_SOME
+            if r == -EINTR:
+                continue
+            if r <= 0:
+                # fewer bytes than the answer announced: only closing tells the client so
+                return SEND_FAILED
+            span.position += <uint64_t>r
+            span.size -= <uint64_t>r
+            slice -= <uint64_t>r
+        sent[0] += <uint64_t>r
+        if span.size == 0:
+            if span.entry >= 0:
+                files.unpin(span.entry)
+            c.span_start += 1
+    c.span_start = c.span_end = 0
+    c.out_start = c.out_end = 0
+    c.has_files = False
+    if c.out_room > STAGE_BYTES:
+        free(c.out)
+        c.out = NULL
+        c.out_room = 0
+    return SENT_ALL

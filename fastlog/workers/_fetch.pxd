@@ -1,0 +1,42 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._connection cimport Conn
+from fastlog.workers._helper cimport Helper
+from fastlog.workers._topics cimport Topics
+
+# What one fetch of one partition comes to.
+cdef struct Found:
+    int code                 # error code of the answer
+    int entry                # descriptor entry, -1: nothing to send
+    uint64_t position
+    uint64_t size
+    uint64_t watermark
+    uint64_t log_start
+    fl_slot* slot            # NULL: nobody has written to it
+
+cdef enum FetchStatus:
+    FETCH_DONE = 0
+    FETCH_PARKED = 1
+    FETCH_CLOSE = 2
+
+cdef class Fetches:
+    cdef Arena arena
+    cdef SegmentFiles files
+    cdef Topics topics
+    cdef Helper helper
+    cdef int process
+    cdef uint64_t* counters
+    cdef uint64_t max_wait_ms
+    cdef uint8_t* peek
+    cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
+                   Found* out) noexcept nogil
+    cdef int check_boundary(self, Found* found, uint64_t available, int* missing) noexcept nogil
+    cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil
+    cdef int put(self, Conn* c, Found* found) noexcept nogil
+    cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
+    cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
+    cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil
+    cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil
+    cdef void want_flush_now(self, fl_slot* s) noexcept nogil

@@ -1,0 +1,342 @@
+"""FETCH, MULTIFETCH and the held fetch: find the span, put sizes and errors in front, leave the bytes to sendfile.
+
+Source: Kafka 0.7.2 for requests 1 and 2 (one segment per fetch, empty bodies on errors); the held fetch is fastlog's.
+"""
+
+from libc.errno cimport EAGAIN, EMFILE, ENFILE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from fastlog._crc cimport crc32_span
+from fastlog.log._arena cimport (
+    FL_FLUSHER, FL_STATE_OFFLINE, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD, Arena, fl_bump, fl_cell_at,
+    fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
+)
+from fastlog.log._files cimport file_pread, file_pread_nowait
+from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
+from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file
+from fastlog.workers._helper cimport HELP_READ_AHEAD, Helper, HelperJob
+from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
+
+cdef enum:
+    PEEK_BYTES = 4096
+    # an answer this small is read and sent in one call: cheaper than a header and a sendfile
+    COPY_BYTES = 16 << 10
+    CODE_UNKNOWN = -1
+    CODE_OUT_OF_RANGE = 1
+    CODE_INVALID_MESSAGE = 2
+    CODE_INVALID_FETCH_SIZE = 4
+    CODE_OFFLINE = 101
+
+
+cdef class Fetches:
+    """Answers fetches of one processor; its loop's thread only."""
+
+    def __cinit__(self, Arena arena, SegmentFiles files, Topics topics, Helper helper, int process, max_wait_ms):
+        self.arena = arena
+        self.files = files
+        self.topics = topics
+        self.helper = helper
+        self.process = process
+        self.counters = fl_cell_at(arena.header, process).counters
+        self.max_wait_ms = max_wait_ms
+        self.peek = <uint8_t*>malloc(PEEK_BYTES)
+        if self.peek == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.peek)
+
+    cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
+                   Found* out) noexcept nogil:
+        """Find the bytes one fetch gets, at most to the end of their segment and never past the high watermark."""
+        cdef Place place
+        cdef int r
+        out.code = 0
+        out.entry = -1
+        out.size = 0
+        out.watermark = out.log_start = 0
+        r = self.topics.resolve(name, size, &partition, TO_READ, &out.slot)
+        if r == RESOLVE_INVALID_TOPIC:
+            out.code = RESOLVE_INVALID_TOPIC
+        elif max_bytes < 0 and (r == RESOLVED or r == RESOLVE_ABSENT):
+            out.code = CODE_INVALID_FETCH_SIZE
+        elif r == RESOLVE_ABSENT:
+            out.slot = NULL
+        elif r != RESOLVED:
+            out.code = r
+        elif fl_load(&out.slot.state) & FL_STATE_OFFLINE:
+            out.code = CODE_OFFLINE
+        else:
+            out.log_start = fl_load(&out.slot.log_start)
+            r = LOCATE_OUT_OF_RANGE
+            if offset >= 0:
+                r = locate(self.arena.header, out.slot, <uint64_t>offset, &out.watermark, &place)
+            else:
+                out.watermark = fl_load(&out.slot.high_watermark)
+            if r == LOCATE_OUT_OF_RANGE:
+                out.code = CODE_OUT_OF_RANGE
+            elif r == LOCATED and max_bytes > 0:
+                out.entry = self.files.acquire(out.slot, place.index, place.base)
+                if out.entry < 0:
+                    # a segment that is gone was retired between the look-up and the open
+                    out.code = CODE_UNKNOWN
+                    if fl_load(&out.slot.table_head) > place.index:
+                        out.code = CODE_OUT_OF_RANGE
+                    out.entry = -1
+                    return
+                out.position = place.position
+                out.size = min(<uint64_t>max_bytes, place.end - <uint64_t>offset)
+                # what check_boundary may look at, before max_bytes cuts it
+                out.log_start = fl_load(&out.slot.log_start)
+                r = 0
+                out.code = self.check_boundary(out, place.end - <uint64_t>offset, &r)
+                if out.code:
+                    out.entry = -1
+                    out.size = 0
+                elif r:
+                    out.code = -EAGAIN - 1000
+
+    cdef int check_boundary(self, Found* found, uint64_t available, int* missing) noexcept nogil:
+        """Whether a message starts at the place that was asked for: 0 or error code 2.
+
+        0.7 serves an offset inside a message as it is, and the client reads garbage lengths; one look at the first entry
+        is cheap. ``missing`` is set when the bytes are not in memory.
+        """
+        cdef uint64_t want = min(available, <uint64_t>PEEK_BYTES)
+        cdef int64_t r = file_pread_nowait(self.files.fd(found.entry), self.peek, want, found.position)
+        cdef uint64_t size
+        cdef int header
+        if r == -EAGAIN:
+            missing[0] = 1
+            return 0
+        if r < 0:
+            r = file_pread(self.files.fd(found.entry), self.peek, want, found.position)
+        if r < 5 or available < 9:
+            return CODE_INVALID_MESSAGE if r >= 0 else CODE_UNKNOWN
+        size = be32(self.peek)
+        if size < 5 or size > available - 4 or self.peek[4] > 1:
+            return CODE_INVALID_MESSAGE
+        header = 5
+        if self.peek[4] == 1:
+            header = 6
+            if size < 6 or r < 6 or self.peek[5] > 2:
+                return CODE_INVALID_MESSAGE
+        if size + 4 <= <uint64_t>r:
+            if crc32_span(0, self.peek + 4 + header, size - header) != be32(self.peek + 4 + header - 4):
+                return CODE_INVALID_MESSAGE
+        return 0
+
+    cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil:
+        """Let the helper bring the span into memory and look at the request again afterwards; FETCH_DONE: it cannot."""
+        cdef HelperJob job
+        if c.helper_done and c.helper_kind == HELP_READ_AHEAD:
+            # it was read a moment ago and is gone again: the machine is short of memory, so wait for the disk here
+            c.helper_done = 0
+            file_pread(self.files.fd(found.entry), self.peek, min(found.size, <uint64_t>PEEK_BYTES), found.position)
+            return FETCH_DONE
+        job.conn = c
+        job.kind = HELP_READ_AHEAD
+        job.fd = self.files.fd(found.entry)
+        job.position = found.position
+        job.size = found.size
+        self.files.pin(found.entry)
+        c.helper_kind = HELP_READ_AHEAD
+        c.helper_entry = found.entry
+        if self.helper.submit(job) != 0:
+            self.files.unpin(found.entry)
+            c.helper_entry = -1
+            return FETCH_DONE
+        fl_bump(&self.counters[<int>N_READ_AHEAD], 1)
+        c.park |= PARK_HELPER
+        return FETCH_PARKED
+
+    cdef int put(self, Conn* c, Found* found) noexcept nogil:
+        """Add the set's bytes to the answer: a copy when it is small, else a span for sendfile; -1 on failure."""
+        cdef uint8_t* room
+        cdef uint64_t done = 0
+        cdef int64_t r
+        if found.size == 0:
+            return 0
+        fl_bump(&self.counters[<int>N_BYTES_OUT], found.size)
+        if found.size > COPY_BYTES:
+            return out_file(c, self.files, found.entry, found.position, found.size)
+        room = out_bytes(c, found.size)
+        if room == NULL:
+            return -1
+        while done < found.size:
+            r = file_pread(self.files.fd(found.entry), room + done, found.size - done, found.position + done)
+            if r <= 0:
+                return -1
+            done += <uint64_t>r
+        return 0
+
+    cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
+        """Request 1; ``body`` begins after the request id."""
+        cdef Found found
+        cdef int size, code
+        cdef uint8_t* head
+        if n < 2:
+            return FETCH_CLOSE
+        size = <int16_t>be16(body)
+        if size < 0 or n < <size_t>size + 18:
+            return FETCH_CLOSE
+        self.look(body + 2, size, <int32_t>be32(body + 2 + size), <int64_t>be64(body + 6 + size),
+                  <int32_t>be32(body + 14 + size), &found)
+        if found.code == -EAGAIN - 1000:
+            if self.read_ahead(c, &found) == FETCH_PARKED:
+                return FETCH_PARKED
+            found.code = 0
+        c.helper_done = 0
+        code = found.code if found.code < 100 else CODE_UNKNOWN
+        if code:
+            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        elif found.size == 0 and found.slot != NULL:
+            self.want_flush(found.slot, found.watermark)
+        head = out_bytes(c, 6)
+        if head == NULL:
+            return FETCH_CLOSE
+        put32(head, <uint32_t>found.size + 2)
+        put16(head + 4, <uint16_t>code)
+        return FETCH_CLOSE if self.put(c, &found) != 0 else FETCH_DONE
+
+    cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil:
+        """A reader stands at the watermark: have what is appended behind it flushed soon."""
+        if fl_load(&s.log_end) > watermark and not fl_load(&s.demand):
+            fl_or(&s.demand, 1)
+            fl_mark_dirty(self.arena.header, s.index)
+            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+
+    cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
+        """Request 2: each part has its own error, the outer one is always 0."""
+        cdef int count, i, size, code
+        cdef size_t at = 2
+        cdef uint64_t total = 2
+        cdef Found* found
+        cdef uint8_t* head
+        cdef int result = FETCH_DONE
+        if n < 2:
+            return FETCH_CLOSE
+        count = <int16_t>be16(body)
+        if count < 0:
+            return FETCH_CLOSE
+        found = <Found*>malloc((count + 1) * sizeof(Found))
+        if found == NULL:
+            return FETCH_CLOSE
+        for i in range(count):
+            size = <int16_t>be16(body + at) if n - at >= 2 else -1
+            if size < 0 or n - at < <size_t>size + 18:
+                result = FETCH_CLOSE
+                count = i
+                break
+            self.look(body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
+                      <int32_t>be32(body + at + 14 + size), &found[i])
+            if found[i].code == -EAGAIN - 1000:
+                found[i].code = 0
+            if found[i].entry >= 0:
+                self.files.pin(found[i].entry)
+            if found[i].code:
+                fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            elif found[i].size == 0 and found[i].slot != NULL:
+                self.want_flush(found[i].slot, found[i].watermark)
+            if total + found[i].size > 0x7fffff00:
+                found[i].size = 0  # the outer size is a signed 32-bit number: this part comes with the next request
+            total += 6 + found[i].size
+            at += <size_t>size + 18
+        if result == FETCH_DONE:
+            head = out_bytes(c, 6)
+            if head == NULL:
+                result = FETCH_CLOSE
+            else:
+                put32(head, <uint32_t>total)
+                put16(head + 4, 0)
+        for i in range(count):
+            if result == FETCH_DONE:
+                code = found[i].code if found[i].code < 100 else CODE_UNKNOWN
+                head = out_bytes(c, 6)
+                if head == NULL:
+                    result = FETCH_CLOSE
+                else:
+                    put32(head, <uint32_t>found[i].size + 2)
+                    put16(head + 4, <uint16_t>code)
+                    if self.put(c, &found[i]) != 0:
+                        result = FETCH_CLOSE
+            if found[i].entry >= 0:
+                self.files.unpin(found[i].entry)
+        free(found)
+        return result
+
+    cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil:
+        """Request 1001: as a fetch, but it waits at the watermark until min_bytes are there or the time is over."""
+        cdef Found found
+        cdef int size
+        cdef int32_t wait_ms, min_bytes
+        cdef int64_t offset
+        cdef uint64_t waiting
+        cdef uint8_t* head
+        if n < 10:
+            return FETCH_CLOSE
+        wait_ms = <int32_t>be32(body)
+        min_bytes = <int32_t>be32(body + 4)
+        size = <int16_t>be16(body + 8)
+        if size < 0 or n < <size_t>size + 26:
+            return FETCH_CLOSE
+        offset = <int64_t>be64(body + 14 + size)
+        if c.hold_until_ns == 0:
+            fl_bump(&self.counters[<int>N_HELD_FETCHES], 1)
+            c.hold_until_ns = now_ns
+            if wait_ms > 0:
+                c.hold_until_ns += min(<uint64_t>wait_ms, self.max_wait_ms) * 1000000
+        self.look(body + 10, size, <int32_t>be32(body + 10 + size), offset, <int32_t>be32(body + 22 + size), &found)
+        if found.code == -EAGAIN - 1000:
+            if self.read_ahead(c, &found) == FETCH_PARKED:
+                return FETCH_PARKED
+            found.code = 0
+        c.helper_done = 0
+        waiting = 0
+        if found.code == 0 and min_bytes > 0 and now_ns < c.hold_until_ns and not c.ended:
+            if found.slot == NULL:
+                waiting = 1
+            elif found.watermark - <uint64_t>offset < <uint64_t>min_bytes:
+                waiting = 1
+        if waiting:
+            c.park |= PARK_HOLD
+            if found.slot == NULL:
+                fl_or(&self.arena.header.create_waiters, <uint64_t>1 << self.process)
+                fl_fence()
+                self.topics.learn()
+                if self.topics.find(body + 10, size, <int32_t>be32(body + 10 + size)) == NULL:
+                    return FETCH_PARKED
+            else:
+                if not fl_load(&found.slot.waiters) & (<uint64_t>1 << self.process):
+                    fl_or(&found.slot.waiters, <uint64_t>1 << self.process)
+                self.want_flush(found.slot, found.watermark)
+                if not fl_load(&found.slot.demand):
+                    # nothing is unflushed now: the next append wakes the flusher at once
+                    fl_or(&found.slot.demand, 1)
+                fl_fence()
+                self.want_flush_now(found.slot)
+                if fl_load(&found.slot.high_watermark) == found.watermark:
+                    return FETCH_PARKED
+            # something moved while we said that we wait: look again
+            c.park &= ~(<int>PARK_HOLD)
+            return self.held_fetch(c, body, n, correlation, now_ns)
+        c.hold_until_ns = 0
+        if found.code:
+            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        head = out_bytes(c, 26)
+        if head == NULL:
+            return FETCH_CLOSE
+        put32(head, <uint32_t>found.size + 22)
+        put32(head + 4, <uint32_t>correlation)
+        put16(head + 8, <uint16_t>found.code)
+        put64(head + 10, found.watermark)
+        put64(head + 18, found.log_start)
+        return FETCH_CLOSE if self.put(c, &found) != 0 else FETCH_DONE
+
+    cdef void want_flush_now(self, fl_slot* s) noexcept nogil:
+        """After demand was set: an append that did not see it yet has left unflushed bytes, so wake the flusher."""
+        if fl_load(&s.log_end) > fl_load(&s.high_watermark):
+            fl_mark_dirty(self.arena.header, s.index)
+            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)

@@ -1,0 +1,17 @@
+"""The flusher's loop: which partition is due, and a few threads that flush."""
+
+from fastlog.log._arena import Arena
+
+class FlusherLoop:
+    """The flusher process; made by ``make_flusher_loop``."""
+
+    def run(self, threads: int, parent: int) -> int:
+        """Flush until the final flush of the stop is done (0) or the supervisor is gone (1)."""
+
+    def work(self) -> None:
+        """Flush what the loop hands out until it closes; the target of its threads."""
+
+def make_flusher_loop(
+    arena: Arena, descriptors: int, preallocate_bytes: int, writeback_bytes: int, min_interval_ms: int
+) -> FlusherLoop:
+    """The loop of the flusher process, with its own segment descriptors and append lock."""

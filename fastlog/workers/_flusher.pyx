@@ -1,0 +1,286 @@
+"""The flusher's loop: which partition is due, and a few threads that flush.
+
+Due is a partition with half of M messages or half of B bytes unflushed, with a byte that is S old, or with somebody who
+waits for a flush (then at most once per ``flush.min.interval.ms``). The loop itself never waits for a disk.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
+
+from fastlog.log._append cimport Appender
+from fastlog.log._arena cimport (
+    FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, Arena, fl_and, fl_cell_at, fl_dirty_word, fl_fence, fl_header, fl_load,
+    fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
+)
+from fastlog.log._flush cimport FlushState, PartitionFlusher
+from fastlog.log._segments cimport SegmentFiles
+
+import threading
+
+cdef extern from "pthread.h" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+    int pthread_cond_init(pthread_cond_t*, void*)
+    int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
+    int pthread_cond_signal(pthread_cond_t*)
+    int pthread_cond_broadcast(pthread_cond_t*)
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd*, unsigned long, int)
+    short POLLIN
+
+cdef enum:
+    HEARTBEAT_NS = 250000000
+    IDLE_CLOSE_NS = 2000000000
+    RETRY_NS = 50000000
+    AHEAD_BYTES = 2 << 20
+    JOB_FLUSH = 1
+    JOB_AHEAD = 2
+    JOB_RELEASE = 4
+
+cdef struct Job:
+    uint64_t slot
+    int what
+
+
+cdef class FlusherLoop:
+    """The flusher process: ``run`` in its main thread, ``work`` in each helper thread."""
+
+    cdef Arena arena
+    cdef PartitionFlusher partitions
+    cdef uint64_t min_interval_ns
+    cdef bint runs_ahead
+    cdef Job* jobs
+    cdef uint64_t job_room, job_head, job_tail
+    cdef uint64_t* ahead_seen
+    cdef uint64_t* retry_at
+    cdef pthread_mutex_t mutex
+    cdef pthread_cond_t ready
+    cdef bint closing
+    cdef int running
+
+    def __cinit__(self, Arena arena, PartitionFlusher partitions, min_interval_ms, bint runs_ahead):
+        self.arena = arena
+        self.partitions = partitions
+        self.min_interval_ns = <uint64_t>(min_interval_ms * 1000000)
+        self.runs_ahead = runs_ahead
+        # one job per partition at most: a partition in the queue or with a worker is busy
+        self.job_room = arena.header.max_partitions + 1
+        self.jobs = <Job*>calloc(self.job_room, sizeof(Job))
+        self.ahead_seen = <uint64_t*>calloc(arena.header.max_partitions, 8)
+        self.retry_at = <uint64_t*>calloc(arena.header.max_partitions, 8)
+        if self.jobs == NULL or self.ahead_seen == NULL or self.retry_at == NULL:
+            raise MemoryError
+        pthread_mutex_init(&self.mutex, NULL)
+        pthread_cond_init(&self.ready, NULL)
+
+    def __dealloc__(self):
+        free(self.jobs)
+        free(self.ahead_seen)
+        free(self.retry_at)
+
+    cdef void push(self, uint64_t slot, int what) noexcept nogil:
+        self.partitions.states[slot].busy = 1
+        pthread_mutex_lock(&self.mutex)
+        self.jobs[self.job_tail % self.job_room].slot = slot
+        self.jobs[self.job_tail % self.job_room].what = what
+        self.job_tail += 1
+        self.running += 1
+        pthread_cond_signal(&self.ready)
+        pthread_mutex_unlock(&self.mutex)
+
+    def work(self):
+        """Flush what the loop hands out until it closes."""
+        cdef Job job
+        cdef fl_slot* s
+        cdef int r
+        with nogil:
+            while True:
+                pthread_mutex_lock(&self.mutex)
+                while self.job_head == self.job_tail and not self.closing:
+                    pthread_cond_wait(&self.ready, &self.mutex)
+                if self.job_head == self.job_tail:
+                    pthread_mutex_unlock(&self.mutex)
+                    break
+                job = self.jobs[self.job_head % self.job_room]
+                self.job_head += 1
+                pthread_mutex_unlock(&self.mutex)
+                s = fl_slot_at(self.arena.header, job.slot)
+                if job.what & JOB_AHEAD:
+                    self.partitions.run_ahead(s)
+                if job.what & JOB_FLUSH:
+                    r = self.partitions.flush(s)
+                    self.retry_at[job.slot] = 0 if r == 0 else fl_monotonic_ns() + <uint64_t>RETRY_NS
+                if job.what & JOB_RELEASE:
+                    self.partitions.release(s)
+                pthread_mutex_lock(&self.mutex)
+                self.running -= 1
+                pthread_mutex_unlock(&self.mutex)
+                __atomic_store_int(&self.partitions.states[job.slot].busy, 0)
+                fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+
+    cdef uint64_t look(self, uint64_t now, bint all_now) noexcept nogil:
+        """Hand out what is due; returns when to look again at the latest (0: nothing is dirty)."""
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t count = fl_load(&h.slot_count)
+        cdef uint64_t word, bits, index, earliest = 0, due
+        cdef fl_slot* s
+        for word in range((count + 63) // 64):
+            bits = fl_load(fl_dirty_word(h, word * 64))
+            while bits:
+                index = word * 64 + <uint64_t>__builtin_ctzll(bits)
+                bits &= bits - 1
+                if index >= count:
+                    continue
+                s = fl_slot_at(h, index)
+                due = self.consider(s, now, all_now)
+                if due and (earliest == 0 or due < earliest):
+                    earliest = due
+        return earliest
+
+    cdef uint64_t consider(self, fl_slot* s, uint64_t now, bint all_now) noexcept nogil:
+        """Hand one dirty partition out if it is due; returns when it will be (0: it is clean)."""
+        cdef fl_header* h = self.arena.header
+        cdef FlushState* st = &self.partitions.states[s.index]
+        cdef uint64_t end, high, unflushed, due
+        cdef int what = 0
+        if __atomic_load_int(&st.busy):
+            return now + <uint64_t>HEARTBEAT_NS
+        high = fl_load(&s.high_watermark)
+        end = fl_load(&s.log_end)
+        if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE) or is_clean(s, end, high):
+            fl_and(fl_dirty_word(h, s.index), ~(<uint64_t>1 << (s.index & 63)))
+            if not is_clean(s, fl_load(&s.log_end), high) and not fl_load(&s.state):
+                fl_mark_dirty(h, s.index)
+                return now
+            return 0
+        if self.runs_ahead and (end < self.ahead_seen[s.index] or end - self.ahead_seen[s.index] >= AHEAD_BYTES):
+            if self.ahead_seen[s.index]:
+                what = JOB_AHEAD
+            self.ahead_seen[s.index] = end
+        unflushed = fl_load(&s.appended_messages) - min(fl_load(&s.appended_messages), s.flushed_messages)
+        due = max(fl_load(&s.dirty_since_ns), s.flush_started_ns) + s.flush_ns
+        if fl_load(&s.demand):
+            due = min(due, st.last_start_ns + self.min_interval_ns)
+        if all_now or unflushed * 2 >= s.flush_messages or (end - high) * 2 >= s.flush_bytes or s.flush_in_progress:
+            due = now
+        due = max(due, self.retry_at[s.index])
+        if due <= now:
+            what |= JOB_FLUSH
+        if what:
+            self.push(s.index, what)
+            return now + <uint64_t>HEARTBEAT_NS
+        return due
+
+    cdef void close_idle(self, uint64_t now, bint all_now) noexcept nogil:
+        cdef uint64_t index
+        cdef FlushState* st
+        for index in range(fl_load(&self.arena.header.slot_count)):
+            st = &self.partitions.states[index]
+            if st.fd >= 0 and not __atomic_load_int(&st.busy) and (all_now or now - st.last_used_ns > <uint64_t>IDLE_CLOSE_NS):
+                if is_clean(fl_slot_at(self.arena.header, index), fl_load(&fl_slot_at(self.arena.header, index).log_end),
+                            fl_load(&fl_slot_at(self.arena.header, index).high_watermark)):
+                    self.push(index, JOB_RELEASE)
+
+    def adopt(self):
+        """At start: look at every partition a predecessor may have left dirty, and wake everybody who waits."""
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t index
+        cdef fl_slot* s
+        for index in range(fl_load(&h.slot_count)):
+            s = fl_slot_at(h, index)
+            if s.flush_in_progress or not is_clean(s, fl_load(&s.log_end), s.high_watermark):
+                fl_mark_dirty(h, index)
+            fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+
+    cdef int idle(self) noexcept nogil:
+        cdef int quiet
+        pthread_mutex_lock(&self.mutex)
+        quiet = self.running == 0
+        pthread_mutex_unlock(&self.mutex)
+        return quiet
+
+    def run(self, int threads, uint64_t parent):
+        """Flush until the supervisor asks for the final flush (stopping = 2) or is gone.
+
+        Returns:
+            0 when every partition in service is flushed, 1 when the supervisor died.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef pollfd waiting
+        cdef uint64_t now, wake_at, beat_at = 0
+        cdef int stage, timeout, result = 0
+        workers = [threading.Thread(target=self.work, name=f"flush-{n}", daemon=True) for n in range(threads)]
+        for worker in workers:
+            worker.start()
+        self.adopt()
+        waiting.fd = self.arena.eventfds[<int>FL_FLUSHER]
+        waiting.events = POLLIN
+        with nogil:
+            while True:
+                fl_wake_taken(h, self.arena.eventfds, FL_FLUSHER)
+                fl_fence()
+                now = fl_monotonic_ns()
+                fl_store(&fl_cell_at(h, FL_FLUSHER).heartbeat_ns, now)
+                if now >= beat_at:
+                    beat_at = now + <uint64_t>HEARTBEAT_NS
+                    self.close_idle(now, False)
+                    if <uint64_t>getppid() != parent:
+                        result = 1
+                        break
+                stage = <int>fl_load(&h.stopping)
+                wake_at = self.look(now, stage == 2)
+                if stage == 2 and wake_at == 0 and self.idle():
+                    self.close_idle(now, True)
+                    if self.idle():
+                        break
+                    continue
+                if wake_at == 0 or wake_at > beat_at:
+                    wake_at = beat_at
+                timeout = 0 if wake_at <= now else <int>((wake_at - now + 999999) // 1000000)
+                if stage == 2 and timeout > 5:
+                    timeout = 5
+                poll(&waiting, 1, timeout)
+            pthread_mutex_lock(&self.mutex)
+            self.closing = True
+            pthread_cond_broadcast(&self.ready)
+            pthread_mutex_unlock(&self.mutex)
+        for worker in workers:
+            worker.join(timeout=1.0)
+        return result
+
+
+cdef extern from *:
+    """
+    static inline int __atomic_load_int(const int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+    static inline void __atomic_store_int(int *p, int v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+    """
+    int __atomic_load_int(const int*) nogil
+    void __atomic_store_int(int*, int) nogil
+    int __builtin_ctzll(unsigned long long) nogil
+
+
+cdef extern from "<unistd.h>" nogil:
+    int getppid()
+
+
+cdef inline bint is_clean(fl_slot* s, uint64_t end, uint64_t high) noexcept nogil:
+    return (end == high and fl_load(&s.table_tail) == s.dir_synced_tail and s.parent_synced != 0
+            and s.flush_in_progress == 0)
+
+
+def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms):
+    """The loop of the flusher process, with its own segment descriptors and append lock."""
+    files = SegmentFiles(arena, descriptors)
+    appender = Appender(arena, files, FL_FLUSHER)
+    partitions = PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes)
+    return FlusherLoop(arena, partitions, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0)

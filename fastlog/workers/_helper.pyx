@@ -1,0 +1,108 @@
+"""The helper thread of a processor: what would make the loop wait for a disk or for an inflater is done here.
+
+It hands its result over by an atomic flag in the connection and wakes the loop through the processor's own eventfd. The
+loop does not touch or free a connection while ``helper_busy`` is set.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+
+from fastlog.log._arena cimport Arena, fl_wake
+from fastlog.log._files cimport file_pread
+from fastlog.workers._connection cimport Conn
+
+import threading
+
+cdef extern from "pthread.h" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+    int pthread_cond_init(pthread_cond_t*, void*)
+    int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
+    int pthread_cond_signal(pthread_cond_t*)
+
+cdef extern from *:
+    """
+    static inline void helper_store(int *p, int v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+    """
+    void helper_store(int*, int) nogil
+
+cdef enum:
+    SCRATCH = 256 << 10
+
+
+cdef class Helper:
+    """One thread, started at the first job; ``validate(memoryview) -> int`` counts deep messages, -1 refuses."""
+
+    def __cinit__(self, Arena arena, int process, validate):
+        self.arena = arena
+        self.process = process
+        self.validate = validate
+        self.room = 1024
+        self.ring = <HelperJob*>calloc(self.room, sizeof(HelperJob))
+        self.mutex = calloc(1, sizeof(pthread_mutex_t))
+        self.ready = calloc(1, sizeof(pthread_cond_t))
+        if self.ring == NULL or self.mutex == NULL or self.ready == NULL:
+            raise MemoryError
+        pthread_mutex_init(<pthread_mutex_t*>self.mutex, NULL)
+        pthread_cond_init(<pthread_cond_t*>self.ready, NULL)
+
+    cdef int submit(self, HelperJob job) noexcept nogil:
+        """Queue one job; -1 when the queue is full or no thread can be had (the caller then does without)."""
+        cdef int result = -1
+        if self.thread is None:
+            with gil:
+                try:
+                    thread = threading.Thread(target=self.work, name="helper", daemon=True)
+                    thread.start()
+                    self.thread = thread
+                except RuntimeError:
+                    return -1
+        pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
+        if self.tail - self.head < self.room:
+            job.conn.helper_done = 0
+            job.conn.helper_busy = 1
+            self.ring[self.tail % self.room] = job
+            self.tail += 1
+            result = 0
+            pthread_cond_signal(<pthread_cond_t*>self.ready)
+        pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
+        return result
+
+    cdef long long inflate(self, HelperJob job) noexcept with gil:
+        cdef const unsigned char[::1] view
+        try:
+            view = <const unsigned char[:job.size]>job.data
+            return self.validate(memoryview(view))
+        except BaseException:
+            return -1
+
+    def work(self):
+        cdef HelperJob job
+        cdef void* scratch
+        cdef uint64_t done
+        cdef int64_t r
+        with nogil:
+            scratch = malloc(SCRATCH)
+            while True:
+                pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
+                while self.head == self.tail:
+                    pthread_cond_wait(<pthread_cond_t*>self.ready, <pthread_mutex_t*>self.mutex)
+                job = self.ring[self.head % self.room]
+                self.head += 1
+                pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
+                if job.kind == HELP_INFLATE:
+                    job.conn.deep_count = self.inflate(job)
+                else:
+                    done = 0
+                    while scratch != NULL and done < job.size:
+                        r = file_pread(job.fd, scratch, min(<uint64_t>SCRATCH, job.size - done), job.position + done)
+                        if r <= 0:
+                            break
+                        done += <uint64_t>r
+                helper_store(&job.conn.helper_done, 1)
+                fl_wake(self.arena.header, self.arena.eventfds, self.process)

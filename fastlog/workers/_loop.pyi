@@ -1,0 +1,29 @@
+"""The event loop of a processor: sockets, wake-ups, timers."""
+
+from collections.abc import Sequence
+
+from fastlog.log._arena import Arena
+from fastlog.log._segments import SegmentFiles
+from fastlog.workers._requests import Requests
+from fastlog.workers.control import Control
+
+class Loop:
+    """Serves connections until the supervisor says stop; one thread."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        requests: Requests,
+        files: SegmentFiles,
+        control: Control,
+        process: int,
+        handoff: int,
+        signal_fd: int,
+        listeners: Sequence[int],
+        idle_ms: int,
+        connection_limit: int,
+        send_buffer: int | None,
+        receive_buffer: int | None,
+    ) -> None: ...
+    def run(self, parent: int) -> int:
+        """Serve; 0 when the stop finished every connection or its time was over, 1 when the supervisor is gone."""

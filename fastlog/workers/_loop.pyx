@@ -1,0 +1,646 @@
+"""The event loop of a processor: sockets, wake-ups, timers. Compiled, and without the GIL but for rare requests.
+
+A connection is read only while nothing of it waits: a request that cannot go on keeps its place, the read interest is
+dropped, and the requests behind it wait in order. Nothing on the loop waits for a disk or a lock.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from fastlog.log._arena cimport (
+    FL_FIRST_PROCESSOR, N_HANDOVERS, N_IDLE_CLOSED, N_OVER_BUDGET, N_RECEIVED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell,
+    fl_cell_at, fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
+)
+from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._bytes cimport be32
+from fastlog.workers._connection cimport (
+    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, PARK_TURN, SEND_FAILED, SEND_READ_AHEAD,
+    SENT_ALL, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_pending, out_send,
+)
+from fastlog.workers._helper cimport HELP_INFLATE, HELP_READ_AHEAD, HelperJob
+from fastlog.workers._requests cimport FRAME_CLOSE, Requests
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int)
+    int epoll_ctl(int, int, int, epoll_event*)
+    int epoll_wait(int, epoll_event*, int, int)
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLONESHOT, EPOLLEXCLUSIVE
+    int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CLOEXEC
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int, void*, size_t, int)
+    int setsockopt(int, int, int, const void*, unsigned int)
+    int accept4(int, void*, void*, int)
+    int SOL_SOCKET, SO_SNDBUF, SO_RCVBUF, SOCK_NONBLOCK, SOCK_CLOEXEC, MSG_DONTWAIT
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_NODELAY, TCP_QUICKACK
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/in.h>" nogil:
+    pass
+
+cdef extern from "<fcntl.h>" nogil:
+    int fcntl(int, int, ...)
+    int F_SETFL, F_GETFL, O_NONBLOCK
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+    int getppid()
+    ssize_t read(int, void*, size_t)
+
+cdef extern from "_handoff.h" nogil:
+    # receives one descriptor: >= 0, -1 nothing there, -2 a message without one (this process is out of descriptors)
+    int fl_receive_fd(int)
+
+cdef extern from *:
+    """
+    static inline int loop_load(const int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+    """
+    int loop_load(const int*) nogil
+
+cdef enum:
+    SCRATCH_BYTES = 256 << 10
+    OWN_BUFFER_FROM = 64 << 10      # a request this large gets a buffer of its own
+    FIRST_BUFFER = 128 << 10
+    HEARTBEAT_NS = 250000000
+    RETRY_NS = 5000000              # how soon a wait for another process's lock is tried again if nobody wakes us
+    SLICE_BYTES = 256 << 10         # file bytes one connection may send while others wait
+    LAST_CALL_NS = 2500000000
+    LAST_CALL_BYTES = 8 << 20
+    QUICK_BYTES = 2048
+    EVENTS = 128
+    TURNS = 16                      # answers one connection may get before others have a turn
+    TAG_WAKE = 1
+    TAG_HANDOFF = 2
+    TAG_SIGNAL = 3
+    TAG_LISTENER = 16
+    TAGS_END = 4096
+
+
+cdef class Loop:
+    """Serves connections until the supervisor says stop; one thread."""
+
+    cdef Arena arena
+    cdef Requests requests
+    cdef SegmentFiles files
+    cdef object control
+    cdef int process, epoll, handoff, signal_fd
+    cdef int[16] listeners
+    cdef int listener_count
+    cdef uint64_t idle_ns, next_number, connection_limit
+    cdef int send_buffer, receive_buffer
+    cdef uint8_t* scratch
+    cdef Conn* first
+    cdef Conn* watching
+    cdef Conn* graveyard
+    cdef uint64_t connections
+    cdef uint64_t retry_at, deadline
+    cdef uint64_t now
+    cdef int events_now
+    cdef bint budget_waiters, finishing
+    cdef uint64_t* counters
+
+    def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, control, int process, int handoff, int signal_fd,
+                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer):
+        self.arena = arena
+        self.requests = requests
+        self.files = files
+        self.control = control
+        self.process = process
+        self.handoff = handoff
+        self.signal_fd = signal_fd
+        self.idle_ns = idle_ms * 1000000
+        self.connection_limit = connection_limit
+        self.send_buffer = send_buffer or 0
+        self.receive_buffer = receive_buffer or 0
+        self.counters = fl_cell_at(arena.header, process).counters
+        self.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.scratch == NULL or self.epoll < 0:
+            raise MemoryError
+        self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
+        self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
+        if handoff >= 0:
+            self.watch_fd(handoff, TAG_HANDOFF, EPOLLIN)
+        for number, fd in enumerate(listeners):
+            self.listeners[number] = fd
+            self.watch_fd(fd, TAG_LISTENER + number, EPOLLIN | EPOLLEXCLUSIVE)
+        self.listener_count = len(listeners)
+
+    def __dealloc__(self):
+        cdef Conn* c = self.first
+        cdef Conn* after
+        while c != NULL:
+            after = c.next
+            if not c.helper_busy:
+                conn_free(c, self.files, &self.requests.pool)
+            c = after
+        free(self.scratch)
+        if self.epoll >= 0:
+            close(self.epoll)
+
+    cdef int watch_fd(self, int fd, uint64_t tag, uint32_t events) except -1:
+        cdef epoll_event event
+        event.events = events
+        event.data.u64 = tag
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
+            raise OSError(errno, "epoll_ctl")
+        return 0
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    cdef void add(self, int fd, int listener) noexcept nogil:
+        cdef int one = 1
+        cdef epoll_event event
+        cdef Conn* c
+        if self.connections >= self.connection_limit:
+            close(fd)
+            return
+        c = conn_new(fd, self.next_number, self.now)
+        if c == NULL:
+            close(fd)
+            return
+        self.next_number += 1
+        c.listener = listener
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL, 0) | O_NONBLOCK)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(int))
+        if self.send_buffer:
+            setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &self.send_buffer, sizeof(int))
+        if self.receive_buffer:
+            setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &self.receive_buffer, sizeof(int))
+        c.interest = EPOLLIN
+        event.events = c.interest
+        event.data.ptr = c
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
+            conn_free(c, self.files, &self.requests.pool)
+            return
+        c.next = self.first
+        if self.first != NULL:
+            self.first.previous = c
+        self.first = c
+        self.connections += 1
+        fl_store(&fl_cell_at(self.arena.header, self.process).connections, self.connections)
+
+    cdef void remove(self, Conn* c) noexcept nogil:
+        """Close a connection; its memory goes at the end of this turn, because later events may still name it."""
+        self.unwatch(c)
+        if c.previous != NULL:
+            c.previous.next = c.next
+        else:
+            self.first = c.next
+        if c.next != NULL:
+            c.next.previous = c.previous
+        close(c.fd)
+        c.fd = -1
+        c.dead = True
+        c.next = self.graveyard
+        self.graveyard = c
+        self.connections -= 1
+        fl_store(&fl_cell_at(self.arena.header, self.process).connections, self.connections)
+
+    cdef void bury(self) noexcept nogil:
+        cdef Conn* c = self.graveyard
+        cdef Conn* after
+        self.graveyard = NULL
+        while c != NULL:
+            after = c.next
+            conn_free(c, self.files, &self.requests.pool)
+            c = after
+
+    cdef void watch(self, Conn* c) noexcept nogil:
+        if not c.watched:
+            c.watched = True
+            c.watch_previous = NULL
+            c.watch_next = self.watching
+            if self.watching != NULL:
+                self.watching.watch_previous = c
+            self.watching = c
+
+    cdef void unwatch(self, Conn* c) noexcept nogil:
+        if c.watched:
+            c.watched = False
+            if c.watch_previous != NULL:
+                c.watch_previous.watch_next = c.watch_next
+            else:
+                self.watching = c.watch_next
+            if c.watch_next != NULL:
+                c.watch_next.watch_previous = c.watch_previous
+
+    cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil:
+        cdef epoll_event event
+        if c.interest != events:
+            c.interest = events
+            event.events = events
+            event.data.ptr = c
+            epoll_ctl(self.epoll, EPOLL_CTL_MOD, c.fd, &event)
+
+    # -- one connection's work ---------------------------------------------------------------------------------------
+
+    cdef void readable(self, Conn* c) noexcept nogil:
+        """Receive once and handle what is whole."""
+        cdef Pool* pool = &self.requests.pool
+        cdef size_t left = c.end - c.start
+        cdef size_t used = 0, room
+        cdef uint64_t need = 0
+        cdef ssize_t r
+        cdef int status
+        cdef bint own
+        cdef int one = 1
+        if pool.used > pool.budget and left > 0 and pool.over != c:
+            if pool.over != NULL:
+                fl_bump(&self.counters[<int>N_OVER_BUDGET], 1)
+                c.park |= PARK_BUDGET
+                self.budget_waiters = True
+                self.settle(c)
+                return
+            pool.over = c
+        if left >= 4:
+            need = 4 + <uint64_t>be32(c.buffer + c.start)
+        own = need > OWN_BUFFER_FROM or left >= OWN_BUFFER_FROM
+        if own:
+            # doubles with the bytes that came, up to the size that was announced
+            room = <size_t>min(need, <uint64_t>max(left * 2, <size_t>FIRST_BUFFER))
+            if room <= left:
+                room = left + FIRST_BUFFER
+            if conn_reserve(c, room, pool) != 0:
+                self.remove(c)
+                return
+            r = recv(c.fd, c.buffer + c.end, c.room - c.end, MSG_DONTWAIT)
+        else:
+            memcpy(self.scratch, c.buffer + c.start, left)
+            r = recv(c.fd, self.scratch + left, SCRATCH_BYTES - left, MSG_DONTWAIT)
+        if r < 0:
+            if errno == EAGAIN or errno == EINTR:
+                return
+            c.dead = True
+            c.ended = True
+            self.settle(c)
+            return
+        if r == 0:
+            c.ended = True
+            self.settle(c)
+            return
+        c.active_ns = self.now
+        fl_bump(&self.counters[<int>N_RECEIVED], <uint64_t>r)
+        if own:
+            c.end += <size_t>r
+            self.pump(c)
+            return
+        left += <size_t>r
+        status = self.requests.process_bytes(c, self.scratch, left, False, self.now, &used)
+        if status == FRAME_CLOSE:
+            c.closing = True
+            used = left
+        if used == left:
+            c.start = c.end = 0
+        else:
+            c.start = c.end = 0
+            left -= used
+            if conn_reserve(c, (left + 4095) // 4096 * 4096, pool) != 0:
+                self.remove(c)
+                return
+            memcpy(c.buffer, self.scratch + used, left)
+            c.end = left
+        if r < QUICK_BYTES and not out_pending(c):
+            # old clients write size and body apart, and small produces one by one: the next write of such a client
+            # waits for our acknowledgement, and no answer carries it
+            setsockopt(c.fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(int))
+        if used:
+            c.frame_since_ns = 0
+        if self.settle(c):
+            self.pump(c)
+
+    cdef void pump(self, Conn* c) noexcept nogil:
+        """Go on with what was received: after a wait, after an answer has left, after more bytes came."""
+        cdef int turns
+        for turns in range(TURNS):
+            self.advance(c)
+            if not self.settle(c):
+                return
+        # others have a turn before the next of its requests
+        c.park |= PARK_TURN
+        self.watch(c)
+        self.retry_at = self.now
+        self.set_interest(c, EPOLLONESHOT)
+
+    cdef void advance(self, Conn* c) noexcept nogil:
+        """Handle received requests until one waits, an answer must leave first, or none is whole."""
+        cdef size_t used
+        cdef int status
+        while not c.helper_busy:
+            if c.ack_head != c.ack_tail and self.requests.emit_acks(c) == FRAME_CLOSE:
+                c.closing = True
+            c.park = c.park & PARK_HOLD
+            if c.runs != NULL:
+                status = self.requests.commit(c)
+                if status == FRAME_CLOSE:
+                    c.closing = True
+                if c.runs != NULL:
+                    return
+            if c.closing or c.start == c.end:
+                return
+            if c.has_files and out_pending(c) and not c.dead:
+                return
+            c.park = 0
+            used = 0
+            status = self.requests.process_bytes(c, c.buffer + c.start, c.end - c.start, True, self.now, &used)
+            c.start += used
+            if used:
+                c.frame_since_ns = 0
+            if status == FRAME_CLOSE:
+                c.closing = True
+            if used == 0 or c.park:
+                return
+
+    cdef void discard_output(self, Conn* c) noexcept nogil:
+        while c.span_start < c.span_end:
+            if c.spans[c.span_start].entry >= 0:
+                self.files.unpin(c.spans[c.span_start].entry)
+            c.span_start += 1
+        c.span_start = c.span_end = 0
+        c.out_start = c.out_end = 0
+        c.has_files = False
+
+    cdef bint settle(self, Conn* c) noexcept nogil:
+        """After any work on a connection: start the helper, send, decide what it waits for next, or close it.
+
+        True when an answer has left and whole requests that were received behind it can go on.
+        """
+        cdef HelperJob job
+        cdef uint64_t sent = 0
+        cdef int status
+        cdef uint32_t events
+        cdef bint again = False
+        if c.park & PARK_HELPER and not c.helper_busy and not c.helper_done:
+            self.start_helper(c)
+        if out_pending(c):
+            if c.dead:
+                self.discard_output(c)
+                again = True
+            elif not (c.helper_busy and c.helper_kind == HELP_READ_AHEAD):
+                status = out_send(c, self.files, SLICE_BYTES if self.events_now > 1 else 8 * SLICE_BYTES, &sent)
+                if sent:
+                    c.active_ns = self.now
+                    fl_bump(&self.counters[<int>N_SENT], sent)
+                if status == SENT_ALL:
+                    again = True
+                elif status == SEND_FAILED:
+                    fl_bump(&self.counters[<int>N_SHORT_SENDS], 1)
+                    c.dead = True
+                    c.ended = True
+                    self.discard_output(c)
+                    again = True
+                elif status == SEND_READ_AHEAD:
+                    job.conn = c
+                    job.kind = HELP_READ_AHEAD
+                    job.fd = self.files.fd(c.helper_entry)
+                    job.position = c.helper_position
+                    job.size = c.helper_size
+                    c.helper_kind = HELP_READ_AHEAD
+                    self.files.pin(c.helper_entry)
+                    if self.requests.helper.submit(job) == 0:
+                        c.park |= PARK_HELPER
+                    else:
+                        self.files.unpin(c.helper_entry)
+        if again and c.park == 0 and c.end > c.start and not c.closing and not out_pending(c):
+            # an answer has left; requests that were received behind it go on
+            if self.whole_frame(c):
+                return True
+        if c.start == c.end:
+            c.frame_since_ns = 0
+        elif c.frame_since_ns == 0:
+            c.frame_since_ns = self.now
+        if c.runs == NULL and c.start == c.end and c.room and c.park == 0:
+            conn_release_buffer(c, &self.requests.pool)
+            if self.budget_waiters:
+                self.retry_at = self.now
+        if (c.closing or c.ended) and c.runs == NULL and not c.helper_busy and not out_pending(c):
+            if c.closing or c.dead or (c.park == 0 and c.ack_head == c.ack_tail and not self.whole_frame(c)):
+                if c.dead or c.ack_head == c.ack_tail:
+                    self.remove(c)
+                    return False
+        if c.park or c.ack_head != c.ack_tail:
+            self.watch(c)
+            if c.park & (PARK_LOCK | PARK_CREATE | PARK_BUDGET):
+                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+            if c.hold_until_ns:
+                self.deadline = min(self.deadline, c.hold_until_ns)
+        else:
+            self.unwatch(c)
+        if c.dead:
+            events = EPOLLONESHOT
+        elif c.park:
+            events = EPOLLONESHOT
+            if c.park & PARK_HOLD:
+                events |= EPOLLRDHUP
+            elif out_pending(c) and not c.helper_busy:
+                events = EPOLLOUT | EPOLLONESHOT
+        elif out_pending(c):
+            events = EPOLLOUT
+        elif c.ended or c.closing:
+            events = EPOLLONESHOT
+        else:
+            events = EPOLLIN
+        self.set_interest(c, events)
+        return False
+
+    cdef bint whole_frame(self, Conn* c) noexcept nogil:
+        cdef size_t left = c.end - c.start
+        return left >= 4 and left - 4 >= <size_t>be32(c.buffer + c.start)
+
+    cdef void start_helper(self, Conn* c) noexcept nogil:
+        """Hand a compressed set to the helper: now that its bytes stand in the connection's own buffer."""
+        cdef HelperJob job
+        job.conn = c
+        job.kind = HELP_INFLATE
+        job.data = c.buffer + c.start + 4 + c.helper_offset
+        job.size = c.helper_size
+        job.fd = -1
+        job.position = 0
+        if self.requests.helper.submit(job) != 0:
+            self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+
+    cdef void look_at_waiting(self) noexcept nogil:
+        """Let every connection that waits for something try again."""
+        cdef Conn* c = self.watching
+        cdef Conn* after
+        self.retry_at = <uint64_t>-1
+        self.deadline = <uint64_t>-1
+        self.budget_waiters = False
+        while c != NULL:
+            after = c.watch_next
+            if c.helper_busy:
+                if loop_load(&c.helper_done):
+                    c.helper_busy = 0
+                    c.park &= ~(<int>PARK_HELPER)
+                    if c.helper_kind == HELP_READ_AHEAD:
+                        self.files.unpin(c.helper_entry)
+                        if out_pending(c):
+                            c.helper_done = 0
+                    self.pump(c)
+            else:
+                if c.park & PARK_BUDGET and self.requests.pool.over == NULL:
+                    c.park &= ~(<int>PARK_BUDGET)
+                self.pump(c)
+            c = after
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    cdef void take_handoffs(self) noexcept nogil:
+        cdef int fd, n
+        for n in range(64):
+            fd = fl_receive_fd(self.handoff)
+            if fd == -1:
+                return
+            if fd >= 0:
+                fl_bump(&fl_cell_at(self.arena.header, self.process).handed_over, 1)
+                fl_bump(&self.counters[<int>N_HANDOVERS], 1)
+                self.add(fd, 0)
+
+    cdef void accept_here(self, int number) noexcept nogil:
+        """The processor owns this listening socket itself: no acceptor in between."""
+        cdef int fd, n
+        for n in range(64):
+            fd = accept4(self.listeners[number], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                return
+            self.add(fd, number)
+
+    cdef void close_idle(self) noexcept nogil:
+        cdef Conn* c = self.first
+        cdef Conn* after
+        while c != NULL:
+            after = c.next
+            if (self.now - c.active_ns > self.idle_ns
+                    or (c.frame_since_ns and self.now - c.frame_since_ns > self.idle_ns)) and not c.helper_busy and c.runs == NULL \
+                    and not c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE):
+                fl_bump(&self.counters[<int>N_IDLE_CLOSED], 1)
+                self.remove(c)
+            c = after
+
+    cdef void last_call(self) noexcept nogil:
+        """The broker stops: take what has arrived, answer it, and close."""
+        cdef Conn* c = self.first
+        cdef Conn* after
+        cdef uint64_t before, total
+        while c != NULL:
+            after = c.next
+            total = 0
+            while not c.park and not c.ended and not c.closing and c.fd >= 0 and total < LAST_CALL_BYTES:
+                before = self.counters[<int>N_RECEIVED]
+                self.readable(c)
+                if self.counters[<int>N_RECEIVED] == before:
+                    break
+                total += self.counters[<int>N_RECEIVED] - before
+            if c.fd >= 0:
+                c.ended = True
+                self.pump(c)
+            c = after
+
+    def run(self, uint64_t parent):
+        """Serve until the stop; 0 when every connection was finished, 1 when the supervisor is gone."""
+        cdef fl_header* h = self.arena.header
+        cdef fl_cell* cell = fl_cell_at(h, self.process)
+        cdef epoll_event[EVENTS] events
+        cdef Conn* c
+        cdef int n, i, timeout, result = 0
+        cdef uint64_t tag, before, beat_at, wake_at, asleep = 0, window_at, last_call_at = 0
+        cdef uint32_t what
+        cdef bint woken = True
+        self.retry_at = self.deadline = <uint64_t>-1
+        beat_at = 0
+        with nogil:
+            # what a predecessor left: its wake-ups are ours, and the flusher looks at what it left dirty
+            fl_wake_taken(h, self.arena.eventfds, self.process)
+            fl_wake(h, self.arena.eventfds, 0)
+            window_at = self.now = fl_monotonic_ns()
+            while True:
+                if self.now >= beat_at:
+                    beat_at = self.now + <uint64_t>HEARTBEAT_NS
+                    # a waker that died between setting the flag and writing the eventfd must not silence the next ones
+                    fl_clear_wake_flag(h, self.process)
+                    woken = True
+                    self.close_idle()
+                    if <uint64_t>getppid() != parent:
+                        result = 1
+                        break
+                if self.now - window_at >= <uint64_t>1000000000:
+                    fl_store(&cell.busy_permille, 1000 - min(<uint64_t>1000, asleep * 1000 // (self.now - window_at)))
+                    window_at = self.now
+                    asleep = 0
+                if woken or self.now >= self.retry_at or self.now >= self.deadline:
+                    woken = False
+                    self.files.close_retired()
+                    self.look_at_waiting()
+                    if fl_load(&h.stopping) and not self.finishing:
+                        self.finishing = True
+                        last_call_at = self.now
+                        if self.handoff >= 0:
+                            self.take_handoffs()
+                        self.last_call()
+                self.bury()
+                if self.finishing and (self.connections == 0 or self.now - last_call_at > <uint64_t>LAST_CALL_NS):
+                    break
+                wake_at = min(beat_at, min(self.retry_at, self.deadline))
+                timeout = 0 if wake_at <= self.now else <int>((wake_at - self.now + 999999) // 1000000)
+                fl_store(&cell.heartbeat_ns, self.now)
+                before = fl_monotonic_ns()
+                n = epoll_wait(self.epoll, events, EVENTS, timeout)
+                self.now = fl_monotonic_ns()
+                asleep += self.now - before
+                fl_store(&cell.heartbeat_ns, self.now)
+                self.events_now = n
+                for i in range(n):
+                    tag = events[i].data.u64
+                    what = events[i].events
+                    if tag == TAG_WAKE:
+                        fl_wake_taken(h, self.arena.eventfds, self.process)
+                        woken = True
+                    elif tag == TAG_HANDOFF:
+                        self.take_handoffs()
+                    elif tag == TAG_SIGNAL:
+                        self.signals()
+                    elif tag < TAGS_END:
+                        self.accept_here(<int>(tag - TAG_LISTENER))
+                    else:
+                        c = <Conn*>events[i].data.ptr
+                        if c.fd < 0:
+                            continue
+                        if c.interest & EPOLLONESHOT:
+                            c.interest = 0
+                        if c.park & PARK_HOLD and what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+                            # whoever held a fetch has stopped sending: answer with what there is
+                            c.ended = True
+                            self.pump(c)
+                        elif what & EPOLLIN and not c.park and not c.ended:
+                            self.readable(c)
+                        elif what & EPOLLOUT:
+                            if self.settle(c):
+                                self.pump(c)
+                        elif what & (EPOLLERR | EPOLLHUP):
+                            if c.park or c.runs != NULL or c.helper_busy:
+                                # nothing received is cancelled: it is written first, answers are dropped
+                                c.ended = True
+                                c.dead = c.dead or (what & EPOLLERR) != 0
+                            else:
+                                self.readable(c)
+        return result
+
+    cdef void signals(self) noexcept nogil:
+        cdef uint8_t[64] bytes
+        read(self.signal_fd, bytes, 64)
+        with gil:
+            try:
+                self.control.on_signal()
+            except Exception as error:
+                self.control.unexpected(error)
+

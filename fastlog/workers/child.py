@@ -1,0 +1,84 @@
+"""What every process of the broker does first, and the shape they share with the supervisor."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from fastlog import logs
+from fastlog.config import BrokerConfig
+from fastlog.log import _files
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.workers import _process
+
+CANNOT_START = 78
+"""Exit code of a child that could not begin; it is not started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address the broker serves: bound here, told to clients as ``advertised_host``."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+    advertised_host: str
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the supervisor made before the first fork and every child inherits."""
+
+    config: BrokerConfig
+    arena: Arena
+    listeners: tuple[Listener, ...]
+    handoff_receive: tuple[int, ...]  # by processor; the supervisor keeps both ends, so a queue outlives its reader
+    handoff_send: tuple[int, ...]
+    descriptors: int  # soft limit of open files of each process
+    supervisor_pid: int = field(default_factory=os.getpid)
+
+
+def role_name(number: int) -> str:
+    """The name of a place in the arena's list of processes."""
+    names = {FLUSHER: "flusher", KEEPER: "keeper", ACCEPTOR: "acceptor"}
+    return names.get(number) or f"processor-{number - FIRST_PROCESSOR}"
+
+
+def begin(shared: Shared, number: int) -> int:
+    """Turn a fresh fork into a child of this role; returns the descriptor that wakes it when a signal came.
+
+    A child leaves when the supervisor does: the kernel kills it then, and the check afterwards closes the gap before
+    that was asked. Stopping is the supervisor's word in the arena, so the signals of the terminal and of the service
+    manager, which reach every process of the group, are ignored here.
+    """
+    _process.die_with_parent()
+    if os.getppid() != shared.supervisor_pid:
+        os._exit(0)
+    name = role_name(number)
+    _process.set_name(f"fastlog-{name}")
+    signal.set_wakeup_fd(-1)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # the supervisor's polite signal: say where it hangs
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    receive, send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(send, warn_on_full_buffer=False)
+    logs.set_up(name)
+    _files.arm_from_environment(name)
+    gc.enable()
+    return receive
+
+
+def leave(code: int) -> NoReturn:
+    """End a child without running what belongs to the supervisor (its exit handlers, its open locks)."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

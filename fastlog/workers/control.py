@@ -1,0 +1,125 @@
+"""The Python side of a processor: what its compiled loop asks for rarely."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+
+from fastlog.config import BrokerConfig
+from fastlog.errors import BrokerError, InflateLimitError, InvalidTopicError, LogError, WrongPartitionError
+from fastlog.log._arena import Arena
+from fastlog.log.files import FileOps
+from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.message import DeepLimits, count_deep
+from fastlog.workers.answers import Answers
+
+log = logging.getLogger(__name__)
+request_log = logging.getLogger("fastlog.request")
+
+SMALL_INFLATED_BYTES = 1 << 20
+BUSY, FAILED, NOT_CREATED = -2, -3, -4
+REFUSED, OFF_LOOP = -1, -2
+
+
+class Control:
+    """Called by the loop's thread, ``count_deep`` also by the helper thread; nothing here may raise to its caller."""
+
+    def __init__(self, config: BrokerConfig, arena: Arena, process: int, port: int) -> None:
+        self._config = config
+        self._arena = arena
+        self._process = process
+        self._manager = LogManager(config, arena, FileOps())
+        self._answers = Answers(config, arena, self._manager, port)
+        self._limits = DeepLimits(
+            max_inflated_bytes=config.max_inflated_bytes,
+            max_depth=config.max_inflated_depth,
+            max_messages=config.max_inflated_messages,
+        )
+        self._small = DeepLimits(
+            max_inflated_bytes=min(SMALL_INFLATED_BYTES, config.max_inflated_bytes),
+            max_depth=config.max_inflated_depth,
+            max_messages=config.max_inflated_messages,
+        )
+
+    def partition_count(self, name: bytes) -> int:
+        """Partitions of a topic, -1 for an illegal name."""
+        try:
+            return self._manager.partition_count(name.decode())
+        except (InvalidTopicError, UnicodeDecodeError):
+            return -1
+
+    def create_partition(self, name: bytes, partition: int) -> int:
+        """The slot of a new partition; BUSY: ask again when woken; FAILED: by the disk; NOT_CREATED: not allowed."""
+        if not self._config.auto_create_topics:
+            return NOT_CREATED
+        try:
+            return self._manager.create_partition(name.decode(), partition)
+        except CreationBusyError:
+            self._arena.wait_for_creation(self._process)
+            return BUSY
+        except (InvalidTopicError, WrongPartitionError, UnicodeDecodeError):
+            return NOT_CREATED
+        except (OSError, LogError) as error:
+            log.error("partition not created topic=%r partition=%d reason=%s", _shown(name), partition, error)
+            return FAILED
+
+    def answer(self, kind: int, body: bytes) -> bytes | bool | None:
+        """The answer frame of a rare request; see ``Answers.answer``."""
+        made = self._answers.answer(kind, body)
+        if made is False:
+            self._arena.wait_for_creation(self._process)
+        return made
+
+    def count_deep_small(self, data: memoryview) -> int:
+        """Deep messages of a set that inflates to little; OFF_LOOP: it inflates to more; REFUSED: it is invalid."""
+        try:
+            return count_deep(data, self._small)
+        except InflateLimitError:
+            return OFF_LOOP
+        except BrokerError as error:
+            log.warning("invalid compressed message set: %s", error)
+            return REFUSED
+        finally:
+            data.release()
+
+    def count_deep(self, data: memoryview) -> int:
+        """Deep messages of any set within the limits, REFUSED else; runs in the helper thread."""
+        try:
+            return count_deep(data, self._limits)
+        except Exception as error:
+            log.warning("invalid compressed message set: %s", error)
+            return REFUSED
+        finally:
+            data.release()
+
+    def report(self, fd: int, reason: str, detail: int) -> None:
+        """Say why a request was refused, once per kind of reason and peer in a while."""
+        host = _peer(fd)
+        shown = f"errno={errno.errorcode.get(detail, detail)}" if "write to the log" in reason else f"detail={detail}"
+        log.warning("refused peer=%s %s %s", host, shown, reason)
+
+    def trace(self, fd: int, kind: int, size: int) -> None:
+        """One line per request, when ``trace.requests`` is on."""
+        request_log.info("request peer=%s kind=%d bytes=%d", _peer(fd), kind, size)
+
+    def on_signal(self) -> None:
+        """A signal came; Python runs its handlers as soon as this code does."""
+
+    def unexpected(self, error: BaseException) -> None:
+        """Something raised that should not have: say it with its traceback; the connection concerned closes."""
+        log.error("unexpected error in a request: %r", error, exc_info=error)
+
+
+def _peer(fd: int) -> str:
+    """The host at the other end: ports change with every connection and would make every line a new one."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            return str(connection.getpeername()[0])
+    except (OSError, IndexError, TypeError):
+        return "?"
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")

@@ -1,0 +1,245 @@
+"""The keeper: retention, side files, and saying aloud what changed. Killing it delays no flush and no request."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastlog.log import _files, retention
+from fastlog.log._append import Appender, roll_now
+from fastlog.log._arena import COUNTERS, KEEPER, STATE_OFFLINE, Segment, SlotView
+from fastlog.log._segments import SegmentFiles
+from fastlog.log.files import FileOps
+from fastlog.log.manager import FORMAT_NAMES
+from fastlog.log.side_file import SideFile, write_side_file
+from fastlog.segment_files import list_segments, partition_directory_name, segment_name
+from fastlog.workers import child
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_SECONDS = 10.0
+CLOCK_JUMP_MS = 60_000
+FINAL = 3
+"""The stage of the stop at which the keeper writes its last side files and leaves."""
+
+
+class Keeper:
+    """One process, one thread."""
+
+    def __init__(self, shared: child.Shared) -> None:
+        self._shared = shared
+        self._config = shared.config
+        self._arena = shared.arena
+        self._files = FileOps()
+        self._appender = Appender(shared.arena, SegmentFiles(shared.arena, 16), KEEPER)
+        self._policy = retention.load_policy(self._config.retention_policy)
+        self._states: dict[int, int] = {}
+        self._written: dict[int, tuple[int, int, float]] = {}  # slot: (high watermark, tail, when)
+        self._again: set[int] = set()
+        self._wall_start_ms = time.time_ns() // 1_000_000
+        self._steady_start_ns = time.monotonic_ns()
+        self._reported: dict[str, int] = {}
+
+    def run(self) -> int:
+        """Work until the final stage of the stop; the exit code of the process."""
+        self._finish_deletions()
+        cleanup_seconds = self._config.cleanup_interval_minutes * 60
+        # 0.7 waits a minute before the first clean-up
+        next_cleanup = time.monotonic() + min(60.0, cleanup_seconds)
+        next_look = next_report = time.monotonic()
+        next_report += self._config.monitoring_period_seconds
+        waiting = select.poll()
+        waiting.register(self._arena.eventfd(KEEPER), select.POLLIN)
+        while True:
+            self._arena.beat(KEEPER)
+            if os.getppid() != self._shared.supervisor_pid:
+                return 1
+            if self._arena.stopping >= FINAL:
+                self._look(final=True)
+                return 0
+            now = time.monotonic()
+            if now >= next_look:
+                next_look = now + LOOK_SECONDS
+                self._look(final=False)
+                for index in sorted(self._again):
+                    self._clean(self._arena.view(index))
+            if now >= next_cleanup:
+                next_cleanup = now + cleanup_seconds
+                for view in self._arena.views():
+                    self._clean(view)
+            if now >= next_report:
+                next_report = now + self._config.monitoring_period_seconds
+                self._report()
+            pause = max(0.0, min(TICK_SECONDS, next_cleanup - now))
+            if waiting.poll(pause * 1000):
+                self._arena.wake_taken(KEEPER)
+
+    # -- states and side files -----------------------------------------------------------------------------------------
+
+    def _look(self, *, final: bool) -> None:
+        now = time.monotonic()
+        for view in self._arena.views():
+            self._arena.beat(KEEPER)
+            before = self._states.get(view.index, 0)
+            if view.state != before:
+                self._states[view.index] = view.state
+                log.error(
+                    "partition %s topic=%r partition=%d high_watermark=%d log_end=%d: reads below the watermark go on "
+                    "unless it is offline; start again to recover it",
+                    self._arena.describe_state(view.state),
+                    view.topic,
+                    view.partition,
+                    view.high_watermark,
+                    view.log_end,
+                )
+            if view.state & STATE_OFFLINE or view.format not in FORMAT_NAMES:
+                continue
+            last = self._written.get(view.index)
+            if last is None:
+                # what recovery or creation wrote stands; begin to count from here
+                self._written[view.index] = last = (view.high_watermark, view.table_tail, now)
+            moved, rolled = view.high_watermark - last[0], view.table_tail != last[1]
+            if rolled or moved >= CHECKPOINT_BYTES or (moved and (final or now - last[2] >= CHECKPOINT_SECONDS)):
+                self._write_side_file(view)
+                self._written[view.index] = (view.high_watermark, view.table_tail, now)
+
+    def _write_side_file(self, view: SlotView) -> None:
+        segments = self._arena.segments(view.index)
+        side = SideFile(
+            created_ms=view.created_ms,
+            format=FORMAT_NAMES[view.format],
+            checkpoint=view.high_watermark,
+            segments={item.base: (item.first_ms, item.last_ms) for item in segments if item.last_ms},
+        )
+        try:
+            write_side_file(self._directory(view), side, self._files)
+        except OSError as error:
+            log.warning("side file not written path=%s reason=%s: tried again later", self._directory(view), error)
+
+    def _directory(self, view: SlotView) -> Path:
+        name = partition_directory_name(view.topic, view.partition)
+        return Path(self._arena.log_dirs[view.directory]) / name
+
+    # -- retention -----------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        """The wall clock, but never ahead of the steady one: a clock that jumps forward must not delete data."""
+        wall = time.time_ns() // 1_000_000
+        steady = self._wall_start_ms + (time.monotonic_ns() - self._steady_start_ns) // 1_000_000
+        if wall - steady > CLOCK_JUMP_MS:
+            log.warning(
+                "the clock jumped ahead by more than a minute since the start: retention goes by the steady clock"
+            )
+        return min(wall, steady)
+
+    def _clean(self, view: SlotView) -> None:
+        """Drop the segments of one partition that its policy lets go."""
+        self._arena.beat(KEEPER)
+        self._again.discard(view.index)
+        if view.state & STATE_OFFLINE or view.format not in FORMAT_NAMES:
+            return
+        rows = self._arena.segments(view.index)
+        segments = list(self._held(rows, view.high_watermark))
+        settings = self._config.for_topic(view.topic)
+        held = retention.Held(
+            view.topic, view.partition, segments, self._now_ms(), settings.retention_ms, settings.retention_bytes
+        )
+        try:
+            drop = self._policy(held)
+        except Exception as error:
+            log.exception(
+                "retention policy failed topic=%r partition=%d error=%r: nothing dropped",
+                view.topic,
+                view.partition,
+                error,
+            )
+            return
+        if not 0 <= drop <= len(segments):
+            log.error(
+                "retention policy asked for %r of %d segments topic=%r: nothing dropped",
+                drop,
+                len(segments),
+                view.topic,
+            )
+            return
+        if drop == len(segments) and segments:
+            # the active segment goes too: an empty one takes its place first, so that the end never goes back
+            drop -= 1
+            if segments[-1].size and roll_now(self._appender, view.index):
+                self._arena.demand_flush(view.index)
+                self._again.add(view.index)
+        # only what is flushed may go, so that the log start never passes the watermark
+        while drop and rows[drop].base > view.high_watermark:
+            drop -= 1
+            self._again.add(view.index)
+        if drop:
+            self._delete(view, rows, drop, held.now_ms)
+
+    def _held(self, rows: list[Segment], watermark: int) -> Iterator[retention.HeldSegment]:
+        for number, row in enumerate(rows):
+            end = rows[number + 1].base if number + 1 < len(rows) else max(watermark, row.base)
+            yield retention.HeldSegment(row.base, end - row.base, row.first_ms, row.last_ms)
+
+    def _delete(self, view: SlotView, rows: list[Segment], drop: int, now_ms: int) -> None:
+        """Publish the new start, unlink, have every process close its descriptors; readers in flight finish theirs."""
+        start = rows[drop].base
+        self._arena.publish_retention(view.index, rows[drop].index, start)
+        _files.reach("retention.published")
+        directory = self._directory(view)
+        for row in rows[:drop]:
+            self._unlink(directory / segment_name(row.base))
+            log.info(
+                "segment dropped topic=%r partition=%d base=%d last_append_age_s=%d",
+                view.topic,
+                view.partition,
+                row.base,
+                max(0, now_ms - row.last_ms) // 1000 if row.last_ms else 0,
+            )
+        self._arena.retention_done()
+
+    def _unlink(self, path: Path) -> None:
+        _files.reach("retention.unlink")
+        try:
+            self._files.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("segment not removed path=%s reason=%s: removed at the next start", path, error)
+
+    def _finish_deletions(self) -> None:
+        """Remove files below a log start that a predecessor published and did not come to remove."""
+        for view in self._arena.views():
+            if not view.log_start or view.state & STATE_OFFLINE or view.table_head == 0:
+                continue
+            try:
+                for item in list_segments(self._directory(view)):
+                    if item.base < view.log_start:
+                        self._unlink(item.path)
+            except OSError as error:
+                log.warning("cannot look for dropped segments path=%s reason=%s", self._directory(view), error)
+
+    # -- counters ------------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """One line of what the broker did since the last one, all processes together."""
+        total = dict.fromkeys(COUNTERS, 0)
+        for process in range(self._arena.processes):
+            for name, value in self._arena.counters(process).items():
+                total[name] += value
+        changed = {name: value - self._reported.get(name, 0) for name, value in total.items()}
+        self._reported = total
+        text = " ".join(f"{name}={value}" for name, value in changed.items() if value)
+        log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
+
+
+def run(shared: child.Shared, number: int) -> int:
+    """Keep house until the broker stops; the exit code of the process."""
+    child.begin(shared, number)
+    return Keeper(shared).run()

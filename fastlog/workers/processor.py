@@ -1,0 +1,54 @@
+"""A processor: one compiled event loop that serves every partition to its share of the connections."""
+
+from __future__ import annotations
+
+import logging
+
+from fastlog.log._arena import FIRST_PROCESSOR
+from fastlog.log._segments import SegmentFiles
+from fastlog.workers import child
+from fastlog.workers._loop import Loop
+from fastlog.workers._requests import Requests
+from fastlog.workers.control import Control
+
+log = logging.getLogger(__name__)
+
+
+def run(shared: child.Shared, number: int) -> int:
+    """Serve until the broker stops; the exit code of the process."""
+    signal_fd = child.begin(shared, number)
+    config = shared.config
+    files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
+    control = Control(config, shared.arena, number, shared.listeners[0].port)
+    requests = Requests(
+        shared.arena,
+        files,
+        number,
+        control,
+        config.max_message_bytes,
+        config.max_request_bytes,
+        config.fetch_max_wait_ms,
+        config.request_memory_bytes,
+        config.trace_requests,
+    )
+    requests.take_over()
+    loop = Loop(
+        shared.arena,
+        requests,
+        files,
+        control,
+        number,
+        shared.handoff_receive[number - FIRST_PROCESSOR],
+        signal_fd,
+        [listener.fd for listener in shared.listeners] if config.accept_mode == "direct" else [],
+        config.idle_ms,
+        connection_limit(shared),
+        config.send_buffer_bytes,
+        config.receive_buffer_bytes,
+    )
+    return int(loop.run(shared.supervisor_pid))
+
+
+def connection_limit(shared: child.Shared) -> int:
+    """Connections one processor takes: what its descriptors allow beside those of segment files."""
+    return max(8, shared.descriptors - shared.descriptors // 4 - 64)

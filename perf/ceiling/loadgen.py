@@ -1,0 +1,39 @@
+"""Compiles and runs ``loadgen.c``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("loadgen.c")
+BUILD = Path(__file__).with_name("build")
+
+
+def build() -> Path:
+    """The compiled program; compiles only when a source is newer."""
+    program = BUILD / "loadgen"
+    sources = [SOURCE, SOURCE.with_name("bytes.h")]
+    if not program.exists() or program.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        BUILD.mkdir(exist_ok=True)
+        command = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)]
+        subprocess.run(command, check=True)
+    return program
+
+
+def run(mode: str, options: Mapping[str, object], timeout: float = 600.0) -> dict[str, Any]:
+    """One run of ``loadgen <mode>``; the option ``max_bytes`` becomes ``--max-bytes``. Returns what it printed.
+
+    Raises ``RuntimeError`` with the program's own line when it fails.
+    """
+    command = [str(build()), mode]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or f"loadgen ended with status {done.returncode}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

@@ -1,0 +1,84 @@
+"""What every test can ask for: a broker, a topic name nobody else has, lines of text; the broker's log on failure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.broker import Broker, open_brokers
+from tests.harness.data import access_log_lines
+from tests.harness.raw_client import RawClient
+
+SECONDS_BY_FOLDER = {"unit": 60, "integration": 60}
+SHOWN_LOG_BYTES = 20_000
+_topic_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test without a time limit of its own gets that of its folder."""
+    for item in items:
+        seconds = SECONDS_BY_FOLDER.get(item.path.parent.name)
+        if seconds and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(seconds))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows the log of every broker that runs at that moment."""
+    report = yield
+    if report.failed:
+        for broker in open_brokers:
+            if broker.log_path.exists():
+                report.sections.append((f"log of {broker.directory}", broker.log_text()[-SHOWN_LOG_BYTES:]))
+    return report
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses."""
+    return f"topic{next(_topic_numbers):04}"
+
+
+@pytest.fixture
+def new_topic() -> Callable[[], str]:
+    """Gives a topic name that no other test uses, each time it is called."""
+    return lambda: f"topic{next(_topic_numbers):04}"
+
+
+@pytest.fixture(scope="session")
+def data_lines() -> tuple[bytes, ...]:
+    """About 10,000 access-log lines."""
+    return access_log_lines()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with two processors and four partitions a topic, shared by the tests of one module."""
+    with Broker(tmp_path_factory.mktemp("broker"), settings={"num.partitions": 4}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[RawClient]:
+    """A connection to the shared broker."""
+    with broker.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Starts a broker for this test alone; takes what ``Broker`` takes after the directory, which is ``tmp_path``."""
+    with ExitStack() as stack:
+        numbers = itertools.count()
+
+        def start(**options: Any) -> Broker:
+            number = next(numbers)
+            directory = options.pop("directory", tmp_path / f"broker{number}")
+            return stack.enter_context(Broker(directory, **options))
+
+        yield start

@@ -1,0 +1,62 @@
+"""The fault scenarios, by name, with how often each tier runs them.
+
+A module with scenarios is named in ``MODULES`` and marks each of them with ``scenario``. A scenario is a function
+``(count, seed, directory) -> Outcome``: it makes ``count`` faults from the seed below the directory, and reports what
+broke a promise. Tests call it with a small count, ``python -m tests.fault`` with larger ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODULES = ("tests.fault.damage", "tests.fault.foreign_files")
+TIERS = ("S", "N", "R")
+
+
+@dataclass
+class Outcome:
+    """How many faults were made, and a line for each broken promise."""
+
+    runs: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def expect(self, holds: bool, what: str) -> None:
+        """Note a violation unless the promise holds."""
+        if not holds:
+            self.violations.append(what)
+
+
+Run = Callable[[int, int, Path], Outcome]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A kind of fault: ``fault`` says which, ``counts`` how many by tier."""
+
+    name: str
+    fault: str
+    counts: dict[str, int]
+    run: Run
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(name: str, fault: str, *, small: int, nightly: int, release: int) -> Callable[[Run], Run]:
+    """Register the function below under this name."""
+
+    def register(run: Run) -> Run:
+        SCENARIOS[name] = Scenario(name, fault, dict(zip(TIERS, (small, nightly, release), strict=True)), run)
+        return run
+
+    return register
+
+
+def load() -> dict[str, Scenario]:
+    """Every scenario of every module."""
+    for module in MODULES:
+        importlib.import_module(module)
+    return SCENARIOS

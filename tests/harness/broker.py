@@ -1,0 +1,300 @@
+"""A real broker in processes of its own, for tests and measurements.
+
+It is started by the command a user would type, watched through its log, and always ended: by process id, in bounded
+time, whatever the test did to it. For one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from tests.harness.raw_client import RawClient
+
+READY = re.compile(r"fastlog-broker: ready\b.*?\bport=(\d+)")
+STARTED = re.compile(r"started role=(\S+) pid=(\d+)")
+ROOT = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl
+
+open_brokers: list[Broker] = []
+"""Every broker that was started and not yet closed; a failed test prints their logs."""
+
+
+class BrokerDidNotStart(Exception):
+    """The command ended, or was not ready in time; the message holds its log."""
+
+
+def wait_until(what: str, condition: Callable[[], object], within: float = 10.0, pause: float = 0.002) -> None:
+    """Returns once ``condition`` is true; fails with ``what`` after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        time.sleep(pause)
+
+
+class Broker:
+    """Starts on entering the ``with`` block and is gone after it.
+
+    ``directory`` gets the log directory ``data`` (unless ``log_dirs`` names others) and the file ``broker.log``.
+    ``settings`` are 0.7 property names; ``arguments`` go to the command as they are.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        processors: int = 2,
+        settings: Mapping[str, object] | None = None,
+        log_dirs: Sequence[Path] | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        port: int = 0,
+        start_timeout: float = 20.0,
+    ) -> None:
+        self.directory = Path(directory)
+        self.log_dirs = [Path(path) for path in log_dirs] if log_dirs else [self.directory / "data"]
+        self.processors = processors
+        self.settings = dict(settings or {})
+        self.arguments = list(arguments)
+        self.environment = dict(environment or {})
+        self.port = port
+        self.start_timeout = start_timeout
+        self.log_path = self.directory / "broker.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._wanted_port = port
+        self._log_start = 0
+        self._known: dict[int, psutil.Process] = {}
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        open_brokers.append(self)
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def command(self) -> list[str]:
+        """The command line that starts this broker."""
+        command = [sys.executable, "-m", "fastlog.tools.broker_command", "--port", str(self._wanted_port)]
+        command += ["--processors", str(self.processors)]
+        for path in self.log_dirs:
+            command += ["--log-dir", str(path)]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={value}"]
+        return command + self.arguments
+
+    def start(self) -> None:
+        """Returns when the broker takes connections; raises BrokerDidNotStart with its log otherwise."""
+        assert self.process is None, "it runs already"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path, **self.environment},
+                cwd=self.directory,
+                preexec_fn=_die_with_parent,
+            )
+        self._known = {self.process.pid: psutil.Process(self.process.pid)}
+        deadline = time.monotonic() + self.start_timeout
+        while (found := READY.search(self.log_text())) is None:
+            if self.process.poll() is not None:
+                raise BrokerDidNotStart(f"exit code {self.process.returncode}\n{self.log_text()}")
+            if time.monotonic() > deadline:
+                raise BrokerDidNotStart(f"not ready within {self.start_timeout} s\n{self.log_text()}")
+            time.sleep(0.005)
+        self.port = int(found[1])
+        self.children()
+
+    def stop(self, timeout: float = 10.0) -> int:
+        """Ends it as a user would (SIGTERM) and returns the exit code; nothing of it is left afterwards."""
+        assert self.process is not None, "it does not run"
+        self.children()
+        self.resume_all()
+        self.process.terminate()
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the broker did not end within {timeout} s of SIGTERM") from None
+        finally:
+            self.kill_all()
+        return code
+
+    def restart(self) -> None:
+        """Stops it, if it still runs, and starts it again on the same directories; the port may be another one."""
+        if self.process is not None:
+            self.stop()
+        self.start()
+
+    def kill_all(self) -> None:
+        """SIGKILL for every process of it that is left; returns when all are gone."""
+        if self.process is None:
+            return
+        self.children()
+        for process in self._known.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(10)
+        deadline = time.monotonic() + 10
+        while left := [process for process in self._known.values() if _alive(process)]:
+            assert time.monotonic() < deadline, f"still there after SIGKILL: {left}"
+            time.sleep(0.002)
+        self.process = None
+        self._known = {}
+
+    def close(self) -> None:
+        """Ends it in whatever state it is. May be called twice."""
+        self.kill_all()
+        if self in open_brokers:
+            open_brokers.remove(self)
+
+    # --- its processes ---
+
+    def children(self) -> list[psutil.Process]:
+        """The processes below the supervisor that live now; remembers them, so that they can be ended later."""
+        assert self.process is not None, "it does not run"
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                self._known.setdefault(child.pid, child)
+        # A supervisor that was killed has no children any more, but its log still names them.
+        for pid in self.pids().values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if pid not in self._known and process.create_time() >= self._known[self.process.pid].create_time():
+                    self._known[pid] = process
+        return [process for pid, process in self._known.items() if pid != self.process.pid and _alive(process)]
+
+    def pids(self) -> dict[str, int]:
+        """The newest process id of each role, the supervisor included, from its log."""
+        assert self.process is not None, "it does not run"
+        pids = {role: int(pid) for role, pid in STARTED.findall(self.log_text())}
+        return {**pids, "supervisor": self.process.pid}
+
+    def is_alive(self, role: str) -> bool:
+        """True while the newest process of this role lives."""
+        try:
+            return _alive(psutil.Process(self.pids()[role]))
+        except (KeyError, psutil.NoSuchProcess):
+            return False
+
+    def signal(self, role: str, number: int) -> int:
+        """Sends a signal to a role's process and returns its id."""
+        self.children()
+        pid = self.pids()[role]
+        assert pid in self._known, f"{role} pid={pid} is not a process of this broker"
+        self._known[pid].send_signal(number)
+        return pid
+
+    def kill(self, role: str) -> int:
+        """SIGKILL for one process; returns the id it had."""
+        return self.signal(role, signal.SIGKILL)
+
+    def pause(self, role: str) -> int:
+        """SIGSTOP for one process; returns once it no longer runs."""
+        pid = self.signal(role, signal.SIGSTOP)
+        wait_until(f"{role} stopped", lambda: self._known[pid].status() == psutil.STATUS_STOPPED)
+        return pid
+
+    def resume(self, role: str) -> int:
+        """SIGCONT for one process."""
+        return self.signal(role, signal.SIGCONT)
+
+    def resume_all(self) -> None:
+        """SIGCONT for whatever was stopped."""
+        for process in self._known.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.send_signal(signal.SIGCONT)
+
+    def wait_replaced(self, role: str, old_pid: int, within: float = 5.0) -> int:
+        """The id of the process that took over a role after ``old_pid`` died."""
+        wait_until(
+            f"{role} replaced after pid {old_pid} died",
+            lambda: self.pids().get(role, old_pid) != old_pid and self.is_alive(role),
+            within,
+        )
+        self.children()
+        return self.pids()[role]
+
+    def memory(self) -> dict[str, int]:
+        """Proportional set size in bytes of each role's process."""
+        sizes = {}
+        for role, pid in self.pids().items():
+            with contextlib.suppress(OSError):
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                sizes[role] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        return sizes
+
+    # --- its log and its files ---
+
+    def log_text(self) -> str:
+        """What it logged since it was last started."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def wait_log(self, pattern: str, within: float = 10.0) -> re.Match[str]:
+        """The first place of the log that matches; waits for it."""
+        expression = re.compile(pattern, re.MULTILINE)
+        wait_until(f"log line {pattern!r}", lambda: expression.search(self.log_text()), within)
+        found = expression.search(self.log_text())
+        assert found is not None
+        return found
+
+    def partition_directory(self, topic: str, partition: int) -> Path:
+        """Where the files of a partition lie; fails when it has none."""
+        name = f"{topic}-{partition}"
+        found = [path / name for path in self.log_dirs if (path / name).is_dir()]
+        assert len(found) == 1, f"{name}: {found}"
+        return found[0]
+
+    def has_directory(self, topic: str, partition: int) -> bool:
+        """True when the partition has a directory."""
+        return any((path / f"{topic}-{partition}").exists() for path in self.log_dirs)
+
+    def segments(self, topic: str, partition: int) -> dict[int, Path]:
+        """The segment files of a partition by base offset, in order."""
+        files = sorted(self.partition_directory(topic, partition).glob("*.kafka"), key=lambda path: int(path.stem))
+        return {int(path.stem): path for path in files}
+
+    def stored_bytes(self, topic: str, partition: int) -> bytes:
+        """Everything the segment files of a partition hold, one after the other."""
+        return b"".join(path.read_bytes() for path in self.segments(topic, partition).values())
+
+    def connect(self, timeout: float = 10.0) -> RawClient:
+        """A new connection to it."""
+        return RawClient(self.port, timeout=timeout)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _die_with_parent() -> None:
+    # A test run that is killed itself leaves no broker behind.
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

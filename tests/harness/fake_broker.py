@@ -1,0 +1,167 @@
+"""A broker of threads and byte strings, for what a real one does not do on request: dying at a chosen answer,
+speaking plain 0.7, lying. It checks nothing that it is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Self
+
+from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
+from fastlog.wire.framing import FrameReader
+
+Answer = Callable[[rq.Request], bytes | None]
+
+
+class FakeBroker:
+    """Serves ``logs`` (by topic and partition) on a port of its own while the ``with`` block lasts.
+
+    ``own`` False: closes the connection on fastlog's own requests, as 0.7 does. ``hook(request)`` runs before each
+    request is handled: bytes it returns are the answer; raising ``ConnectionError`` closes the connection. ``after``
+    is the same, once the request has been handled and before it is answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        own: bool = True,
+        partitions: int = 1,
+        max_message_bytes: int = 1_000_000,
+        hook: Answer | None = None,
+        after: Answer | None = None,
+    ) -> None:
+        self.own = own
+        self.partitions = partitions
+        self.max_message_bytes = max_message_bytes
+        self.hook = hook
+        self.after = after
+        self.logs: dict[tuple[str, int], bytes] = {}
+        self.seen: Counter[str] = Counter()
+        self.sets: list[bytes] = []
+        self._lock = threading.Lock()
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+            assert not thread.is_alive()
+
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        reader = FrameReader(2**31 - 1)
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(1 << 16):
+                reader.feed(data)
+                for body in reader.frames():
+                    request = rq.decode_request(body)
+                    self.seen[type(request).__name__] += 1
+                    answer = self._answered(request)
+                    if answer:
+                        connection.sendall(answer)
+
+    def _answered(self, request: rq.Request) -> bytes | None:
+        if not self.own and hasattr(request, "correlation_id"):
+            raise ConnectionError
+        answer = self.hook(request) if self.hook else None
+        if answer is None:
+            with self._lock:
+                answer = self._handled(request)
+            changed = self.after(request) if self.after else None
+            answer = changed if changed is not None else answer
+        return answer
+
+    def _append(self, topic: str, partition: int, message_set: bytes) -> tuple[int, int, int]:
+        partition = max(partition, 0)
+        log = self.logs.get((topic, partition), b"")
+        self.logs[topic, partition] = log + message_set
+        self.sets.append(message_set)
+        return partition, len(log), len(log) + len(message_set)
+
+    def _handled(self, request: rq.Request) -> bytes | None:
+        match request:
+            case rq.ProduceRequest():
+                self._append(request.topic, request.partition, request.message_set)
+                return None
+            case rq.ProduceAckRequest():
+                placed = self._append(request.topic, request.partition, request.message_set)
+                return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, *placed))
+            case rq.FetchRequest():
+                log = self.logs.get((request.topic, request.partition), b"")
+                if request.offset > len(log):
+                    return rs.encode_fetch(1)
+                return rs.encode_fetch(0, log[request.offset :][: request.max_bytes])
+            case rq.HeldFetchRequest():
+                log = self.logs.get((request.topic, request.partition), b"")
+                if request.offset > len(log):
+                    return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(log), 0))
+                if request.offset == len(log) and request.max_wait_ms:
+                    threading.Event().wait(min(0.05, request.max_wait_ms / 1000))  # shorter than asked is allowed
+                found = log[request.offset :][: request.max_bytes]
+                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(log), 0, found))
+            case rq.OffsetsRequest():
+                end = len(self.logs.get((request.topic, request.partition), b""))
+                return rs.encode_offsets(0, [0 if request.time == rq.TIME_EARLIEST else end])
+            case rq.MetadataRequest():
+                return self._metadata(request)
+            case rq.CreateTopicRequest():
+                self.logs.setdefault((request.topic, 0), b"")
+                return rs.encode_create_topic(rs.CreateTopicAnswer(request.correlation_id, 0, request.partitions or 1))
+        raise ConnectionError
+
+    def _metadata(self, request: rq.MetadataRequest) -> bytes:
+        names = {topic for topic, _ in self.logs} if request.topics is None else set(request.topics)
+        topics = []
+        for name in sorted(names):
+            found = tuple(
+                rs.PartitionMetadata(partition, rs.STATE_OK, 0, len(log), len(log))
+                for (topic, partition), log in sorted(self.logs.items())
+                if topic == name
+            )
+            topics.append(rs.TopicMetadata(name, 0, self.partitions, found))
+        return rs.encode_metadata(
+            rs.MetadataAnswer(
+                correlation_id=request.correlation_id,
+                error=0,
+                broker_id=0,
+                advertised_host="127.0.0.1",
+                port=self.port,
+                max_message_bytes=self.max_message_bytes,
+                max_request_bytes=100 * 2**20,
+                max_wait_ms=30_000,
+                lowest_own_id=rq.LOWEST_OWN,
+                highest_own_id=rq.HIGHEST_OWN,
+                topics=tuple(topics),
+            )
+        )

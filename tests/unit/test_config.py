@@ -1,0 +1,284 @@
+"""Settings: 0.7's names and syntax, units, ranges, and one clear error for everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastlog import settings
+from fastlog.config import BrokerConfig, is_loopback, load_properties
+from fastlog.errors import ConfigError
+from fastlog.tools import settings_doc
+
+ROOT = Path(__file__).parents[2]
+
+
+def one(name: str, text: str) -> Any:
+    """The value a property's text gives."""
+    by_name = {setting.name: setting.field for setting in BrokerConfig.describe()}
+    return getattr(BrokerConfig.from_properties({name: text}), by_name[name])
+
+
+def test_defaults_are_those_promised() -> None:
+    config = BrokerConfig()
+    assert (config.broker_id, config.host, config.port, config.log_dirs) == (0, "127.0.0.1", 9092, ("./fastlog-data",))
+    assert config.processors == len(os.sched_getaffinity(0))
+    assert (config.flush_interval_messages, config.flush_interval_ms, config.flush_bytes) == (50_000, 1000, 2**28)
+    assert (config.segment_bytes, config.max_message_bytes, config.max_request_bytes) == (2**30, 10**6, 100 * 2**20)
+    assert config.retention_bytes is None and config.retention_hours == 168
+    assert BrokerConfig.from_properties({}) == config
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BrokerConfig().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("log.flush.interval", "500", 500),
+        ("log.file.size", "64MiB", 64 * 2**20),
+        ("log.file.size", "1GB", 10**9),
+        ("log.file.size", "1.5 KiB", 1536),
+        ("log.file.size", "5", 5),
+        ("log.default.flush.interval.ms", "3s", 3000),
+        ("log.default.flush.interval.ms", "100ms", 100),
+        ("connections.max.idle.ms", "2min", 120_000),
+        ("log.roll.hours", "30min", 0.5),
+        ("log.roll.hours", "0.25", 0.25),
+        ("log.retention.hours", "7d", 168.0),
+        ("log.retention.size", "-1", None),
+        ("log.retention.size", str(2**40), 2**40),
+        ("topic.log.retention.size", f"a:{2**40}", {"a": 2**40}),  # 0.7.2 loses values above 2^31 - 1
+        ("topic.partition.count.map", "t1:8,t2:16", {"t1": 8, "t2": 16}),
+        ("topic.partition.count.map", " t1 : 8 , t2:16", {"t1": 8, "t2": 16}),
+        ("topic.partition.count.map", "with:colon:3", {"with:colon": 3}),
+        ("topic.partition.count.map", "", {}),
+        ("topic.flush.intervals.ms", "a:1s,b:5", {"a": 1000, "b": 5}),
+        ("topic.log.roll.hours", "a:30min", {"a": 0.5}),
+        ("log.dir", "/a, /b", ("/a", "/b")),
+        ("socket.send.buffer", "100KiB", 102_400),
+        ("log.preallocate", "false", False),
+        ("accept.mode", "direct", "direct"),
+        ("port", " 0 ", 0),
+        ("log.retention.policy", "my.module:Policy.keep", "my.module:Policy.keep"),
+    ],
+)
+def test_texts_give_values(name: str, text: str, value: object) -> None:
+    assert one(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("log.flush.intervl", "5", "did you mean 'log.flush.interval'"),
+        ("num.partition", "5", "did you mean 'num.partitions'"),
+        ("qqqqqq", "5", "unknown setting 'qqqqqq'"),
+        ("zk.connect", "localhost:2181", "zk.connect: this version does not register in ZooKeeper"),
+        ("zk.sessiontimeout.ms", "6000", "does not register"),
+        ("enable.zookeeper", "true", "does not register"),
+        ("enable.zookeeper", "TRUE", "neither true nor false"),
+        ("port", "65536", "too large, the most is 65535"),
+        ("port", "-1", "too small"),
+        ("port", "x", "no number"),
+        ("port", "", "no number"),
+        ("port", "9_092", "no number"),
+        ("port", "٩", "no number"),
+        ("port", "9" * 5000, "no number"),
+        ("brokerid", "1.0", "not a whole number"),
+        ("log.file.size", "4", "the least is 5 bytes"),
+        ("log.file.size", "64M", "no size"),
+        ("log.file.size", "1s", "no size"),
+        ("log.file.size", "0.3", "not a whole number"),
+        ("log.default.flush.interval.ms", "5 fortnights", "no duration"),
+        ("log.default.flush.interval.ms", "0", "too small"),
+        ("monitoring.period.secs", "1500ms", "not a whole number of seconds"),
+        ("log.roll.hours", "0", "too small"),
+        ("log.roll.hours", "nan", "no number"),
+        ("log.retention.size", "0", "too small"),
+        ("topic.partition.count.map", "a", "malformed"),
+        ("topic.partition.count.map", "a:", "malformed"),
+        ("topic.partition.count.map", ":3", "malformed"),
+        ("topic.partition.count.map", "a:1,,b:2", "malformed"),
+        ("topic.partition.count.map", "a:x", "no number"),
+        ("topic.partition.count.map", "a:0", "too small"),
+        ("topic.partition.count.map", "a:-3", "too small"),
+        ("topic.partition.count.map", "a:1,a:2", "named twice"),
+        ("topic.partition.count.map", "a/b:1", "illegal character"),
+        ("topic.flush.intervals", "..:1", "topic '..'"),
+        ("log.dir", "", "at least one"),
+        ("log.preallocate", "yes", "neither true nor false"),
+        ("log.preallocate.bytes", "32MiB", "the most is 16777216"),
+        ("accept.mode", "both", "none of handoff, direct"),
+        ("log.retention.policy", "os", "module:callable"),
+        ("log.retention.policy", "os:", "module:callable"),
+        ("host", "", "an address is needed"),
+        ("num.threads", "0", "too small"),
+    ],
+)
+def test_bad_texts_are_refused_by_name(name: str, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties({name: text})
+    assert says in str(caught.value)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("port", "9092"),
+        ("port", True),
+        ("port", None),
+        ("insecure", 1),
+        ("log_dirs", []),
+        ("log_dirs", ("",)),
+        ("partitions_by_topic", {"a": "1"}),
+        ("roll_hours", float("nan")),
+        ("hostname", None),
+        ("log_dirs", "/data"),
+    ],
+)
+def test_values_given_directly_are_checked_too(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError):
+        BrokerConfig(**{field: value})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "2130706433"])
+def test_other_addresses_need_insecure(host: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig(host=host)
+    what, why, what_to_do = str(caught.value).split("\n")
+    assert host in what and "login" in why and "--insecure" in what_to_do
+    assert BrokerConfig(host=host, insecure=True).advertised_host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+    assert BrokerConfig(host=host, hostname="me.example.org").advertised_host == "me.example.org"
+
+
+def test_scheduler_interval_is_the_default_of_the_flush_interval() -> None:
+    """As in 0.7: the tick's interval is the flush interval of who gives no other."""
+    assert one("log.default.flush.scheduler.interval.ms", "3000") == 3000
+    both = {"log.default.flush.scheduler.interval.ms": "3000"}
+    assert BrokerConfig.from_properties(both).flush_interval_ms == 3000
+    both["log.default.flush.interval.ms"] = "700"
+    assert BrokerConfig.from_properties(both).flush_interval_ms == 700
+
+
+def test_topic_overrides() -> None:
+    names = ("topic.log.file.size", "topic.log.roll.hours", "topic.log.retention.hours", "topic.log.retention.size")
+    more = ("topic.flush.intervals", "topic.flush.intervals.ms", "topic.partition.count.map")
+    config = BrokerConfig.from_properties({name: "a:7" for name in names + more})
+    assert config.for_topic("a") == (7, 7, 7 * 3_600_000, 7 * 3_600_000, 7, 7, 7)
+    assert config.for_topic("b") == (1, 2**30, 168 * 3_600_000, 168 * 3_600_000, None, 50_000, 1000)
+
+
+def test_shipped_file_of_07_without_zookeeper(tmp_path: Path) -> None:
+    """The sample file of 0.7.2, ZooKeeper switched off, is taken as it is."""
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "# see kafka.server.KafkaConfig\n! a comment\nbrokerid=0\nport: 9092\nnum.threads 8\n"
+        "socket.send.buffer=1048576\nsocket.receive.buffer=1048576\nmax.socket.request.bytes=104857600\n"
+        "  log.dir = /data/kafka-logs\nnum.partitions=1\ntopic.flush.intervals.ms=topic1:1000, \\\n"
+        "    topic2:3000\nlog.flush.interval=10000\nlog.default.flush.interval.ms=1000\n"
+        "log.default.flush.scheduler.interval.ms=1000\nlog.retention.hours=168\n#log.retention.size=1073741824\n"
+        "log.file.size=536870912\nlog.cleanup.interval.mins=1\nenable.zookeeper=false\n"
+    )
+    config = BrokerConfig.from_properties(load_properties(path))
+    assert config.processors == 8 and config.port == 9092
+    assert config.flush_interval_ms_by_topic == {"topic1": 1000, "topic2": 3000}
+    assert config.log_dirs == ("/data/kafka-logs",) and config.segment_bytes == 512 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a=1\nb = 2 \r\nc\t3\rd:4", {"a": "1", "b": "2", "c": "3", "d": "4"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a = = b", {"a": "= b"}),
+        ("a\\=b=c\\:d", {"a=b": "c:d"}),
+        ("a=x\\u00e9\\t.", {"a": "xé\t."}),
+        ("a=1\\\n  2\\\n  3", {"a": "123"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=1\\", {"a": "1"}),
+        ("empty\n\n   \n#x\n", {"empty": ""}),
+        ("\ufeffa=1", {"a": "1"}),
+        ("", {}),
+    ],
+)
+def test_properties_syntax(tmp_path: Path, text: str, found: dict[str, str]) -> None:
+    path = tmp_path / "p"
+    path.write_bytes(text.encode())
+    assert load_properties(path) == found
+
+
+def test_properties_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_properties(tmp_path / "none")
+    (tmp_path / "latin").write_bytes(b"a=\xe9")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_properties(tmp_path / "latin")
+    (tmp_path / "escape").write_text("x=1\na=\\u12g4")
+    with pytest.raises(ConfigError, match="line 2: malformed"):
+        load_properties(tmp_path / "escape")
+
+
+@given(st.binary(max_size=60))
+def test_any_file_gives_properties_or_the_declared_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(data)
+    try:
+        properties = load_properties(path)
+    except ConfigError:
+        return
+    assert all(isinstance(item, str) for pair in properties.items() for item in pair)
+
+
+@given(st.sampled_from([setting.name for setting in BrokerConfig.describe()]), st.text(max_size=20))
+def test_any_text_gives_a_value_or_the_declared_error(name: str, text: str) -> None:
+    try:
+        BrokerConfig.from_properties({name: text})
+    except ConfigError as error:
+        assert str(error)
+
+
+def test_every_default_survives_its_own_text() -> None:
+    """What the documentation prints as a default is accepted, and means the default."""
+    for setting in BrokerConfig.describe():
+        field = next(item for item in dataclasses.fields(BrokerConfig) if item.name == setting.field)
+        if field.default is not dataclasses.MISSING and setting.name not in ("hostname",) and setting.default:
+            assert one(setting.name, setting.default) == field.default, setting.name
+
+
+def test_sizes_and_durations() -> None:
+    assert [settings.parse_bytes(text) for text in ("0", "1B", "2kb", "3 MiB", "1tib")] == [
+        0,
+        1,
+        2000,
+        3 * 2**20,
+        2**40,
+    ]
+    assert settings.parse_duration("1500ms", "seconds") == 1.5
+    assert settings.parse_duration("2", "hours") == 2
+    assert isinstance(settings.parse_duration("120s", "minutes"), int)
+
+
+def test_settings_page_is_current() -> None:
+    """``python -m fastlog.tools.settings_doc > docs/settings.md`` was run after the last change."""
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == settings_doc.page()
+
+
+def test_every_setting_says_what_it_is() -> None:
+    described = BrokerConfig.describe()
+    assert len({setting.name for setting in described}) == len(described)
+    assert all(setting.doc.endswith(".") and setting.name in settings_doc.page() for setting in described)

@@ -1,0 +1,104 @@
+"""The scripts of a fresh machine say in one line what it lacks and how to get it, before they do anything."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).parents[2] / "scripts" / "lib.sh"
+
+
+def check_machine(before: str = ":", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the check of the scripts, after the shell command ``before``, with stdin closed as CI has it."""
+    return subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'exec <&-; set -euo pipefail; source "$0"; {before}; check_machine; echo "python=$PYTHON"',
+            str(LIBRARY),
+        ],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def assert_refused(run: subprocess.CompletedProcess[str], *words: str) -> None:
+    """The check left with status 2 and a single line that holds all of ``words``."""
+    assert (run.returncode, run.stdout) == (2, "")
+    assert len(run.stderr.splitlines()) == 1
+    for word in words:
+        assert word in run.stderr
+
+
+@pytest.fixture
+def apt(tmp_path: Path) -> str:
+    """A PATH on which apt-get exists, whatever the machine is."""
+    command = tmp_path / "apt-get"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+def fake_python(directory: Path, *, version_ok: bool, lacking: str) -> str:
+    """An interpreter that is new enough or not, and whose answer to the question what it lacks is ``lacking``."""
+    command = directory / "python3.12"
+    command.write_text(
+        '#!/bin/sh\ncase "$2" in\n'
+        f"*version_info*) exit {0 if version_ok else 1} ;;\n"
+        f"*ensurepip*) printf '{lacking}' ;;\n"
+        "*) echo cc ;;\nesac\n"
+    )
+    command.chmod(0o755)
+    return command.name
+
+
+def test_this_machine_has_everything() -> None:
+    """Where the suite runs the check passes, and names the interpreter to go on with."""
+    run = check_machine()
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("python=python3")
+
+
+def test_no_compiler(apt: str) -> None:
+    """A compiler that is not there is answered with the packages of one."""
+    assert_refused(check_machine(CC="no-such-compiler", PATH=apt), "C compiler", "apt-get install -y gcc libc6-dev")
+
+
+def test_a_compiler_that_cannot_link(apt: str) -> None:
+    """A compiler that starts but makes no program counts as missing."""
+    assert_refused(check_machine(CC="false", PATH=apt), "C compiler", "apt-get install -y gcc libc6-dev")
+
+
+def test_no_python(apt: str, tmp_path: Path) -> None:
+    """An interpreter that is too old is answered with the packages of a newer one."""
+    python = fake_python(tmp_path, version_ok=False, lacking="")
+    assert_refused(check_machine(PYTHON=python, PATH=apt), "Python 3.11", "apt-get install -y python3 ")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "packages"),
+    [
+        ("venv", "python3.12-venv"),
+        ("headers", "python3.12-dev"),
+        ("venv\\nheaders", "python3.12-venv python3.12-dev"),
+    ],
+)
+def test_python_without_its_parts(apt: str, tmp_path: Path, lacking: str, packages: str) -> None:
+    """The venv module and the headers are packages of their own, of the interpreter's version."""
+    python = fake_python(tmp_path, version_ok=True, lacking=lacking)
+    assert_refused(check_machine(PYTHON=python, PATH=apt), f"apt-get install -y {packages}\n")
+
+
+def test_all_that_is_missing_is_one_command(apt: str, tmp_path: Path) -> None:
+    """Several missing things are one line to copy."""
+    python = fake_python(tmp_path, version_ok=True, lacking="headers")
+    run = check_machine(PYTHON=python, CC="false", PATH=apt)
+    assert_refused(run, "apt-get install -y python3.12-dev gcc libc6-dev\n")
+
+
+def test_no_space() -> None:
+    """Too little free space is said with what is needed and what there is."""
+    assert_refused(check_machine(before="NEEDED_MIB=999999999"), "needs 999999999 MiB")
