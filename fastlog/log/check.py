@@ -19,6 +19,7 @@ from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file
 from fastlog.message import DeepLimits
 from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, SegmentFile, list_segments, parse_segment_name
 
+SEARCH_BUDGET_BYTES = 16 * 1024**3
 LOOK_AGAIN_SECONDS = 0.05
 FSCK_LIMITS = DeepLimits(max_inflated_bytes=2**31, max_depth=32, max_messages=2**40)
 
@@ -165,7 +166,12 @@ class _Check:
                     time.sleep(LOOK_AGAIN_SECONDS)
                     position, size = found.end, self.files.size(fd)
                     continue
-                position = self.format.find_entry(self.files, fd, found.end, size, SearchBudget())
+                budget = SearchBudget(SEARCH_BUDGET_BYTES)
+                position = self.format.find_entry(self.files, fd, found.end, size, budget)
+                if budget.exhausted:
+                    self.report.notes.append(
+                        f"{segment.path.name} position {found.end}: gave up looking for whole messages behind it"
+                    )
                 if position is None and newest and self.live:
                     self.report.notes.append(
                         f"{segment.path.name} position {found.end}: {size - found.end} bytes not whole yet; a broker "

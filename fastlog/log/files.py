@@ -6,11 +6,11 @@ fails or shortens the n-th.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from fastlog.log import _files
@@ -26,7 +26,7 @@ class FileOps:
         """Called before each call; True asks for a short read or write."""
         return False
 
-    @contextmanager
+    @contextlib.contextmanager
     def open(self, path: Path, flags: int, mode: int = FILE_MODE) -> Iterator[int]:
         """Give an open descriptor for the length of a ``with`` block; never inherited by a new program."""
         self._begin("open", path)
@@ -75,9 +75,15 @@ class FileOps:
             os.close(fd)
 
     def ftruncate(self, fd: int, size: int) -> None:
-        """Cut the file to ``size``, which also gives back space reserved behind it."""
+        """Cut the file to ``size``, which also gives back space reserved behind it; the file's times stay as they are.
+
+        They stand for append times where no side file tells them: a restart must not make old messages young.
+        """
         self._begin("ftruncate", None)
+        status = os.fstat(fd)
         os.ftruncate(fd, size)
+        with contextlib.suppress(PermissionError):  # a file of somebody else that we may write
+            os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def drop_clean_pages(self, fd: int, position: int) -> None:
         """Ask the kernel to forget what it holds in memory from ``position`` on, so that reads go to the disk."""
