@@ -296,7 +296,7 @@ class BrokerConfig:
         doc="SO_RCVBUF of connections; -1 leaves it to the kernel.",
     )
     max_connections: int = prop(
-        "max.connections", 10_000, low=1, high=2**20, doc="Open connections; above it accepting pauses."
+        "max.connections", 10_000, low=1, high=2**20, doc="Open connections; one more is closed at once."
     )
     idle_ms: int = prop(
         "connections.max.idle.ms",

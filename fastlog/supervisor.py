@@ -30,6 +30,8 @@ QUICK_DEATHS_ALLOWED = 5
 QUICK_DEATH_PAUSE = 0.25
 STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
+KEEPER_SECONDS = 0.4
+"""What the last of them has of that in any case."""
 
 Run = Callable[[child.Shared, int], int]
 
@@ -216,7 +218,8 @@ class Supervisor:
                 # the flusher must come back even now, or nothing gets flushed
                 if number == FLUSHER and not self._children[number].pid:
                     self._fork(self._children[number])
-            self._wait_for(numbers, deadline, result)
+            # a flusher that is stuck leaves the keeper time for its last side files: they make the next start shorter
+            self._wait_for(numbers, deadline if stage == 3 else deadline - KEEPER_SECONDS, result)
         for item in self._children.values():
             if item.pid:
                 _kill(item.pid, signal.SIGKILL)

@@ -6,17 +6,17 @@ the active segment back to the published log end, finish a half-made roll, go on
 Source: paper, section 3.1; roll order (before the append) as in Kafka 0.7.2; the bound on unflushed data is fastlog's.
 """
 
-from libc.errno cimport EBUSY, EEXIST, EIO, ENOENT, ENOSPC
+from libc.errno cimport EBUSY, EEXIST, EFBIG, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
-    EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_REPAIR, N_APPENDS, N_LOCK_WAITS,
-    N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_fence, fl_first_ms_at, fl_header, fl_last_ms_at,
-    fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_wake, fl_wake_waiters,
-    fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
+    EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR, N_APPENDS,
+    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_fence, fl_first_ms_at, fl_header,
+    fl_last_ms_at, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_take_out, fl_wake,
+    fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
-    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_BEFORE_UNLOCK, AT_IN_REPAIR, AT_MID_WRITE, AT_ROLL_CREATED, failpoint, file_ftruncate,
+    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_BEFORE_UNLOCK, AT_IN_REPAIR, AT_MID_WRITE, AT_ROLL_CREATED, failpoint, file_cut,
     file_open, file_pwrite, mid_write_cut,
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, segment_path
@@ -37,9 +37,11 @@ cdef enum:
     # every so many appended bytes the flusher is woken to preallocate and to start write-back
     NUDGE_SHIFT = 22
 
+cdef uint64_t MAX_OFFSET = <uint64_t>0x7FFFFFFFFFFFFFFF
 
-cdef void take_out(fl_slot* s, uint64_t state, uint64_t why, uint64_t error) noexcept nogil:
-    fl_or(&s.state, state | (why << 8) | (error << 16))
+
+cdef inline void take_out(fl_slot* s, uint64_t why, int error) noexcept nogil:
+    fl_take_out(&s.state, FL_STATE_READ_ONLY, why, <uint64_t>error)
 
 
 cdef class Appender:
@@ -53,29 +55,39 @@ cdef class Appender:
         self.holding = &fl_cell_at(arena.header, process).holding
 
     cdef int lock(self, fl_slot* s) noexcept nogil:
-        """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then)."""
+        """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then).
+
+        EBUSY also when there is no descriptor or memory for a repair now: what is torn stays marked for the next try.
+        """
         cdef int r = pthread_mutex_trylock(&s.lock)
-        if r == 0:
-            fl_store(self.holding, s.index + 1)
-            return 0
-        if r != EOWNERDEAD:
+        if r != 0 and r != EOWNERDEAD:
             if r == EBUSY:
                 fl_bump(&self.counters[<int>N_LOCK_WAITS], 1)
             else:  # the mutex is lost for good; nothing may be appended here any more
-                take_out(s, FL_STATE_READ_ONLY, FL_WHY_REPAIR, r)
+                take_out(s, FL_WHY_REPAIR, r)
             return r
         fl_store(self.holding, s.index + 1)
-        fl_bump(&self.counters[<int>N_REPAIRS], 1)
+        if r == EOWNERDEAD:
+            # marked first, then consistent: nobody appends behind half a message, whoever dies from here on
+            fl_store(&s.torn, 1)
+            pthread_mutex_consistent(&s.lock)
+        if not s.torn:
+            return 0
         r = self.repair(s)
-        if r != 0:
-            # out of service first, then consistent: the next owner must not append behind half a message
-            take_out(s, FL_STATE_READ_ONLY, FL_WHY_REPAIR, -r)
-        pthread_mutex_consistent(&s.lock)
-        if r != 0:
+        if r == 0:
+            fl_store(&s.torn, 0)
+            fl_bump(&self.counters[<int>N_REPAIRS], 1)
+            # the dead owner may have published bytes and not come to say so
+            fl_mark_dirty(self.arena.header, s.index)
+            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+            return 0
+        if r == -EMFILE or r == -ENFILE or r == -ENOMEM:
             self.unlock(s)
-            fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
-            return EIO
-        return 0
+            return EBUSY
+        take_out(s, FL_WHY_NAME if r == -EEXIST else FL_WHY_REPAIR, -r)
+        self.unlock(s)
+        fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
+        return EIO
 
     cdef void unlock(self, fl_slot* s) noexcept nogil:
         failpoint(AT_BEFORE_UNLOCK)
@@ -96,7 +108,7 @@ cdef class Appender:
         if entry < 0:
             return entry
         # never below the watermark: the log end is at or above it, so no reader sees a byte disappear
-        r = file_ftruncate(self.files.fd(entry), s.log_end - base)
+        r = file_cut(self.files.fd(entry), s.log_end - base)
         if r != 0:
             return r
         if s.log_end == base:
@@ -119,9 +131,11 @@ cdef class Appender:
         cdef fl_header* h = self.arena.header
         cdef uint64_t index = s.table_tail
         fl_store(fl_base_at(h, s, index), base)
-        fl_store(fl_first_ms_at(h, s, index), 0)
+        fl_store(fl_first_ms_at(h, s, index), fl_wall_ms())
         fl_store(fl_last_ms_at(h, s, index), 0)
         fl_store(&s.table_tail, index + 1)
+        # the flusher makes the new name durable before the watermark may pass it
+        fl_mark_dirty(h, s.index)
         if self.files.insert(s, index, fd) < 0:
             close(fd)
         fl_bump(&self.counters[<int>N_ROLLS], 1)
@@ -129,7 +143,8 @@ cdef class Appender:
     cdef int roll(self, fl_slot* s) noexcept nogil:
         """Begin a new segment at the log end, under the lock: 0, or -errno with nothing changed.
 
-        An existing file of that name is never deleted: an empty one is adopted, one with bytes is refused (-EEXIST).
+        An existing file of that name is never deleted: an empty one is adopted, one with bytes is refused (-EEXIST), and
+        the partition takes no more appends until somebody has looked at it.
         """
         cdef char[PATH_BYTES] path
         cdef stat_t found
@@ -137,19 +152,20 @@ cdef class Appender:
         if segment_path(self.arena, s, s.log_end, path, PATH_BYTES) != 0:
             return -EIO
         fd = file_open(path, O_RDWR | O_CREAT | O_EXCL, 0o644)
+        if (fd == -EMFILE or fd == -ENFILE) and self.files.give_back():
+            fd = file_open(path, O_RDWR | O_CREAT | O_EXCL, 0o644)
         if fd == -EEXIST:
             fd = file_open(path, O_RDWR, 0)
             if fd < 0:
                 return fd
             if fstat(fd, &found) != 0 or found.st_size != 0:
                 close(fd)
+                take_out(s, FL_WHY_NAME, EEXIST)
                 return -EEXIST
         if fd < 0:
             return fd
         failpoint(AT_ROLL_CREATED)
         self.publish_segment(s, s.log_end, fd)
-        # the flusher makes the new name durable before the watermark may pass it
-        fl_mark_dirty(self.arena.header, s.index)
         return 0
 
     cdef int write_all(self, fl_slot* s, int fd, uint64_t base, const uint8_t* data, uint64_t n) noexcept nogil:
@@ -163,9 +179,9 @@ cdef class Appender:
             if r <= 0:
                 if r == 0:
                     r = -ENOSPC
-                cut = file_ftruncate(fd, s.log_end - base)
+                cut = file_cut(fd, s.log_end - base)
                 if cut != 0:
-                    take_out(s, FL_STATE_READ_ONLY, FL_WHY_CUT, -cut)
+                    take_out(s, FL_WHY_CUT, -cut)
                 return <int>r
             written += <uint64_t>r
             if part < n:
@@ -183,7 +199,7 @@ cdef class Appender:
         cdef int i = 0
         if unflushed_bytes:
             unflushed = s.appended_messages - min(s.appended_messages, fl_load(&s.flushed_messages))
-            oldest = max(s.dirty_since_ns, fl_load(&s.flush_started_ns))
+            oldest = max(s.dirty_since_ns, fl_load(&s.last_flush_ns))
             if now_ns > oldest and now_ns - oldest > 2 * s.flush_ns:
                 return 0
         else:
@@ -248,7 +264,6 @@ cdef class Appender:
                     last += 1
                     base = s.log_end
                     size = 0
-                    first_ms = 0
             # what one request at a time would have put into this segment
             k = 0
             bytes_now = 0
@@ -259,6 +274,10 @@ cdef class Appender:
                 bytes_now += pieces[out.done + k].size
                 messages += pieces[out.done + k].count
                 k += 1
+            if bytes_now > MAX_OFFSET - s.log_end:
+                out.error = EFBIG
+                status = APPEND_FAILED
+                break
             entry = self.files.acquire(s, last, base)
             r = entry if entry < 0 else self.write_all(s, self.files.fd(entry), base, data + out.bytes, bytes_now)
             if r < 0:
@@ -269,7 +288,7 @@ cdef class Appender:
             if s.log_end == fl_load(&s.high_watermark):
                 fl_store(&s.dirty_since_ns, now_ns)
                 was_clean = True
-            if first_ms == 0:
+            if size == 0 or first_ms == 0:
                 fl_store(fl_first_ms_at(h, s, last), now_ms)
             fl_store(fl_last_ms_at(h, s, last), now_ms)
             fl_store(&s.log_end, s.log_end + bytes_now)
@@ -283,7 +302,10 @@ cdef class Appender:
             fl_fence()
             fl_mark_dirty(h, s.index)
             nudge = was_clean or (end_before >> NUDGE_SHIFT) != (s.log_end >> NUDGE_SHIFT) or flush_due(s)
-        elif status == APPEND_FULL:
+        if status == APPEND_FULL:
+            # somebody waits for a flush now, also when neither half of a bound is reached
+            fl_or(&s.demand, 1)
+            fl_mark_dirty(h, s.index)
             nudge = True
         self.unlock(s)
         if nudge:
@@ -302,10 +324,12 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
     """Begin a new segment if the active one holds bytes (retention does this before it drops the last full segment).
 
     Returns:
-        ``True`` when the active segment is empty afterwards, ``False`` when the lock could not be had in time or the
-        roll failed (tried again at the next clean-up).
+        ``True`` when the active segment is empty afterwards, ``False`` when the partition takes no appends, the lock could
+        not be had in time or the roll failed (tried again at the next clean-up).
     """
     cdef fl_slot* s = appender.arena.slot(slot)
+    if fl_load(&s.state):
+        return False
     cdef int r = appender.lock(s)
     cdef uint64_t end_ns = fl_monotonic_ns() + wait_ms * 1000000
     cdef uint64_t active
@@ -333,6 +357,8 @@ def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint
     cdef Piece piece
     cdef Appended out
     cdef uint64_t offset = 0
+    if not 0 < data.shape[0] <= 0x7FFFFFFF:
+        raise ValueError(f"a message set of {data.shape[0]} bytes")
     piece.size = <uint32_t>data.shape[0]
     piece.count = count
     cdef int status

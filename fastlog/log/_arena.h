@@ -39,6 +39,7 @@ enum {
     FL_WHY_CUT = 3,     /* cutting back a failed write failed */
     FL_WHY_REPAIR = 4,  /* repair after a dead lock owner failed */
     FL_WHY_CHECK = 5,   /* bytes read again after a lost flush are not what was written */
+    FL_WHY_NAME = 6,    /* a file that holds bytes has the name of the next segment */
 };
 
 typedef struct {
@@ -105,12 +106,13 @@ typedef struct {
     uint64_t table_tail;        /* entries ever published */
     uint64_t appended_messages; /* since start; stored after log_end, so it may lag, never lead */
     uint64_t dirty_since_ns;    /* time of the append that found everything flushed */
+    uint64_t torn;              /* 1 from the moment an owner was found dead until repair is done, by whoever comes */
 
     /* written by the flusher; a flusher that dies leaves flush_in_progress set, and its successor checks and rewrites
      * [high_watermark, log_end) before it syncs */
     uint64_t high_watermark FL_LINE;
     uint64_t flushed_messages;
-    uint64_t flush_started_ns;
+    uint64_t last_flush_ns;   /* when the last flush that succeeded began: nothing unflushed is older than that */
     uint64_t flush_in_progress;
     uint64_t dir_synced_tail; /* table entries whose directory entries are durable */
     uint64_t parent_synced;   /* 1 once the partition directory's own entry is durable */
@@ -136,6 +138,14 @@ static inline void fl_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline uint64_t fl_or(uint64_t *p, uint64_t v) { return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST); }
 static inline uint64_t fl_and(uint64_t *p, uint64_t v) { return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST); }
 static inline uint64_t fl_swap(uint64_t *p, uint64_t v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
+/* the first reason stays: what follows from it would only hide it */
+static inline void fl_take_out(uint64_t *state, uint64_t bits, uint64_t why, uint64_t error) {
+    uint64_t old = fl_load(state), wanted;
+    do wanted = old | bits | ((old >> 8) & 0xff ? 0 : (why << 8) | (error << 16));
+    while (!__atomic_compare_exchange_n(state, &old, wanted, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
+}
+/* a counter that several threads of one process add to */
+static inline void fl_add(uint64_t *p, uint64_t by) { __atomic_fetch_add(p, by, __ATOMIC_RELAXED); }
 /* a counter with one writer: no locked instruction needed, only an untorn store */
 static inline void fl_bump(uint64_t *p, uint64_t by) { __atomic_store_n(p, *p + by, __ATOMIC_RELAXED); }
 

@@ -18,7 +18,7 @@ cdef extern from "_arena.h" nogil:
     enum:
         FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE
-        FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK
+        FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
@@ -41,8 +41,8 @@ cdef extern from "_arena.h" nogil:
         uint8_t* name
         pthread_mutex_t lock
         uint64_t lock_waiters
-        uint64_t log_end, table_tail, appended_messages, dirty_since_ns
-        uint64_t high_watermark, flushed_messages, flush_started_ns, flush_in_progress, dir_synced_tail, parent_synced
+        uint64_t log_end, table_tail, appended_messages, dirty_since_ns, torn
+        uint64_t high_watermark, flushed_messages, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
         uint64_t log_start, table_head
         uint64_t waiters, demand, state
 
@@ -52,6 +52,8 @@ cdef extern from "_arena.h" nogil:
     uint64_t fl_or(uint64_t*, uint64_t)
     uint64_t fl_and(uint64_t*, uint64_t)
     uint64_t fl_swap(uint64_t*, uint64_t)
+    void fl_take_out(uint64_t*, uint64_t, uint64_t, uint64_t)
+    void fl_add(uint64_t*, uint64_t)
     void fl_bump(uint64_t*, uint64_t)
     uint64_t fl_monotonic_ns()
     uint64_t fl_wall_ms()

@@ -11,6 +11,7 @@ FIRST_PROCESSOR: Final[int]
 MAX_PROCESSORS: Final[int]
 STATE_READ_ONLY: Final[int]
 STATE_OFFLINE: Final[int]
+WHY_NAME: Final[int]
 
 class SlotView(NamedTuple):
     """What one partition's slot said at one moment; words of different writers may be a moment apart."""
@@ -29,6 +30,7 @@ class SlotView(NamedTuple):
     table_tail: int
     appended_messages: int
     flushed_messages: int
+    dir_synced_tail: int
 
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
@@ -49,7 +51,10 @@ class SlotSpec(NamedTuple):
     durable: bool = True
 
 class Segment(NamedTuple):
-    """One entry of a segment table: index (never reused), base offset, times of its first and last append (0: none)."""
+    """One entry of a segment table: index (never reused), base offset, times of its first and last append.
+
+    While it is empty, the last time is 0 and the first one that of its making (0: unknown).
+    """
 
     index: int  # type: ignore[assignment]
     base: int

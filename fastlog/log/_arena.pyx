@@ -51,12 +51,14 @@ FIRST_PROCESSOR = FL_FIRST_PROCESSOR
 MAX_PROCESSORS = FL_MAX_PROCESSES - FL_FIRST_PROCESSOR
 STATE_READ_ONLY = FL_STATE_READ_ONLY
 STATE_OFFLINE = FL_STATE_OFFLINE
+WHY_NAME = FL_WHY_NAME
 WHY = {
     FL_WHY_START: "found damaged at start",
     FL_WHY_FLUSH: "a flush failed",
     FL_WHY_CUT: "cutting back a failed write failed",
     FL_WHY_REPAIR: "repair after a dead process failed",
     FL_WHY_CHECK: "bytes whose flush was lost could not be read back as they were written",
+    FL_WHY_NAME: "a file with the name of the next segment already holds bytes",
 }
 
 
@@ -77,6 +79,7 @@ class SlotView(NamedTuple):
     table_tail: int
     appended_messages: int
     flushed_messages: int
+    dir_synced_tail: int
 
 
 class SlotSpec(NamedTuple):
@@ -99,7 +102,10 @@ class SlotSpec(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One entry of a segment table: index (never reused), base offset, times of its first and last append (0: none)."""
+    """One entry of a segment table: index (never reused), base offset, times of its first and last append.
+
+    While it is empty, the last time is 0 and the first one that of its making (0: unknown).
+    """
 
     index: int
     base: int
@@ -185,7 +191,7 @@ cdef class Arena:
         free(self.directories)
 
     cdef fl_slot* slot(self, uint64_t index) except NULL:
-        if index >= self.header.slot_count:
+        if index >= fl_load(&self.header.slot_count):
             raise IndexError(f"no partition slot {index}")
         return fl_slot_at(self.header, index)
 
@@ -320,7 +326,7 @@ cdef class Arena:
             format=s.format, created_ms=s.created_ms, log_start=start, high_watermark=watermark,
             log_end=fl_load(&s.log_end), state=fl_load(&s.state), table_head=fl_load(&s.table_head),
             table_tail=fl_load(&s.table_tail), appended_messages=fl_load(&s.appended_messages),
-            flushed_messages=flushed,
+            flushed_messages=flushed, dir_synced_tail=fl_load(&s.dir_synced_tail),
         )
 
     def views(self):
@@ -329,16 +335,19 @@ cdef class Arena:
     def segments(self, uint64_t index):
         """The segments of one slot that are still held, oldest first, as ``Segment`` rows."""
         cdef fl_slot* s = self.slot(index)
-        cdef uint64_t tail = fl_load(&s.table_tail)
-        cdef uint64_t i
-        rows = [
-            Segment(i, fl_load(fl_base_at(self.header, s, i)), fl_load(fl_first_ms_at(self.header, s, i)),
-                    fl_load(fl_last_ms_at(self.header, s, i)))
-            for i in range(fl_load(&s.table_head), tail)
-        ]
-        fl_fence()
-        head = fl_load(&s.table_head)
-        return [row for row in rows if row.index >= head]
+        cdef uint64_t i, tail
+        while True:
+            tail = fl_load(&s.table_tail)
+            rows = [
+                Segment(i, fl_load(fl_base_at(self.header, s, i)), fl_load(fl_first_ms_at(self.header, s, i)),
+                        fl_load(fl_last_ms_at(self.header, s, i)))
+                for i in range(fl_load(&s.table_head), tail)
+            ]
+            fl_fence()
+            head = fl_load(&s.table_head)
+            # a table is never empty: when all that was read is gone, there is a newer tail
+            if head < tail:
+                return [row for row in rows if row.index >= head]
 
     def describe_state(self, uint64_t state):
         """One phrase for a slot's state word."""

@@ -38,6 +38,8 @@ cdef int64_t file_pread(int fd, void* data, size_t n, uint64_t position) noexcep
 cdef int64_t file_pread_nowait(int fd, void* data, size_t n, uint64_t position) noexcept nogil
 cdef int64_t file_sendfile(int sock, int fd, uint64_t position, size_t n) noexcept nogil
 cdef int file_ftruncate(int fd, uint64_t size) noexcept nogil
+# as ftruncate, but -EIO, and nothing changed, where that would make the file longer: no byte is ever invented
+cdef int file_cut(int fd, uint64_t size) noexcept nogil
 cdef int file_fdatasync(int fd) noexcept nogil
 cdef int file_fsync(int fd) noexcept nogil
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil

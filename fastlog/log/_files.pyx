@@ -6,7 +6,7 @@ points of the code, ``append.after_lock@50=kill``. A rule counts the calls of it
 costs one test of a word that is always in the cache.
 """
 
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int64_t, uint64_t
 
 import errno as errno_names
@@ -28,8 +28,18 @@ cdef extern from "<unistd.h>" nogil:
     int ftruncate(int, long)
     int fdatasync(int)
     int fsync(int)
-    int usleep(unsigned int)
     int getpid()
+
+cdef extern from "<sys/stat.h>" nogil:
+    struct stat_t "stat":
+        long st_size
+    int fstat(int, stat_t*)
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int nanosleep(const timespec*, timespec*)
 
 cdef extern from "<signal.h>" nogil:
     int kill(int, int)
@@ -105,7 +115,7 @@ def arm(str text, str role):
                 f"FASTLOG_FAULTS: cannot read {rule!r}; the form is [role:]call@first-last=action, calls are "
                 f"{', '.join(OPS)}, actions are errno names, short, slow:ms, kill"
             ) from None
-        if wanted_role and not role.startswith(wanted_role):
+        if wanted_role and role != wanted_role and not role.startswith(f"{wanted_role}-"):
             continue
         if rule_count == 32:
             raise ConfigError("FASTLOG_FAULTS: at most 32 rules")
@@ -131,6 +141,7 @@ cdef int tripped(int op) noexcept nogil:
     """0 go on, 1 cut the call short, -errno fail; a kill does not return."""
     cdef int i, result = 0
     cdef uint64_t number
+    cdef timespec pause
     calls[op] += 1
     number = calls[op]
     for i in range(rule_count):
@@ -139,7 +150,10 @@ cdef int tripped(int op) noexcept nogil:
         if rules[i].action == ACT_KILL:
             kill(getpid(), SIGKILL)
         elif rules[i].action == ACT_SLOW:
-            usleep(<unsigned int>rules[i].argument * 1000)
+            pause.tv_sec = rules[i].argument // 1000
+            pause.tv_nsec = rules[i].argument % 1000 * 1000000
+            while nanosleep(&pause, &pause) != 0 and errno == EINTR:
+                pass  # a call that hangs in the kernel is not shortened by a signal either
         elif rules[i].action == ACT_SHORT:
             result = 1
         else:
@@ -234,6 +248,13 @@ cdef int file_ftruncate(int fd, uint64_t size) noexcept nogil:
             return 0
         if errno != EINTR:
             return -errno
+
+
+cdef int file_cut(int fd, uint64_t size) noexcept nogil:
+    cdef stat_t found
+    if fstat(fd, &found) != 0:
+        return -errno
+    return -EIO if <uint64_t>found.st_size < size else file_ftruncate(fd, size)
 
 
 cdef int file_fdatasync(int fd) noexcept nogil:

@@ -23,9 +23,15 @@ cdef class PartitionFlusher:
     cdef uint64_t preallocate_bytes
     cdef uint64_t writeback_bytes
     cdef int* preallocation_off        # per log directory: 1 once the file system refused
+    cdef int descriptors               # segments kept open at most, beside those that are worked on
+    cdef int open_count                # any thread, atomically
     cdef int flush(self, fl_slot* s) noexcept nogil
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil
+    cdef int postpone(self, fl_slot* s, int error) noexcept nogil
     cdef int open_segment(self, fl_slot* s, uint64_t index) noexcept nogil
+    cdef int take_segment(self, fl_slot* s, uint64_t index) noexcept nogil
+    cdef void leave_segment(self, fl_slot* s) noexcept nogil
+    cdef bint over_budget(self) noexcept nogil
     cdef int sync_directories(self, fl_slot* s) noexcept nogil
     cdef void run_ahead(self, fl_slot* s) noexcept nogil
     cdef int rewrite(self, fl_slot* s) noexcept nogil

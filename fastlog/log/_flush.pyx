@@ -14,15 +14,15 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
-    FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS, N_FLUSHED_BYTES,
-    N_FLUSHES, N_REWRITTEN, Arena, fl_base_at, fl_bump, fl_cell_at, fl_fence, fl_find_segment, fl_header, fl_load,
-    fl_monotonic_ns, fl_or, fl_slot, fl_slot_at, fl_store, fl_swap, fl_wake_waiters, pthread_mutex_t,
+    FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
+    N_FLUSHED_BYTES, N_FLUSHES, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at, fl_fence, fl_find_segment, fl_header,
+    fl_load, fl_monotonic_ns, fl_slot, fl_store, fl_swap, fl_take_out, fl_wake_waiters, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
-    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_fdatasync, file_fsync, file_ftruncate, file_open,
+    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_cut, file_fdatasync, file_fsync, file_open,
     file_preallocate, file_pread, file_pwrite, file_writeback,
 )
-from fastlog.log._segments cimport PATH_BYTES, partition_path, segment_path
+from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, partition_path, segment_path
 
 cdef extern from "<fcntl.h>" nogil:
     int O_RDWR, O_RDONLY, O_DIRECTORY
@@ -42,16 +42,38 @@ cdef extern from "<sys/vfs.h>" nogil:
         unsigned long f_bavail
     int fstatfs(int, statfs_t*)
 
+cdef extern from "<sys/stat.h>" nogil:
+    struct stat_t "stat":
+        long st_size
+        long st_blocks
+    int fstat(int, stat_t*)
+
+cdef extern from *:
+    """
+    static inline void flush_count(int *p, int by) { __atomic_fetch_add(p, by, __ATOMIC_RELAXED); }
+    static inline int flush_counted(const int *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+    """
+    void flush_count(int*, int) nogil
+    int flush_counted(const int*) nogil
+
 cdef enum:
     REWRITE_WINDOW = 4 << 20
-    KEEP_OPEN = 512
+    BLOCK_BYTES = 512              # the unit of st_blocks, whatever the file system
+    ROUNDING_BYTES = 128 << 10     # a file may have so many more bytes of blocks without any preallocation
+
+
+cdef inline bint passing(int r) noexcept nogil:
+    """Whether an error says something about this process or machine at this moment, and nothing about the disk."""
+    return r == -EMFILE or r == -ENFILE or r == -ENOMEM or r == -EBUSY
 
 
 cdef class PartitionFlusher:
     """Flushes partitions; several threads may work at once, on different partitions."""
 
-    def __cinit__(self, Arena arena, Appender appender, int process, uint64_t preallocate_bytes, uint64_t writeback_bytes):
+    def __cinit__(self, Arena arena, Appender appender, int process, uint64_t preallocate_bytes, uint64_t writeback_bytes,
+                  int descriptors):
         cdef uint64_t i
+        self.descriptors = descriptors
         self.arena = arena
         self.appender = appender
         pthread_mutex_init(&self.append_turn, NULL)
@@ -80,29 +102,77 @@ cdef class PartitionFlusher:
             return -EIO
         return file_open(path, O_RDWR, 0)
 
+    cdef int take_segment(self, fl_slot* s, uint64_t index) noexcept nogil:
+        """Have this segment open, instead of the one that was: 0, or -errno with nothing changed but perhaps that."""
+        cdef FlushState* st = &self.states[s.index]
+        cdef stat_t found
+        cdef int fd
+        if st.fd >= 0 and st.index == index:
+            return 0
+        fd = self.open_segment(s, index)
+        if passing(fd) and st.fd >= 0:
+            self.leave_segment(s)
+            fd = self.open_segment(s, index)
+        if fd < 0:
+            return fd
+        self.leave_segment(s)
+        st.fd = fd
+        st.index = index
+        flush_count(&self.open_count, 1)
+        # a flusher that was killed has told nobody what it reserved
+        if fstat(fd, &found) == 0 and found.st_blocks * BLOCK_BYTES > found.st_size + <long>ROUNDING_BYTES:
+            st.preallocated = <uint64_t>found.st_blocks * BLOCK_BYTES
+        return 0
+
+    cdef void leave_segment(self, fl_slot* s) noexcept nogil:
+        """Close the segment that is kept open; when it is sealed, what was reserved behind its end is given back first."""
+        cdef fl_header* h = self.arena.header
+        cdef FlushState* st = &self.states[s.index]
+        cdef uint64_t size
+        if st.fd < 0:
+            return
+        if st.preallocated and st.index + 1 < fl_load(&s.table_tail):
+            size = fl_load(fl_base_at(h, s, st.index + 1)) - fl_load(fl_base_at(h, s, st.index))
+            fl_fence()
+            if st.index >= fl_load(&s.table_head):
+                file_cut(st.fd, size)
+        close(st.fd)
+        st.fd = -1
+        st.preallocated = 0
+        flush_count(&self.open_count, -1)
+
+    cdef bint over_budget(self) noexcept nogil:
+        return flush_counted(&self.open_count) > self.descriptors
+
+    cdef int postpone(self, fl_slot* s, int error) noexcept nogil:
+        """End a flush that failed for a passing reason; what it synced was synced, so nothing is in doubt."""
+        fl_store(&s.flush_in_progress, 0)
+        return error
+
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil:
         """Take the partition out of service for appends; reads up to the watermark go on."""
-        fl_or(&s.state, FL_STATE_READ_ONLY | (why << 8) | (<uint64_t>error << 16))
+        fl_take_out(&s.state, FL_STATE_READ_ONLY, why, <uint64_t>error)
         fl_store(&s.flush_in_progress, 0)
-        fl_bump(&self.counters[<int>N_FLUSH_FAILURES], 1)
+        fl_add(&self.counters[<int>N_FLUSH_FAILURES], 1)
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
         return -error
 
     cdef int sync_directories(self, fl_slot* s) noexcept nogil:
+        """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""
         cdef char[PATH_BYTES] path
         cdef int fd, r
         if partition_path(self.arena, s, path, PATH_BYTES) != 0:
             return -EIO
         fd = file_open(path, O_RDONLY | O_DIRECTORY, 0)
         if fd < 0:
-            return fd
+            return -EMFILE if passing(fd) else fd
         r = file_fsync(fd)
         close(fd)
         if r != 0 or s.parent_synced:
             return r
         fd = file_open(self.arena.directories[s.directory], O_RDONLY | O_DIRECTORY, 0)
         if fd < 0:
-            return fd
+            return -EMFILE if passing(fd) else fd
         r = file_fsync(fd)
         close(fd)
         return r
@@ -110,13 +180,13 @@ cdef class PartitionFlusher:
     cdef int flush(self, fl_slot* s) noexcept nogil:
         """Make what is appended now durable and visible: 0, or -errno.
 
-        -EMFILE, -ENFILE and -ENOMEM mean that nothing was tried; any other error has taken the partition out of service.
+        After an error that ``passing`` knows it can be tried again; any other has taken the partition out of service.
         """
         cdef fl_header* h = self.arena.header
         cdef FlushState* st = &self.states[s.index]
         cdef uint64_t started = fl_monotonic_ns()
         cdef uint64_t messages, end, tail, high, i
-        cdef int fd, r
+        cdef int r
         if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
             return -EIO
         st.last_start_ns = started
@@ -126,12 +196,11 @@ cdef class PartitionFlusher:
             pthread_mutex_lock(&self.append_turn)
             r = self.rewrite(s)
             pthread_mutex_unlock(&self.append_turn)
-            if r == -EBUSY:
-                return -ENOMEM
+            if passing(r):
+                return r
             if r != 0:
                 return self.fail(s, FL_WHY_CHECK, -r)
         fl_store(&s.flush_in_progress, 1)
-        fl_store(&s.flush_started_ns, started)
         fl_swap(&s.demand, 0)
         messages = fl_load(&s.appended_messages)
         end = fl_load(&s.log_end)
@@ -143,46 +212,35 @@ cdef class PartitionFlusher:
             return 0
         i = fl_find_segment(h, s, fl_load(&s.table_head), tail, high)
         while i < tail:
-            if st.fd >= 0 and st.index == i:
-                fd = st.fd
-            else:
-                fd = self.open_segment(s, i)
-                if fd == -EMFILE or fd == -ENFILE or fd == -ENOMEM:
-                    fl_store(&s.flush_in_progress, 0)
-                    return fd
-                if fd < 0:
-                    return self.fail(s, FL_WHY_FLUSH, -fd)
-                if st.fd >= 0:
-                    close(st.fd)
-                st.fd = fd
-                st.index = i
-                st.preallocated = 0
+            r = self.take_segment(s, i)
+            if passing(r):
+                return self.postpone(s, r)
+            if r != 0:
+                return self.fail(s, FL_WHY_FLUSH, -r)
             failpoint(AT_BEFORE_SYNC)
             if end > high:
-                r = file_fdatasync(fd)
+                # whatever it says: a second call would find the pages clean
+                r = file_fdatasync(st.fd)
                 if r != 0:
                     return self.fail(s, FL_WHY_FLUSH, -r)
-            if i + 1 < tail and st.preallocated:
-                # sealed: give back what was preallocated behind its end
-                file_ftruncate(fd, fl_load(fl_base_at(h, s, i + 1)) - fl_load(fl_base_at(h, s, i)))
             i += 1
         if tail > s.dir_synced_tail or not s.parent_synced:
             r = self.sync_directories(s)
-            if r == -EMFILE or r == -ENFILE or r == -ENOMEM:
-                fl_store(&s.flush_in_progress, 0)
-                return r
+            if r == -EMFILE:
+                return self.postpone(s, r)
             if r != 0:
                 return self.fail(s, FL_WHY_FLUSH, -r)
             fl_store(&s.dir_synced_tail, tail)
             fl_store(&s.parent_synced, 1)
         failpoint(AT_AFTER_SYNC)
         fl_store(&s.flushed_messages, messages)
+        fl_store(&s.last_flush_ns, started)
         fl_store(&s.high_watermark, end)
         fl_store(&s.flush_in_progress, 0)
         fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
-        fl_bump(&self.counters[<int>N_FLUSHES], 1)
-        fl_bump(&self.counters[<int>N_FLUSHED_BYTES], end - high)
-        fl_bump(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
+        fl_add(&self.counters[<int>N_FLUSHES], 1)
+        fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
+        fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
         return 0
 
     cdef void run_ahead(self, fl_slot* s) noexcept nogil:
@@ -193,20 +251,12 @@ cdef class PartitionFlusher:
         cdef uint64_t tail = fl_load(&s.table_tail)
         cdef uint64_t base, position, limit
         cdef statfs_t space
-        cdef int fd
-        if st.fd < 0 or st.index != tail - 1:
-            fd = self.open_segment(s, tail - 1)
-            if fd < 0:
-                return
-            if st.fd >= 0:
-                if st.index + 1 < tail and fl_load(&s.high_watermark) < fl_load(fl_base_at(h, s, tail - 1)):
-                    close(fd)  # the older one still has to be synced through the descriptor that saw its writes
-                    return
-                close(st.fd)
-            st.fd = fd
-            st.index = tail - 1
-            st.preallocated = 0
+        cdef int r
         base = fl_load(fl_base_at(h, s, tail - 1))
+        if st.fd >= 0 and st.index != tail - 1 and fl_load(&s.high_watermark) < base:
+            return  # the older one still has to be synced through the descriptor that saw its writes
+        if self.take_segment(s, tail - 1) != 0:
+            return
         if end < base:
             return
         position = end - base
@@ -215,10 +265,10 @@ cdef class PartitionFlusher:
                 and st.preallocated < min(limit, position + self.preallocate_bytes // 2)):
             if fstatfs(st.fd, &space) == 0 and space.f_bavail * 100 >= space.f_blocks * 15:
                 position = max(position, st.preallocated)
-                fd = file_preallocate(st.fd, position, min(self.preallocate_bytes, limit - position))
-                if fd == 0:
+                r = file_preallocate(st.fd, position, min(self.preallocate_bytes, limit - position))
+                if r == 0:
                     st.preallocated = min(position + self.preallocate_bytes, limit)
-                elif fd == -EOPNOTSUPP or fd == -EINVAL:
+                elif r == -EOPNOTSUPP or r == -EINVAL:
                     self.preallocation_off[s.directory] = 1
         if self.writeback_bytes:
             st.written_back = max(st.written_back, max(base, fl_load(&s.high_watermark)))
@@ -227,28 +277,32 @@ cdef class PartitionFlusher:
                 st.written_back = end
 
     cdef void release(self, fl_slot* s) noexcept nogil:
-        """Close what is kept open of a partition that has nothing to flush, and give its preallocated space back."""
+        """Close what is kept open of a partition that has nothing to flush, and give its preallocated space back.
+
+        Nothing happens while somebody else holds the append lock: the next look comes soon.
+        """
         cdef FlushState* st = &self.states[s.index]
-        cdef uint64_t base
+        cdef int r = 0
         if st.fd < 0:
             return
         if st.preallocated and st.index == fl_load(&s.table_tail) - 1:
             pthread_mutex_lock(&self.append_turn)
-            if self.appender.lock(s) == 0:
+            r = self.appender.lock(s)
+            if r == 0:
                 # under the append lock: an append between reading the end and cutting to it would be lost
-                base = fl_load(fl_base_at(self.arena.header, s, st.index))
                 if st.index == s.table_tail - 1:
-                    file_ftruncate(st.fd, s.log_end - base)
+                    file_cut(st.fd, s.log_end - fl_load(fl_base_at(self.arena.header, s, st.index)))
                 self.appender.unlock(s)
+            self.appender.files.close_retired()
             pthread_mutex_unlock(&self.append_turn)
-        close(st.fd)
-        st.fd = -1
-        st.preallocated = 0
+        if r != EBUSY:
+            self.leave_segment(s)
 
     cdef int rewrite(self, fl_slot* s) noexcept nogil:
         """Read, check and write again [high watermark, log end), so that its pages are dirty and the next sync is honest.
 
-        0; -EBUSY when the append lock could not be had within two seconds; another -errno when the bytes are damaged.
+        0; -EBUSY when the append lock could not be had within two seconds, or another error that ``passing`` knows; else
+        -errno, and the bytes are damaged or cannot be read or written.
         """
         cdef fl_header* h = self.arena.header
         cdef uint64_t end_ns = fl_monotonic_ns() + <uint64_t>2000000000
@@ -318,6 +372,35 @@ cdef class PartitionFlusher:
                     break
                 done += <size_t>r
             start += <uint64_t>done
-            fl_bump(&self.counters[<int>N_REWRITTEN], done)
+            fl_add(&self.counters[<int>N_REWRITTEN], done)
         free(window)
         return result
+
+
+def make_partition_flusher(Arena arena, int descriptors, preallocate_bytes, writeback_bytes):
+    """What flushes in the flusher process, with its own segment descriptors and its own turn at the append locks."""
+    appender = Appender(arena, SegmentFiles(arena, 16), FL_FLUSHER)
+    return PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes, descriptors)
+
+
+def flush_now(PartitionFlusher flusher, uint64_t slot):
+    """Flush one partition in the calling thread: 0 or an errno; for tools and tests, where no flusher runs."""
+    cdef fl_slot* s = flusher.arena.slot(slot)
+    cdef int r
+    with nogil:
+        r = flusher.flush(s)
+    return -r
+
+
+def run_ahead_now(PartitionFlusher flusher, uint64_t slot):
+    """Preallocate and start write-back for one partition as under load; for tools and tests, where no flusher runs."""
+    cdef fl_slot* s = flusher.arena.slot(slot)
+    with nogil:
+        flusher.run_ahead(s)
+
+
+def release_now(PartitionFlusher flusher, uint64_t slot):
+    """Close and give back what is kept of one idle partition; for tools and tests, where no flusher runs."""
+    cdef fl_slot* s = flusher.arena.slot(slot)
+    with nogil:
+        flusher.release(s)

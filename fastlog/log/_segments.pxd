@@ -52,11 +52,12 @@ cdef class SegmentFiles:
     cdef void push_newest(self, int e) noexcept nogil
     cdef int find(self, fl_slot* s, uint64_t index) noexcept nogil
     cdef int insert(self, fl_slot* s, uint64_t index, int fd) noexcept nogil
+    cdef int victim(self) noexcept nogil
+    cdef bint give_back(self) noexcept nogil
     cdef int acquire(self, fl_slot* s, uint64_t index, uint64_t base) noexcept nogil
     cdef inline int fd(self, int entry) noexcept nogil:
         return self.entries[entry].fd
     cdef void pin(self, int entry) noexcept nogil
     cdef void unpin(self, int entry) noexcept nogil
     cdef void drop(self, int entry) noexcept nogil
-    cdef void forget(self, uint64_t slot, uint64_t index) noexcept nogil
     cdef void close_retired(self) noexcept nogil

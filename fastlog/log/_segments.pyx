@@ -14,6 +14,8 @@ from fastlog.log._arena cimport (
 )
 from fastlog.log._files cimport file_open
 
+from fastlog.errors import OffsetOutOfRangeError
+
 cdef extern from "<fcntl.h>" nogil:
     int O_RDWR, O_RDONLY
 
@@ -24,32 +26,36 @@ cdef extern from "<unistd.h>" nogil:
 cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, Place* out) noexcept nogil:
     """Find ``offset`` among the flushed bytes of a partition; takes no lock and never waits.
 
-    The order of the reads (watermark, tail, entries, head) makes what it returns consistent: an entry below the head that
-    is read last is gone, and the offset is then below the log start.
+    The order of the reads (watermark, tail, entries, head) makes what it returns consistent: when the head that is read
+    last is above where the search began, the search may have met entries that are gone or used again, and what it found
+    says nothing. Then it looks again; each time retention must have dropped more, so that this ends.
     """
-    cdef uint64_t high = fl_load(&s.high_watermark)
-    cdef uint64_t tail = fl_load(&s.table_tail)
-    cdef uint64_t head = fl_load(&s.table_head)
-    cdef uint64_t index
-    watermark[0] = high
-    if offset > high or offset < fl_load(&s.log_start):
-        return LOCATE_OUT_OF_RANGE
-    index = fl_find_segment(h, s, head, tail, offset)
-    if index >= tail:
-        return LOCATE_OUT_OF_RANGE
-    out.index = index
-    out.base = fl_load(fl_base_at(h, s, index))
-    out.sealed = index + 1 < tail
-    out.end = high
-    if out.sealed:
-        out.end = min(high, fl_load(fl_base_at(h, s, index + 1)))
-    fl_fence()
-    if index < fl_load(&s.table_head) or offset < out.base:
-        return LOCATE_OUT_OF_RANGE
-    if offset == high:
-        return LOCATE_EMPTY
-    out.position = offset - out.base
-    return LOCATED
+    cdef uint64_t high, tail, head, index
+    while True:
+        high = fl_load(&s.high_watermark)
+        tail = fl_load(&s.table_tail)
+        head = fl_load(&s.table_head)
+        watermark[0] = high
+        if offset > high or offset < fl_load(&s.log_start):
+            return LOCATE_OUT_OF_RANGE
+        index = fl_find_segment(h, s, head, tail, offset)
+        if index >= tail:
+            continue  # the tail was read before a roll, the head after retention: a table is never empty
+        out.index = index
+        out.base = fl_load(fl_base_at(h, s, index))
+        out.sealed = index + 1 < tail
+        out.end = high
+        if out.sealed:
+            out.end = min(high, fl_load(fl_base_at(h, s, index + 1)))
+        fl_fence()
+        if fl_load(&s.table_head) != head:
+            continue
+        if offset < out.base:
+            return LOCATE_OUT_OF_RANGE
+        if offset == high:
+            return LOCATE_EMPTY
+        out.position = offset - out.base
+        return LOCATED
 
 
 cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil:
@@ -140,12 +146,8 @@ cdef class SegmentFiles:
         cdef int e = self.free_list
         cdef int b
         if e < 0:
-            e = self.oldest
-            while e >= 0 and self.entries[e].pins > 0:
-                e = self.entries[e].newer
-            if e < 0:
+            if not self.give_back():
                 return -1
-            self.drop(e)
             e = self.free_list
         self.free_list = self.entries[e].chain
         self.entries[e].fd = fd
@@ -160,6 +162,36 @@ cdef class SegmentFiles:
         self.open_count += 1
         return e
 
+    cdef int victim(self) noexcept nogil:
+        """The entry to close next, -1 when all are pinned: the oldest one whose bytes are flushed, else the oldest one.
+
+        The kernel reports a failed write-back to descriptors that are open; with the last of them it may forget it. So
+        one that has seen unflushed writes goes only when there is no other.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef fl_slot* s
+        cdef uint64_t index, end
+        cdef int e = self.oldest, second = -1
+        while e >= 0:
+            if self.entries[e].pins == 0:
+                s = fl_slot_at(h, self.entries[e].slot)
+                index = self.entries[e].index
+                end = fl_load(fl_base_at(h, s, index + 1)) if index + 1 < fl_load(&s.table_tail) else fl_load(&s.log_end)
+                if end <= fl_load(&s.high_watermark) or index < fl_load(&s.table_head):
+                    return e
+                if second < 0:
+                    second = e
+            e = self.entries[e].newer
+        return second
+
+    cdef bint give_back(self) noexcept nogil:
+        """Close one descriptor, because there are no more here or in this process; False when all are pinned."""
+        cdef int e = self.victim()
+        if e < 0:
+            return False
+        self.drop(e)
+        return True
+
     cdef int acquire(self, fl_slot* s, uint64_t index, uint64_t base) noexcept nogil:
         """The entry of a segment, opened if need be; -errno on failure."""
         cdef char[PATH_BYTES] path
@@ -171,14 +203,9 @@ cdef class SegmentFiles:
         fd = file_open(path, O_RDWR, 0)
         if fd == -EACCES or fd == -EPERM or fd == -EROFS:
             fd = file_open(path, O_RDONLY, 0)
-        if (fd == -EMFILE or fd == -ENFILE) and self.oldest >= 0:
-            # descriptors ran out elsewhere in this process: give one of ours back and try once more
-            e = self.oldest
-            while e >= 0 and self.entries[e].pins > 0:
-                e = self.entries[e].newer
-            if e >= 0:
-                self.drop(e)
-                fd = file_open(path, O_RDWR, 0)
+        if (fd == -EMFILE or fd == -ENFILE) and self.give_back():
+            # descriptors ran out elsewhere in this process: with one of ours given back, once more
+            fd = file_open(path, O_RDWR, 0)
         if fd < 0:
             return fd
         e = self.insert(s, index, fd)
@@ -213,15 +240,14 @@ cdef class SegmentFiles:
         self.free_list = entry
         self.open_count -= 1
 
-    cdef void forget(self, uint64_t slot, uint64_t index) noexcept nogil:
-        """Close one segment's descriptor if it is open and nobody uses it."""
-        cdef int e = self.buckets[self.bucket(slot, index)]
+    def close_unused(self):
+        """Close every descriptor that is not in use; for processes that open segments now and then."""
+        cdef int after, e = self.newest
         while e >= 0:
-            if self.entries[e].slot == slot and self.entries[e].index == index:
-                if self.entries[e].pins == 0:
-                    self.drop(e)
-                return
-            e = self.entries[e].chain
+            after = self.entries[e].older
+            if self.entries[e].pins == 0:
+                self.drop(e)
+            e = after
 
     cdef void close_retired(self) noexcept nogil:
         """After retention unlinked segments: close their descriptors, those in use with their last reader."""
@@ -239,3 +265,16 @@ cdef class SegmentFiles:
                 else:
                     self.entries[e].doomed = 1
             e = after
+
+
+def locate_offset(Arena arena, uint64_t slot, uint64_t offset):
+    """Where the flushed bytes from ``offset`` on lie: ``(index, base, position, end)``; for tools and tests."""
+    cdef fl_slot* s = arena.slot(slot)
+    cdef Place place
+    cdef uint64_t watermark
+    cdef int r
+    with nogil:
+        r = locate(arena.header, s, offset, &watermark, &place)
+    if r == LOCATE_OUT_OF_RANGE:
+        raise OffsetOutOfRangeError(f"offset {offset} is not in the log, whose high watermark is {watermark}")
+    return None if r == LOCATE_EMPTY else (place.index, place.base, place.position, place.end)

@@ -20,8 +20,8 @@ from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotSpec, 
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS
 from fastlog.log.recovery import RecoveredPartition, recover_all
-from fastlog.log.side_file import SideFile, write_side_file
-from fastlog.segment_files import KAFKA_0_7, partition_directory_name, segment_name
+from fastlog.log.side_file import SideFile, read_side_file, write_side_file
+from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
 from fastlog.topics import valid_topic
 
 log = logging.getLogger(__name__)
@@ -189,12 +189,17 @@ class LogManager:
             existing = self._slots.get((topic, partition))
             if existing is not None:
                 return existing
+            if self._arena.slot_count >= self._arena.max_partitions:
+                # before anything is made: directories without a slot would keep the next start from succeeding
+                raise LogError(
+                    f"all {self._arena.max_partitions} partition slots are taken: raise max.partitions and start again"
+                )
             dir_index, directory = self._place(topic, partition)
             now_ms = time.time_ns() // 1_000_000
             self._make_files(directory, now_ms)
             index = self._arena.add(
                 self._spec(
-                    topic, partition, dir_index, created_ms=now_ms, segments=[(0, 0, 0)], log_end=0, durable=False
+                    topic, partition, dir_index, created_ms=now_ms, segments=[(0, now_ms, 0)], log_end=0, durable=False
                 )
             )
         finally:
@@ -219,13 +224,12 @@ class LogManager:
         try:
             self._files.mkdir(directory)
         except FileExistsError:
-            for item in self._files.listdir(directory):
-                if item.name.endswith(".kafka") and item.stat(follow_symlinks=False).st_size:
-                    raise LogError(
-                        "a directory for the new partition already holds messages; it was put there while the broker "
-                        "ran: start again to have it checked",
-                        path=str(directory),
-                    ) from None
+            if not self._is_half_made(directory):
+                raise LogError(
+                    "a directory for the new partition already holds something; it was put there while the broker "
+                    "ran: start again to have it checked",
+                    path=str(directory),
+                ) from None
         _files.reach("create.directory")
         write_side_file(directory, SideFile(now_ms), self._files)
         _files.reach("create.side_file")
@@ -234,3 +238,17 @@ class LogManager:
             if self._files.size(descriptor):
                 raise OSError(errno.EEXIST, "the first segment already holds bytes", str(first))
         _files.reach("create.segment")
+
+    def _is_half_made(self, directory: Path) -> bool:
+        """Whether a directory holds at most what a creation leaves that was stopped half-way: that may be finished."""
+        for item in self._files.listdir(directory):
+            if item.name == segment_name(0):
+                if not item.is_file(follow_symlinks=False) or item.stat(follow_symlinks=False).st_size:
+                    return False
+            elif item.name not in (SIDE_FILE_NAME, SIDE_FILE_NAME + ".tmp"):
+                return False
+        try:
+            side = read_side_file(directory, self._files)
+        except OSError:
+            return False
+        return side is None or (side.format == KAFKA_0_7 and side.checkpoint == 0)

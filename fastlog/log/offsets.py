@@ -19,9 +19,10 @@ def offsets_before(
     """Return up to ``max_count`` offsets, newest first, of what lay in the log at ``time_ms``.
 
     ``-1`` stands for the end, ``-2`` for the start, other negative times for a time before everything. A segment counts
-    from its last append, the visible end from now. Nothing above the high watermark is ever named.
+    from its last append, an empty one from its making, the visible end from now. Nothing above the high watermark is
+    ever named.
     """
-    borders = [(item.base, item.last_ms) for item in segments if item.base <= high_watermark]
+    borders = [(item.base, item.last_ms or item.first_ms) for item in segments if item.base <= high_watermark]
     if not borders:
         return []
     if high_watermark > borders[-1][0]:

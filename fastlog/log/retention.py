@@ -6,6 +6,7 @@ Source: Kafka 0.7.2 (``LogManager.cleanupLogs``), with append times instead of f
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from fastlog.errors import ConfigError
 
 
 class HeldSegment(NamedTuple):
-    """One segment as a policy sees it: first offset, flushed bytes, times of first and last append (0: empty)."""
+    """One segment as a policy sees it: first offset, flushed bytes, times of first and last append (last 0: empty)."""
 
     base: int
     size: int
@@ -53,6 +54,26 @@ def by_age_and_size(held: Held) -> int:
             surplus -= segment.size
             drop += 1
     return drop
+
+
+class SteadyClock:
+    """The time that retention goes by: the wall clock, but never ahead of what has really passed since it was made.
+
+    A clock that jumps forward must not delete data. Time that the machine was suspended has really passed.
+    """
+
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, passed_ns: Callable[[], int] | None = None) -> None:
+        self._wall_ns = wall_ns
+        self._passed_ns = passed_ns or (lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        self._ahead_ns = self._wall_ns() - self._passed_ns()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return min(self._wall_ns(), self._passed_ns() + self._ahead_ns) // 1_000_000
+
+    def jump_ms(self) -> int:
+        """How far the wall clock is ahead of the steady one; negative when it was set back."""
+        return (self._wall_ns() - self._passed_ns() - self._ahead_ns) // 1_000_000
 
 
 def load_policy(dotted: str) -> Policy:

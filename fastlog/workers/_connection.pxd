@@ -118,6 +118,7 @@ cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil
 cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil
 
 cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil
+cdef void out_give_back(Conn* c, size_t n) noexcept nogil
 cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uint64_t size) noexcept nogil
 cdef inline bint out_pending(Conn* c) noexcept nogil:
     return c.span_start < c.span_end

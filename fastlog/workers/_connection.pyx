@@ -182,6 +182,14 @@ cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil:
     return c.out + c.out_end - n
 
 
+cdef void out_give_back(Conn* c, size_t n) noexcept nogil:
+    """Take back the last ``n`` bytes of room; they are part of the last span."""
+    c.out_end -= n
+    c.spans[c.span_end - 1].size -= n
+    if c.spans[c.span_end - 1].size == 0:
+        c.span_end -= 1
+
+
 cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uint64_t size) noexcept nogil:
     """Add a span of a segment file to the answer and pin its descriptor; 0 or -1 without memory."""
     if grow_spans(c) != 0:

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log._segments cimport SegmentFiles
@@ -35,6 +35,7 @@ cdef class Fetches:
     cdef int check_boundary(self, Found* found, uint64_t available, int* missing) noexcept nogil
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil
+    cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil

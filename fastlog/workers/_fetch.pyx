@@ -15,7 +15,7 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
-from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file
+from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file, out_give_back
 from fastlog.workers._helper cimport HELP_READ_AHEAD, Helper, HelperJob
 from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
 
@@ -168,9 +168,21 @@ cdef class Fetches:
         while done < found.size:
             r = file_pread(self.files.fd(found.entry), room + done, found.size - done, found.position + done)
             if r <= 0:
+                # room that nobody filled must not leave
+                out_give_back(c, found.size)
                 return -1
             done += <uint64_t>r
         return 0
+
+    cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil:
+        """``put`` behind a head of ``head_bytes``, which becomes an error answer when the bytes cannot be read."""
+        cdef uint8_t* head
+        if self.put(c, found) != 0:
+            head = c.out + c.out_end - head_bytes
+            put32(head, head_bytes - 4)
+            put16(head + code_at, <uint16_t>CODE_UNKNOWN)
+            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        return FETCH_DONE
 
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
         """Request 1; ``body`` begins after the request id."""
@@ -199,7 +211,7 @@ cdef class Fetches:
             return FETCH_CLOSE
         put32(head, <uint32_t>found.size + 2)
         put16(head + 4, <uint16_t>code)
-        return FETCH_CLOSE if self.put(c, &found) != 0 else FETCH_DONE
+        return self.put_or_fail(c, &found, 6, 4)
 
     cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil:
         """A reader stands at the watermark: have what is appended behind it flushed soon."""
@@ -210,7 +222,8 @@ cdef class Fetches:
 
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
         """Request 2: each part has its own error, the outer one is always 0."""
-        cdef int count, i, size, code
+        cdef int count, i, size, code, pinned = 0
+        cdef int32_t limit
         cdef size_t at = 2
         cdef uint64_t total = 2
         cdef Found* found
@@ -230,12 +243,16 @@ cdef class Fetches:
                 result = FETCH_CLOSE
                 count = i
                 break
+            limit = <int32_t>be32(body + at + 14 + size)
+            if pinned >= self.files.capacity // 2:
+                limit = min(limit, 0)  # one request does not take all descriptors: this part comes with the next one
             self.look(body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
-                      <int32_t>be32(body + at + 14 + size), &found[i])
+                      limit, &found[i])
             if found[i].code == -EAGAIN - 1000:
                 found[i].code = 0
             if found[i].entry >= 0:
                 self.files.pin(found[i].entry)
+                pinned += 1
             if found[i].code:
                 fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
             elif found[i].size == 0 and found[i].slot != NULL:
@@ -333,7 +350,7 @@ cdef class Fetches:
         put16(head + 8, <uint16_t>found.code)
         put64(head + 10, found.watermark)
         put64(head + 18, found.log_start)
-        return FETCH_CLOSE if self.put(c, &found) != 0 else FETCH_DONE
+        return self.put_or_fail(c, &found, 26, 8)
 
     cdef void want_flush_now(self, fl_slot* s) noexcept nogil:
         """After demand was set: an append that did not see it yet has left unflushed bytes, so wake the flusher."""

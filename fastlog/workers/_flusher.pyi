@@ -14,4 +14,4 @@ class FlusherLoop:
 def make_flusher_loop(
     arena: Arena, descriptors: int, preallocate_bytes: int, writeback_bytes: int, min_interval_ms: int
 ) -> FlusherLoop:
-    """The loop of the flusher process, with its own segment descriptors and append lock."""
+    """The loop of the flusher process; it keeps about ``descriptors`` segments open."""

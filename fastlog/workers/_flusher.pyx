@@ -7,15 +7,15 @@ waits for a flush (then at most once per ``flush.min.interval.ms``). The loop it
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, Arena, fl_and, fl_cell_at, fl_dirty_word, fl_fence, fl_header, fl_load,
     fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
 from fastlog.log._flush cimport FlushState, PartitionFlusher
-from fastlog.log._segments cimport SegmentFiles
 
 import threading
+
+from fastlog.log._flush import make_partition_flusher
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_mutex_t:
@@ -120,12 +120,15 @@ cdef class FlusherLoop:
                 if job.what & JOB_FLUSH:
                     r = self.partitions.flush(s)
                     self.retry_at[job.slot] = 0 if r == 0 else fl_monotonic_ns() + <uint64_t>RETRY_NS
+                    if self.partitions.over_budget():
+                        self.partitions.leave_segment(s)
                 if job.what & JOB_RELEASE:
                     self.partitions.release(s)
+                # in this order: when nothing runs, no partition is busy
+                __atomic_store_int(&self.partitions.states[job.slot].busy, 0)
                 pthread_mutex_lock(&self.mutex)
                 self.running -= 1
                 pthread_mutex_unlock(&self.mutex)
-                __atomic_store_int(&self.partitions.states[job.slot].busy, 0)
                 fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
 
     cdef uint64_t look(self, uint64_t now, bint all_now) noexcept nogil:
@@ -159,6 +162,8 @@ cdef class FlusherLoop:
         end = fl_load(&s.log_end)
         if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE) or is_clean(s, end, high):
             fl_and(fl_dirty_word(h, s.index), ~(<uint64_t>1 << (s.index & 63)))
+            # the fence: an append stores the log end and looks at the dirty bit again, we do the reverse
+            fl_fence()
             if not is_clean(s, fl_load(&s.log_end), high) and not fl_load(&s.state):
                 fl_mark_dirty(h, s.index)
                 return now
@@ -168,7 +173,7 @@ cdef class FlusherLoop:
                 what = JOB_AHEAD
             self.ahead_seen[s.index] = end
         unflushed = fl_load(&s.appended_messages) - min(fl_load(&s.appended_messages), s.flushed_messages)
-        due = max(fl_load(&s.dirty_since_ns), s.flush_started_ns) + s.flush_ns
+        due = max(fl_load(&s.dirty_since_ns), s.last_flush_ns) + s.flush_ns
         if fl_load(&s.demand):
             due = min(due, st.last_start_ns + self.min_interval_ns)
         if all_now or unflushed * 2 >= s.flush_messages or (end - high) * 2 >= s.flush_bytes or s.flush_in_progress:
@@ -196,11 +201,28 @@ cdef class FlusherLoop:
         cdef fl_header* h = self.arena.header
         cdef uint64_t index
         cdef fl_slot* s
+        self.sweep()
         for index in range(fl_load(&h.slot_count)):
             s = fl_slot_at(h, index)
-            if s.flush_in_progress or not is_clean(s, fl_load(&s.log_end), s.high_watermark):
-                fl_mark_dirty(h, index)
             fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+
+    cdef bint sweep(self) noexcept nogil:
+        """Mark what is not flushed and not marked: whoever published it died before saying so. True when some was."""
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t index, high
+        cdef fl_slot* s
+        cdef bint found = False
+        for index in range(fl_load(&h.slot_count)):
+            if __atomic_load_int(&self.partitions.states[index].busy):
+                continue
+            s = fl_slot_at(h, index)
+            high = fl_load(&s.high_watermark)
+            if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE) or is_clean(s, fl_load(&s.log_end), high):
+                continue
+            if not fl_load(fl_dirty_word(h, index)) & (<uint64_t>1 << (index & 63)):
+                fl_mark_dirty(h, index)
+                found = True
+        return found
 
     cdef int idle(self) noexcept nogil:
         cdef int quiet
@@ -234,16 +256,18 @@ cdef class FlusherLoop:
                 if now >= beat_at:
                     beat_at = now + <uint64_t>HEARTBEAT_NS
                     self.close_idle(now, False)
+                    self.sweep()
                     if <uint64_t>getppid() != parent:
                         result = 1
                         break
                 stage = <int>fl_load(&h.stopping)
                 wake_at = self.look(now, stage == 2)
                 if stage == 2 and wake_at == 0 and self.idle():
+                    if self.sweep():
+                        continue
                     self.close_idle(now, True)
                     if self.idle():
                         break
-                    continue
                 if wake_at == 0 or wake_at > beat_at:
                     wake_at = beat_at
                 timeout = 0 if wake_at <= now else <int>((wake_at - now + 999999) // 1000000)
@@ -279,8 +303,6 @@ cdef inline bint is_clean(fl_slot* s, uint64_t end, uint64_t high) noexcept nogi
 
 
 def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms):
-    """The loop of the flusher process, with its own segment descriptors and append lock."""
-    files = SegmentFiles(arena, descriptors)
-    appender = Appender(arena, files, FL_FLUSHER)
-    partitions = PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes)
+    """The loop of the flusher process; it keeps about ``descriptors`` segments open."""
+    partitions = make_partition_flusher(arena, descriptors, preallocate_bytes, writeback_bytes)
     return FlusherLoop(arena, partitions, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, roll_now
-from fastlog.log._arena import COUNTERS, KEEPER, STATE_OFFLINE, Segment, SlotView
+from fastlog.log._arena import COUNTERS, KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.manager import FORMAT_NAMES
-from fastlog.log.side_file import SideFile, write_side_file
+from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import list_segments, partition_directory_name, segment_name
 from fastlog.workers import child
 
@@ -26,6 +26,8 @@ LOOK_SECONDS = 1.0
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_SECONDS = 10.0
 CLOCK_JUMP_MS = 60_000
+CLOCK = retention.SteadyClock()
+"""Made when the supervisor imports this module, before it forks, so that a new keeper sees an earlier jump too."""
 FINAL = 3
 """The stage of the stop at which the keeper writes its last side files and leaves."""
 
@@ -33,23 +35,27 @@ FINAL = 3
 class Keeper:
     """One process, one thread."""
 
-    def __init__(self, shared: child.Shared) -> None:
+    def __init__(self, shared: child.Shared, clock: retention.SteadyClock = CLOCK) -> None:
         self._shared = shared
         self._config = shared.config
         self._arena = shared.arena
         self._files = FileOps()
-        self._appender = Appender(shared.arena, SegmentFiles(shared.arena, 16), KEEPER)
+        self._clock = clock
+        self._segment_files = SegmentFiles(shared.arena, 16)
+        self._appender = Appender(shared.arena, self._segment_files, KEEPER)
         self._policy = retention.load_policy(self._config.retention_policy)
         self._states: dict[int, int] = {}
         self._written: dict[int, tuple[int, int, float]] = {}  # slot: (high watermark, tail, when)
         self._again: set[int] = set()
-        self._wall_start_ms = time.time_ns() // 1_000_000
-        self._steady_start_ns = time.monotonic_ns()
+        self._jumped = False
         self._reported: dict[str, int] = {}
 
     def run(self) -> int:
         """Work until the final stage of the stop; the exit code of the process."""
-        self._finish_deletions()
+        for view in self._arena.views():
+            self._finish_deletions(view)
+        # a predecessor may have unlinked and not come to say so
+        self._arena.retention_done()
         cleanup_seconds = self._config.cleanup_interval_minutes * 60
         # 0.7 waits a minute before the first clean-up
         next_cleanup = time.monotonic() + min(60.0, cleanup_seconds)
@@ -92,25 +98,39 @@ class Keeper:
                 self._states[view.index] = view.state
                 log.error(
                     "partition %s topic=%r partition=%d high_watermark=%d log_end=%d: reads below the watermark go on "
-                    "unless it is offline; start again to recover it",
+                    "unless it is offline; start again to recover it%s",
                     self._arena.describe_state(view.state),
                     view.topic,
                     view.partition,
                     view.high_watermark,
                     view.log_end,
+                    f" path={self._directory(view) / segment_name(view.log_end)}" if _why(view) == WHY_NAME else "",
                 )
-            if view.state & STATE_OFFLINE or view.format not in FORMAT_NAMES:
+            if view.state or view.format not in FORMAT_NAMES:
+                # what is damaged keeps the checkpoint it had
                 continue
             last = self._written.get(view.index)
             if last is None:
-                # what recovery or creation wrote stands; begin to count from here
-                self._written[view.index] = last = (view.high_watermark, view.table_tail, now)
+                self._written[view.index] = last = self._on_disk(view, now)
             moved, rolled = view.high_watermark - last[0], view.table_tail != last[1]
-            if rolled or moved >= CHECKPOINT_BYTES or (moved and (final or now - last[2] >= CHECKPOINT_SECONDS)):
-                self._write_side_file(view)
+            late = final or now - last[2] >= CHECKPOINT_SECONDS
+            due = rolled or moved >= CHECKPOINT_BYTES or (moved > 0 and late)
+            if due and self._write_side_file(view):
                 self._written[view.index] = (view.high_watermark, view.table_tail, now)
 
-    def _write_side_file(self, view: SlotView) -> None:
+    def _on_disk(self, view: SlotView, now: float) -> tuple[int, int, float]:
+        """What the side file says that a former keeper, or nobody, wrote."""
+        try:
+            side = read_side_file(self._directory(view), self._files)
+        except OSError:
+            side = None
+        if side is None:
+            return 0, -1, now
+        sealed = self._arena.segments(view.index)[:-1]
+        known = all(item.base in side.segments for item in sealed if item.last_ms)
+        return side.checkpoint, view.table_tail if known else -1, now
+
+    def _write_side_file(self, view: SlotView) -> bool:
         segments = self._arena.segments(view.index)
         side = SideFile(
             created_ms=view.created_ms,
@@ -121,7 +141,9 @@ class Keeper:
         try:
             write_side_file(self._directory(view), side, self._files)
         except OSError as error:
-            log.warning("side file not written path=%s reason=%s: tried again later", self._directory(view), error)
+            log.warning("side file not written path=%s reason=%s: tried again", self._directory(view), error)
+            return False
+        return True
 
     def _directory(self, view: SlotView) -> Path:
         name = partition_directory_name(view.topic, view.partition)
@@ -130,21 +152,22 @@ class Keeper:
     # -- retention -----------------------------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        """The wall clock, but never ahead of the steady one: a clock that jumps forward must not delete data."""
-        wall = time.time_ns() // 1_000_000
-        steady = self._wall_start_ms + (time.monotonic_ns() - self._steady_start_ns) // 1_000_000
-        if wall - steady > CLOCK_JUMP_MS:
+        jumped = self._clock.jump_ms() > CLOCK_JUMP_MS
+        if jumped and not self._jumped:
             log.warning(
                 "the clock jumped ahead by more than a minute since the start: retention goes by the steady clock"
             )
-        return min(wall, steady)
+        self._jumped = jumped
+        return self._clock.now_ms()
 
     def _clean(self, view: SlotView) -> None:
         """Drop the segments of one partition that its policy lets go."""
         self._arena.beat(KEEPER)
         self._again.discard(view.index)
-        if view.state & STATE_OFFLINE or view.format not in FORMAT_NAMES:
+        if view.state or view.format not in FORMAT_NAMES:
+            # what is damaged is kept whole for a person to look at
             return
+        self._finish_deletions(view)
         rows = self._arena.segments(view.index)
         segments = list(self._held(rows, view.high_watermark))
         settings = self._config.for_topic(view.topic)
@@ -153,6 +176,7 @@ class Keeper:
         )
         try:
             drop = self._policy(held)
+            allowed = 0 <= drop <= len(segments) and drop == int(drop)
         except Exception as error:
             log.exception(
                 "retention policy failed topic=%r partition=%d error=%r: nothing dropped",
@@ -161,7 +185,7 @@ class Keeper:
                 error,
             )
             return
-        if not 0 <= drop <= len(segments):
+        if not allowed:
             log.error(
                 "retention policy asked for %r of %d segments topic=%r: nothing dropped",
                 drop,
@@ -169,14 +193,17 @@ class Keeper:
                 view.topic,
             )
             return
-        if drop == len(segments) and segments:
+        drop = int(drop)
+        if drop == len(segments):
             # the active segment goes too: an empty one takes its place first, so that the end never goes back
             drop -= 1
             if segments[-1].size and roll_now(self._appender, view.index):
                 self._arena.demand_flush(view.index)
                 self._again.add(view.index)
-        # only what is flushed may go, so that the log start never passes the watermark
-        while drop and rows[drop].base > view.high_watermark:
+            self._segment_files.close_unused()
+        # only what is flushed may go, so that the log start never passes the watermark; and only while the name of what
+        # stays is durable, so that a power loss never leaves a partition without any segment
+        while drop and (rows[drop].base > view.high_watermark or rows[drop].index >= view.dir_synced_tail):
             drop -= 1
             self._again.add(view.index)
         if drop:
@@ -194,7 +221,8 @@ class Keeper:
         _files.reach("retention.published")
         directory = self._directory(view)
         for row in rows[:drop]:
-            self._unlink(directory / segment_name(row.base))
+            if not self._unlink(directory / segment_name(row.base)):
+                break  # oldest first, or the next start would find a gap
             log.info(
                 "segment dropped topic=%r partition=%d base=%d last_append_age_s=%d",
                 view.topic,
@@ -204,26 +232,32 @@ class Keeper:
             )
         self._arena.retention_done()
 
-    def _unlink(self, path: Path) -> None:
+    def _unlink(self, path: Path) -> bool:
+        """Remove a segment; False when it is still there."""
         _files.reach("retention.unlink")
         try:
             self._files.unlink(path)
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("segment not removed path=%s reason=%s: removed at the next start", path, error)
+            log.warning("segment not removed path=%s reason=%s: tried again at the next clean-up", path, error)
+            return False
+        return True
 
-    def _finish_deletions(self) -> None:
-        """Remove files below a log start that a predecessor published and did not come to remove."""
-        for view in self._arena.views():
-            if not view.log_start or view.state & STATE_OFFLINE or view.table_head == 0:
-                continue
-            try:
-                for item in list_segments(self._directory(view)):
-                    if item.base < view.log_start:
-                        self._unlink(item.path)
-            except OSError as error:
-                log.warning("cannot look for dropped segments path=%s reason=%s", self._directory(view), error)
+    def _finish_deletions(self, view: SlotView) -> None:
+        """Remove files below a published log start: the disk refused, or a predecessor did not come to it."""
+        if not view.log_start or view.state:
+            return
+        rows = self._arena.segments(view.index)
+        if rows[0].base < view.log_start:
+            head = next(row for row in rows if row.base >= view.log_start)
+            self._arena.publish_retention(view.index, head.index, view.log_start)
+        try:
+            for item in list_segments(self._directory(view)):
+                if item.base >= view.log_start or not self._unlink(item.path):
+                    break
+        except OSError as error:
+            log.warning("cannot look for dropped segments path=%s reason=%s", self._directory(view), error)
 
     # -- counters ------------------------------------------------------------------------------------------------------
 
@@ -237,6 +271,11 @@ class Keeper:
         self._reported = total
         text = " ".join(f"{name}={value}" for name, value in changed.items() if value)
         log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
+
+
+def _why(view: SlotView) -> int:
+    """The number of the reason in a slot's state word."""
+    return view.state >> 8 & 0xFF
 
 
 def run(shared: child.Shared, number: int) -> int:

@@ -12,7 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MODULES = ("tests.fault.damage", "tests.fault.foreign_files")
+MODULES = (
+    "tests.fault.damage",
+    "tests.fault.foreign_files",
+    "tests.fault.lock_holder",
+    "tests.fault.shared_log",
+    "tests.fault.kills",
+    "tests.fault.disk_errors",
+)
 TIERS = ("S", "N", "R")
 
 

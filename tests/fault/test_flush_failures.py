@@ -1,0 +1,165 @@
+"""A flush that fails, and a flusher that dies around one: the watermark never passes bytes that may be lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import raw_client as raw
+from tests.harness.broker import Broker, wait_until
+from tests.harness.history import History
+from tests.harness.load import Load, stored
+
+MESSAGE = raw.entry(b"a message")
+OFFLINE = 101
+READ_ONLY_STATE = 1
+
+
+def failing(start_broker: Callable[..., Broker], faults: str, **options: object) -> Broker:
+    return start_broker(environment={"FASTLOG_FAULTS": faults}, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_the_watermark_stays_below_what_was_lost(start_broker: Callable[..., Broker], topic: str, error: str) -> None:
+    """I-5: no retry, not even by a new flusher; appends are refused, reads below go on, a new start recovers."""
+    broker = failing(start_broker, f"flusher:fdatasync@3={error}")
+    size = len(MESSAGE)
+    with broker.connect() as client, broker.connect() as plain:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == OFFLINE
+        assert client.produce_ack("other", 0, MESSAGE, raw.FLUSHED).error == 0, "another partition suffers"
+        for _ in range(2):
+            state = client.metadata([topic]).topics[topic].partitions[0]
+            assert (state.state, state.high_watermark, state.log_end) == (READ_ONLY_STATE, 2 * size, 3 * size)
+            assert client.produce_ack(topic, 0, MESSAGE).error == OFFLINE
+            assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == OFFLINE
+            assert client.read_all(topic, 0) == 2 * MESSAGE
+            assert client.offsets(topic, 0) == [2 * size, 0]
+            assert client.held_fetch(topic, 0, 2 * size, max_wait_ms=20).messages == b""
+            # the successor of the flusher knows of it, too
+            broker.wait_replaced("flusher", broker.kill("flusher"))
+        plain.produce(topic, 0, MESSAGE)
+        assert plain.is_closed()
+        if error == "EIO":
+            broker.wait_log(rf"partition read-only: a flush failed \(Input/output error\) topic='{topic}'")
+        assert client.produce_ack("other", 0, MESSAGE, raw.FLUSHED).error == 0
+    broker.kill_all()
+    broker.environment.clear()
+    broker.start()
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.read_all(topic, 0) == broker.stored_bytes(topic, 0) == 4 * MESSAGE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["flusher:fsync@1-=EIO", "flusher:open@1=EIO"])
+def test_a_directory_that_cannot_be_synced(start_broker: Callable[..., Broker], topic: str, call: str) -> None:
+    """I-8: what lies in a file whose name may be lost is not shown."""
+    broker = failing(start_broker, call)
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == OFFLINE
+        assert client.offsets(topic, 0)[0] == 0
+        assert client.fetch_ok(topic, 0, 0) == b""
+
+
+@pytest.mark.slow
+def test_a_new_segment_that_cannot_be_synced(start_broker: Callable[..., Broker], topic: str) -> None:
+    """I-8: the watermark does not pass the base of a segment whose directory entry may be lost."""
+    broker = failing(start_broker, "flusher:fsync@3=EIO", settings={"log.file.size": 10})
+    with broker.connect() as client:
+        # the first flush syncs directory and parent, the roll's flush the directory again
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == OFFLINE
+        assert client.offsets(topic, 0)[0] == len(MESSAGE)
+        assert len(broker.segments(topic, 0)) == 2
+    broker.kill_all()
+    broker.environment.clear()
+    broker.start()
+    with broker.connect() as client:
+        assert client.read_all(topic, 0) == 2 * MESSAGE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["flush.before_sync", "flush.after_sync"])
+def test_a_flusher_that_dies_around_its_sync(start_broker: Callable[..., Broker], topic: str, point: str) -> None:
+    """Nobody knows whether those bytes are on the disk: the successor writes them again, and the watermark goes on."""
+    # each flusher dies in its second flush; a third fdatasync by any of them would only come after a rewrite
+    broker = failing(start_broker, f"flusher:{point}@2=kill")
+    with broker.connect() as client:
+        for number in range(1, 6):
+            answer = client.produce_ack(topic, 0, raw.entry(b"%d" % number), raw.FLUSHED)
+            assert answer.error == 0
+            assert client.offsets(topic, 0)[0] == answer.next_offset
+        expected = b"".join(raw.entry(b"%d" % number) for number in range(1, 6))
+        assert client.read_all(topic, 0) == broker.stored_bytes(topic, 0) == expected
+    assert broker.log_text().count("started role=flusher") >= 4
+
+
+@pytest.mark.slow
+def test_bytes_that_changed_while_a_flush_was_lost(start_broker: Callable[..., Broker], topic: str) -> None:
+    """What cannot be read back as it was written is not shown: the partition leaves service."""
+    broker = failing(start_broker, "flusher:flush.before_sync@2=kill")
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        flusher = broker.pause("flusher")
+        assert client.produce_ack(topic, 0, MESSAGE).error == 0
+        (path,) = broker.segments(topic, 0).values()
+        with path.open("r+b") as file:
+            file.seek(2 * len(MESSAGE) - 1)
+            file.write(b"?")
+        broker.resume("flusher")
+        client.send_raw(raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body(topic, 0, MESSAGE, raw.FLUSHED)))
+        broker.wait_replaced("flusher", flusher)
+        assert client.recv_own()[1].error == OFFLINE
+        assert client.offsets(topic, 0)[0] == len(MESSAGE)
+        assert client.read_all(topic, 0) == MESSAGE
+
+
+@pytest.mark.slow
+def test_flushers_that_die_at_every_turn_under_load(tmp_path: Path) -> None:
+    """I-1, I-3, I-5: every flusher dies in one of its first flushes, and flushed answers still come."""
+    history = History()
+    faults = "flusher:flush.before_sync@7=kill,flusher:flush.after_sync@5=kill"
+    with Broker(tmp_path, environment={"FASTLOG_FAULTS": faults}) as broker:
+        with Load(broker, [("a", 0), ("b", 0)], acks=raw.FLUSHED, seed=9, history=history) as load:
+            wait_until("six flushers died", lambda: broker.log_text().count("started role=flusher") > 6, 20)
+            load.wait_acked(10)
+        assert load.lost_connections == 0
+        assert not load.errors
+        broker.kill_all()
+        assert history.check(stored(broker, history)) == []
+
+
+@pytest.mark.slow
+def test_a_failure_under_load(tmp_path: Path) -> None:
+    """I-3, I-5: consumers and producers go on elsewhere; where the flush failed, nothing further is ever shown."""
+    history = History()
+    places = [("a", 0), ("b", 0)]
+    with Broker(tmp_path, environment={"FASTLOG_FAULTS": "flusher:fdatasync@20=EIO"}) as broker:
+        with Load(broker, places, acks=raw.FLUSHED, seed=4, history=history) as load:
+            wait_until("the flush failed", lambda: load.errors[OFFLINE] > 0)
+            with broker.connect() as client:
+                metadata = client.metadata([topic for topic, _ in places])
+                (broken,) = [place for place in places if metadata.topics[place[0]].partitions[0].state]
+                history.stopped(broken, metadata.topics[broken[0]].partitions[0].high_watermark)
+            load.wait_acked(20)
+            broker.wait_replaced("flusher", broker.kill("flusher"))
+            begun = time.monotonic()
+            load.wait_acked(20)
+            assert time.monotonic() - begun < 5
+        assert set(load.errors) == {OFFLINE}
+        assert broker.stop() == 1
+        assert f"not flushed: {broken[0]}-0 " in broker.log_text()
+        history.restarted()
+        broker.environment.clear()
+        broker.start()
+        with Load(broker, places, seed=5, history=history, name="q") as load:
+            load.wait_acked(20)
+        assert not load.errors
+        broker.stop()
+        assert history.check(stored(broker, history)) == []

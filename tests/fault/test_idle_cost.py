@@ -1,0 +1,198 @@
+"""Waiting costs nothing: held fetches make no system calls, and messages leave no Python objects behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fastlog.config import BrokerConfig
+from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._segments import SegmentFiles
+from fastlog.workers._loop import Loop
+from fastlog.workers._requests import Requests
+from fastlog.workers.control import Control
+from tests.harness import raw_client as raw
+from tests.harness.broker import Broker
+
+HEARTBEATS_PER_SECOND = 4
+SWITCHES_PER_SECOND = HEARTBEATS_PER_SECOND + 1
+WATCH_SECONDS = 5.0
+BATCH = 50
+FEW, MANY = 10_000, 1_000_000
+
+
+def voluntary_switches(pid: int) -> int:
+    """How often this process gave up the CPU to wait: every blocking system call of an idle process is one."""
+    found = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
+def cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+@pytest.mark.slow
+def test_held_fetches_that_wait(start_broker: Callable[..., Broker], topic: str) -> None:
+    """A hundred held fetches for some seconds: a processor does no more than tell that it lives."""
+    broker = start_broker(settings={"num.partitions": 2})
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(broker.connect()) for _ in range(100)]
+        assert clients[0].produce_ack(topic, 0, raw.entry(b"first"), raw.FLUSHED).error == 0
+        end = clients[0].log_end(topic, 0)
+        # on a partition that is there, and on one that is not yet
+        for number, client in enumerate(clients):
+            body = raw.held_fetch_body(topic, number % 2, 0 if number % 2 else end, 1 << 16, 30_000, 1)
+            client.send_raw(raw.own_frame(raw.HELD_FETCH, body))
+        time.sleep(0.25)
+        pids = {role: pid for role, pid in broker.pids().items() if role != "supervisor"}
+        before = {role: (voluntary_switches(pid), cpu_seconds(pid)) for role, pid in pids.items()}
+        begun = time.monotonic()
+        time.sleep(WATCH_SECONDS)
+        seconds = time.monotonic() - begun
+        for role, pid in pids.items():
+            switches, cpu = before[role]
+            assert voluntary_switches(pid) - switches <= SWITCHES_PER_SECOND * seconds + 2, role
+            assert cpu_seconds(pid) - cpu <= 0.02 * seconds, role
+        begun = time.monotonic()
+        with broker.connect() as producer:
+            for partition in (0, 1):
+                assert producer.produce_ack(topic, partition, raw.entry(b"news")).error == 0
+        for client in clients:
+            assert raw.decode_held(client.recv_own()[1]).messages == raw.entry(b"news")
+        assert time.monotonic() - begun < 1, "the wake-up of a hundred consumers took too long"
+
+
+@pytest.mark.slow
+def test_an_idle_broker(start_broker: Callable[..., Broker], topic: str) -> None:
+    """Connections and data cost nothing while nobody asks for anything, in no process."""
+    broker = start_broker()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(broker.connect()) for _ in range(20)]
+        for client in clients:
+            assert client.produce_ack(topic, 0, raw.entry(b"data"), raw.FLUSHED).error == 0
+        time.sleep(0.25)
+        before = {role: cpu_seconds(pid) for role, pid in broker.pids().items()}
+        time.sleep(1)
+        spent = {role: cpu_seconds(pid) - before[role] for role, pid in broker.pids().items()}
+        assert max(spent.values()) <= 0.03, spent
+
+
+class Processor:
+    """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config = BrokerConfig(
+            log_dirs=(str(directory),), flush_interval_ms=10_000_000, flush_interval_messages=10**9
+        )
+        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
+        files = SegmentFiles(self.arena, 16)
+        control = Control(self.config, self.arena, FIRST_PROCESSOR, 0)
+        requests = Requests(
+            self.arena,
+            files,
+            FIRST_PROCESSOR,
+            control,
+            self.config.max_message_bytes,
+            self.config.max_request_bytes,
+            self.config.fetch_max_wait_ms,
+            self.config.request_memory_bytes,
+            False,
+        )
+        self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.receive.setblocking(False)
+        self.signal_read, self.signal_write = os.pipe2(os.O_NONBLOCK)
+        self.loop = Loop(
+            self.arena,
+            requests,
+            files,
+            control,
+            FIRST_PROCESSOR,
+            self.receive.fileno(),
+            self.signal_read,
+            [],
+            self.config.idle_ms,
+            100,
+            None,
+            None,
+        )
+        self.thread = threading.Thread(target=self.loop.run, args=(os.getppid(),), daemon=True)
+        self.thread.start()
+
+    def connect(self) -> socket.socket:
+        """A connection that the loop serves."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self.send, [b"c"], [theirs.fileno()])
+        ours.settimeout(30)
+        return ours
+
+    def close(self) -> None:
+        self.arena.set_stopping(1)
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        for one in (self.receive, self.send):
+            one.close()
+        os.close(self.signal_read)
+        os.close(self.signal_write)
+
+
+@pytest.fixture
+def processor(tmp_path: Path) -> Iterator[Processor]:
+    running = Processor(tmp_path)
+    yield running
+    running.close()
+
+
+def answered(connection: socket.socket, request: bytes) -> bytes:
+    """The answer to one request, whole."""
+    connection.sendall(request)
+    data = connection.recv(65536)
+    while len(data) < 4 + int.from_bytes(data[:4], "big"):
+        data += connection.recv(65536)
+    return data
+
+
+def blocks_used(work: Callable[[], object]) -> int:
+    """How many more Python blocks exist after the work than before it."""
+    gc.collect()
+    before = sys.getallocatedblocks()
+    work()
+    gc.collect()
+    return sys.getallocatedblocks() - before
+
+
+@pytest.mark.slow
+def test_messages_leave_no_python_objects(processor: Processor) -> None:
+    """The count of allocated blocks is the same after ten thousand and after a million messages of one request size."""
+    produce = raw.produce_frame("topic", 0, raw.message_set([b"x" * 20] * BATCH))
+    acked = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("topic", 0, raw.message_set([b"x" * 20] * BATCH)))
+    fetch = raw.fetch_frame("topic", 0, 0)
+    with processor.connect() as connection:
+
+        def send(messages: int) -> None:
+            for _ in range(messages // BATCH // 100):
+                connection.sendall(produce * 98)
+                # both answer once everything before them is in the log
+                assert len(answered(connection, produce + acked)) == 30
+                assert len(answered(connection, fetch)) == 6
+
+        send(FEW)  # topic, descriptors and buffers are made here
+        few = blocks_used(lambda: send(FEW))
+        many = blocks_used(lambda: send(MANY))
+    view = processor.arena.view(0)
+    assert view.appended_messages == 2 * FEW + MANY
+    assert abs(few) <= 20, few
+    assert abs(many) <= 20, many

@@ -1,0 +1,121 @@
+"""SIGTERM: exit 0 within five seconds and a clean marker when all is flushed, exit 1 with the reason when not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastlog import broker as broker_module
+from fastlog.errors import LogError
+from tests.fault.kills import stop
+from tests.harness import raw_client as raw
+from tests.harness.broker import Broker
+
+MESSAGE = raw.entry(b"not to be lost")
+LATEST_END = 6.0
+"""Five seconds, and what a machine that is busy with other tests adds."""
+
+
+def marker(broker: Broker) -> Path:
+    return broker.log_dirs[0] / ".kafka_cleanshutdown"
+
+
+@pytest.mark.slow
+def test_under_load(tmp_path: Path) -> None:
+    """T-5: five clean stops while clients go on."""
+    outcome = stop(5, 3, tmp_path)
+    assert outcome.runs == 5
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+def test_the_start_after_a_clean_stop_scans_nothing(start_broker: Callable[..., Broker], topic: str) -> None:
+    """T-5: damage that only a scan would see is not found by a start that the clean marker spares the scan."""
+    broker = start_broker()
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE * 3, raw.FLUSHED).error == 0
+    assert broker.stop() == 0
+    (path,) = broker.segments(topic, 0).values()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    broker.start()
+    with broker.connect() as client:
+        assert client.offsets(topic, 0) == [len(data), 0]
+
+
+@pytest.mark.slow
+def test_with_a_flush_that_fails(start_broker: Callable[..., Broker]) -> None:
+    """I-5, I-7: exit 1, no clean marker, and the line on stderr names partition and range."""
+    broker = start_broker(environment={"FASTLOG_FAULTS": "flusher:fdatasync@1-=EIO"})
+    with broker.connect() as client:
+        assert client.produce_ack("broken", 0, MESSAGE * 2).error == 0
+    begun = time.monotonic()
+    assert broker.stop() == 1
+    assert time.monotonic() - begun < LATEST_END
+    assert not marker(broker).exists()
+    assert f"not flushed: broken-0 offsets 0 to {2 * len(MESSAGE)}" in broker.log_text()
+    broker.environment.clear()
+    broker.start()
+    with broker.connect() as client:
+        assert client.read_all("broken", 0) == MESSAGE * 2
+    assert broker.stop() == 0
+    assert marker(broker).exists()
+
+
+@pytest.mark.slow
+def test_with_a_flush_that_takes_too_long(start_broker: Callable[..., Broker]) -> None:
+    """Exit 1 after five seconds, no clean marker, and the line on stderr names the partition, not those it flushed."""
+    broker = start_broker(environment={"FASTLOG_FAULTS": "flusher:fdatasync@2=slow:20000"})
+    with broker.connect() as client:
+        assert client.produce_ack("sound", 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.produce_ack("stuck", 0, MESSAGE).error == 0
+    begun = time.monotonic()
+    assert broker.stop() == 1
+    assert time.monotonic() - begun < LATEST_END
+    assert not marker(broker).exists()
+    last = broker.log_text().splitlines()[-1]
+    assert f"role=flusher did not finish in time; not flushed: stuck-0 offsets 0 to {len(MESSAGE)}" in last
+    assert "sound-0" not in last
+    broker.environment.clear()
+    broker.start()
+    with broker.connect() as client:
+        assert client.read_all("stuck", 0) == client.read_all("sound", 0) == MESSAGE
+
+
+@pytest.mark.slow
+def test_what_was_sent_before_the_stop_is_written(start_broker: Callable[..., Broker], topic: str) -> None:
+    """Requests that had arrived are served and answered before the connection closes."""
+    broker = start_broker(processors=1)
+    with broker.connect() as client:
+        client.metadata([])
+        broker.pause("processor-0")
+        for _ in range(50):
+            client.produce(topic, 0, MESSAGE)
+        client.send_raw(raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body(topic, 0, MESSAGE, raw.FLUSHED)))
+        assert broker.process is not None
+        broker.process.terminate()
+        broker.wait_log("stopping reason=SIGTERM")
+        broker.resume("processor-0")
+        _, answer = client.recv_own()
+        assert answer.error == 0
+        assert client.is_closed()
+        assert broker.process.wait(LATEST_END) == 0
+    assert broker.stored_bytes(topic, 0) == MESSAGE * 51
+
+
+def test_a_second_broker_is_refused(
+    start_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """T-30: one broker per directory; the refusal names the processes that hold it, and disturbs none of them."""
+    broker = start_broker(processors=1)
+    monkeypatch.setattr(broker_module, "LOCK_SECONDS", 0.05)
+    with pytest.raises(LogError) as caught, broker_module._locked(broker.log_dirs[0]):
+        pytest.fail("it got the directory")
+    for pid in broker.pids().values():
+        assert str(pid) in str(caught.value)
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE).error == 0

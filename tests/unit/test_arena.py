@@ -1,0 +1,220 @@
+"""The arena: slots, the lock of creation, wake-ups, counters; each beside another process."""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+
+import pytest
+
+from fastlog.errors import LogError
+from fastlog.log._arena import (
+    COUNTERS,
+    FIRST_PROCESSOR,
+    FLUSHER,
+    KEEPER,
+    MAX_PROCESSORS,
+    STATE_OFFLINE,
+    STATE_READ_ONLY,
+    Arena,
+    SlotSpec,
+)
+from tests.harness.shared_log import (
+    LIMITS,
+    SharedLog,
+    in_child,
+    message,
+    open_descriptors,
+    start,
+    stop,
+    wait_until,
+)
+
+
+def spec(topic: str = "t", partition: int = 0, **changes: object) -> SlotSpec:
+    fields: dict[str, object] = {
+        "topic": topic,
+        "partition": partition,
+        "directory": 0,
+        "format": 0,
+        "created_ms": 5,
+        "segments": [(0, 0, 0)],
+        "log_end": 0,
+        **LIMITS,
+    }
+    return SlotSpec(**(fields | changes))  # type: ignore[arg-type]
+
+
+def readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+def test_a_slot_says_what_it_was_made_of(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    index = arena.add(spec("größe", 7, segments=[(0, 1, 2), (50, 3, 4)], log_end=90))
+    view = arena.view(index)
+    assert (view.topic, view.partition, view.created_ms) == ("größe", 7, 5)
+    assert (view.log_start, view.high_watermark, view.log_end, view.table_tail) == (0, 90, 90, 2)
+    assert [tuple(item) for item in arena.segments(index)] == [(0, 0, 1, 2), (1, 50, 3, 4)]
+
+
+def test_what_starts_damaged_says_so(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    for state, word in ((STATE_READ_ONLY, "read-only"), (STATE_OFFLINE, "offline")):
+        index = arena.add(spec(partition=state, state=state))
+        assert arena.describe_state(arena.view(index).state) == f"{word}: found damaged at start"
+    assert arena.describe_state(0) == "ok"
+
+
+def test_a_full_arena_and_a_full_table_name_the_setting(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 1, 16)
+    with pytest.raises(LogError, match=r"max\.segments\.per\.partition"):
+        arena.add(spec(segments=[(i, 0, 0) for i in range(16)]))
+    arena.add(spec())
+    with pytest.raises(LogError, match=r"max\.partitions"):
+        arena.add(spec(partition=1))
+    with pytest.raises(IndexError):
+        arena.view(1)
+
+
+def test_the_number_of_processes_has_a_limit(tmp_path: Path) -> None:
+    for processes in (FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS + 1):
+        with pytest.raises(LogError, match="1 to"):
+            Arena([str(tmp_path)], processes, 1, 16)
+
+
+def test_nobody_can_shrink_the_memory_under_the_others(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 1, 16)
+    fds = [fd for fd, name in open_descriptors().items() if "fastlog-arena" in name]
+    assert fds
+    for fd in fds:
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 4096)
+    assert arena.slot_count == 0
+
+
+def test_a_slot_of_one_process_appears_in_the_others(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 2, 4, 16)
+    arena.wait_for_creation(FIRST_PROCESSOR)
+
+    def create() -> None:
+        assert arena.create_lock()
+        arena.add(spec("new"))
+        arena.create_unlock()
+
+    assert in_child(create) == 0
+    assert arena.view(0).topic == "new"
+    assert readable(arena.eventfd(FIRST_PROCESSOR))
+    assert not readable(arena.eventfd(FIRST_PROCESSOR + 1))
+
+
+def test_one_process_creates_at_a_time_and_a_dead_one_blocks_nobody(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    ready, told = os.pipe()
+
+    def hold() -> None:
+        assert arena.create_lock()
+        os.write(told, b"x")
+        while True:
+            select.select([], [], [])
+
+    pid = start(hold)
+    assert os.read(ready, 1) == b"x"
+    assert not arena.create_lock()
+    stop(pid)
+    assert arena.create_lock()
+    assert not arena.create_lock()
+    arena.create_unlock()
+    assert arena.create_lock()
+    arena.create_unlock()
+    os.close(ready)
+    os.close(told)
+
+
+def test_a_wake_up_is_written_once_and_never_lost(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    fd = arena.eventfd(KEEPER)
+    assert not readable(fd)
+    for _ in range(3):
+        arena.wake(KEEPER)
+    assert readable(fd)
+    arena.wake_taken(KEEPER)
+    assert not readable(fd)
+    assert in_child(lambda: arena.wake(KEEPER)) == 0
+    assert readable(fd)
+    arena.wake_taken(KEEPER)
+    arena.wake_all()
+    assert readable(fd) and readable(arena.eventfd(FLUSHER))
+
+
+@pytest.mark.slow
+def test_no_wake_up_is_lost_between_two_processes(tmp_path: Path) -> None:
+    """Each side wakes the other and sleeps until it is woken: one lost wake-up and both sleep for ever."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 2, 4, 16)
+    mine, other = FIRST_PROCESSOR, FIRST_PROCESSOR + 1
+
+    def answer() -> None:
+        seen = 0
+        while seen < 5000:
+            arena.wake_taken(other)
+            now = arena.counters(mine)["appends"]
+            if now == seen:
+                assert select.select([arena.eventfd(other)], [], [], 2.0)[0], seen
+                continue
+            seen = now
+            arena.count(other, "appends", now - arena.counters(other)["appends"])
+            arena.wake(mine)
+
+    pid = start(answer)
+    try:
+        for number in range(1, 5001):
+            arena.count(mine, "appends")
+            arena.wake(other)
+            while arena.counters(other)["appends"] != number:
+                arena.wake_taken(mine)
+                if arena.counters(other)["appends"] != number:
+                    assert select.select([arena.eventfd(mine)], [], [], 2.0)[0], number
+    finally:
+        stop(pid)
+
+
+def test_the_log_start_only_grows_and_never_passes_the_watermark(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path, segment_bytes=5)
+    for _ in range(4):
+        log.append(message(12))
+    with pytest.raises(LogError):
+        log.arena.publish_retention(0, 1, 12)
+    log.flush()
+    log.arena.publish_retention(0, 2, 24)
+    for head, offset in ((1, 12), (1, 36), (5, 60)):
+        with pytest.raises(LogError):
+            log.arena.publish_retention(0, head, offset)
+    assert (log.view().log_start, log.bases()) == (24, [24, 36])
+
+
+def test_counters_and_cells_survive_their_process(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+
+    def count() -> None:
+        for name in COUNTERS:
+            arena.count(FIRST_PROCESSOR, name, 3)
+
+    assert in_child(count) == 0
+    arena.clear_cell(FIRST_PROCESSOR, 77, 99)
+    assert arena.counters(FIRST_PROCESSOR) == dict.fromkeys(COUNTERS, 3)
+    assert arena.cell(FIRST_PROCESSOR) == (77, 99, 0, 0, 0)
+    arena.beat(FIRST_PROCESSOR)
+    assert arena.cell(FIRST_PROCESSOR)[1] > 99
+
+
+def test_who_holds_an_append_lock_can_be_seen(tmp_path: Path) -> None:
+    """The supervisor ends a silent process sooner when others wait for what it holds."""
+    log = SharedLog(tmp_path, partitions=3)
+    pid = start(lambda: log.append(message(12), slot=2), "pwrite@1=slow:10000")
+    try:
+        wait_until(lambda: log.arena.cell(FIRST_PROCESSOR)[4] == 3)
+    finally:
+        stop(pid)
+    assert log.append(message(12), slot=2) == 0
+    assert log.arena.cell(FIRST_PROCESSOR)[4] == 0

@@ -1,0 +1,340 @@
+"""Flushing: visible is durable, a failed flush is final, a dead flusher's work is checked, and when a flush is due."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog.log import _files
+from fastlog.log._append import roll_now
+from fastlog.log._arena import FLUSHER, STATE_OFFLINE
+from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
+from tests.harness.shared_log import (
+    DONE,
+    OFFLINE,
+    SharedLog,
+    in_child,
+    message,
+    open_descriptors,
+    start_flusher,
+    stop,
+    wait,
+    wait_until,
+)
+
+ENTRY = message(12)
+RESERVED = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    """What a test arms ends with it."""
+    yield
+    _files.arm("", "test")
+
+
+def reserved(path: Path) -> int:
+    """Bytes of blocks that a file has behind its end, rounding left out."""
+    status = path.stat()
+    behind = status.st_blocks * 512 - status.st_size
+    return behind if behind > 64 << 10 else 0
+
+
+def may_reserve(path: Path) -> bool:
+    """Whether the disk is empty enough for the flusher to reserve space at all."""
+    space = os.statvfs(path)
+    return space.f_bavail * 100 >= space.f_blocks * 15
+
+
+# -- what is visible ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_is_visible_after_a_flush_and_not_before(tmp_path: Path) -> None:
+    """S19: the paper's rule."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY * 3, 3)
+    assert log.view().high_watermark == 0
+    assert log.flush() == 0
+    assert (log.view().high_watermark, log.view().flushed_messages) == (36, 3)
+
+
+@pytest.mark.parametrize("call", ["fdatasync@1", "fdatasync@2", "fdatasync@3", "fsync@1", "fsync@2"])
+def test_the_watermark_passes_a_roll_after_every_sync_it_needs(call: str, tmp_path: Path) -> None:
+    """I-5, I-8: the old segment, the new ones, directory and parent; with one of them failed, nothing moves."""
+    log = SharedLog(tmp_path, segment_bytes=5, durable=False)
+    for _ in range(3):
+        log.append(ENTRY)
+    _files.arm(f"{call}=EIO", "test")
+    assert log.flush() == errno.EIO
+    assert log.view().high_watermark == 0
+    assert log.view().state
+
+
+def test_three_segments_need_three_syncs_and_a_new_partition_two_directories(tmp_path: Path) -> None:
+    """The other side of the test above: one call more is never made, and none twice."""
+    log = SharedLog(tmp_path, segment_bytes=5, durable=False)
+    for _ in range(3):
+        log.append(ENTRY)
+    _files.arm("fdatasync@4-=EIO,fsync@3-=EIO", "test")
+    assert log.flush() == 0
+    assert log.view().high_watermark == 36
+    assert log.flush() == 0  # nothing is unflushed: nothing is synced
+
+
+def test_a_new_segment_is_durable_before_its_base_is_passed(tmp_path: Path) -> None:
+    """Also when the old one was flushed to its end long before."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert log.flush() == 0
+    assert roll_now(log.appender, 0)
+    log.append(ENTRY)
+    _files.arm("fsync@1=EIO", "test")
+    assert log.flush() == errno.EIO
+    assert log.view().high_watermark == 12
+
+
+def test_a_failed_flush_is_never_tried_again(tmp_path: Path) -> None:
+    """The kernel reports it once and marks the pages clean: a second call would lie."""
+    log = SharedLog(tmp_path, partitions=2)
+    log.append(ENTRY)
+    log.flush()
+    log.append(ENTRY)
+    log.append(ENTRY, slot=1)
+    _files.arm("fdatasync@1=EIO", "test")
+    assert log.flush() == errno.EIO
+    for _ in range(3):
+        assert log.flush() == errno.EIO
+    assert log.append(ENTRY) == OFFLINE
+    view = log.view()
+    assert (view.high_watermark, view.log_end) == (12, 24)
+    assert not view.state & STATE_OFFLINE  # reads up to the watermark go on
+    assert log.arena.describe_state(view.state) == "read-only: a flush failed (Input/output error)"
+    assert log.flush(1) == 0  # other partitions are not concerned
+
+
+@pytest.mark.parametrize(
+    "faults", ["open@1=EMFILE", "open@1=ENFILE", "open@1=ENOMEM", "open@2=EMFILE", "open@3=ENOMEM"]
+)
+def test_being_out_of_descriptors_is_no_failed_flush(faults: str, tmp_path: Path) -> None:
+    log = SharedLog(tmp_path, durable=False)
+    log.append(ENTRY)
+    _files.arm(faults, "test")
+    assert log.flush() in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    assert (log.view().high_watermark, log.view().state) == (0, 0)
+    assert log.flush() == 0
+    assert log.view().high_watermark == 12
+    assert log.counter("rewritten_bytes", FLUSHER) == 0
+
+
+# -- a flusher that died -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["flush.before_sync", "flush.after_sync"])
+def test_a_successor_writes_again_what_a_dead_flusher_had_in_hand(point: str, tmp_path: Path) -> None:
+    """Nobody knows whether its sync failed, so its pages are made dirty and synced anew."""
+    log = SharedLog(tmp_path, segment_bytes=5000)
+    log.append(ENTRY)
+    log.flush()
+    for _ in range(3):
+        log.append(message(4000))
+    stored = log.stored()
+    assert in_child(log.flush, f"{point}@1=kill") == -9
+    assert log.view().high_watermark == 12
+    log.append(ENTRY)
+    successor = make_partition_flusher(log.arena, 64, 0, 0)
+    assert flush_now(successor, 0) == 0
+    assert log.view().high_watermark == len(stored) + 12
+    assert log.counter("rewritten_bytes", FLUSHER) == len(stored)
+    assert log.stored() == stored + ENTRY
+    log.append(ENTRY)
+    assert flush_now(successor, 0) == 0
+    assert log.counter("rewritten_bytes", FLUSHER) == len(stored)
+
+
+def test_a_successor_without_descriptors_or_lock_tries_again(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    _files.arm("open@1-3=EMFILE", "test")
+    for _ in range(3):
+        assert log.flush() == errno.EMFILE
+        assert (log.view().state, log.view().high_watermark) == (0, 0)
+    assert log.flush() == 0
+    assert log.counter("rewritten_bytes", FLUSHER) == 12
+
+
+def test_bytes_that_changed_are_never_shown(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    log.flush()
+    log.append(message(200))
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    data = bytearray(log.stored())
+    data[100] ^= 1
+    log.path(0).write_bytes(data)
+    assert log.flush() == errno.EIO
+    assert log.view().high_watermark == 12
+    assert "could not be read back" in log.arena.describe_state(log.view().state)
+    assert log.flush() == errno.EIO
+
+
+def test_a_message_longer_than_the_window_is_checked_too(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    log.append(message(9 << 20))
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    assert log.flush() == 0
+    assert log.view().high_watermark == (9 << 20) + 12
+
+
+# -- reserved space ----------------------------------------------------------------------------------------------------
+
+
+def test_reserved_space_is_given_back_by_an_idle_partition(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, RESERVED, 0)
+    log.append(ENTRY)
+    run_ahead_now(flusher, 0)
+    assert bool(reserved(log.path(0))) == may_reserve(tmp_path)
+    assert flush_now(flusher, 0) == 0
+    log.append(ENTRY)
+    release_now(flusher, 0)
+    assert reserved(log.path(0)) == 0
+    assert log.stored() == ENTRY * 2
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_reserved_space_of_a_sealed_segment_is_given_back(flushed: bool, ahead: bool, tmp_path: Path) -> None:
+    """Whether the roll finds it flushed or not, and whoever looks at the new segment first."""
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, RESERVED, 0)
+    log.append(ENTRY)
+    run_ahead_now(flusher, 0)
+    if flushed:
+        assert flush_now(flusher, 0) == 0
+    assert roll_now(log.appender, 0)
+    log.append(ENTRY)
+    if ahead:
+        run_ahead_now(flusher, 0)
+    assert flush_now(flusher, 0) == 0
+    assert reserved(log.path(0)) == 0
+    assert log.path(0).stat().st_size == 12
+    assert log.view().high_watermark == 24
+
+
+def test_a_successor_gives_back_what_a_dead_flusher_reserved(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    run_ahead_now(make_partition_flusher(log.arena, 64, RESERVED, 0), 0)
+    assert bool(reserved(log.path(0))) == may_reserve(tmp_path)
+    assert log.flush() == 0
+    release_now(log.flusher, 0)
+    assert reserved(log.path(0)) == 0
+
+
+def test_space_is_given_back_only_with_the_append_lock(tmp_path: Path) -> None:
+    """Between reading the end and cutting to it, an append would be lost."""
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, RESERVED, 0)
+    log.append(ENTRY)
+    run_ahead_now(flusher, 0)
+    flush_now(flusher, 0)
+    assert in_child(lambda: log.append(message(40)), "append.mid_write@1=kill") == -9
+    release_now(flusher, 0)  # takes the lock over, and so repairs
+    assert log.stored() == ENTRY
+    assert log.append(ENTRY) == DONE
+
+
+# -- the loop: when a flush is due -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def children() -> Iterator[list[int]]:
+    """Pids that are killed at the end."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        stop(pid)
+
+
+def test_half_of_m_or_b_is_due_at_once_and_less_is_not(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path, partitions=3, flush_messages=10, flush_bytes=1200)
+    children.append(start_flusher(log.arena))
+    assert log.append(ENTRY * 4, 4, 0) == DONE
+    assert log.append(ENTRY * 5, 5, 1) == DONE
+    assert log.append(message(600), 1, 2) == DONE
+    wait_until(lambda: log.view(1).high_watermark == 60)
+    wait_until(lambda: log.view(2).high_watermark == 600)
+    time.sleep(0.05)
+    assert log.view(0).high_watermark == 0
+    assert log.append(ENTRY, 1, 0) == DONE
+    wait_until(lambda: log.view(0).high_watermark == 60)
+
+
+@pytest.mark.slow
+def test_a_byte_is_flushed_when_it_is_s_old(tmp_path: Path, children: list[int]) -> None:
+    """0.7 keeps an override of 100 ms with a tick of 50 ms; here nothing ticks."""
+    log = SharedLog(tmp_path, flush_ns=100_000_000)
+    children.append(start_flusher(log.arena))
+    for turn in range(1, 4):
+        assert log.append(ENTRY) == DONE
+        took = wait_until(lambda turn=turn: log.view().high_watermark == 12 * turn)  # type: ignore[misc]
+        assert 0.09 < took < 0.25
+
+
+def test_somebody_who_waits_makes_a_flush_due(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path)
+    children.append(start_flusher(log.arena))
+    for turn in range(1, 6):
+        assert log.append(ENTRY) == DONE
+        log.arena.demand_flush(0)
+        assert wait_until(lambda turn=turn: log.view().high_watermark == 12 * turn) < 0.2  # type: ignore[misc]
+
+
+def test_a_new_flusher_looks_at_everything(tmp_path: Path, children: list[int]) -> None:
+    """What its predecessor had in hand is checked and flushed without anybody asking."""
+    log = SharedLog(tmp_path, partitions=3, flush_ns=50_000_000)
+    for slot in range(3):
+        log.append(ENTRY, slot=slot)
+    assert in_child(lambda: log.flush(1), "flush.after_sync@1=kill") == -9
+    children.append(start_flusher(log.arena))
+    for slot in range(3):
+        wait_until(lambda slot=slot: log.view(slot).high_watermark == 12)  # type: ignore[misc]
+    assert log.counter("rewritten_bytes", FLUSHER) == 12
+
+
+def test_the_last_flush_takes_everything_and_leaves_a_failed_partition(tmp_path: Path) -> None:
+    """Stage 2 of the stop: one disk error keeps nobody waiting, and the arena says what was not flushed."""
+    log = SharedLog(tmp_path, partitions=20)
+    for slot in range(20):
+        log.append(ENTRY, slot=slot)
+    pid = start_flusher(log.arena, "fdatasync@7=EIO")
+    time.sleep(0.02)
+    log.arena.set_stopping(2)
+    assert wait(pid, 3.0) == 0
+    views = log.arena.views()
+    assert sorted(view.high_watermark for view in views) == [0] + [12] * 19
+    assert [view.high_watermark for view in views if view.state] == [0]
+
+
+@pytest.mark.slow
+def test_a_flusher_with_few_descriptors_flushes_many_partitions(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path, partitions=60, flush_ns=30_000_000)
+
+    def prepare() -> None:
+        taken = set(open_descriptors())
+        free = [number for number in range(len(taken) + 12) if number not in taken][:12]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, free[-1] + 1))
+
+    children.append(start_flusher(log.arena, descriptors=4, prepare=prepare))
+    for turn in range(1, 4):
+        for slot in range(60):
+            assert log.append(ENTRY, slot=slot) == DONE
+        wait_until(lambda turn=turn: all(view.high_watermark == 12 * turn for view in log.arena.views()), 1.5)  # type: ignore[misc]

@@ -1,0 +1,353 @@
+"""The keeper: segments that go, those that must stay, side files, and a keeper that died in the middle."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog.config import BrokerConfig
+from fastlog.log import _files, retention
+from fastlog.log._append import Appender, append_bytes
+from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._segments import SegmentFiles
+from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.manager import LogManager
+from fastlog.log.side_file import read_side_file
+from fastlog.workers.child import Shared
+from fastlog.workers.keeper import Keeper
+from tests.harness.shared_log import in_child, message, open_descriptors, start, wait, wait_until
+
+ENTRY = message(14)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    _files.arm("", "test")
+
+
+class ManualTime:
+    """Wall and steady time of a keeper; files and arena go by the real ones."""
+
+    def __init__(self) -> None:
+        self.jumped_ns = 0
+        self.passed_ns = 0
+
+    def clock(self) -> retention.SteadyClock:
+        return retention.SteadyClock(
+            lambda: time.time_ns() + self.passed_ns + self.jumped_ns,
+            lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self.passed_ns,
+        )
+
+
+class House:
+    """A broker's arena with one keeper and one topic ``t``, flushed by hand; settings by their 0.7 names."""
+
+    def __init__(self, directory: Path, **properties: str) -> None:
+        self.directory = directory
+        values = {name.replace("_", "."): value for name, value in properties.items()}
+        self.config = BrokerConfig.from_properties(
+            {"log.dir": str(directory), "log.file.size": "130", "log.cleanup.interval.mins": "0.0005", **values}
+        )
+        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 8, 256)
+        self.manager = LogManager(self.config, self.arena)
+        self.manager.load([{}])
+        if self.manager.slot("t", 0) is None:
+            self.manager.create_partition("t", 0)
+        self.open_segments = SegmentFiles(self.arena, 8)
+        self.appender = Appender(self.arena, self.open_segments, FIRST_PROCESSOR)
+        self.flusher = make_partition_flusher(self.arena, 8, 0, 0)
+        self.time = ManualTime()
+        self.clock = self.time.clock()
+
+    def keeper(self, files: FileOps | None = None) -> Keeper:
+        keeper = Keeper(Shared(self.config, self.arena, (), (), (), 64), self.clock)
+        if files is not None:
+            keeper._files = files
+        return keeper
+
+    def fill(self, count: int) -> None:
+        for _ in range(count):
+            assert append_bytes(self.appender, 0, ENTRY, 1)[0] == 0
+        self.flush()
+
+    def flush(self) -> None:
+        assert flush_now(self.flusher, 0) == 0
+
+    def clean(self, keeper: Keeper) -> None:
+        keeper._clean(self.arena.view(0))
+
+    def files(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.directory / "t-0").glob("*.kafka"))
+
+    def bases(self) -> list[int]:
+        return [item.base for item in self.arena.segments(0)]
+
+
+def test_by_size_at_least_the_limit_stays(tmp_path: Path) -> None:
+    """0.7's vector: 1000 messages of 14 bytes in segments of 140, limit 710: six segments stay."""
+    house = House(tmp_path, log_retention_size="710")
+    house.fill(1000)
+    assert len(house.bases()) == 100
+    house.clean(house.keeper())
+    assert house.bases() == house.files() == list(range(94 * 140, 14_000, 140))
+    view = house.arena.view(0)
+    assert (view.log_start, view.log_end, view.high_watermark) == (94 * 140, 14_000, 14_000)
+
+
+def test_by_age_everything_goes_and_the_end_stays(tmp_path: Path) -> None:
+    """The active segment is replaced by an empty one first, which goes only when its name is durable."""
+    house = House(tmp_path, log_retention_hours="1")
+    house.fill(25)
+    keeper = house.keeper()
+    house.clean(keeper)
+    assert house.bases() == [0, 140, 280]
+    house.time.passed_ns += 2 * HOUR_MS * 10**6
+    house.clean(keeper)
+    assert house.bases() == house.files() == [280, 350]
+    house.clean(keeper)  # the new name is not durable yet
+    assert house.bases() == house.files() == [280, 350]
+    house.flush()
+    house.clean(keeper)
+    assert house.bases() == house.files() == [350]
+    house.clean(keeper)
+    assert house.bases() == house.files() == [350]
+    house.fill(1)
+    assert house.arena.view(0).high_watermark == 364
+    house.open_segments.close_unused()
+    assert not [name for name in open_descriptors().values() if "(deleted)" in name and str(tmp_path) in name]
+
+
+def test_unflushed_bytes_never_go(tmp_path: Path) -> None:
+    house = House(tmp_path, log_retention_policy=f"{__name__}:drop_all")
+    house.fill(10)
+    for _ in range(25):
+        append_bytes(house.appender, 0, ENTRY, 1)
+    keeper = house.keeper()
+    house.clean(keeper)
+    view = house.arena.view(0)
+    assert (view.log_start, view.high_watermark) == (0, 140)
+    assert house.files() == [0, 140, 280, 420]
+    assert keeper._again == {0}
+    house.flush()
+    house.clean(keeper)
+    house.flush()
+    house.clean(keeper)
+    assert house.bases() == house.files() == [35 * 14]
+
+
+def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Z-9; also for a keeper that begins after the jump, which is said once and not at every look."""
+    house = House(tmp_path, log_retention_hours="1")
+    house.fill(25)
+    keeper = house.keeper()
+    house.time.jumped_ns = 365 * 24 * HOUR_MS * 10**6
+    for each in (keeper, keeper, house.keeper()):
+        house.clean(each)
+    assert house.files() == [0, 140, 280]
+    assert sum("jumped" in record.getMessage() for record in caplog.records) == 2
+    house.time.jumped_ns = -365 * 24 * HOUR_MS * 10**6
+    house.clean(keeper)
+    assert house.files() == [0, 140, 280]
+
+
+def test_file_times_say_nothing_about_age(tmp_path: Path) -> None:
+    """Z-9: a copy or restore with old file times must not delete, as 0.7 does."""
+    house = House(tmp_path, log_retention_hours="1")
+    house.fill(25)
+    for path in (tmp_path / "t-0").glob("*.kafka"):
+        os.utime(path, (1, 1))
+    house.clean(house.keeper())
+    assert house.files() == [0, 140, 280]
+    house.keeper()._look(final=True)
+    again = House(tmp_path, log_retention_hours="1")
+    for path in (tmp_path / "t-0").glob("*.kafka"):
+        os.utime(path, (1, 1))
+    again.clean(again.keeper())
+    assert again.files() == [0, 140, 280]
+
+
+def drop_all(held: retention.Held) -> int:
+    return len(held.segments)
+
+
+def keep_one(held: retention.Held) -> int:
+    return len(held.segments) - 1
+
+
+def bad_policy(held: retention.Held) -> object:
+    return BAD[0]
+
+
+BAD: list[object] = [None]
+
+
+def test_a_policy_of_the_users_own(tmp_path: Path) -> None:
+    house = House(tmp_path, log_retention_policy=f"{__name__}:keep_one")
+    house.fill(25)
+    house.clean(house.keeper())
+    assert house.files() == [280]
+
+
+@pytest.mark.parametrize("answer", [None, -1, 4, "2", 1.5, float("nan"), [1]])
+def test_a_policy_that_answers_nonsense_drops_nothing(
+    answer: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the keeper goes on: the next partition may have a better one."""
+    house = House(tmp_path, log_retention_policy=f"{__name__}:bad_policy")
+    house.fill(25)
+    BAD[0] = answer
+    house.clean(house.keeper())
+    assert house.files() == [0, 140, 280]
+    assert any("policy" in record.getMessage() and record.levelno == logging.ERROR for record in caplog.records)
+
+
+def test_what_is_damaged_is_kept_whole(tmp_path: Path) -> None:
+    """No segment goes and none is made while a person has not looked at a partition."""
+    house = House(tmp_path, log_retention_policy=f"{__name__}:drop_all")
+    house.fill(25)
+    append_bytes(house.appender, 0, ENTRY, 1)
+    _files.arm("fdatasync@1=EIO", "test")
+    assert flush_now(house.flusher, 0) == errno.EIO
+    house.clean(house.keeper())
+    assert house.files() == [0, 140, 280]
+
+
+def test_a_file_that_cannot_be_removed_leaves_no_gap(tmp_path: Path) -> None:
+    """The oldest stays, so do those behind it, and the next clean-up finishes; a start in between finds a whole log."""
+    house = House(tmp_path, log_retention_size="100")
+    house.fill(45)
+    files = FaultyFileOps()
+    files.fail("unlink", 2, errno.EPERM)
+    keeper = house.keeper(files)
+    house.clean(keeper)
+    assert house.bases() == [420, 560]
+    assert house.files() == [140, 280, 420, 560]
+    found = House(tmp_path, log_retention_size="100").arena.view(0)
+    assert (found.state, found.log_start, found.log_end) == (0, 140, 630)
+    house.clean(keeper)
+    assert house.files() == [420, 560]
+
+
+@pytest.mark.parametrize("point", ["retention.published@1", "retention.unlink@1", "retention.unlink@2"])
+def test_a_successor_finishes_what_a_dead_keeper_began(point: str, tmp_path: Path) -> None:
+    house = House(tmp_path, log_retention_size="100")
+    house.fill(45)
+    assert in_child(lambda: house.clean(house.keeper()), f"{point}=kill") == -9
+    assert house.arena.view(0).log_start == 420
+    generation = house.arena.retention_generation
+    parent = os.getpid()
+
+    def run() -> int:
+        shared = Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=parent)
+        return Keeper(shared).run()
+
+    pid = start(run)
+    wait_until(lambda: house.files() == [420, 560])
+    wait_until(lambda: house.arena.retention_generation > generation)
+    house.arena.set_stopping(3)
+    assert wait(pid) == 0
+
+
+def test_readers_of_a_dropped_segment_read_on(tmp_path: Path) -> None:
+    """Z-8: unlink only; whoever has the file open finishes. 0.7 closes it under him."""
+    house = House(tmp_path, log_retention_policy=f"{__name__}:drop_all")
+    house.fill(25)
+    with (tmp_path / "t-0" / "00000000000000000000.kafka").open("rb") as reader:
+        house.clean(house.keeper())
+        assert 0 not in house.files()
+        assert reader.read() == ENTRY * 10
+
+
+# -- side files --------------------------------------------------------------------------------------------------------
+
+
+def side_of(house: House) -> tuple[int, set[int]]:
+    side = read_side_file(house.directory / "t-0", FileOps())
+    assert side is not None
+    return side.checkpoint, set(side.segments)
+
+
+def test_a_roll_and_the_end_are_written_down(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    keeper = house.keeper()
+    house.fill(5)
+    keeper._look(final=False)
+    assert side_of(house) == (0, set())  # nothing to hurry for
+    house.fill(10)
+    keeper._look(final=False)
+    assert side_of(house) == (210, {0, 140})
+    house.fill(1)
+    keeper._look(final=True)
+    assert side_of(house) == (224, {0, 140})
+
+
+def test_unflushed_bytes_are_in_no_checkpoint(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.fill(12)
+    for _ in range(12):
+        append_bytes(house.appender, 0, ENTRY, 1)
+    house.keeper()._look(final=True)
+    assert side_of(house)[0] == 12 * 14
+
+
+def test_a_side_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    """Also when nothing more is appended."""
+    house = House(tmp_path)
+    house.fill(25)
+    files = FaultyFileOps()
+    files.fail("rename", 1, errno.EIO)
+    keeper = house.keeper(files)
+    keeper._look(final=False)
+    assert side_of(house) == (0, set())
+    keeper._look(final=False)
+    assert side_of(house) == (350, {0, 140, 280})
+
+
+def test_a_new_keeper_writes_what_its_predecessor_did_not(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.fill(25)
+    house.keeper()._look(final=True)
+    assert side_of(house) == (350, {0, 140, 280})
+    house.fill(25)
+    (tmp_path / "t-0" / "fastlog.json").unlink()
+    house.keeper()._look(final=False)
+    assert side_of(house) == (700, {0, 140, 280, 420, 560})
+
+
+def test_the_checkpoint_of_a_damaged_partition_stays(tmp_path: Path) -> None:
+    """A lower one would let the next start cut what was flushed."""
+    house = House(tmp_path)
+    house.fill(25)
+    house.keeper()._look(final=True)
+    path = tmp_path / "t-0" / "00000000000000000280.kafka"
+    path.write_bytes(path.read_bytes()[:30])
+    again = House(tmp_path)
+    assert again.arena.view(0).state
+    again.keeper()._look(final=False)
+    again.keeper()._look(final=True)
+    assert side_of(house) == (350, {0, 140, 280})
+
+
+def test_a_partition_that_leaves_service_is_said_once_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Z-6: the file that stands in the way of a roll is named."""
+    house = House(tmp_path)
+    house.fill(10)
+    (tmp_path / "t-0" / "00000000000000000140.kafka").write_bytes(b"somebody's")
+    assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 3
+    keeper = house.keeper()
+    keeper._look(final=False)
+    keeper._look(final=False)
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "00000000000000000140.kafka" in record.getMessage()
+    assert (tmp_path / "t-0" / "00000000000000000140.kafka").read_bytes() == b"somebody's"
