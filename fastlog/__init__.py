@@ -1,3 +1,68 @@
-"""fastlog: the log broker of the Kafka paper and of Kafka 0.7, for people who work in Python and Spark."""
+"""fastlog: the log broker of the Kafka paper and of Kafka 0.7, for people who work in Python and Spark.
+
+The public names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastlog import errors, testing
+    from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+    from fastlog.producer.hooks import ProducerData
+    from fastlog.producer.producer import Producer
+    from fastlog.producer.sync import SyncProducer
 
 __version__ = "0.1.0"
+
+# Public name → the module it is in, or the module that it is.
+_MODULES = {
+    "EARLIEST": "fastlog.consumer.simple",
+    "LATEST": "fastlog.consumer.simple",
+    "Producer": "fastlog.producer.producer",
+    "ProducerData": "fastlog.producer.hooks",
+    "SimpleConsumer": "fastlog.consumer.simple",
+    "SyncProducer": "fastlog.producer.sync",
+    "errors": "fastlog.errors",
+    "testing": "fastlog.testing",
+}
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Producer",
+    "ProducerData",
+    "SimpleConsumer",
+    "SyncProducer",
+    "__version__",
+    "errors",
+    "testing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name. Raises ``ImportError`` that says what to run when the extensions are not built."""
+    path = _MODULES.get(name)
+    if path is None:
+        raise AttributeError(f"module 'fastlog' has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.startswith("fastlog.") and missing.rpartition(".")[2].startswith("_"):
+            raise ImportError(
+                f"the extension {missing} is not built: run pip install . or, in a checkout,"
+                " python setup.py build_ext --inplace"
+            ) from error
+        raise
+    value = module if path.rpartition(".")[2] == name else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return sorted({*globals(), *_MODULES})

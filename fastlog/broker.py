@@ -11,7 +11,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fastlog import logs
@@ -32,8 +32,10 @@ LOCK_SECONDS = 5.0
 BACKLOG = 1024
 
 
-def run_broker(config: BrokerConfig) -> int:
+def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code of the command.
+
+    ``on_ready`` gets the port once connections are taken.
 
     0: stopped, everything flushed and the clean marker written. 1: it could not start, or something was not flushed.
     """
@@ -41,7 +43,7 @@ def run_broker(config: BrokerConfig) -> int:
     try:
         _files.arm_from_environment("supervisor")
         with contextlib.ExitStack() as stack:
-            return _run(config, stack)
+            return _run(config, stack, on_ready)
     except FastlogError as error:
         print(f"fastlog-broker: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -53,7 +55,7 @@ def run_broker(config: BrokerConfig) -> int:
         return 1
 
 
-def _run(config: BrokerConfig, stack: contextlib.ExitStack) -> int:
+def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[int], None] | None) -> int:
     started = time.monotonic()
     files = FileOps()
     retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
@@ -94,6 +96,8 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack) -> int:
         supervisor.abandon()
         raise
     _say_ready(config, listeners[0], directories, len(report.partitions), time.monotonic() - started)
+    if on_ready is not None:
+        on_ready(listeners[0].port)
     stop = supervisor.run()
     return _finish(config, arena, directories, files, stop.clean, stop.problems)
 

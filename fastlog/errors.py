@@ -156,6 +156,18 @@ class InflateLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 
 
+class QueueFullError(FastlogError):
+    """A producer's queue has no room, and the producer was told not to wait, or not that long."""
+
+
+class DeliveryError(FastlogError):
+    """Messages a producer had taken were not delivered: ``messages`` says how many, ``__cause__`` why the first."""
+
+    def __init__(self, message: str, messages: int = 0) -> None:
+        super().__init__(message)
+        self.messages = messages
+
+
 class ConsumerTimeout(FastlogError):
     """No message came within the time the consumer was told to wait."""
 
@@ -178,6 +190,10 @@ class ForkedError(FastlogError):
 
 class MissingCodecError(FastlogError):
     """The library for a compression codec is not installed."""
+
+
+class MissingDependencyError(FastlogError, ImportError):
+    """A library that only this call needs is not installed; the message says what to install."""
 
 
 CLASS_BY_CODE: dict[int, type[BrokerError]] = {

@@ -94,6 +94,21 @@ class DeepLimits:
 DEFAULT_LIMITS = DeepLimits()
 
 
+class Span(NamedTuple):
+    """Whole, checked entries in one piece, no wrapper among them.
+
+    At the top each entry has its own offset, ``offset`` that of the first, ``next_offset`` behind the last. Inside a
+    wrapper (``inner``) all have the wrapper's; the last entry goes on at ``next_offset``, which is that of the wrapper
+    too until its last span.
+    """
+
+    entries: memoryview
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    offset: int
+    next_offset: int
+    inner: bool
+
+
 def encode_set(payloads: Sequence[bytes], codec: int = 0, magic: int = 1) -> bytes:
     """Return the payloads as a message set: one wrapper with all of them when ``codec`` is not 0.
 
@@ -124,7 +139,7 @@ def shallow(buffer: Buffer, base_offset: int = 0) -> Iterator[MessageAndOffset]:
     result = _segment.scan(buffer)
     for _, next_offset, magic, attributes, payload in _segment.entries(buffer, base_offset):
         yield MessageAndOffset(Message(payload, magic, attributes), next_offset)
-    _raise_if_stopped(buffer, result, base_offset)
+    raise_if_stopped(buffer, result, base_offset)
 
 
 def deep(buffer: Buffer, base_offset: int = 0, limits: DeepLimits = DEFAULT_LIMITS) -> Iterator[MessageAndOffset]:
@@ -158,7 +173,35 @@ def deep(buffer: Buffer, base_offset: int = 0, limits: DeepLimits = DEFAULT_LIMI
             raise type(error)(f"{error}; in the wrapper at offset {offset}") from error
         if last is not None:
             yield MessageAndOffset(last, next_offset)
-    _raise_if_stopped(buffer, result, base_offset)
+    raise_if_stopped(buffer, result, base_offset)
+
+
+def spans(
+    buffer: Buffer, base_offset: int = 0, limits: DeepLimits = DEFAULT_LIMITS, result: ScanResult | None = None
+) -> Iterator[Span]:
+    """Yield what ``deep`` yields, in pieces of many messages each and without an object for any of them.
+
+    ``result`` saves the scan of ``buffer`` where the caller has done it. What is before damage is yielded first.
+    Raises as ``deep``.
+    """
+    result = result or _segment.scan(buffer)
+    view = memoryview(buffer).cast("B")[: result.valid_bytes]
+    if not result.wrappers:
+        if result.count:
+            yield Span(view, result.count, base_offset, base_offset + result.valid_bytes, False)
+        raise_if_stopped(buffer, result, base_offset)
+        return
+    position = 0
+    while (found := _segment.find_wrapper(view, position)) is not None:
+        end, start, codec = found
+        entry_start = start - HEADER_BYTES[1]
+        if entry_start > position:
+            yield _plain_span(view[position:entry_start], base_offset + position)
+        yield from _wrapper_spans(codec, view[start:end], base_offset + entry_start, base_offset + end, limits)
+        position = end
+    if position < result.valid_bytes:
+        yield _plain_span(view[position:], base_offset + position)
+    raise_if_stopped(buffer, result, base_offset)
 
 
 def count_deep(buffer: Buffer, limits: DeepLimits = DEFAULT_LIMITS) -> int:
@@ -235,6 +278,45 @@ def _inner_messages(codec: int, data: Buffer, budget: _Budget, depth: int) -> It
                 yield Message(payload, magic)
 
 
+def _plain_span(entries: memoryview, offset: int) -> Span:
+    return Span(entries, _segment.scan(entries).count, offset, offset + len(entries), False)
+
+
+def _wrapper_spans(codec: int, data: memoryview, offset: int, next_offset: int, limits: DeepLimits) -> Iterator[Span]:
+    """The spans of one top-level wrapper; each is held back until it is known whether it is the last."""
+    held: tuple[memoryview, int] | None = None
+    try:
+        for piece in _inner_pieces(codec, data, _Budget(limits), 1):
+            if held is not None:
+                yield Span(*held, offset, offset, True)
+            held = piece
+    except (InvalidMessageError, InvalidFetchSizeError) as error:
+        if held is not None:
+            yield Span(*held, offset, offset, True)
+        raise type(error)(f"{error}; in the wrapper at offset {offset}") from error
+    if held is not None:
+        yield Span(*held, offset, next_offset, True)
+
+
+def _inner_pieces(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iterator[tuple[memoryview, int]]:
+    """The plain entries inside a wrapper at this depth and how many they are, wrappers inside it opened as well."""
+    budget.enter(depth)
+    for span, result in _inflated_spans(codec, data, budget, cut_is_damage=False):
+        if not result.wrappers:
+            yield span, result.count
+            continue
+        position = 0
+        while (found := _segment.find_wrapper(span, position)) is not None:
+            end, start, inner_codec = found
+            entry_start = start - HEADER_BYTES[1]
+            if entry_start > position:
+                yield span[position:entry_start], _segment.scan(span[position:entry_start]).count
+            yield from _inner_pieces(inner_codec, span[start:end], budget, depth + 1)
+            position = end
+        if position < len(span):
+            yield span[position:], _segment.scan(span[position:]).count
+
+
 def _inflated_spans(
     codec: int, data: Buffer, budget: _Budget, *, cut_is_damage: bool
 ) -> Iterator[tuple[memoryview, ScanResult]]:
@@ -267,7 +349,7 @@ def _inflated_spans(
         raise InvalidFetchSizeError("the first message of the compressed set is longer than the set")
 
 
-def _raise_if_stopped(buffer: Buffer, result: ScanResult, base_offset: int) -> None:
+def raise_if_stopped(buffer: Buffer, result: ScanResult, base_offset: int) -> None:
     """Raise when a walk did not stop where 0.7 stops quietly."""
     if result.status == SCAN_OK:
         return

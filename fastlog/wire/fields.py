@@ -26,7 +26,7 @@ class Reader:
 
     __slots__ = ("_data", "_error_class", "_position")
 
-    def __init__(self, data: bytes, error_class: type[ProtocolError] = ProtocolError) -> None:
+    def __init__(self, data: bytes | memoryview, error_class: type[ProtocolError] = ProtocolError) -> None:
         self._data = data
         self._error_class = error_class
         self._position = 0
@@ -78,7 +78,7 @@ class Reader:
             raise self.error(f"{name} claims {size} bytes, {self.left} are left")
         start = self._position
         self._position += size
-        return self._data[start : self._position]
+        return bytes(self._data[start : self._position])
 
     def rest(self) -> bytes:
         """Everything not read yet."""

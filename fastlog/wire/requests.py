@@ -9,7 +9,7 @@ Source: Kafka 0.7.2, ``kafka.api``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastlog.errors import InvalidRequestError, UnsupportedVersionError
 from fastlog.wire.fields import Reader, frame, pack, string
@@ -39,8 +39,7 @@ _LEAST_PRODUCE_BYTES = 2 + 4 + 4
 _LEAST_FETCH_BYTES = 2 + 4 + 8 + 4
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(NamedTuple):
     """Append a message set; never answered."""
 
     topic: str
@@ -48,8 +47,7 @@ class ProduceRequest:
     message_set: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     """Read at most ``max_bytes`` from ``offset``."""
 
     topic: str
@@ -58,22 +56,19 @@ class FetchRequest:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MultiFetchRequest:
+class MultiFetchRequest(NamedTuple):
     """Several fetches with one answer."""
 
     fetches: tuple[FetchRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MultiProduceRequest:
+class MultiProduceRequest(NamedTuple):
     """Several produces, handled in order; never answered."""
 
     produces: tuple[ProduceRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsRequest:
+class OffsetsRequest(NamedTuple):
     """At most ``max_count`` segment starts not newer than ``time`` (epoch ms, -1 latest, -2 earliest)."""
 
     topic: str
@@ -82,8 +77,7 @@ class OffsetsRequest:
     max_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAckRequest:
+class ProduceAckRequest(NamedTuple):
     """Append a message set and answer when it is appended (acks 1) or flushed (acks 2)."""
 
     correlation_id: int
@@ -96,8 +90,7 @@ class ProduceAckRequest:
     sequence: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFetchRequest:
+class HeldFetchRequest(NamedTuple):
     """A fetch that waits up to ``max_wait_ms`` until ``min_bytes`` are visible."""
 
     correlation_id: int
@@ -109,16 +102,14 @@ class HeldFetchRequest:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataRequest:
+class MetadataRequest(NamedTuple):
     """What the broker is and holds; ``topics`` None asks for all of them."""
 
     correlation_id: int
     topics: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class CutPointsRequest:
+class CutPointsRequest(NamedTuple):
     """Message boundaries in [start, end), about ``step_bytes`` apart."""
 
     correlation_id: int
@@ -130,8 +121,7 @@ class CutPointsRequest:
     max_points: int
 
 
-@dataclass(frozen=True, slots=True)
-class LocalReadRequest:
+class LocalReadRequest(NamedTuple):
     """Where on this machine the segments of a partition are."""
 
     correlation_id: int
@@ -139,8 +129,7 @@ class LocalReadRequest:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicRequest:
+class CreateTopicRequest(NamedTuple):
     """Create a topic's partitions; 0 partitions means the configured count."""
 
     correlation_id: int

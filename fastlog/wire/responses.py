@@ -11,7 +11,7 @@ Source: Kafka 0.7.2, ``kafka.server.MessageSetSend``, ``MultiMessageSetSend``, `
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastlog.wire.fields import Reader, frame, pack, string
 
@@ -23,26 +23,24 @@ STATE_NAMES = {STATE_OK: "ok", STATE_READ_ONLY: "read-only", STATE_OFFLINE: "off
 _LEAST_SUB_ANSWER_BYTES = 2
 _LEAST_TOPIC_BYTES = 2 + 2 + 4 + 4
 _PARTITION_BYTES = 4 + 2 + 8 + 8 + 8
+_HELD_FETCH_HEAD_BYTES = 4 + 2 + 8 + 8
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchAnswer(NamedTuple):
     """The bytes of one fetch; they may end inside a message."""
 
     error: int
     message_set: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsAnswer:
+class OffsetsAnswer(NamedTuple):
     """Offsets, newest first."""
 
     error: int
     offsets: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAckAnswer:
+class ProduceAckAnswer(NamedTuple):
     """Where a message set was appended; -1 for what is not known because of an error."""
 
     correlation_id: int
@@ -52,8 +50,7 @@ class ProduceAckAnswer:
     next_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFetchAnswer:
+class HeldFetchAnswer(NamedTuple):
     """The bytes of one held fetch, empty when the wait ended without any; they may end inside a message.
 
     The positions are there after an error too, when the broker knows them.
@@ -66,8 +63,7 @@ class HeldFetchAnswer:
     message_set: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """One partition that exists on the broker; ``state`` is one of ``STATE_NAMES``."""
 
     partition: int
@@ -77,8 +73,7 @@ class PartitionMetadata:
     log_end: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(NamedTuple):
     """One topic; ``partitions`` lists those that exist, ``configured_partitions`` how many there may be."""
 
     name: str
@@ -87,8 +82,7 @@ class TopicMetadata:
     partitions: tuple[PartitionMetadata, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataAnswer:
+class MetadataAnswer(NamedTuple):
     """What the broker is, what it accepts, and what it holds."""
 
     correlation_id: int
@@ -101,11 +95,10 @@ class MetadataAnswer:
     max_wait_ms: int = -1
     lowest_own_id: int = -1
     highest_own_id: int = -1
-    topics: tuple[TopicMetadata, ...] = field(default=())
+    topics: tuple[TopicMetadata, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CutPointsAnswer:
+class CutPointsAnswer(NamedTuple):
     """Message boundaries, ascending."""
 
     correlation_id: int
@@ -113,8 +106,7 @@ class CutPointsAnswer:
     offsets: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalReadAnswer:
+class LocalReadAnswer(NamedTuple):
     """What a reader on the broker's machine needs to open the segments itself."""
 
     correlation_id: int
@@ -126,8 +118,7 @@ class LocalReadAnswer:
     base_offsets: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicAnswer:
+class CreateTopicAnswer(NamedTuple):
     """How many partitions the topic may have now."""
 
     correlation_id: int
@@ -240,6 +231,33 @@ def decode_multifetch(body: bytes) -> tuple[FetchAnswer, ...]:
             raise reader.error(f"a part announces {size} bytes")
         answers.append(decode_fetch(reader.take(size, "a part")))
     return tuple(answers)
+
+
+def split_fetch(body: memoryview) -> tuple[int, memoryview]:
+    """Error and messages of the answer to a FETCH, without a copy. Raises ``ProtocolError`` when it is too short."""
+    return Reader(body[:2]).int16("error"), body[2:]
+
+
+def split_multifetch(body: memoryview) -> list[tuple[int, memoryview]]:
+    """Error and messages of each part of a MULTIFETCH, without a copy; otherwise as ``decode_multifetch``."""
+    error, rest = split_fetch(body)
+    if error:
+        return [(error, rest)]
+    parts = []
+    while rest:
+        reader = Reader(rest[:4])
+        size = reader.int32("size of a part")
+        if not _LEAST_SUB_ANSWER_BYTES <= size <= len(rest) - 4:
+            raise reader.error(f"a part announces {size} bytes, {len(rest) - 4} follow")
+        parts.append(split_fetch(rest[4 : 4 + size]))
+        rest = rest[4 + size :]
+    return parts
+
+
+def split_held_fetch(body: memoryview) -> tuple[HeldFetchAnswer, memoryview]:
+    """The answer to a HELD_FETCH and, beside it, its messages without a copy. Raises as ``decode_held_fetch``."""
+    answer = decode_held_fetch(bytes(body[:_HELD_FETCH_HEAD_BYTES]))
+    return answer, body[_HELD_FETCH_HEAD_BYTES:] if not answer.error else body[:0]
 
 
 def decode_offsets(body: bytes) -> OffsetsAnswer:

@@ -14,6 +14,7 @@ from fastlog import broker
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
 from fastlog.log._arena import COUNTERS
+from fastlog.producer.config import ProducerConfig
 from fastlog.tools.broker_command import broker_command
 from fastlog.tools.cli import fastlog
 
@@ -168,10 +169,15 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 @pages
 def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
-    known = {setting.name for setting in BrokerConfig.describe()} | set(_files.OPS)
+    known = {setting.name for config in (BrokerConfig, ProducerConfig) for setting in config.describe()}
+    known |= set(_files.OPS)
     for text in inline(page.read_text()):
         name = text.partition("=")[0]
-        if SETTING.fullmatch(name) and not FILE.fullmatch(name) and not name.startswith(("fastlog.", "server.")):
+        if (
+            SETTING.fullmatch(name)
+            and not FILE.fullmatch(name)
+            and not name.startswith(("fastlog.", "server.", "message."))
+        ):
             assert name in known, text
     for words in calls(page.read_text()):
         for option, value in itertools.pairwise(words):

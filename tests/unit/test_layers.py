@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
     "ground": "fastlog.errors fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
-    "basics": "fastlog._segment fastlog.codecs fastlog.stats fastlog.settings",
+    "basics": "fastlog._segment fastlog._batch fastlog.codecs fastlog.stats fastlog.settings",
     "model": "fastlog.message fastlog.config",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
@@ -23,9 +23,10 @@ LAYERS = {
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",
     "supervisor": "fastlog.supervisor",
     "broker": "fastlog.broker",
-    "clients": "fastlog.consumer fastlog.producer",
+    "connections": "fastlog.client",  # what the clients and the commands share
+    "clients": "fastlog.consumer fastlog.producer fastlog._pack",
     "spark": "fastlog.spark pyspark_fastlog",
-    "tools": "fastlog fastlog.__main__ fastlog.tools fastlog.testing",
+    "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "tests": "tests",
     "perf": "perf",
 }
@@ -42,9 +43,10 @@ MAY_IMPORT = {
     "workers": f"{SHARED} log",
     "supervisor": f"{SHARED} log workers",
     "broker": f"{SHARED} log workers supervisor",
-    "clients": SHARED,
-    "spark": f"{SHARED} clients",
-    "tools": f"{SHARED} clients supervisor broker",
+    "connections": SHARED,
+    "clients": f"{SHARED} connections",
+    "spark": f"{SHARED} connections clients",
+    "tools": f"{SHARED} connections clients supervisor broker",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
 }
@@ -244,13 +246,13 @@ def test_broker_processes_stay_light() -> None:
     assert {"fastlog.broker", "fastlog.workers.processor"} <= wanted <= loaded
     heavy = {"numpy", "asyncio", "pandas", "pyarrow", "pyspark"}
     assert loaded & heavy == set()
-    assert {module for module in loaded if layer_or_none(module) == "clients"} == set()
+    assert {module for module in loaded if layer_or_none(module) in {"connections", "clients"}} == set()
 
 
 @pytest.mark.slow
 def test_clients_load_nothing_of_the_broker() -> None:
     """What a client imports brings nothing of the broker's side, also not through the list of public names."""
-    wanted, loaded = modules_loaded_with({"clients"})
+    wanted, loaded = modules_loaded_with({"connections", "clients"})
     assert wanted
     assert wanted <= loaded
     assert {module for module in loaded if layer_or_none(module) in SERVER_LAYERS} == set()

@@ -1,0 +1,312 @@
+"""Plain blocking connections to a broker: requests and answers in order."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+
+from fastlog.client.addresses import Address, parse_brokers, resolve
+from fastlog.client.inbox import Inbox
+from fastlog.errors import TransportError, error_for
+from fastlog.wire import requests, responses
+
+MAX_METADATA_BYTES = 64 * 2**20
+MAX_ANSWER_BYTES = 2**31 - 1
+_RECEIVE_BYTES = 256 * 1024
+_PROBES = 2
+_LEAST_PAUSE = 0.02
+
+Waiting = Callable[[], AbstractContextManager[object]]
+"""Entered around each call that may block and takes nothing when it is interrupted."""
+
+
+class ConnectionEnded(TransportError):
+    """The other side closed or reset the connection."""
+
+
+class Connection:
+    """One connection to a broker. For one thread; close it, or use it as a context."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        timeout: float,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        waiting: Waiting = nullcontext,
+    ) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._timeout = timeout
+        self._inbox = Inbox(max_answer_bytes)
+        self._waiting = waiting
+        try:
+            name = sock.getpeername()
+            own = sock.getsockname()
+        except OSError as error:
+            raise ConnectionEnded(f"the connection broke at once: {error.strerror}") from error
+        self.peer = str(Address(name[0], name[1]))
+        self.same_host = bool(name[0] == own[0])
+        """Both ends have the same address: the other side is on this machine, or is forwarded from it."""
+        self.torn = False
+        """A frame went out in part: nothing more can be sent on this connection."""
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor, for ``select``; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the connection; may be called again."""
+        self._socket.close()
+
+    def interrupt(self) -> None:
+        """End the connection without closing its descriptor: whoever waits on it in another thread returns at once.
+
+        Safe from any thread and from a signal handler.
+        """
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # not connected any more, or closed
+
+    def send(self, frame: bytes) -> None:
+        """Hand a frame to the kernel. Raises ``TransportError``."""
+        left = memoryview(frame)
+        deadline = time.monotonic() + self._timeout
+        self.torn = True
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                self._wait(max(0.001, deadline - time.monotonic()), for_writing=True)
+                deadline = time.monotonic() + self._timeout
+            except OSError as error:
+                raise self._broken(error) from error
+        self.torn = False
+
+    def receive(self, extra_wait: float = 0.0) -> bytes:
+        """The body of the next answer, waited for up to the time-out and ``extra_wait`` seconds more.
+
+        Raises:
+            TransportError: the connection broke or the time is over.
+            ProtocolError: what came is no answer.
+        """
+        return bytes(self.receive_view(extra_wait=extra_wait))
+
+    def receive_view(self, max_bytes: int | None = None, extra_wait: float = 0.0) -> memoryview:
+        """The same without a copy. ``max_bytes``: the largest answer that was asked for; a larger one is refused.
+
+        The whole answer has to be there in time, so that one that comes byte by byte holds nobody for ever.
+        """
+        inbox = self._inbox
+        if max_bytes is not None:
+            inbox.max_bytes = inbox.trusted_bytes = max_bytes
+        deadline = time.monotonic() + self._timeout + extra_wait
+        while (body := inbox.frame_or_none()) is None:
+            if not self._fill():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._late(self._timeout + extra_wait)
+                self._wait(left, shown=self._timeout + extra_wait)
+            elif time.monotonic() > deadline:
+                raise self._late(self._timeout + extra_wait)
+        return body
+
+    def receive_available(self) -> bytes | None:
+        """The body of the next answer when it is whole after one read of what has come; for use after ``select``."""
+        body = self._inbox.frame_or_none()
+        if body is None:
+            self._fill()
+            body = self._inbox.frame_or_none()
+        return None if body is None else bytes(body)
+
+    def request(self, frame: bytes) -> bytes:
+        """Send a frame and return the body of its answer."""
+        self.send(frame)
+        return self.receive()
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent and wait until the broker has handled everything and closes too.
+
+        Raises:
+            TransportError: the connection broke, or the broker did not close within the time-out.
+        """
+        self.half_close()
+        try:
+            while True:
+                self._wait(self._timeout)
+                if not self._socket.recv(_RECEIVE_BYTES):
+                    return
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            self.close()
+
+    def half_close(self) -> None:
+        """Say that nothing more will be sent; answers can still come. Raises ``TransportError``."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _fill(self) -> bool:
+        """Take what has come; False when there is nothing."""
+        try:
+            open_still = self._inbox.receive(self._socket)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._broken(error) from error
+        if not open_still:
+            raise ConnectionEnded(f"{self.peer} closed the connection")
+        return True
+
+    def _wait(self, seconds: float, *, for_writing: bool = False, shown: float | None = None) -> None:
+        waiting = select.poll()  # not select(), which fails where a process has many descriptors
+        try:
+            waiting.register(self._socket, select.POLLOUT if for_writing else select.POLLIN)
+        except ValueError:
+            raise ConnectionEnded(f"the connection to {self.peer} was closed") from None
+        with self._waiting():
+            ready = waiting.poll(max(1, seconds * 1000))
+        if not ready:
+            raise self._late(self._timeout if shown is None else shown)
+
+    def _late(self, seconds: float) -> TransportError:
+        return TransportError(f"{self.peer} did not answer within {seconds:g} s")
+
+    def _broken(self, error: OSError) -> TransportError:
+        # A closed descriptor is what is left after another thread has closed this connection.
+        ended = isinstance(error, ConnectionResetError | BrokenPipeError) or error.errno == errno.EBADF
+        return (ConnectionEnded if ended else TransportError)(f"the connection to {self.peer} broke: {error.strerror}")
+
+
+class Broker:
+    """A broker by its addresses: makes connections, and asks what the broker offers. Holds no connection itself.
+
+    Safe in several threads.
+    """
+
+    hint = "is the broker running? fastlog-broker starts one"
+    """The last line of the error when no address answers."""
+
+    def __init__(self, brokers: str | Sequence[Address], timeout: float, waiting: Waiting = nullcontext) -> None:
+        self.addresses = parse_brokers(brokers) if isinstance(brokers, str) else list(brokers)
+        self.timeout = timeout
+        self._waiting = waiting
+        self._offers_metadata: bool | None = None
+
+    def connect(
+        self, max_answer_bytes: int = MAX_ANSWER_BYTES, *, receive_buffer_bytes: int | None = None
+    ) -> Connection:
+        """Connect to the first address that answers.
+
+        Raises:
+            TransportError: none does; every address tried is listed with its own reason.
+        """
+        reasons = []
+        for address in self.addresses:
+            try:
+                with self._waiting():
+                    candidates = resolve(address, self.timeout)
+            except OSError as error:
+                reasons.append(f"{address}: {error.strerror}")
+                continue
+            for family, kind, protocol, target in candidates:
+                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock.settimeout(self.timeout)
+                    if receive_buffer_bytes is not None:
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+                    with self._waiting():
+                        sock.connect(target)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    return Connection(sock, self.timeout, max_answer_bytes, self._waiting)
+                except OSError as error:
+                    sock.close()
+                    reason = error.strerror or f"no answer within {self.timeout:g} s"
+                    shown = Address(str(target[0]), address.port)
+                    reasons.append(
+                        f"{shown}: {reason}" if str(shown) == str(address) else f"{address} ({shown}): {reason}"
+                    )
+                except TransportError as error:
+                    sock.close()
+                    reasons.append(f"{address}: {error}")
+                except BaseException:
+                    sock.close()
+                    raise
+        listed = ", ".join(str(address) for address in self.addresses)
+        raise TransportError(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")
+
+    def metadata_or_none(self, topics: tuple[str, ...] | None = None) -> responses.MetadataAnswer | None:
+        """What the broker says about itself and the topics, on a connection of its own; None from a plain 0.7 broker.
+
+        A 0.7 broker closes the connection on a request it does not know. That looks the same as a process that dies
+        just then, so the first refusal is asked for again.
+
+        Raises:
+            TransportError: no connection, or no answer in time.
+            BrokerError: the broker refuses the request.
+        """
+        refusals = 0
+        while self._offers_metadata is not False:
+            with self.connect(MAX_METADATA_BYTES) as connection:
+                try:
+                    answer = responses.decode_metadata(connection.request(requests.encode_metadata(0, topics)))
+                except ConnectionEnded:
+                    refusals += 1
+                    if self._offers_metadata:
+                        if refusals > _PROBES:
+                            raise
+                        pause(0.1, self._waiting)
+                    elif refusals == _PROBES:
+                        self._offers_metadata = False
+                    continue
+            if answer.error:
+                raise error_for(answer.error)
+            self._offers_metadata = True
+            return answer
+        return None
+
+
+class Patience:
+    """How long failures in a row are put up with: pauses grow, until ``seconds`` after the first of them."""
+
+    def __init__(self, seconds: float = 30.0, waiting: Waiting = nullcontext) -> None:
+        self._seconds = seconds
+        self._waiting = waiting
+        self._since: float | None = None
+        self._pause = _LEAST_PAUSE
+
+    def worked(self) -> None:
+        """The next failure is a first one again."""
+        self._since = None
+        self._pause = _LEAST_PAUSE
+
+    def failed(self, error: TransportError) -> None:
+        """Return after a pause, to try again, or raise ``error`` when the time is over."""
+        now = time.monotonic()
+        self._since = self._since if self._since is not None else now
+        if now + self._pause - self._since > self._seconds:
+            raise error
+        pause(self._pause, self._waiting)
+        self._pause = min(2 * self._pause, 1.0)
+
+
+def pause(seconds: float, waiting: Waiting = nullcontext) -> None:
+    """Sleep so that a signal can interrupt it where ``waiting`` allows."""
+    with waiting():
+        time.sleep(seconds)

@@ -1,0 +1,52 @@
+"""What a broker offers a consumer, asked once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from fastlog.client.connection import Broker
+from fastlog.wire.requests import HELD_FETCH, LOCAL_READ
+
+PLAIN_MESSAGE_BYTES = 1_000_000  # max.message.size of Kafka 0.7
+MOST_MESSAGE_BYTES = 100 * 2**20  # max.socket.request.bytes of Kafka 0.7: no message is larger unless somebody says so
+_LEAST_WAIT_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The requests beyond 0.7 that may be used, and the largest payload; ``max_wait_ms`` 0: answers are not held."""
+
+    own_requests: bool
+    held_fetch: bool
+    local_read: bool
+    max_wait_ms: int
+    max_message_bytes: int
+
+
+class Offers:
+    """Asks on a connection of its own, when somebody wants to know for the first time. Safe in several threads."""
+
+    def __init__(self, broker: Broker, max_message_bytes: int | None) -> None:
+        self._broker = broker
+        self._max_message_bytes = max_message_bytes
+        self._lock = threading.Lock()
+        self._known: Offer | None = None
+
+    def get(self) -> Offer:
+        """The offer. Raises ``TransportError`` while the broker cannot be asked."""
+        if self._known is None:
+            with self._lock:
+                if self._known is None:
+                    self._known = self._ask()
+        return self._known
+
+    def _ask(self) -> Offer:
+        metadata = self._broker.metadata_or_none(())
+        if metadata is None:
+            return Offer(False, False, False, 0, self._max_message_bytes or PLAIN_MESSAGE_BYTES)
+        own = range(metadata.lowest_own_id, metadata.highest_own_id + 1)
+        # A broker that holds no answer would be asked without a pause.
+        max_wait_ms = metadata.max_wait_ms if metadata.max_wait_ms >= _LEAST_WAIT_MS else 0
+        told = min(max(1, metadata.max_message_bytes), MOST_MESSAGE_BYTES)
+        return Offer(True, HELD_FETCH in own, LOCAL_READ in own, max_wait_ms, self._max_message_bytes or told)

@@ -1,0 +1,262 @@
+"""Reading one partition piece by piece: held or plain fetches, one of them ahead, or the segment files themselves."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import NamedTuple
+
+from fastlog._segment import SCAN_OK, SCAN_TAIL, ScanResult, scan
+from fastlog.client.connection import pause
+from fastlog.consumer.channel import Channel
+from fastlog.consumer.local import LocalLog, NotLocalError, SegmentsChangedError
+from fastlog.consumer.offered import Offer
+from fastlog.errors import (
+    BrokerError,
+    InvalidMessageError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    TransportError,
+    error_for,
+)
+from fastlog.message import HEADER_BYTES
+from fastlog.wire import requests, responses
+
+log = logging.getLogger(__name__)
+
+MAX_FETCH_BYTES = 2**30
+_LENGTH_BYTES = 4
+_FRAME_HEAD_BYTES = 64  # more than any head of an answer
+_LOCAL_ANSWER_BYTES = 16 * 2**20
+_PROOF_BYTES = 512
+_LOCAL_TRIES = 3
+_HOLD_MS = 5_000
+_LEAST_PAUSE = 0.01
+_MOST_PAUSE = 0.25
+
+
+class Chunk(NamedTuple):
+    """Bytes of one partition that begin with a whole and valid message; ``result`` says how far they go."""
+
+    offset: int
+    data: memoryview
+    result: ScanResult
+
+
+class Reader:
+    """Where reading of one partition stands. Used inside ``channel.held()``."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        offer: Offer,
+        topic: str,
+        partition: int,
+        offset: int,
+        fetch_bytes: int,
+        *,
+        ahead: bool,
+        local: LocalLog | None,
+    ) -> None:
+        self.offset = offset
+        self.local = local
+        self.local_refused = "" if local is not None else "not asked for"
+        self._channel = channel
+        self._offer = offer
+        self._topic = topic
+        self._partition = partition
+        self._fetch_bytes = fetch_bytes
+        self._limit_bytes = max(fetch_bytes, offer.max_message_bytes + HEADER_BYTES[1])
+        self._ahead = ahead
+        self._asked_bytes = 0
+        self._correlation_id = 0
+        self._proven = False
+        self._log_start = 0
+        if local is not None:
+            channel.owned.add(local)
+
+    def close(self) -> None:
+        """Close the local file, if one is open."""
+        if self.local is not None:
+            self._channel.owned.discard(self.local)
+            self.local.close()
+
+    def seek(self, offset: int, fetch_bytes: int) -> None:
+        """Go on at another place; not for a reader that fetches ahead."""
+        assert not self._ahead
+        self.offset = offset
+        self._fetch_bytes = fetch_bytes
+        self._limit_bytes = max(fetch_bytes, self._offer.max_message_bytes + HEADER_BYTES[1])
+
+    @property
+    def source(self) -> str:
+        """``read`` or ``map`` while the files are read, else ``socket``."""
+        return "socket" if self.local is None or not self._proven else "map" if self.local.mapped else "read"
+
+    def next(self, wait: float) -> Chunk | None:
+        """The next whole messages, waited for up to ``wait`` seconds when there are none; None when none came.
+
+        Raises:
+            BrokerError: the broker refuses, or the message at this offset is damaged or too large.
+            TransportError, ProtocolError: as for ``Channel.request``.
+            LogError: a local file cannot be read.
+        """
+        deadline = time.monotonic() + wait
+        pause_seconds = _LEAST_PAUSE
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            data = self._obtain(left)
+            # Fewer bytes than a length field are no message yet, in 0.7 too.
+            if len(data) >= min(_LENGTH_BYTES, self._fetch_bytes):
+                result = scan(data)
+                if result.valid_bytes:
+                    chunk = Chunk(self.offset, data, result)
+                    self.offset += result.valid_bytes
+                    if self._ahead and result.status in (SCAN_OK, SCAN_TAIL):
+                        self._post_ahead(len(data))
+                    return chunk
+                self._grow(data, result)
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if not self._offer.held_fetch or not self._offer.max_wait_ms:
+                pause(min(pause_seconds, left))
+                self._channel.check()
+                pause_seconds = min(2 * pause_seconds, _MOST_PAUSE)
+
+    # -- local ---------------------------------------------------------------------------------------------------------
+
+    def _obtain(self, wait: float) -> memoryview:
+        if self.local is not None:
+            try:
+                return self._obtain_local(self.local, wait)
+            except NotLocalError as error:
+                self._refuse_local(str(error))
+        return self._fetch(wait)
+
+    def _obtain_local(self, local: LocalLog, wait: float) -> memoryview:
+        if not self._proven:
+            self._ask_for_files(local)
+        changes = 0
+        for _ in range(_LOCAL_TRIES):
+            try:
+                if self.offset < local.limit and self._proven:
+                    return local.piece(self.offset, self._fetch_bytes)
+                data = self._fetch(wait, _PROOF_BYTES)
+                if not data:
+                    return data
+                if not local.same_bytes(self.offset, data):
+                    raise NotLocalError("the files here hold other bytes than the broker sends")
+                if not self._proven:
+                    self._proven = True
+                    log.debug(
+                        "topic=%r partition=%d is read from %s", self._topic, self._partition, local.where(self.offset)
+                    )
+            except SegmentsChangedError:
+                changes += 1
+                self._ask_for_files(local)
+        if self._proven and changes == _LOCAL_TRIES and self.offset >= self._log_start:
+            raise local.too_short(self.offset)
+        raise NotLocalError("what the broker tells of the segments does not fit the files here")
+
+    def _ask_for_files(self, local: LocalLog) -> None:
+        frame = requests.encode_local_read(self._next_id(), self._topic, self._partition)
+        try:
+            if not self._channel.reaches_this_host():
+                raise NotLocalError("the broker is on another machine")
+            body = self._channel.request(frame, _LOCAL_ANSWER_BYTES)
+        except TransportError as error:  # if the broker is away altogether, the fetch that follows says so
+            raise NotLocalError(f"the broker did not tell where the files are: {error}") from error
+        answer = responses.decode_local_read(bytes(body))
+        self._check_id(answer.correlation_id)
+        if answer.error:
+            raise NotLocalError(str(error_for(answer.error)))
+        self._log_start = answer.log_start
+        local.told(answer)
+
+    def _refuse_local(self, reason: str) -> None:
+        log.debug("topic=%r partition=%d is read through the socket: %s", self._topic, self._partition, reason)
+        self.close()
+        self.local = None
+        self.local_refused = reason
+
+    # -- socket --------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, wait: float, max_bytes: int | None = None) -> memoryview:
+        """Bytes from the offset on; the answer that was posted ahead, when there is one."""
+        if not self._channel.has_pending or not self._asked_bytes:
+            self._post(wait, max_bytes or self._fetch_bytes)
+        self._asked_bytes = 0
+        body = self._channel.collect()
+        if not self._offer.held_fetch:
+            error, data = responses.split_fetch(body)
+            detail = ""
+        else:
+            answer, data = responses.split_held_fetch(body)
+            self._check_id(answer.correlation_id)
+            error = answer.error
+            detail = f"; the log goes from {answer.log_start} to {answer.high_watermark}"
+            if not error and self.local is not None:
+                self.local.limit = max(self.local.limit, answer.high_watermark)
+        if error:
+            raise self._refused(error, detail)
+        return data
+
+    def _post(self, wait: float, max_bytes: int) -> None:
+        self._asked_bytes = max_bytes
+        if not self._offer.held_fetch:
+            frame = requests.encode_fetch(self._topic, self._partition, self.offset, max_bytes)
+            self._channel.post(frame, max_bytes + _FRAME_HEAD_BYTES)
+            return
+        wait_ms = min(int(wait * 1000), _HOLD_MS, self._offer.max_wait_ms)
+        frame = requests.encode_held_fetch(
+            self._next_id(), wait_ms, 1, self._topic, self._partition, self.offset, max_bytes
+        )
+        self._channel.post(frame, max_bytes + _FRAME_HEAD_BYTES, wait_ms / 1000)
+
+    def _post_ahead(self, came: int) -> None:
+        """Ask for the next piece while this one is consumed, when there is sure to be one."""
+        if self.local is None and came >= self._fetch_bytes:
+            self._post(0.0, self._fetch_bytes)
+
+    def _next_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def _check_id(self, found: int) -> None:
+        if found != self._correlation_id:
+            self._channel.drop()
+            raise ProtocolError(f"the answer to request {self._correlation_id} says it is for {found}")
+
+    # -- what cannot be read -------------------------------------------------------------------------------------------
+
+    def _grow(self, data: memoryview, result: ScanResult) -> None:
+        """Make the next fetch large enough for the message at the offset, which is not whole in these bytes."""
+        if result.status != SCAN_TAIL:
+            raise self._damaged("it is not a valid message, or the offset is not the start of one")
+        needed = 2 * _LENGTH_BYTES
+        if len(data) >= _LENGTH_BYTES:
+            needed = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
+        if needed > self._limit_bytes:
+            raise MessageTooLargeError(
+                f"the message at {self._where()} claims a size of {needed} bytes, above the limit of "
+                f"{self._limit_bytes}\nthe offset is not the start of a message, or max_message_bytes must be larger"
+            )
+        if needed <= self._fetch_bytes and len(data) < self._fetch_bytes:
+            if self.local is not None and self._proven:
+                raise self.local.too_short(self.offset + len(data))
+            raise self._damaged(f"the log ends inside it, after {len(data)} of {needed} bytes")
+        self._fetch_bytes = min(self._limit_bytes, max(2 * self._fetch_bytes, needed))
+
+    def _damaged(self, why: str) -> InvalidMessageError:
+        local = f" ({self.local.where(self.offset)})" if self.local is not None and self._proven else ""
+        return InvalidMessageError(f"the message at {self._where()}{local} is damaged: {why}")
+
+    def _refused(self, error: int, detail: str) -> BrokerError:
+        reason = str(error_for(error))
+        return error_for(error, f"{self._where()}: {reason}{detail if error == OffsetOutOfRangeError.code else ''}")
+
+    def _where(self) -> str:
+        return f"{self._topic}, partition {self._partition}, offset {self.offset}"

@@ -1,0 +1,356 @@
+"""The simple consumer: reads the partitions it is told from the offsets it is told; the broker keeps nothing of it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from fastlog import _batch
+from fastlog._batch import ConsumedMessage
+from fastlog.client.addresses import DEFAULT_PORT, Address
+from fastlog.client.connection import Broker
+from fastlog.consumer.channel import Channel
+from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payloads_of
+from fastlog.consumer.local import LocalLog
+from fastlog.consumer.offered import Offer, Offers
+from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader
+from fastlog.consumer.walking import walk
+from fastlog.errors import ConfigError, ProtocolError, error_for
+from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, spans
+from fastlog.wire import requests, responses
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
+
+EARLIEST = requests.TIME_EARLIEST
+LATEST = requests.TIME_LATEST
+
+_T = TypeVar("_T")
+_LOCAL_MODES = ("auto", "read", "map", "off")
+_KEPT_READERS = 64
+_OFFSETS_HEAD_BYTES = 64
+
+
+class SimpleConsumer:
+    """Reads partitions of one broker. Safe in several threads; use it as a context, or close it.
+
+    One-shot calls (``fetch``, ``multifetch``, ``get_offsets_before``) share one connection and take turns on it;
+    each iteration has a connection of its own and fetches ahead. A broken connection is made again once in a call.
+    ``close`` may be called from any thread and from signal handlers; calls under way end with ``ClosedError``. After a
+    fork the child gets ``ForkedError``: the object belongs to its parent.
+
+    Source: Kafka 0.7.2 (SimpleConsumer).
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = DEFAULT_PORT,
+        *,
+        timeout: float = 30.0,
+        fetch_bytes: int = 1024 * 1024,
+        receive_buffer_bytes: int | None = None,
+        max_message_bytes: int | None = None,
+        local: str = "auto",
+        limits: DeepLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """Connects when it is first used.
+
+        ``timeout``: seconds to connect, and to get one whole answer. ``fetch_bytes``: asked for at once. A message that
+        is longer is fetched alone, up to ``max_message_bytes`` of payload; by default that is what the broker says (at
+        most 100 MiB), or 1,000,000 for a broker that does not say. ``local``: read the segment files instead of the
+        socket where the broker runs on this machine and they are readable: ``"read"`` into memory, ``"map"`` as maps,
+        ``"auto"`` whichever is faster, ``"off"`` never. ``limits``: how much may come out of one compressed set.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        if local not in _LOCAL_MODES:
+            raise ConfigError(f"local: {local!r} is none of {', '.join(_LOCAL_MODES)}")
+        _check_range("port", port, 1, 65535)
+        _check_range("fetch_bytes", fetch_bytes, 1, MAX_FETCH_BYTES)
+        if max_message_bytes is not None:
+            _check_range("max_message_bytes", max_message_bytes, 1, MAX_FETCH_BYTES)
+        if not timeout > 0:
+            raise ConfigError(f"timeout: {timeout!r} is not above 0")
+        self._broker = Broker([Address(host, port)], timeout)
+        self._offers = Offers(self._broker, max_message_bytes)
+        self._fetch_bytes = fetch_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._local = local
+        self._limits = limits
+        self._channel = self._new_channel()
+        self._streams: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._readers: OrderedDict[tuple[str, int], Reader] = OrderedDict()  # of the one-shot calls, by their lock
+
+    def __enter__(self) -> SimpleConsumer:
+        self._channel.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._channel.closed else ""
+        return f"<SimpleConsumer of {self._broker.addresses[0]}{state}>"
+
+    def close(self) -> None:
+        """Close every connection and file; may be called again, from any thread."""
+        self._channel.close()
+        for stream in list(self._streams):
+            stream.close()
+
+    # -- one-shot calls ------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, topic: str, partition: int, offset: int, max_bytes: int | None = None, *, wait: float = 0.0
+    ) -> MessageSet:
+        """Messages from ``offset`` on, about ``max_bytes`` of them (default: the consumer's ``fetch_bytes``).
+
+        At least one whole message comes when there is one, however long it is. When there is none, the broker is given
+        up to ``wait`` seconds to get one; then the set is empty.
+
+        Raises:
+            OffsetOutOfRangeError, WrongPartitionError, …: what the broker answers.
+            MessageTooLargeError: the message at the offset is longer than may be fetched.
+            InvalidMessageError: it is damaged, or the offset is not the start of one.
+            TransportError: the broker cannot be reached; names each address tried and the reason.
+        """
+        chunk = self._fetch_chunk(topic, partition, offset, max_bytes, wait)
+        if chunk is None:
+            return MessageSet(topic, partition, offset, memoryview(b""), limits=self._limits)
+        return MessageSet(topic, partition, chunk.offset, chunk.data, result=chunk.result, limits=self._limits)
+
+    def fetch_numpy(
+        self, topic: str, partition: int, offset: int, max_bytes: int | None = None, *, wait: float = 0.0
+    ) -> NumpyBatch:
+        """The same as arrays over one buffer; wrappers are inflated into it. Raises as ``fetch``."""
+        return self.fetch(topic, partition, offset, max_bytes, wait=wait).to_numpy()
+
+    def fetch_arrow(
+        self, topic: str, partition: int, offset: int, max_bytes: int | None = None, *, wait: float = 0.0
+    ) -> pyarrow.RecordBatch:
+        """The same as an Arrow record batch with partition, offset, next_offset and payload. Raises as ``fetch``.
+
+        Raises:
+            MissingDependencyError: pyarrow is not installed.
+        """
+        return self.fetch(topic, partition, offset, max_bytes, wait=wait).to_arrow()
+
+    def multifetch(self, fetches: Sequence[tuple[str, int, int] | tuple[str, int, int, int]]) -> list[MessageSet]:
+        """Several fetches, each (topic, partition, offset[, max bytes]), in one request; one set for each, in order.
+
+        A part that fails raises when it is used, and shows its ``error``. A part whose first message is longer than
+        its size is fetched again alone.
+        """
+        asked = [(*item[:3], item[3] if len(item) == 4 else self._fetch_bytes) for item in fetches]
+        for _, _, _, max_bytes in asked:
+            _check_range("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
+        if not asked:
+            self._channel.check()
+            return []
+        total = min(sum(max_bytes + _OFFSETS_HEAD_BYTES for *_, max_bytes in asked), 2**31 - 1)
+        with self._channel.held():
+            parts = self._decoded(
+                responses.split_multifetch, self._channel.request(requests.encode_multifetch(asked), total)
+            )
+        if len(parts) != len(asked):
+            raise self._nonsense(f"a multifetch of {len(asked)} parts is answered with {len(parts)}")
+        found = []
+        for (topic, partition, offset, max_bytes), (code, data) in zip(asked, parts, strict=True):
+            error = None
+            if code:
+                error = error_for(code, f"{topic}, partition {partition}, offset {offset}: {error_for(code)}")
+            made = MessageSet(topic, partition, offset, data, error=error, limits=self._limits)
+            if not error and len(data) >= max_bytes and not made.valid_bytes:
+                made = self.fetch(topic, partition, offset, max_bytes)
+            found.append(made)
+        return found
+
+    def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int = 1) -> list[int]:
+        """Offsets of segment starts not newer than ``time_ms`` since 1970, newest first, at most ``max_offsets``.
+
+        ``LATEST`` (-1) also gives the end of what is visible, ``EARLIEST`` (-2) the oldest offset held.
+
+        Raises:
+            WrongPartitionError: the partition does not exist, where the broker says so.
+            TransportError: the broker cannot be reached, or is a 0.7 broker and closed the connection, as it does for
+                a partition that does not exist.
+        """
+        _check_range("max_offsets", max_offsets, 0, 2**24)
+        frame = requests.encode_offsets(topic, partition, time_ms, max_offsets)
+        with self._channel.held():
+            body = self._channel.request(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES)
+            answer = self._decoded(responses.decode_offsets, bytes(body))
+        if answer.error:
+            raise error_for(answer.error, f"{topic}, partition {partition}: {error_for(answer.error)}")
+        return list(answer.offsets)
+
+    def metadata(self, topics: Sequence[str] | None = None) -> responses.MetadataAnswer | None:
+        """What the broker says of itself and of ``topics`` (None: all), or None when it speaks plain 0.7."""
+        self._channel.check()
+        return self._broker.metadata_or_none(None if topics is None else tuple(topics))
+
+    def source_of(self, topic: str, partition: int) -> tuple[str, str]:
+        """How ``fetch`` reads a partition now, ``"socket"``, ``"read"`` or ``"map"``, and why it is not local."""
+        reader = self._readers.get((topic, partition))
+        if reader is None:
+            return "socket", "not asked for" if self._local == "off" else "nothing was fetched yet"
+        return reader.source, reader.local_refused
+
+    # -- iterations ----------------------------------------------------------------------------------------------------
+
+    def messages(
+        self,
+        topic: str,
+        partition: int,
+        offset: int = EARLIEST,
+        *,
+        shallow: bool = False,
+        wait: float | None = 0.0,
+        fetch_bytes: int | None = None,
+    ) -> Iterator[ConsumedMessage]:
+        """Each message from ``offset`` on, which may be ``EARLIEST`` or ``LATEST``.
+
+        It ends when nothing came for ``wait`` seconds; 0: at the end of what had been appended when it came there;
+        None: never. ``message.next_offset`` is where to go on after a message. ``shallow`` leaves wrappers closed.
+
+        Raises:
+            as ``fetch``; what is before a damaged message is yielded first.
+        """
+        with self._chunks(topic, partition, offset, wait, fetch_bytes, reuse=True) as chunks:
+            for chunk in chunks:
+                if shallow:
+                    yield from self._set_of(topic, partition, chunk).shallow()
+                    continue
+                for span in self._spans_of(chunk):
+                    yield from _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+
+    def batches(
+        self,
+        topic: str,
+        partition: int,
+        offset: int = EARLIEST,
+        *,
+        wait: float | None = 0.0,
+        fetch_bytes: int | None = None,
+    ) -> Iterator[list[bytes]]:
+        """The payloads from ``offset`` on in lists, wrappers opened; otherwise as ``messages``."""
+        with self._chunks(topic, partition, offset, wait, fetch_bytes, reuse=True) as chunks:
+            for chunk in chunks:
+                yield from payloads_of(self._spans_of(chunk))
+
+    def numpy_batches(
+        self,
+        topic: str,
+        partition: int,
+        offset: int = EARLIEST,
+        *,
+        wait: float | None = 0.0,
+        fetch_bytes: int | None = None,
+    ) -> Iterator[NumpyBatch]:
+        """What ``fetch_numpy`` gives, from ``offset`` on; otherwise as ``messages``."""
+        with self._chunks(topic, partition, offset, wait, fetch_bytes, reuse=False) as chunks:
+            for chunk in chunks:
+                at, end = chunk.offset, chunk.offset + len(chunk.data)
+                result = chunk.result
+                while at < chunk.offset + chunk.result.valid_bytes:
+                    part = chunk.data[at - chunk.offset : end - chunk.offset]
+                    batch = numpy_batch(
+                        topic, partition, at, part, result if at == chunk.offset else None, self._limits
+                    )
+                    at = batch.next_offset
+                    yield batch
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _new_channel(self) -> Channel:
+        return Channel(self._broker, "SimpleConsumer", self._receive_buffer_bytes)
+
+    def _reader(
+        self,
+        channel: Channel,
+        offer: Offer,
+        topic: str,
+        partition: int,
+        offset: int,
+        fetch_bytes: int,
+        reuse: bool | None,
+    ) -> Reader:
+        """``reuse`` None: for a one-shot call."""
+        local = None
+        if self._local != "off" and offer.local_read and offer.held_fetch:
+            local = LocalLog(topic, partition, mapped=self._local == "map", reuse=bool(reuse))
+        reader = Reader(channel, offer, topic, partition, offset, fetch_bytes, ahead=reuse is not None, local=local)
+        if self._local != "off" and local is None:
+            reader.local_refused = "the broker does not offer it"
+        return reader
+
+    def _fetch_chunk(self, topic: str, partition: int, offset: int, max_bytes: int | None, wait: float) -> Chunk | None:
+        wanted = self._fetch_bytes if max_bytes is None else max_bytes
+        _check_range("max_bytes", wanted, 1, MAX_FETCH_BYTES)
+        self._channel.check()
+        offer = self._offers.get()
+        with self._channel.held():
+            reader = self._readers.get((topic, partition))
+            if reader is None:
+                reader = self._reader(self._channel, offer, topic, partition, offset, wanted, None)
+                self._readers[topic, partition] = reader
+                if len(self._readers) > _KEPT_READERS:
+                    self._readers.popitem(last=False)[1].close()
+            self._readers.move_to_end((topic, partition))
+            reader.seek(offset, wanted)
+            return reader.next(wait)
+
+    @contextmanager
+    def _chunks(
+        self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None, *, reuse: bool
+    ) -> Iterator[Iterator[Chunk]]:
+        """The chunks of one iteration, on a connection that ends with it."""
+        wanted = self._fetch_bytes if fetch_bytes is None else fetch_bytes
+        _check_range("fetch_bytes", wanted, 1, MAX_FETCH_BYTES)
+        self._channel.check()
+        channel = self._new_channel()
+        self._streams.add(channel)
+        try:
+            offer = self._offers.get()
+            if offset < 0:
+                offset = self._resolved(topic, partition, offset)
+            reader = self._reader(channel, offer, topic, partition, offset, wanted, reuse)
+            yield walk(self._broker, channel, reader, topic, partition, wait)
+        finally:
+            channel.close()
+
+    def _resolved(self, topic: str, partition: int, offset: int) -> int:
+        if offset not in (EARLIEST, LATEST):
+            raise ConfigError(f"offset: {offset} is neither an offset nor EARLIEST or LATEST")
+        found = self.get_offsets_before(topic, partition, offset, 1)
+        return found[0] if found else 0
+
+    def _set_of(self, topic: str, partition: int, chunk: Chunk) -> MessageSet:
+        return MessageSet(topic, partition, chunk.offset, chunk.data, result=chunk.result, limits=self._limits)
+
+    def _spans_of(self, chunk: Chunk) -> Iterator[Span]:
+        return spans(chunk.data, chunk.offset, self._limits, chunk.result)
+
+    def _decoded(self, decode: Callable[..., _T], body: bytes | memoryview) -> _T:
+        """Decode an answer inside ``held()``; one that makes no sense ends the connection."""
+        try:
+            return decode(body)
+        except ProtocolError:
+            self._channel.drop()
+            raise
+
+    def _nonsense(self, what: str) -> ProtocolError:
+        return ProtocolError(f"{self._broker.addresses[0]}: {what}")
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: {value!r} is not from {low} to {high}")

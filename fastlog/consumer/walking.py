@@ -1,0 +1,59 @@
+"""When an iteration over a partition goes on, waits, and ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fastlog.client.connection import Broker
+from fastlog.consumer.channel import Channel
+from fastlog.consumer.reader import Chunk, Reader
+from fastlog.wire import responses
+
+_STEP_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+
+
+def walk(
+    broker: Broker, channel: Channel, reader: Reader, topic: str, partition: int, wait: float | None
+) -> Iterator[Chunk]:
+    """The chunks of one partition; ends when nothing came for ``wait`` seconds, never when it is None.
+
+    0 ends it at the end of what had been appended when it first found nothing: bytes that are not flushed yet are
+    waited for, unless the partition takes no appends any more and will not show them.
+    """
+    if wait == 0:
+        yield from _to_the_end(broker, channel, reader, topic, partition)
+        return
+    heard = time.monotonic()
+    while True:
+        step = _STEP_SECONDS if wait is None else min(_STEP_SECONDS, heard + wait - time.monotonic())
+        with channel.held():
+            chunk = reader.next(max(0.0, step))
+        if chunk is not None:
+            yield chunk
+            heard = time.monotonic()
+        elif wait is not None and time.monotonic() - heard >= wait:
+            return
+
+
+def _to_the_end(broker: Broker, channel: Channel, reader: Reader, topic: str, partition: int) -> Iterator[Chunk]:
+    end: int | None = None
+    while end is None or reader.offset < end:
+        with channel.held():
+            chunk = reader.next(0.0 if end is None else _LOOK_SECONDS)
+        if chunk is not None:
+            yield chunk
+            continue
+        appended = _log_end(broker, topic, partition, reader.offset)
+        end = appended if end is None else min(end, appended)
+
+
+def _log_end(broker: Broker, topic: str, partition: int, offset: int) -> int:
+    """Up to where the partition can be read once all of it is flushed; ``offset`` where nobody can say."""
+    metadata = broker.metadata_or_none((topic,))
+    for found in metadata.topics if metadata else ():
+        for item in found.partitions:
+            if found.name == topic and item.partition == partition:
+                return item.log_end if item.state == responses.STATE_OK else item.high_watermark
+    return offset

@@ -1,0 +1,60 @@
+from fastlog._pack import Chunk
+from fastlog.errors import FastlogError
+
+Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int]
+"""Ticket or None, chunk, messages, error (a code or an exception), partition, base offset, next offset, position."""
+
+class Flight:
+    """Chunks on their way over one connection, in order. For the thread that owns the connection."""
+
+    acknowledged: bool
+    report: bool
+    added_chunks: int
+    messages: int
+    bytes: int
+    delivered: int
+    failed: int
+    written_frames: int
+    handed_over: int
+    def __init__(self, acknowledged: bool) -> None: ...
+    def add(self, chunk: Chunk) -> None:
+        """Put a chunk behind all others."""
+
+    def has_unsent(self) -> bool:
+        """Whether there is something to write."""
+
+    def is_torn(self) -> bool:
+        """Whether a frame is written in part."""
+
+    def head(self) -> Chunk | None:
+        """The oldest chunk that is not finished, or None."""
+
+    def finished_up_to(self) -> int:
+        """The highest sequence number such that no chunk with it or a lower one is left."""
+
+    def unfinished_frames(self) -> int:
+        """Frames written and not finished: requests without an answer yet."""
+
+    def take_events(self) -> list[Event]:
+        """What happened since the last call: to frames with tickets, to failed ones, and with ``report`` to all."""
+
+    def write(self, fd: int, max_frames: int) -> int:
+        """Hand frames to the kernel until none is left, ``max_frames`` are out, an answer waits, or 100 ms are over.
+
+        Returns the bytes written. Raises OSError when the connection is broken.
+        """
+
+    def receive(self, fd: int) -> int:
+        """Read what has come and finish the frames it answers; the bytes read, 0 at the end, -1 when nothing was there.
+
+        Raises OSError when the connection is broken, and ProtocolError when what came is no answer to what was sent.
+        """
+
+    def rewind(self) -> int:
+        """Go back, after a break, to the first frame that is not finished; the messages that may be stored already."""
+
+    def drop_head(self, error: FastlogError) -> None:
+        """Fail what is left of the oldest chunk. Only after ``rewind``, or when nothing of it is written."""
+
+    def remove_movable(self) -> list[Chunk]:
+        """Take out the untouched chunks whose partition the broker chooses: any other broker may have them as well."""

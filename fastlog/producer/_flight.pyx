@@ -1,0 +1,345 @@
+"""What one connection has on its way: chunks in order, how far they are written, and which answers have come.
+
+Everything here belongs to the thread that owns the connection. Without acknowledgements a frame is finished when the
+kernel has all of it; with them when its answer came. After a break ``rewind`` puts the writing place back to the first
+frame that is not finished.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memmove
+
+from fastlog._pack cimport Chunk, Frame
+
+import os
+
+from fastlog.errors import ProtocolError
+
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    ssize_t c_recv "recv"(int fd, void* target, size_t n, int flags)
+    int MSG_NOSIGNAL
+    int MSG_DONTWAIT
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int c_poll "poll"(pollfd* watched, unsigned long count, int timeout_ms)
+    short POLLIN
+    short POLLOUT
+
+cdef extern from "<string.h>" nogil:
+    void* memset(void* target, int value, size_t n)
+
+cdef enum:
+    SPANS = 32                    # chunks in one write
+    INBOX_BYTES = 65536
+    SIZE_BYTES = 4
+    ANSWER_BYTES = 26             # correlation id 4, error 2, partition 4, base offset 8, next offset 8
+    LEAST_ANSWER_BYTES = 6
+    SLICE_MS = 100                # how long a write goes on without a look at anything else
+
+
+cdef inline uint32_t be32(const unsigned char* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
+
+
+cdef inline int64_t be64(const unsigned char* p) noexcept nogil:
+    return <int64_t>((<uint64_t>be32(p) << 32) | be32(p + 4))
+
+
+cdef class Flight:
+    cdef list chunks
+    cdef Py_ssize_t first          # the oldest chunk that is not finished
+    cdef Py_ssize_t cursor         # the chunk to go on writing
+    cdef readonly bint acknowledged
+    cdef public bint report        # an event for every frame, not just for those with a ticket or an error
+    cdef readonly long long added_chunks
+    cdef readonly long long messages      # in chunks that are not finished
+    cdef readonly long long bytes         # likewise
+    cdef readonly long long delivered     # messages, ever
+    cdef readonly long long failed        # messages, ever
+    cdef readonly long long written_frames
+    cdef readonly long long handed_over   # messages in frames that the kernel took, on this connection
+    cdef list events
+    cdef unsigned char inbox[INBOX_BYTES]
+    cdef Py_ssize_t inbox_used
+
+    def __init__(self, bint acknowledged):
+        self.chunks = []
+        self.events = []
+        self.acknowledged = acknowledged
+
+    def add(self, Chunk chunk):
+        """Put a chunk behind all others."""
+        if chunk.frame_count == 0:
+            return
+        self.chunks.append(chunk)
+        self.added_chunks += 1
+        chunk.sequence = self.added_chunks
+        self.messages += chunk.messages
+        self.bytes += chunk.size
+
+    def has_unsent(self):
+        return self.cursor < len(self.chunks)
+
+    def is_torn(self):
+        """Whether a frame is written in part."""
+        cdef Chunk chunk
+        if self.cursor >= len(self.chunks):
+            return False
+        chunk = <Chunk>self.chunks[self.cursor]
+        return chunk.written > frame_start(chunk, chunk.written_frames)
+
+    def head(self):
+        """The oldest chunk that is not finished, or None."""
+        return self.chunks[self.first] if self.first < len(self.chunks) else None
+
+    def finished_up_to(self):
+        """The highest sequence number such that no chunk with it or a lower one is left."""
+        return (<Chunk>self.chunks[self.first]).sequence - 1 if self.first < len(self.chunks) else self.added_chunks
+
+    def unfinished_frames(self):
+        """Frames written and not finished: requests without an answer yet."""
+        cdef Py_ssize_t i
+        cdef long long found = 0
+        for i in range(self.first, min(self.cursor + 1, len(self.chunks))):
+            found += (<Chunk>self.chunks[i]).written_frames - (<Chunk>self.chunks[i]).finished_frames
+        return found
+
+    def take_events(self):
+        """What happened since the last call: (ticket or None, chunk, messages, error, partition, base, next, position),
+        the error being None, a code or an exception."""
+        cdef list events = self.events
+        if events:
+            self.events = []
+        return events
+
+    def write(self, int fd, long long max_frames):
+        """Hand frames to the kernel until none is left, ``max_frames`` are written, an answer waits, or 100 ms are over.
+
+        Returns the bytes written. Raises OSError when the connection is broken.
+        """
+        cdef iovec spans[SPANS]
+        cdef msghdr message
+        cdef pollfd watched
+        cdef Chunk chunk
+        cdef Py_ssize_t i, count, total = 0, limit
+        cdef long long frames_left = max_frames, here
+        cdef ssize_t sent
+        cdef int failure = 0, ready = 0
+        while self.cursor < len(self.chunks) and frames_left > 0:
+            count = 0
+            i = self.cursor
+            here = frames_left
+            while i < len(self.chunks) and count < SPANS and here > 0:
+                chunk = <Chunk>self.chunks[i]
+                limit = chunk.size
+                if chunk.frame_count - chunk.written_frames > here:
+                    limit = chunk.frames[chunk.written_frames + here - 1].end
+                here -= chunk.frame_count - chunk.written_frames
+                spans[count].iov_base = chunk.memory + chunk.written
+                spans[count].iov_len = <size_t>(limit - chunk.written)
+                count += 1
+                i += 1
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = spans
+            message.msg_iovlen = <size_t>count
+            with nogil:
+                sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+                failure = errno if sent < 0 else 0
+                if sent < 0 and (failure == EAGAIN or failure == EINTR):
+                    watched.fd = fd
+                    watched.events = POLLOUT | POLLIN
+                    watched.revents = 0
+                    ready = c_poll(&watched, 1, SLICE_MS)
+            if sent < 0:
+                if failure != EAGAIN and failure != EINTR:
+                    raise OSError(failure, os.strerror(failure))
+                if ready <= 0 or watched.revents & POLLIN:
+                    break
+                continue
+            total += sent
+            frames_left -= self.move_on(sent)
+        return total
+
+    cdef long long move_on(self, Py_ssize_t sent) except -1:
+        """Note that so many bytes more are written; the number of frames that this completed."""
+        cdef Chunk chunk
+        cdef Py_ssize_t step
+        cdef long long completed = 0
+        cdef int before
+        while sent > 0:
+            chunk = <Chunk>self.chunks[self.cursor]
+            step = min(sent, chunk.size - chunk.written)
+            chunk.written += step
+            sent -= step
+            before = chunk.written_frames
+            while chunk.written_frames < chunk.frame_count and chunk.frames[chunk.written_frames].end <= chunk.written:
+                self.handed_over += chunk.frames[chunk.written_frames].messages
+                chunk.written_frames += 1
+            completed += chunk.written_frames - before
+            if not self.acknowledged:
+                while chunk.finished_frames < chunk.written_frames:
+                    self.finish(chunk, None, chunk.partition, -1, -1)
+            if chunk.written == chunk.size:
+                self.cursor += 1
+        self.written_frames += completed
+        self.compact()
+        return completed
+
+    def receive(self, int fd):
+        """Read what has come and finish the frames it answers; the bytes read, 0 at the end, -1 when nothing was there.
+
+        Raises OSError when the connection is broken, and ProtocolError when what came is no answer to what was sent.
+        """
+        cdef ssize_t got
+        cdef int failure
+        cdef unsigned char* target = self.inbox + self.inbox_used
+        cdef size_t room = <size_t>(INBOX_BYTES - self.inbox_used)
+        with nogil:
+            got = c_recv(fd, target, room, MSG_DONTWAIT)
+            failure = errno if got < 0 else 0
+        if got < 0:
+            if failure == EAGAIN or failure == EINTR:
+                return -1
+            raise OSError(failure, os.strerror(failure))
+        if got:
+            if not self.acknowledged:
+                raise ProtocolError(f"{got} bytes came that answer nothing")
+            self.inbox_used += got
+            self.read_answers()
+        return got
+
+    cdef int read_answers(self) except -1:
+        cdef Py_ssize_t position = 0
+        cdef int32_t size
+        cdef const unsigned char* p
+        cdef int error
+        while self.inbox_used - position >= SIZE_BYTES:
+            p = self.inbox + position
+            size = <int32_t>be32(p)
+            if size < LEAST_ANSWER_BYTES or size > ANSWER_BYTES:
+                raise ProtocolError(f"an answer of {size} bytes came to a produce request")
+            if self.inbox_used - position - SIZE_BYTES < size:
+                break
+            error = <int16_t>((p[8] << 8) | p[9])
+            if size != ANSWER_BYTES and not error:
+                raise ProtocolError(f"an answer of {size} bytes came to a produce request")
+            if size == ANSWER_BYTES:
+                self.answered(<int32_t>be32(p + 4), error, <int32_t>be32(p + 10), be64(p + 14), be64(p + 22))
+            else:
+                self.answered(<int32_t>be32(p + 4), error, -1, -1, -1)
+            position += SIZE_BYTES + size
+        self.inbox_used -= position
+        memmove(self.inbox, self.inbox + position, <size_t>self.inbox_used)
+        self.compact()
+        return 0
+
+    cdef int answered(self, int32_t correlation_id, int error, int32_t partition, int64_t base, int64_t next) except -1:
+        cdef Chunk chunk
+        if self.first >= len(self.chunks):
+            raise ProtocolError("an answer came that nothing was asked for")
+        chunk = <Chunk>self.chunks[self.first]
+        if chunk.finished_frames >= chunk.written_frames:
+            raise ProtocolError("an answer came that nothing was asked for")
+        if chunk.frames[chunk.finished_frames].correlation_id != correlation_id:
+            raise ProtocolError(
+                f"the answer to request {chunk.frames[chunk.finished_frames].correlation_id} says it is for {correlation_id}"
+            )
+        self.finish(chunk, error if error else None, partition, base, next)
+        return 0
+
+    cdef int finish(self, Chunk chunk, object error, int32_t partition, int64_t base, int64_t next) except -1:
+        """Finish the first unfinished frame of the first unfinished chunk; ``error`` is None, a code or an exception."""
+        cdef int index = chunk.finished_frames
+        cdef int messages = chunk.frames[index].messages
+        chunk.finished_frames += 1
+        if error is None:
+            self.delivered += messages
+        else:
+            self.failed += messages
+        if chunk.tickets is not None:
+            while chunk.next_ticket < len(chunk.tickets) and chunk.tickets[chunk.next_ticket][0] == index:
+                _, position, count, ticket = chunk.tickets[chunk.next_ticket]
+                chunk.next_ticket += 1
+                self.events.append((ticket, chunk, count, error, partition, base, next, position))
+        if self.report or error is not None:
+            self.events.append((None, chunk, messages, error, partition, base, next, 0))
+        if chunk.finished_frames == chunk.frame_count:
+            self.first += 1
+            self.messages -= chunk.messages
+            self.bytes -= chunk.size
+        return 0
+
+    cdef int compact(self) except -1:
+        """Let finished chunks go, which frees their memory."""
+        cdef Py_ssize_t i, count = min(self.first, self.cursor)
+        if count:
+            del self.chunks[:count]
+            self.first -= count
+            self.cursor -= count
+        return 0
+
+    def rewind(self):
+        """Go back, after a break, to the first frame that is not finished; the messages that may be stored already."""
+        cdef Py_ssize_t i
+        cdef int frame
+        cdef Chunk chunk
+        cdef long long doubtful = 0
+        for i in range(self.first, min(self.cursor + 1, len(self.chunks))):
+            chunk = <Chunk>self.chunks[i]
+            for frame in range(chunk.finished_frames, chunk.written_frames):
+                doubtful += chunk.frames[frame].messages
+            if chunk.written > frame_start(chunk, chunk.finished_frames):
+                chunk.attempts += 1
+            chunk.written_frames = chunk.finished_frames
+            chunk.written = frame_start(chunk, chunk.finished_frames)
+        self.cursor = self.first
+        self.inbox_used = 0
+        self.handed_over = 0
+        self.compact()
+        return doubtful
+
+    def drop_head(self, error):
+        """Fail what is left of the oldest chunk. Only after ``rewind``, or when nothing of it is written."""
+        cdef Chunk chunk = <Chunk>self.chunks[self.first]
+        if chunk.written > frame_start(chunk, chunk.finished_frames):
+            raise ValueError("the chunk is being written")
+        while chunk.finished_frames < chunk.frame_count:
+            self.finish(chunk, error, chunk.partition, -1, -1)
+        if self.cursor < self.first:
+            self.cursor = self.first
+        self.compact()
+
+    def remove_movable(self):
+        """Take out the untouched chunks whose partition the broker chooses: any other broker may have them as well."""
+        cdef list kept = [], found = []
+        cdef Chunk chunk
+        if self.cursor != 0 or self.first != 0:
+            raise ValueError("something is on its way")
+        for chunk in self.chunks:
+            if chunk.partition == -1 and not chunk.written and not chunk.finished_frames:
+                found.append(chunk)
+                self.messages -= chunk.messages
+                self.bytes -= chunk.size
+            else:
+                kept.append(chunk)
+        self.chunks = kept
+        return found
+
+
+cdef inline Py_ssize_t frame_start(Chunk chunk, int index) noexcept:
+    return chunk.frames[index - 1].end if index else 0

@@ -1,0 +1,189 @@
+"""The queue of a producer with handlers: items in, batches out by a thread that calls the hooks.
+
+A producer without handlers does not need it: its messages go straight into the compiled buffers.
+Source: Kafka 0.7.2, ``AsyncProducer`` and ``ProducerSendThread``; the queue time is looked at with every item, not only
+when the queue is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from fastlog.errors import ClosedError, FastlogError, QueueFullError
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import CallbackHandler, Delivery, Encoder, EventHandler, QueueItem, Sender, parse_props
+from fastlog.producer.ledger import Ledger, logger
+from fastlog.producer.waiting import Gate, Turnstile
+
+
+class BatchQueue:
+    """``put`` and ``flush`` are for any thread; the hooks run as ``fastlog.producer.hooks`` says."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        ledger: Ledger,
+        event_handler: EventHandler,
+        callback_handler: CallbackHandler | None,
+        encoder: Encoder,
+        sender: Sender,
+    ) -> None:
+        self.finished = Gate()
+        self.dropped = 0
+        self.failed = 0
+        self.accepted = 0
+        """Items taken into the queue."""
+        self.handled = 0
+        """Items given to the event handler, or passed over by the callback handler."""
+        self._config = config
+        self._ledger = ledger
+        self._event_handler = event_handler
+        self._callback_handler = callback_handler
+        self._encoder = encoder
+        self._sender = sender
+        self._items: deque[QueueItem | Gate] = deque()
+        self._work = Turnstile()
+        self._room = Turnstile()
+        self._stopping = False
+        event_handler.init(parse_props("event.handler.props", config.event_handler_props))
+        if callback_handler is not None:
+            callback_handler.init(parse_props("callback.handler.props", config.callback_handler_props))
+        self._thread = threading.Thread(target=self._run, name="fastlog-producer-batch", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def is_this_thread(self) -> bool:
+        """Whether the caller is the batching thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def put(self, item: QueueItem) -> None:
+        """Queue an item, waiting for room as the settings say.
+
+        Raises:
+            QueueFullError: there is no room, and no more waiting is wanted.
+            ClosedError: the producer was closed.
+        """
+        callback = self._callback_handler
+        if callback is not None:
+            item = callback.before_enqueue(item)
+        try:
+            added = self._has_room() or self._wait_room()
+        except BaseException:
+            if callback is not None:
+                callback.after_enqueue(item, False)
+            raise
+        if added:
+            self.accepted += 1
+            self._items.append(item)
+            self._work.wake_all()
+        if callback is not None:
+            callback.after_enqueue(item, added)
+        if not added:
+            self.dropped += 1
+            if self._config.queue_full == "raise" or self._config.enqueue_timeout_ms is not None:
+                raise QueueFullError(f"the queue holds {self._config.queue_messages} messages (queue.size)")
+            self._ledger.log(logging.WARNING, "dropped", f"queue full, message dropped, {self.dropped} so far")
+
+    def flush(self) -> Gate:
+        """Handle what is queued now without waiting for the batch to fill; the gate opens when that is done."""
+        gate = Gate()
+        self._items.append(gate)
+        self._work.wake_all()
+        if self.finished.is_open:
+            gate.open()
+        return gate
+
+    def stop(self) -> None:
+        """Handle what is queued, call the closing hooks, and end."""
+        self._stopping = True
+        self._work.wake_all()
+        self._room.wake_all()
+
+    def _has_room(self) -> bool:
+        if self._stopping:
+            raise ClosedError("the producer is closed")
+        return len(self._items) < self._config.queue_messages
+
+    def _wait_room(self) -> bool:
+        if self._config.queue_full != "block":
+            return False
+        if self.is_this_thread():
+            return True  # a hook that sends: waiting would be for itself
+        timeout = self._config.enqueue_timeout_ms
+        return self._room.wait(self._has_room, -1.0 if timeout is None else timeout / 1000)
+
+    def _run(self) -> None:
+        batch: list[QueueItem] = []
+        queue_seconds = self._config.queue_time_ms / 1000
+        due = time.monotonic() + queue_seconds
+        try:
+            while True:
+                self._work.wait(lambda: bool(self._items) or self._stopping, max(0.0, due - time.monotonic()))
+                item = self._items.popleft() if self._items else None
+                if len(self._items) < self._config.queue_messages:
+                    self._room.wake_all()
+                if isinstance(item, QueueItem):
+                    batch += self._dequeued(item)
+                expired = time.monotonic() >= due
+                if expired:
+                    batch += self._dequeued(None)
+                if isinstance(item, Gate) or expired or len(batch) >= self._config.batch_messages:
+                    self._handle(batch)
+                    batch = []
+                    due = time.monotonic() + queue_seconds
+                if isinstance(item, Gate):
+                    item.open()
+                if item is None and self._stopping:
+                    break
+            self._close(batch)
+        except BaseException:
+            logger.exception("the batching thread failed")
+        finally:
+            self._stopping = True
+            self.finished.open()
+            self._room.wake_all()
+            while self._items:
+                item = self._items.popleft()
+                if isinstance(item, Gate):
+                    item.open()
+
+    def _dequeued(self, item: QueueItem | None) -> Sequence[QueueItem]:
+        if self._callback_handler is None:
+            return [] if item is None else [item]
+        try:
+            found = self._callback_handler.after_dequeuing_existing_data(item)
+        except Exception:
+            logger.exception("after_dequeuing_existing_data failed")
+            found = [] if item is None else [item]
+        if item is not None and not found:
+            self.handled += 1  # the handler decided against it, or keeps it
+        return found
+
+    def _handle(self, batch: list[QueueItem]) -> None:
+        if not batch:
+            return
+        try:
+            self._event_handler.handle(batch, self._sender, self._encoder)
+        except Exception as error:
+            logger.exception("event handler failed batch=%d", len(batch))
+            self.failed += len(batch)
+            cause = error if isinstance(error, FastlogError) else FastlogError(f"event handler failed: {error!r}")
+            delivery = Delivery(batch[0].topic, batch[0].broker, batch[0].partition, -1, -1, len(batch), cause)
+            self._ledger.failed(delivery, told=False)
+        self.handled += len(batch)
+
+    def _close(self, batch: list[QueueItem]) -> None:
+        """The last batch, then the closing hooks: nothing is sent after a handler was told that all is over."""
+        self._handle(batch)
+        callback = self._callback_handler
+        if callback is not None:
+            self._handle(list(callback.last_batch_before_close()))
+        self._event_handler.close()
+        if callback is not None:
+            callback.close()

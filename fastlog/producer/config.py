@@ -1,0 +1,283 @@
+"""The producer's settings: every property of Kafka 0.7.2 that it honours, and fastlog's own.
+
+Source of names and of defaults that are not marked otherwise in their text: Kafka 0.7.2, ``ProducerConfig``,
+``SyncProducerConfig`` and ``AsyncProducerConfig``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastlog import codecs, settings
+from fastlog.errors import ConfigError
+from fastlog.settings import Setting, load_properties, prop
+from fastlog.topics import valid_topic
+
+_INT32 = 2**31 - 1
+_INT64 = 2**63 - 1
+_LARGEST_MESSAGE = 2**31 - 1 - 2**20
+_CODECS = {"none": codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "0": 0, "1": 1, "2": 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProducerConfig:
+    """Everything a producer can be told. Raises ``ConfigError`` for a wrong value and for values that contradict."""
+
+    broker_list: str | None = prop(
+        "broker.list",
+        None,
+        doc="The brokers, as `id:host:port,id:host:port`, or `host:port` (the ids are then 0, 1, …).",
+    )
+    zk_connect: str | None = prop(
+        "zk.connect", None, doc="Finding brokers through ZooKeeper: refused by name in this version."
+    )
+    producer_type: str = prop(
+        "producer.type",
+        "sync",
+        choices=("sync", "async"),
+        doc="`sync`: send() returns when the broker has answered. `async`: it returns when the message is queued.",
+    )
+    acks: str | None = prop(
+        "acks",
+        None,
+        choices=("none", "appended", "flushed"),
+        default_text="appended, or none with a plain 0.7 broker",
+        doc="What the broker confirms: nothing, that a message is in the log, or that it is on the disk and visible."
+        " fastlog's own.",
+    )
+    serializer_class: str = prop(
+        "serializer.class",
+        "kafka.serializer.DefaultEncoder",
+        doc="Dotted path of the encoder; the names of 0.7's two encoders are known.",
+    )
+    partitioner_class: str | None = prop(
+        "partitioner.class",
+        None,
+        doc="Dotted path of the partitioner for keys; as in 0.7 not together with `broker.list` (give"
+        " `Producer(partitioner=…)` instead).",
+    )
+    compression: str = prop(
+        "compression.codec", "none", choices=tuple(_CODECS), doc="How message sets are compressed; 0.7 writes 0, 1, 2."
+    )
+    compressed_topics: tuple[str, ...] | None = prop(
+        "compressed.topics", None, default_text="all", doc="The topics to compress, separated by commas."
+    )
+    max_message_bytes: int = prop(
+        "max.message.size",
+        1_000_000,
+        unit="bytes",
+        low=1,
+        high=_LARGEST_MESSAGE,
+        doc="Largest payload of a message, and of a whole compressed set. The broker's own limit holds as well.",
+    )
+    send_buffer_bytes: int | None = prop(
+        "buffer.size", None, unit="bytes", low=1, high=_INT32, doc="Size of the socket's send buffer (0.7: 102400)."
+    )
+    connect_timeout_ms: int = prop(
+        "connect.timeout.ms", 5000, unit="ms", low=1, high=_INT32, doc="How long a first connection is tried for."
+    )
+    socket_timeout_ms: int = prop(
+        "socket.timeout.ms",
+        30_000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="How long a connection may stand still with something to write or to be answered before it is replaced.",
+    )
+    reconnect_interval_sends: int | None = prop(
+        "reconnect.interval",
+        30_000,
+        unit="requests",
+        low=1,
+        high=_INT64,
+        doc="Requests on one connection before it is replaced by a new one, up to a quarter fewer by chance; -1: no.",
+    )
+    reconnect_time_interval_ms: int | None = prop(
+        "reconnect.time.interval.ms",
+        10_000_000,
+        unit="ms",
+        low=1,
+        high=_INT64,
+        doc="Age of a connection at which it is replaced, up to a quarter less by chance; -1: no end.",
+    )
+    num_retries: int | None = prop(
+        "num.retries",
+        None,
+        low=0,
+        high=_INT32,
+        default_text="until the delivery time is over",
+        doc="How often messages are sent again after a broken connection (0.7: 0).",
+    )
+    delivery_timeout_ms: int = prop(
+        "delivery.timeout.ms",
+        120_000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="How long messages that left the queue are tried before they count as failed. fastlog's own.",
+    )
+    queue_time_ms: int = prop(
+        "queue.time", 5000, unit="ms", low=0, high=_INT32, doc="async: how long a message waits for its batch to fill."
+    )
+    queue_messages: int = prop(
+        "queue.size", 10_000, unit="messages", low=1, high=_INT32, doc="async: how many messages wait in the queue."
+    )
+    queue_bytes: int = prop(
+        "queue.bytes", 64 * 2**20, unit="bytes", low=1, high=_INT64, doc="async: how many bytes do. fastlog's own."
+    )
+    queue_full: str = prop(
+        "queue.full",
+        "block",
+        choices=("block", "raise", "drop"),
+        doc="async: what send() does when the queue is full: wait, raise QueueFullError, or drop the message and count"
+        " it. fastlog's own.",
+    )
+    enqueue_timeout_ms: int | None = prop(
+        "queue.enqueueTimeout.ms",
+        None,
+        unit="ms",
+        low=0,
+        high=_INT32,
+        default_text="-1, no end",
+        doc="async: how long send() waits for room before it raises QueueFullError; 0 raises at once.",
+    )
+    batch_messages: int = prop(
+        "batch.size", 200, unit="messages", low=1, high=_INT32, doc="async: messages in one request."
+    )
+    batch_bytes: int = prop(
+        "batch.bytes",
+        2**20,
+        unit="bytes",
+        low=1,
+        high=2**30,
+        doc="Bytes of messages in one request, unless a single message is larger. fastlog's own.",
+    )
+    in_flight_bytes: int = prop(
+        "in.flight.bytes",
+        8 * 2**20,
+        unit="bytes",
+        low=1,
+        high=_INT64,
+        doc="Bytes on their way to one broker, written or waiting for an answer. fastlog's own.",
+    )
+    close_timeout_ms: int = prop(
+        "close.timeout.ms",
+        30_000,
+        unit="ms",
+        low=0,
+        high=_INT32,
+        doc="How long close(), and the end of the program, wait for messages to be delivered. fastlog's own.",
+    )
+    event_handler_class: str | None = prop("event.handler", None, doc="async: dotted path of the event handler.")
+    event_handler_props: str = prop("event.handler.props", "", doc="async: its properties, as `k=v,k=v`.")
+    callback_handler_class: str | None = prop(
+        "callback.handler", None, doc="async: dotted path of the callback handler."
+    )
+    callback_handler_props: str = prop("callback.handler.props", "", doc="async: its properties, as `k=v,k=v`.")
+
+    def __post_init__(self) -> None:
+        settings.check_fields(self)
+        if self.zk_connect is not None and self.broker_list is not None:
+            raise ConfigError("broker.list and zk.connect contradict each other: give one of them")
+        if self.zk_connect is not None:
+            raise ConfigError(
+                "zk.connect: this version does not find brokers through ZooKeeper; set broker.list=id:host:port,…"
+            )
+        if self.broker_list is None:
+            raise ConfigError("no broker is named: set broker.list=id:host:port,… (Producer('host:port') does)")
+        if self.partitioner_class is not None:
+            raise ConfigError(
+                "partitioner.class contradicts broker.list, as in 0.7; in Python give Producer(partitioner=…)"
+            )
+        if self.compressed_topics is not None:
+            if self.codec == codecs.NONE:
+                raise ConfigError("compressed.topics contradicts compression.codec=none")
+            for topic in self.compressed_topics:
+                reason = valid_topic(topic)
+                if reason is not None:
+                    raise ConfigError(f"compressed.topics: topic {topic!r}: {reason}")
+        if self.producer_type == "sync":
+            self._refuse_async_only()
+        if self.queue_full != "block" and self.enqueue_timeout_ms:
+            raise ConfigError(f"queue.enqueueTimeout.ms contradicts queue.full={self.queue_full}, which never waits")
+        if self.codec:
+            codecs.compress(self.codec, b"")  # a missing library is said now, not at the first message
+
+    def _refuse_async_only(self) -> None:
+        for name, value in (
+            ("event.handler", self.event_handler_class),
+            ("callback.handler", self.callback_handler_class),
+            ("event.handler.props", self.event_handler_props),
+            ("callback.handler.props", self.callback_handler_props),
+        ):
+            if value:
+                raise ConfigError(f"{name} contradicts producer.type=sync: handlers work on the queue of an async one")
+
+    @property
+    def codec(self) -> int:
+        """The codec's number."""
+        return _CODECS[self.compression]
+
+    def codec_for(self, topic: str) -> int:
+        """The codec for the messages of a topic."""
+        return self.codec if self.compressed_topics is None or topic in self.compressed_topics else codecs.NONE
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], **fields: Any) -> ProducerConfig:
+        """Return the settings given by their 0.7 names; ``fields`` are set by the names they have here, and go first.
+
+        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest one), a malformed value, or values that contradict.
+        """
+        texts = {name: _text(value) for name, value in properties.items()}
+        if not texts.get("compressed.topics", "x").strip():
+            del texts["compressed.topics"]  # 0.7 writes all topics so
+        for name in ("reconnect.interval", "reconnect.time.interval.ms", "queue.enqueueTimeout.ms"):
+            if texts.get(name, "").strip().startswith("-"):
+                texts[name] = "-1"  # any negative number is 0.7's "no end"
+        values = settings.read_properties(cls, texts, _refused)
+        if values.get("enqueue_timeout_ms") == 0:
+            values.setdefault("queue_full", "raise")
+        return cls.from_fields({**values, **fields})
+
+    @classmethod
+    def from_file(cls, path: str | Path, **fields: Any) -> ProducerConfig:
+        """Return the settings of a properties file."""
+        return cls.from_properties(load_properties(path), **fields)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> ProducerConfig:
+        """Return the settings given by the names they have here.
+
+        Raises:
+            ConfigError: as for ``from_properties``.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in fields:
+            if name not in known:
+                raise ConfigError(settings.unknown_name(name, known))
+        return cls(**fields)
+
+    @staticmethod
+    def describe() -> list[Setting]:
+        """Every setting with its name, unit, range, default and meaning."""
+        return settings.describe(ProducerConfig)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else settings.plain(value)
+
+
+def _refused(name: str) -> str | None:
+    if name.startswith("zk.") and name != "zk.connect":
+        return f"{name}: this version does not find brokers through ZooKeeper; set broker.list=id:host:port,…"
+    if name in ("host", "port"):
+        return f"{name}: that is for SyncProducer(host, port); set broker.list=id:host:port,…"
+    return None

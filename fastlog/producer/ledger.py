@@ -1,0 +1,95 @@
+"""What the threads of one producer share: who waits for what, what became of messages, and what is worth a log line."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from fastlog._pack import Quota
+from fastlog.errors import DeliveryError, FastlogError
+from fastlog.producer.hooks import Delivery
+from fastlog.producer.waiting import Gate, Turnstile
+
+logger = logging.getLogger("fastlog.producer")
+_REPEAT_SECONDS = 10.0
+
+OnDelivery = Callable[[Delivery], object]
+
+
+class Receipt:
+    """Follows the messages of one call to their end. Settled by one sending thread, or by two when chunks moved."""
+
+    __slots__ = ("_expected", "deliveries", "gate", "on_delivery")
+
+    def __init__(self, expected: int, on_delivery: OnDelivery | None = None) -> None:
+        self._expected = expected
+        self.deliveries: list[Delivery] = []
+        self.gate = Gate()
+        self.on_delivery = on_delivery
+
+    def settle(self, delivery: Delivery) -> None:
+        """Note what became of some of the messages."""
+        self.deliveries.append(delivery)
+        if self.on_delivery is not None:
+            call_back(self.on_delivery, delivery)
+        if sum(item.messages for item in self.deliveries) >= self._expected:
+            self.gate.open()
+
+
+class Ledger:
+    """The shared part of a producer. Every method is safe from any thread; none takes a lock."""
+
+    def __init__(self, quota: Quota, on_delivery: OnDelivery | None) -> None:
+        self.quota = quota
+        self.on_delivery = on_delivery
+        self.room = Turnstile()
+        """Where senders wait until the queue has room."""
+        self.moves = 0
+        """Chunks that went from one broker's thread to another's."""
+        self._unreported: list[tuple[int, FastlogError]] = []
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    def failed(self, delivery: Delivery, *, told: bool) -> None:
+        """Note a failure; when nobody was ``told``, the next flush or close raises it."""
+        error = delivery.error
+        if error is None:
+            return
+        if not told:
+            self._unreported.append((delivery.messages, error))
+        self.log(
+            logging.WARNING if told else logging.ERROR,
+            f"failed {delivery.topic} {type(error).__name__}",
+            f"messages not delivered topic={delivery.topic} partition={delivery.partition}"
+            f" messages={delivery.messages}: {_first_line(error)}",
+        )
+
+    def raise_unreported(self) -> None:
+        """Raise ``DeliveryError`` when messages failed that nobody was told about, once."""
+        if not self._unreported:
+            return
+        taken, self._unreported = self._unreported, []
+        count = sum(messages for messages, _ in taken)
+        raise DeliveryError(f"{count} messages were not delivered: {taken[0][1]}", count) from taken[0][1]
+
+    def log(self, level: int, key: str, line: str) -> None:
+        """Log a line, lines with the same key at most once in 10 s, with a count of those left out."""
+        now = time.monotonic()
+        last, left_out = self._logged.get(key, (-_REPEAT_SECONDS, 0))
+        if now - last < _REPEAT_SECONDS:
+            self._logged[key] = (last, left_out + 1)
+            return
+        self._logged[key] = (now, 0)
+        logger.log(level, "%s%s", line, f" (and {left_out} more like it)" if left_out else "")
+
+
+def call_back(function: OnDelivery, delivery: Delivery) -> None:
+    """Call a program's callback; what it raises is logged and goes no further."""
+    try:
+        function(delivery)
+    except Exception:
+        logger.exception("delivery callback failed topic=%s", delivery.topic)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

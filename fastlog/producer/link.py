@@ -1,0 +1,431 @@
+"""The thread between one broker's outbox and its connection: writes, takes answers, replaces broken connections."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fastlog import codecs
+from fastlog._pack import READABLE, Chunk, Outbox
+from fastlog.client.connection import Connection
+from fastlog.errors import ClosedError, FastlogError, MessageTooLargeError, ProtocolError, TransportError, error_for
+from fastlog.producer._flight import Flight
+from fastlog.producer.brokers import Directory
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import Delivery
+from fastlog.producer.ledger import Ledger, Receipt, call_back, logger
+from fastlog.producer.waiting import Gate
+
+if TYPE_CHECKING:
+    from fastlog.producer._flight import Event
+
+_LEAST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+_SETTLED_SECONDS = 1.0
+_MS_NS = 1_000_000
+_NO_END = 2**62
+
+
+class Link:
+    """One broker of a producer. The public methods are safe from any thread; everything else is the link's thread's.
+
+    Frames stay in order. After a break, what was not finished is written again from the first such frame on: with
+    acknowledgements that may store messages twice, which ``possible_duplicates`` counts.
+    """
+
+    def __init__(
+        self, directory: Directory, config: ProducerConfig, ledger: Ledger, acks: int, max_payload: int
+    ) -> None:
+        self.directory = directory
+        self.acks = acks
+        self.finished = Gate()
+        self.possible_duplicates = 0
+        self.connections = 0
+        self.is_up = True
+        self.on_state_change: Callable[[], None] = lambda: None
+        self.find_other: Callable[[], Link | None] = lambda: None
+        self._config = config
+        self._ledger = ledger
+        self._max_payload = max_payload
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        linger_ns = config.queue_time_ms * _MS_NS if config.producer_type == "async" else 0
+        self.outbox = Outbox(ledger.quota, self._wake_fd, linger_ns)
+        self._flight = Flight(acks > 0)
+        self._flight.report = ledger.on_delivery is not None
+        self._adopted: deque[Chunk] = deque()
+        self._flush_requests: deque[Gate] = deque()
+        self._flush_marks: deque[tuple[int, Gate]] = deque()
+        self._stopping = False
+        self._aborted: FastlogError | None = None
+        self._too_large = 0
+        self._connection: Connection | None = None
+        self._leaving = False
+        self._connected_at = 0.0
+        self._answered = False
+        self._progress_at = 0.0
+        self._last_write = 0.0
+        self._frames_left = _NO_END
+        self._replace_at = float("inf")
+        self._down_since: float | None = None
+        self._next_attempt = 0.0
+        self._pause = _LEAST_PAUSE
+        self._thread = threading.Thread(target=self._run, name=f"fastlog-producer-{directory.broker.id}", daemon=True)
+        self._thread.start()
+
+    # --- for everybody ---
+
+    @property
+    def broker_id(self) -> int:
+        """The id of the broker in the producer's list."""
+        return self.directory.broker.id
+
+    @property
+    def delivered(self) -> int:
+        """Messages that were acknowledged, or without acknowledgements handed to the kernel."""
+        return self._flight.delivered
+
+    @property
+    def failed(self) -> int:
+        """Messages that were given up."""
+        return self._flight.failed + self._too_large
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that left the queue and are not finished."""
+        return self._flight.messages
+
+    def is_this_thread(self) -> bool:
+        """Whether the caller is this link's thread, which cannot wait for itself."""
+        return threading.get_ident() == self._thread.ident
+
+    def request_flush(self) -> Gate:
+        """Send everything that is in the outbox now; the gate opens when all of it is finished."""
+        gate = Gate()
+        self._flush_requests.append(gate)
+        self._wake()
+        if self.finished.is_open:
+            gate.open()
+        return gate
+
+    def stop(self) -> None:
+        """Send what is there, half-close, wait for the broker's FIN, and end."""
+        self._stopping = True
+        self._wake()
+
+    def abort(self, error: FastlogError) -> None:
+        """Give up what is not finished, and end."""
+        self._aborted = error
+        self._wake()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def adopt(self, chunks: Sequence[Chunk]) -> None:
+        """Send what another link could not."""
+        self._adopted.extend(chunks)
+        self._wake()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: close the descriptors, which does not end the parent's connection."""
+        if self.finished.is_open:
+            return
+        self.outbox.retire()
+        os.close(self._wake_fd)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _wake(self) -> None:
+        self.outbox.wake()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except Exception as error:
+            logger.exception("the sending thread failed broker=%s", self.directory.broker.address)
+            self._aborted = TransportError(f"the sending thread failed: {error!r}")
+        finally:
+            self._end()
+
+    def _step(self) -> bool:
+        """Do what can be done now, then sleep; False when the thread may end."""
+        if self._aborted is not None:
+            return False
+        self._take()
+        now = time.monotonic()
+        if self._connection is None and self._flight.head() is not None and now >= self._next_attempt:
+            self._connect()
+        if self._connection is not None:
+            self._write()
+        self._expire()
+        self._settle()
+        if self._stopping and self._flight.head() is None and self.outbox.is_empty() and not self._adopted:
+            if self._connection is None and self.outbox.close_if_empty():
+                return False
+            if not self._leaving:
+                self._leave()
+        self._sleep()
+        return True
+
+    def _take(self) -> None:
+        """Move what is due from the outbox to the flight."""
+        asked = len(self._flush_requests)
+        window = self._config.in_flight_bytes - self._flight.bytes
+        while self._adopted:
+            self._flight.add(self._adopted.popleft())
+        chunks: list[Chunk] = []
+        if asked or self._stopping:
+            chunks = self.outbox.take(True)
+        elif window > 0:
+            chunks = self.outbox.take(False, window)
+        if chunks:
+            self._ledger.room.wake_all()
+            if self._flight.head() is None:
+                self._progress_at = time.monotonic()
+        for chunk in chunks:
+            self._flight.add(self._compressed(chunk) if chunk.codec else chunk)
+        for _ in range(asked):
+            self._flush_marks.append((self._flight.added_chunks, self._flush_requests.popleft()))
+
+    def _compressed(self, chunk: Chunk) -> Chunk:
+        made, refused = chunk.compressed(codecs.compress, self._max_payload)
+        for size, messages, tickets in refused:
+            self._too_large += messages
+            error = MessageTooLargeError(
+                f"{messages} messages for topic {chunk.topic!r} are {size} bytes as one compressed set, more than the"
+                f" limit of {self._max_payload} (max.message.size, of this producer or of the broker)"
+            )
+            for _, position, count, ticket in tickets:
+                self._report((ticket, chunk, count, error, chunk.partition, -1, -1, position))
+            self._report((None, chunk, messages, error, chunk.partition, -1, -1, 0), told=bool(tickets))
+        return made
+
+    def _connect(self) -> None:
+        try:
+            connection = self.directory.connector.connect()
+        except TransportError as error:
+            self._connect_failed(error)
+            return
+        config, now = self._config, time.monotonic()
+        if config.send_buffer_bytes is not None:
+            with socket.socket(fileno=os.dup(connection.fileno())) as twin:
+                twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+        self._connection = connection
+        self._leaving = self._answered = False
+        self._connected_at = self._progress_at = now
+        self._down_since = None
+        self.connections += 1
+        # A little fewer by chance: clients that were started together do not stay in step.
+        self._frames_left, self._replace_at = _NO_END, float("inf")
+        if config.reconnect_interval_sends is not None:
+            self._frames_left = max(1, round(config.reconnect_interval_sends * random.uniform(0.75, 1)))
+        if config.reconnect_time_interval_ms is not None:
+            self._replace_at = now + config.reconnect_time_interval_ms / 1000 * random.uniform(0.75, 1)
+        self._set_up(True)
+
+    def _connect_failed(self, error: TransportError) -> None:
+        now = time.monotonic()
+        if self._down_since is None:
+            self._down_since = now
+        self._ledger.log(logging.WARNING, f"down {self.broker_id}", f"cannot send: {' '.join(str(error).split())}")
+        self._set_up(False)
+        self._move_on()
+        retries = 0 if self._config.producer_type == "sync" else self._config.num_retries
+        if retries is not None and now - self._down_since >= (retries + 1) * self._config.connect_timeout_ms / 1000:
+            while self._flight.head() is not None:
+                self._flight.drop_head(error)
+        self._back_off(now)
+
+    def _back_off(self, now: float) -> None:
+        self._next_attempt = now + self._pause * random.uniform(0.75, 1)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _set_up(self, is_up: bool) -> None:
+        if self.is_up != is_up:
+            self.is_up = is_up
+            self.on_state_change()
+
+    def _move_on(self) -> None:
+        """Let another broker have the messages that any may have."""
+        other = self.find_other()
+        if other is not None:
+            chunks = self._flight.remove_movable()
+            self._ledger.moves += len(chunks)
+            other.adopt(chunks)
+
+    def _write(self) -> None:
+        connection = self._connection
+        if connection is None or self._leaving:
+            return
+        flight = self._flight
+        now = time.monotonic()
+        if now >= self._replace_at:
+            self._frames_left = min(self._frames_left, 1 if flight.is_torn() else 0)
+        try:
+            if self._frames_left > 0 and flight.has_unsent():
+                before = flight.written_frames
+                self._last_write = now  # it may raise when a part is out
+                written = flight.write(connection.fileno(), self._frames_left)
+                self._frames_left -= flight.written_frames - before
+                if written:
+                    self._progress_at = self._last_write = time.monotonic()
+        except OSError as error:
+            self._broken(TransportError(f"the connection to {connection.peer} broke: {error.strerror}"))
+            return
+        if self._frames_left <= 0:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Begin to change the connection on purpose: the broker handles all it has got, then closes as well."""
+        if self._connection is None:
+            return
+        self._leaving = True
+        self._progress_at = time.monotonic()
+        try:
+            self._connection.half_close()
+        except TransportError as error:
+            self._broken(error)
+
+    def _read(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        before = self._flight.delivered + self._flight.failed
+        try:
+            got = self._flight.receive(connection.fileno())
+        except OSError as error:
+            self._broken(TransportError(f"the connection to {connection.peer} broke: {error.strerror}"))
+            return
+        except ProtocolError as error:
+            self._broken(TransportError(f"{connection.peer} does not keep to the protocol: {error}"))
+            return
+        if self._flight.delivered + self._flight.failed > before:
+            self._progress_at = time.monotonic()
+            self._answered = True
+        if got == 0:
+            if self._leaving and not self._flight.unfinished_frames():
+                connection.close()
+                self._connection = None
+                self._next_attempt = 0.0
+                self._pause = _LEAST_PAUSE
+            else:
+                self._broken(TransportError(f"{connection.peer} closed the connection"))
+
+    def _broken(self, error: TransportError) -> None:
+        """Forget the connection and get ready to write again what is not finished."""
+        if self._connection is None:
+            return
+        now = time.monotonic()
+        self._connection.close()
+        self._connection = None
+        doubtful, handed_over = self._flight.unfinished_frames(), self._flight.handed_over
+        if self._flight.acknowledged:
+            level = logging.WARNING if doubtful else logging.INFO
+            note = f"; {doubtful} requests are sent again, some may be stored twice" if doubtful else ""
+        else:
+            level = logging.WARNING if handed_over and now - self._last_write < _SETTLED_SECONDS else logging.INFO
+            note = "; without acknowledgements, the last messages before that may be lost"
+        self._ledger.log(level, f"broken {self.broker_id}", f"{error}{note}")
+        self.possible_duplicates += self._flight.rewind()
+        if self._answered or now - self._connected_at > _SETTLED_SECONDS:
+            self._pause = _LEAST_PAUSE
+            self._next_attempt = now
+        else:
+            self._back_off(now)
+        retries = self._config.num_retries
+        while retries is not None and (head := self._flight.head()) is not None and head.attempts > retries:
+            self._flight.drop_head(error)
+
+    def _expire(self) -> None:
+        """Give up what was tried for too long, and a connection that stands still."""
+        now = time.monotonic()
+        if self._connection is not None and self._is_waiting():
+            seconds = self._config.socket_timeout_ms / 1000
+            if now - self._progress_at >= seconds:
+                self._broken(TransportError(f"{self._connection.peer} stood still for {seconds:g} s"))
+        timeout_ns = self._config.delivery_timeout_ms * _MS_NS
+        while (head := self._flight.head()) is not None and time.monotonic_ns() - head.taken_ns >= timeout_ns:
+            # The connection goes first: bytes of the chunk may be half on their way.
+            error = TransportError(f"not delivered within {self._config.delivery_timeout_ms} ms")
+            self._broken(error)
+            if self._flight.head() is head:
+                self._flight.drop_head(error)
+
+    def _is_waiting(self) -> bool:
+        return self._leaving or self._flight.head() is not None
+
+    def _settle(self) -> None:
+        """Tell everybody what became of their messages."""
+        for event in self._flight.take_events():
+            self._report(event)
+        finished = self._flight.finished_up_to()
+        while self._flush_marks and self._flush_marks[0][0] <= finished:
+            self._flush_marks.popleft()[1].open()
+
+    def _report(self, event: Event, *, told: bool = False) -> None:
+        ticket, chunk, messages, failure, partition, base, following, position = event
+        error = error_for(failure, f"topic {chunk.topic!r}") if isinstance(failure, int) else failure
+        if position > 0 and base >= 0:
+            base += position
+        delivery = Delivery(chunk.topic, self.broker_id, partition, base, following, messages, error)
+        if ticket is not None:
+            assert isinstance(ticket, Receipt)
+            ticket.settle(delivery)
+            return
+        if self._ledger.on_delivery is not None:
+            call_back(self._ledger.on_delivery, delivery)
+            told = True
+        if error is not None:
+            self._ledger.failed(delivery, told=told or chunk.has_tickets)
+
+    def _sleep(self) -> None:
+        flight = self._flight
+        moments: list[float] = []
+        head = flight.head()
+        if head is not None:
+            moments.append((head.taken_ns + self._config.delivery_timeout_ms * _MS_NS) / 1e9)
+            if self._connection is None:
+                moments.append(self._next_attempt)
+        if self._connection is not None and self._is_waiting():
+            moments.append(self._progress_at + self._config.socket_timeout_ms / 1000)
+        full = flight.bytes >= self._config.in_flight_bytes
+        writes = self._connection is not None and not self._leaving and flight.has_unsent()
+        fd = self._connection.fileno() if self._connection is not None else -1
+        until = int(min(moments) * 1e9) if moments else -1
+        if self._flush_requests or self._adopted:
+            until = 0
+        flags = self.outbox.sleep(fd, writes, full, until)
+        if flags & READABLE:
+            self._read()
+
+    def _end(self) -> None:
+        """Fail what is left, close everything, let everybody go."""
+        self.outbox.close()
+        error = self._aborted or ClosedError("the producer was closed")
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self.possible_duplicates += self._flight.rewind()
+        while self._adopted:
+            self._flight.add(self._adopted.popleft())
+        for chunk in self.outbox.take(True):
+            self._flight.add(chunk)
+        while self._flight.head() is not None:
+            self._flight.drop_head(error)
+        self._settle()
+        self.outbox.retire()
+        os.close(self._wake_fd)
+        self._set_up(False)
+        self.finished.open()
+        self._ledger.room.wake_all()
+        while self._flush_requests:
+            self._flush_requests.popleft().open()

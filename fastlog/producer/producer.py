@@ -1,0 +1,459 @@
+"""``fastlog.Producer``: one class before the synchronous and the asynchronous way of sending."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fastlog._pack import Buffer, Quota, SendPath
+from fastlog.errors import (
+    ClosedError,
+    ConfigError,
+    DeliveryError,
+    FastlogError,
+    ForkedError,
+    QueueFullError,
+    TransportError,
+)
+from fastlog.producer import hooks
+from fastlog.producer.batching import BatchQueue
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import (
+    CallbackHandler,
+    DefaultEncoder,
+    DefaultEventHandler,
+    Delivery,
+    Encoder,
+    EventHandler,
+    PartitionChoice,
+    ProducerData,
+    QueueItem,
+    payload_of,
+)
+from fastlog.producer.ledger import Ledger, OnDelivery, Receipt, logger
+from fastlog.producer.partitioners import Partitioner
+from fastlog.producer.router import Router, wait_all
+from fastlog.producer.waiting import Background
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+INTERRUPTED_SECONDS = 0.15
+Settings = str | Path | Mapping[str, Any] | ProducerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStats:
+    """Counts of messages since the producer was made, and of connections."""
+
+    queued: int
+    in_flight: int
+    accepted: int
+    delivered: int
+    failed: int
+    dropped: int
+    possible_duplicates: int
+    connections: int
+
+
+class Producer(SendPath):
+    """Sends messages to the brokers of a list.
+
+    ``Producer("localhost:9092")``, ``Producer({"broker.list": "0:localhost:9092", "producer.type": "async"})``,
+    ``Producer(Path("producer.properties"))``; keywords are the fields of ``ProducerConfig``, beside objects for what a
+    properties file can only name. A ``sync`` producer, the default, returns from ``send`` when the broker has answered;
+    an ``async`` one when the messages are queued, and says what became of them to ``on_delivery``, ``flush()`` or
+    ``close()``. Safe in any number of threads; not across a fork.
+
+    Source: Kafka 0.7.2, ``kafka.producer.Producer``.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        /,
+        *,
+        encoder: Encoder | None = None,
+        partitioner: Partitioner | None = None,
+        event_handler: EventHandler | None = None,
+        callback_handler: CallbackHandler | None = None,
+        on_delivery: OnDelivery | None = None,
+        **fields: Any,
+    ) -> None:
+        self._closed = True  # until it is whole, so that __del__ of a half-made one does nothing
+        config = self.config = _config(settings, fields)
+        self._encoder = (
+            encoder if encoder is not None else _named("serializer.class", config.serializer_class, "encode")
+        )
+        if event_handler is None and config.event_handler_class:
+            event_handler = _named("event.handler", config.event_handler_class, "handle")
+        if callback_handler is None and config.callback_handler_class:
+            callback_handler = _named("callback.handler", config.callback_handler_class, "after_enqueue")
+        hooked = event_handler is not None or callback_handler is not None
+        if hooked and config.producer_type == "sync":
+            raise ConfigError("handlers work on the queue of a producer of type async: set producer_type='async'")
+        self._is_async = config.producer_type == "async"
+        self._plain = type(self._encoder) is DefaultEncoder
+        self._dropped = 0
+        self._ledger = Ledger(Quota(config.queue_messages, config.queue_bytes), on_delivery)
+        fast = self._routes if self._is_async and not hooked and self._plain else None
+        self._router = Router(config, self._ledger, partitioner, fast)
+        self._queue: BatchQueue | None = None
+        if hooked:
+            if event_handler is None:
+                event_handler = DefaultEventHandler(callback_handler)
+            elif isinstance(event_handler, DefaultEventHandler) and event_handler.callback_handler is None:
+                event_handler.callback_handler = callback_handler
+            sender = _HandlerSender(self._router, self._ledger)
+            self._queue = BatchQueue(config, self._ledger, event_handler, callback_handler, self._encoder, sender)
+        self._closed = False
+        _register(self)
+
+    # --- sending ---
+
+    def _send_slowly(
+        self, topic: Any, value: Any, key: Any, partition: PartitionChoice, on_delivery: OnDelivery | None
+    ) -> tuple[Delivery, ...]:
+        """What the compiled path leaves: everything but bytes to a known topic of a plain asynchronous producer."""
+        self._check_usable()
+        if isinstance(topic, ProducerData):
+            topic = [topic]
+        if isinstance(topic, str):
+            items = [ProducerData(topic, value, key, partition)]
+        else:
+            if value is not None or key is not None or partition is not None:
+                raise TypeError("send() takes a topic and a value, or a list of ProducerData")
+            items = list(topic)
+            for item in items:
+                if not isinstance(item, ProducerData):
+                    raise TypeError(f"send() takes a topic and a value, or ProducerData, not {type(item).__name__}")
+        if self._queue is not None:
+            if on_delivery is not None:
+                raise ConfigError("with handlers nobody knows which message went where: give on_delivery to Producer()")
+            return self._enqueue_items(self._queue, items)
+        receipts = self._hand_out(items, on_delivery)
+        if self._is_async:
+            return ()
+        if self._router.is_link_thread():
+            return ()  # sent from a delivery callback, which cannot wait for its own thread
+        for receipt in receipts:
+            receipt.gate.wait()
+        deliveries = tuple(delivery for receipt in receipts for delivery in receipt.deliveries)
+        for delivery in deliveries:
+            if delivery.error is not None:
+                raise delivery.error
+        return deliveries
+
+    def submit(self, topic: str, value: Any, *, key: Any = None, partition: PartitionChoice = None) -> Future[Delivery]:
+        """Send one value and return a future of its ``Delivery``; the future raises what went wrong.
+
+        The callbacks of the future run in a sending thread.
+        """
+        from concurrent.futures import Future
+
+        self._check_usable()
+        if self._queue is not None:
+            raise ConfigError("with handlers nobody knows which message went where: give on_delivery to Producer()")
+        future: Future[Delivery] = Future()
+
+        def settle(delivery: Delivery) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if delivery.error is not None:
+                future.set_exception(delivery.error)
+            else:
+                future.set_result(delivery)
+
+        if not self._hand_out([ProducerData(topic, [value], key, partition)], settle):
+            raise QueueFullError("the queue is full, the message was dropped")
+        return future
+
+    def _hand_out(self, items: Sequence[ProducerData], on_delivery: OnDelivery | None) -> list[Receipt]:
+        """Put the values into their buffers, after everything that can be refused was looked at."""
+        ready: list[tuple[Buffer, list[bytes]]] = []
+        for item in items:
+            values = item.values
+            if not values:
+                continue
+            payloads = [payload_of(value if self._plain else self._encoder.encode(value)) for value in values]
+            buffer = self._router.choose(item.topic, item.key, item.partition)
+            buffer.check(max(map(len, payloads)))
+            ready.append((buffer, payloads))
+        receipts = []
+        for buffer, payloads in ready:
+            receipt = None
+            if on_delivery is not None or not self._is_async:
+                receipt = Receipt(len(payloads), on_delivery)
+            if not self._is_async:
+                buffer.extend(payloads, 0, receipt, True, True)
+            elif not self._queue_up(buffer, payloads, receipt):
+                continue
+            if receipt is not None:
+                receipts.append(receipt)
+        return receipts
+
+    def _queue_up(self, buffer: Buffer, payloads: list[bytes], receipt: Receipt | None) -> bool:
+        """Put payloads into the bounded queue as the policy says; False when they were dropped."""
+        config, quota = self.config, self._ledger.quota
+        count = len(payloads)
+        if config.queue_full != "block":
+            if not quota.has_room(count):
+                self._router.hurry()
+                if config.queue_full == "raise":
+                    raise QueueFullError(
+                        f"the queue holds {quota.messages} messages, {count} more do not fit (queue.size)"
+                    )
+                self._dropped += count
+                self._ledger.log(logging.WARNING, "dropped", f"queue full, messages dropped, {self._dropped} so far")
+                return False
+            buffer.extend(payloads, 0, receipt, False, True)
+            return True
+        timeout = config.enqueue_timeout_ms
+        deadline = None if timeout is None else time.monotonic() + timeout / 1000
+        done = buffer.extend(payloads, 0, receipt)
+        while done < count:
+            if self._router.is_link_thread():
+                buffer.extend(payloads, done, receipt, False, True)  # a callback that sends cannot wait for itself
+                break
+            self._router.hurry()
+            left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._ledger.room.wait(lambda: self._closed or quota.has_room(), left):
+                raise QueueFullError(f"no room in the queue within {timeout} ms; {done} of {count} messages are in it")
+            self._check_usable()
+            done = buffer.extend(payloads, done, receipt)
+        return True
+
+    def _enqueue_items(self, queue: BatchQueue, items: Sequence[ProducerData]) -> tuple[Delivery, ...]:
+        for item in items:
+            for value in item.values:
+                if item.key is None and (item.partition is None or item.partition == -1):
+                    broker, number = -1, -1
+                else:
+                    buffer = self._router.choose(item.topic, item.key, item.partition)
+                    broker, number = buffer.broker, buffer.partition
+                queue.put(QueueItem(value, item.topic, number, broker))
+        return ()
+
+    # --- waiting and ending ---
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything sent so far is delivered.
+
+        Without acknowledgements, delivered means handed to the kernel.
+
+        Raises:
+            DeliveryError: messages failed since the last call, and no callback was there to be told.
+            TransportError: not everything was delivered within ``timeout`` seconds.
+        """
+        self._check_usable()
+        if self._is_own_thread():
+            raise RuntimeError("flush() in a callback would wait for its own thread")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        done = self._queue is None or wait_all([self._queue.flush()], deadline)
+        left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not done or not self._router.flush(left):
+            raise TransportError(f"{self._unfinished()} messages were not delivered within {timeout:g} s")
+        self._ledger.raise_unreported()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver everything, then end; what is not delivered within the time (``close.timeout.ms``) is given up.
+
+        May be called again, from any thread, from a signal handler, and from a callback (where it does not wait). In a
+        forked child it lets go of what belongs to the parent.
+
+        Raises:
+            DeliveryError: messages were not delivered, and no callback was there to be told.
+        """
+        self._routes.clear()
+        if self._is_forked() or getattr(self, "_router", None) is None:
+            return
+        self._closed = True
+        deadline = time.monotonic() + (self.config.close_timeout_ms / 1000 if timeout is None else timeout)
+        self._ledger.room.wake_all()
+        end = partial(_end, self._queue, self._router, deadline)
+        if self._is_own_thread():
+            Background(end, "fastlog-producer-close")
+            return
+        end()
+        _live.discard(self)
+        self._ledger.raise_unreported()
+        left = self._unfinished()
+        if left > 0:
+            raise DeliveryError(f"{left} messages were given up: not delivered before the time was over", left)
+
+    def __enter__(self) -> Self:
+        self._check_usable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(INTERRUPTED_SECONDS if isinstance(error, KeyboardInterrupt) else None)
+        except DeliveryError as lost:
+            logger.error("%s", lost)  # the exception that is on its way says more
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or self._is_forked():
+            return
+        try:
+            self.close()
+        except FastlogError as error:
+            logger.error("producer dropped without close(): %s", error)
+
+    def stats(self) -> ProducerStats:
+        """Counts so far; each of them right, though not all of the same moment."""
+        links = list(self._router.links.values())
+        queue = self._queue
+        return ProducerStats(
+            queued=self._ledger.quota.messages + (len(queue) if queue is not None else 0),
+            in_flight=sum(link.in_flight for link in links),
+            accepted=queue.accepted if queue is not None else self._ledger.quota.accepted,
+            delivered=sum(link.delivered for link in links),
+            failed=sum(link.failed for link in links) + (queue.failed if queue is not None else 0),
+            dropped=self._dropped + (queue.dropped if queue is not None else 0),
+            possible_duplicates=sum(link.possible_duplicates for link in links),
+            connections=sum(link.connections for link in links),
+        )
+
+    def _unfinished(self) -> int:
+        links = list(self._router.links.values())
+        waiting = self._queue.accepted - self._queue.handled if self._queue is not None else 0
+        return waiting + self._ledger.quota.accepted - sum(link.delivered + link.failed for link in links)
+
+    def _is_own_thread(self) -> bool:
+        return self._router.is_link_thread() or (self._queue is not None and self._queue.is_this_thread())
+
+    def _check_usable(self) -> None:
+        if self._is_forked():
+            raise ForkedError("this producer belongs to the parent process; make a new one after fork")
+        if self._closed:
+            raise ClosedError("the producer is closed")
+
+    def _leave_to_parent(self) -> None:
+        self._routes.clear()
+        for link in self._router.links.values():
+            link.leave_to_parent()
+
+
+class _HandlerSender:
+    """What an event handler sends with; waits while the queue behind it is full."""
+
+    def __init__(self, router: Router, ledger: Ledger) -> None:
+        self._router = router
+        self._ledger = ledger
+
+    def multi_send(self, sets: Iterable[tuple[str, int, int, Sequence[bytes]]]) -> None:
+        """Send payloads by (topic, partition, broker id), in this order; -1 for any partition or broker."""
+        quota = self._ledger.quota
+        ready = [(self._router.at(topic, broker, number), list(found)) for topic, number, broker, found in sets]
+        for buffer, payloads in ready:
+            buffer.check(max(map(len, payloads), default=0))
+        for buffer, payloads in ready:
+            self._ledger.room.wait(lambda: self._router.closed or quota.has_room())
+            buffer.extend(payloads, 0, None, True, True)
+
+
+def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ProducerConfig:
+    if isinstance(settings, ProducerConfig):
+        if fields:
+            raise ConfigError("give a ProducerConfig or single settings, not both")
+        return settings
+    if isinstance(settings, str):
+        if "broker_list" in fields:
+            raise ConfigError("the brokers are named twice")
+        return ProducerConfig.from_fields({**fields, "broker_list": settings})
+    if isinstance(settings, Mapping):
+        return ProducerConfig.from_properties(settings, **fields)
+    if isinstance(settings, os.PathLike):
+        return ProducerConfig.from_file(settings, **fields)
+    if settings is not None:
+        raise TypeError(f"settings are 'host:port', a mapping, a Path or ProducerConfig, not {type(settings).__name__}")
+    return ProducerConfig.from_fields(fields)
+
+
+def _named(setting: str, path: str, wanted: str) -> Any:
+    return hooks.make(setting, path, wanted)
+
+
+def _end(queue: BatchQueue | None, router: Router, deadline: float) -> None:
+    """Let the threads of a producer deliver what there is and end."""
+    if queue is not None:
+        queue.stop()
+        wait_all([queue.finished], deadline)
+    router.stop()
+    router.wait_stopped(deadline)
+
+
+# --- the end of the program, and forks ---
+
+_live: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _register(producer: Producer) -> None:
+    _live.add(producer)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        # Such a process ends without atexit; its own list of things to do at the end is gone through.
+        from multiprocessing import util
+
+        util.Finalize(None, _drain_child, exitpriority=-100)
+
+
+def _drain_all() -> None:
+    """Close every producer that the program left open; lost messages make the exit code 1, and a loud line."""
+    global _failure
+    for producer in list(_live):
+        try:
+            producer.close()
+        except (FastlogError, KeyboardInterrupt) as error:
+            _failure = _Failure()
+            if isinstance(error, KeyboardInterrupt):
+                error = DeliveryError(f"interrupted, {producer._unfinished()} messages were not delivered")
+            line = f"fastlog: PRODUCER LEFT OPEN AT EXIT: {error}"
+            logger.error("%s", line)
+            print(line, file=sys.stderr, flush=True)
+        _live.discard(producer)
+
+
+class _Failure:
+    """Makes the exit code 1. An exit handler cannot do that; this is destroyed with the module, when all of them have
+    run and the standard streams are flushed."""
+
+    def __del__(self, leave: Callable[[int], object] = os._exit) -> None:
+        leave(1)
+
+
+_failure: _Failure | None = None
+
+
+def _drain_child() -> None:
+    """The same for a process of multiprocessing, whose other things to do at the end are done by now."""
+    global _failure
+    _drain_all()
+    if _failure is not None:
+        sys.stdout.flush()
+        _failure = None
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_live):
+        producer._leave_to_parent()
+        _live.discard(producer)
+
+
+atexit.register(_drain_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,341 @@
+"""Which buffer a message goes to: brokers, their partitions, and the choice by key, by hand or by chance."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+
+from fastlog import codecs
+from fastlog._pack import Buffer, Route
+from fastlog.errors import (
+    ClosedError,
+    ConfigError,
+    FastlogError,
+    TransportError,
+    UnsupportedFeatureError,
+    WrongPartitionError,
+)
+from fastlog.producer.brokers import Directory, check_topic, frame_header, parse_broker_list
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import PartitionChoice
+from fastlog.producer.ledger import Ledger
+from fastlog.producer.link import Link
+from fastlog.producer.partitioners import Crc32Partitioner, Partitioner
+from fastlog.producer.waiting import Background, Gate
+
+ANY = -1
+_REQUEST_ROOM = 65536  # what a frame may hold besides its messages
+_LEAST_PAUSE = 0.02
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+class TopicRoute:
+    """What is known about one topic: partitions by broker id (None: the broker does not tell), and the buffers."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.partitions: dict[int, int | None] = {}
+        self.buffers: dict[tuple[int, int], Buffer] = {}
+        self.keyed: list[Buffer] | None = None
+        self.fast: Route | None = None
+
+
+class Router:
+    """The brokers of one producer. Safe from any thread; the network is asked in threads of their own."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        ledger: Ledger,
+        partitioner: Partitioner | None,
+        fast_routes: dict[str, Route] | None,
+    ) -> None:
+        assert config.broker_list is not None
+        self.links: dict[int, Link] = {}
+        self.closed = False
+        self._config = config
+        self._ledger = ledger
+        self._custom = partitioner is not None and type(partitioner) is not Crc32Partitioner
+        self._partitioner = partitioner or Crc32Partitioner()
+        self._fast_routes = fast_routes
+        timeout = config.connect_timeout_ms / 1000
+        self._directories = {broker.id: Directory(broker, timeout) for broker in parse_broker_list(config.broker_list)}
+        self._topics: dict[str, TopicRoute] = {}
+        self._looks_for_missing = False
+
+    def choose(self, topic: str, key: object, partition: PartitionChoice) -> Buffer:
+        """The buffer for messages of a topic.
+
+        Raises:
+            TransportError: no broker can be reached, or for a key not all of them.
+            InvalidTopicError, WrongPartitionError, UnsupportedFeatureError: the messages cannot go anywhere.
+        """
+        route = self._topics.get(topic)
+        if route is None:
+            route = self._resolve(check_topic(topic))
+        if partition is not None and partition != ANY:
+            return self._by_hand(route, partition)
+        if key is not None and partition is None:
+            keyed = self._keyed(route)
+            if keyed is not None:
+                index = self._partitioner.partition(key, len(keyed))
+                if not 0 <= index < len(keyed):
+                    raise WrongPartitionError(f"the partitioner chose {index} of {len(keyed)} partitions of {topic!r}")
+                return keyed[index]
+        assert route.fast is not None
+        buffer = route.fast.buffer_for_any()
+        route.fast.turn()
+        return buffer
+
+    def at(self, topic: str, broker: int, partition: int) -> Buffer:
+        """The buffer of a partition of a broker; -1 for any."""
+        if broker == ANY:
+            return self.choose(topic, None, partition)
+        return self.choose(topic, None, (broker, partition))
+
+    def is_link_thread(self) -> bool:
+        """Whether the caller is one of the sending threads."""
+        return any(link.is_this_thread() for link in list(self.links.values()))
+
+    def hurry(self) -> None:
+        """Let everything that waits for its batch to fill be sent now."""
+        for link in list(self.links.values()):
+            link.outbox.seal_all()
+
+    def flush(self, seconds: float) -> bool:
+        """Return True when all that is in the outboxes now is finished, False when the time is over."""
+        deadline = time.monotonic() + seconds if seconds >= 0 else None
+        while True:
+            moves = self._ledger.moves
+            gates = [link.request_flush() for link in list(self.links.values())]
+            if not wait_all(gates, deadline):
+                return False
+            if self._ledger.moves == moves:  # else another broker has some of it now
+                return True
+
+    def stop(self) -> None:
+        """Let the links send what they have and end."""
+        self.closed = True
+        for link in list(self.links.values()):
+            link.stop()
+
+    def wait_stopped(self, deadline: float) -> None:
+        """Return when the links have ended; those that have not by the deadline are told to give up."""
+        links = list(self.links.values())
+        if not wait_all([link.finished for link in links], deadline):
+            for link in links:
+                link.abort(ClosedError("the producer was closed before the message was delivered"))
+            wait_all([link.finished for link in links], time.monotonic() + 0.1)
+
+    # --- finding out ---
+
+    def _resolve(self, topic: str) -> TopicRoute:
+        """Ask the brokers about a topic, until one answers or the time is over."""
+        timeout = self._config.connect_timeout_ms / 1000
+        deadline = time.monotonic() + timeout
+        pause = _LEAST_PAUSE
+        route = TopicRoute(topic)
+        while True:
+            errors = self._ask(route, self._directories.values(), 2 * timeout + 1)
+            if self.closed:
+                raise ClosedError("the producer was closed")
+            if route.partitions:
+                break
+            if time.monotonic() + pause >= deadline or not all(type(error) is TransportError for error in errors):
+                raise errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))
+            Gate().wait(pause)
+            pause = min(2 * pause, 1.0)
+        self._open(route)
+        if errors:
+            self._look_for_missing()
+        return route
+
+    def _ask(self, route: TopicRoute, directories: object, seconds: float) -> list[Exception]:
+        """Note how many partitions each broker has; the errors of those that did not answer."""
+        assert not isinstance(directories, str)
+        asked = {
+            directory.broker.id: Background(
+                lambda directory=directory: directory.partitions_or_none(route.topic),  # type: ignore[misc]
+                "fastlog-producer-ask",
+            )
+            for directory in list(directories)  # type: ignore[call-overload]
+        }
+        errors: list[Exception] = []
+        deadline = time.monotonic() + seconds
+        for broker, work in asked.items():
+            try:
+                route.partitions[broker] = work.result(max(0.0, deadline - time.monotonic()))
+            except FastlogError as error:
+                errors.append(error)
+        return errors
+
+    def _open(self, route: TopicRoute) -> None:
+        """Make the links and buffers for what is known of a topic, and let sends use them."""
+        anywhere = [self._buffer(route, broker, ANY) for broker in sorted(route.partitions)]
+        route.fast = Route(anywhere, None, random.getrandbits(32))
+        self._choose_up(route)
+        self._topics.setdefault(route.topic, route)
+        self._publish(route)
+
+    def _publish(self, route: TopicRoute) -> None:
+        """Let the compiled path of send() use a route; with keys once they are known to be easy."""
+        if self._fast_routes is None or route.fast is None:
+            return
+        route.fast.set_keyed(None if self._custom else route.keyed)
+        self._fast_routes[route.topic] = route.fast
+        if self.closed:
+            self._fast_routes.clear()
+
+    def _link(self, broker: int) -> Link:
+        link = self.links.get(broker)
+        if link is None:
+            directory = self._directories[broker]
+            made = Link(
+                directory, self._config, self._ledger, directory.acks(self._config.acks), self._payload_limit(broker)
+            )
+            link = self.links.setdefault(broker, made)
+            if link is not made:
+                made.stop()  # another thread was first
+            link.on_state_change = self._choose_up_everywhere
+            link.find_other = lambda: self._other(link)
+            if self.closed:
+                link.stop()
+                raise ClosedError("the producer was closed")
+        return link
+
+    def _payload_limit(self, broker: int) -> int:
+        offer = self._directories[broker].offer
+        own = self._config.max_message_bytes
+        return min(own, offer.max_message_bytes) if offer is not None and offer.max_message_bytes > 0 else own
+
+    def _buffer(self, route: TopicRoute, broker: int, partition: int) -> Buffer:
+        buffer = route.buffers.get((broker, partition))
+        if buffer is None:
+            link, config = self._link(broker), self._config
+            offer = self._directories[broker].offer
+            codec, limit = config.codec_for(route.topic), self._payload_limit(broker)
+            batch_bytes = config.batch_bytes
+            if offer is not None and offer.max_request_bytes > 0:
+                batch_bytes = max(1, min(batch_bytes, offer.max_request_bytes - _REQUEST_ROOM))
+            is_async = config.producer_type == "async"
+            if codec != codecs.NONE and is_async:
+                # A set that does not shrink still has to fit one message.
+                batch_bytes = max(1, min(batch_bytes, limit - limit // 1000 - 64))
+            buffer = Buffer(
+                link.outbox,
+                broker,
+                route.topic,
+                partition,
+                codec,
+                frame_header(route.topic, partition, link.acks),
+                link.acks > 0,
+                config.batch_messages if is_async else 2**31 - 1,
+                batch_bytes,
+                limit,
+            )
+            buffer = route.buffers.setdefault((broker, partition), buffer)
+        return buffer
+
+    def _by_hand(self, route: TopicRoute, partition: PartitionChoice) -> Buffer:
+        number: object = partition
+        if isinstance(partition, tuple):
+            broker, number = partition
+        elif len(self._directories) == 1:
+            broker = next(iter(self._directories))
+        else:
+            raise ConfigError(f"partition {partition} of which broker? with several, give (broker id, partition)")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"a partition is a whole number, not {number!r}")
+        if broker not in self._directories:
+            raise WrongPartitionError(f"broker.list has no broker {broker}")
+        if broker not in route.partitions:
+            errors = self._ask(route, [self._directories[broker]], 2 * self._config.connect_timeout_ms / 1000 + 1)
+            if errors:
+                raise errors[0]
+        count = route.partitions[broker]
+        if number < ANY or (count is not None and number >= count):
+            known = f"broker {broker} has {count} of topic {route.topic!r}" if count is not None else "the least is 0"
+            raise WrongPartitionError(f"there is no partition {number}: {known}")
+        return self._buffer(route, broker, number)
+
+    def _keyed(self, route: TopicRoute) -> list[Buffer] | None:
+        """The buffers of all partitions, sorted by broker and partition; None when brokers do not tell theirs.
+
+        All brokers are needed: with one missing, the same key would go to another partition than before.
+        """
+        if route.keyed is not None:
+            return route.keyed
+        missing = [self._directories[broker] for broker in self._directories if broker not in route.partitions]
+        if missing:
+            errors = self._ask(route, missing, 2 * self._config.connect_timeout_ms / 1000 + 1)
+            if errors:
+                raise TransportError(f"a key chooses among the partitions of all brokers; {errors[0]}") from errors[0]
+        if any(count is None for count in route.partitions.values()):
+            if self._custom:
+                raise UnsupportedFeatureError(
+                    f"a partitioner needs the number of partitions of {route.topic!r};"
+                    " a plain 0.7 broker does not tell it"
+                )
+            self._ledger.log(
+                logging.WARNING,
+                "no keys",
+                "keys have no effect: a plain 0.7 broker does not tell its partitions and chooses one itself",
+            )
+            return None
+        route.keyed = [
+            self._buffer(route, broker, number)
+            for broker, count in sorted(route.partitions.items())
+            for number in range(count or 0)
+        ]
+        self._publish(route)
+        return route.keyed
+
+    # --- brokers that come and go ---
+
+    def _other(self, link: Link) -> Link | None:
+        """Another link that seems to work and speaks the same requests."""
+        for other in list(self.links.values()):
+            if other is not link and other.is_up and other.acks == link.acks and not other.finished.is_open:
+                return other
+        return None
+
+    def _choose_up_everywhere(self) -> None:
+        for route in list(self._topics.values()):
+            self._choose_up(route)
+
+    def _choose_up(self, route: TopicRoute) -> None:
+        """Send messages that may go anywhere to brokers that seem to work; to all when none does."""
+        if route.fast is None:
+            return
+        anywhere = {broker: buffer for (broker, number), buffer in list(route.buffers.items()) if number == ANY}
+        up = [buffer for broker, buffer in anywhere.items() if self.links[broker].is_up]
+        route.fast.choose_from(up or list(anywhere.values()))
+
+    def _look_for_missing(self) -> None:
+        if not self._looks_for_missing:
+            self._looks_for_missing = True
+            Background(self._find_missing, "fastlog-producer-find")
+
+    def _find_missing(self) -> None:
+        """Take brokers into use that could not be reached when a topic was first sent to."""
+        while not self.closed:
+            Gate().wait(_LOOK_AGAIN_SECONDS)
+            left = False
+            for route in list(self._topics.values()):
+                for broker in self._directories.keys() - route.partitions.keys():
+                    if self.closed:
+                        return
+                    if self._ask(route, [self._directories[broker]], self._config.connect_timeout_ms / 500 + 1):
+                        left = True
+                        continue
+                    self._buffer(route, broker, ANY)
+                    self._choose_up(route)
+            if not left:
+                break
+        self._looks_for_missing = False
+
+
+def wait_all(gates: list[Gate], deadline: float | None) -> bool:
+    """Whether all gates are open before the deadline."""
+    return all(gate.wait(-1.0 if deadline is None else max(0.0, deadline - time.monotonic())) for gate in gates)

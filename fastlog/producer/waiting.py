@@ -1,0 +1,112 @@
+"""Waiting without locks that an interrupted thread could hold: safe where signal handlers may wait as well."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from fastlog.errors import TransportError
+
+FOREVER = -1.0
+T = TypeVar("T")
+
+
+class Gate:
+    """Closed until it is opened, once and for all. Any thread and any signal handler may open it or wait."""
+
+    __slots__ = ("_is_open", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._waiters: deque[_thread.LockType] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether waiting returns at once."""
+        return self._is_open
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        self._is_open = True
+        _release_all(self._waiters)
+
+    def wait(self, seconds: float = FOREVER) -> bool:
+        """Return True once the gate is open, False when the time is over; Ctrl-C interrupts it at once."""
+        return self._is_open or _wait(self._waiters, lambda: self._is_open, seconds)
+
+
+class Turnstile:
+    """Where threads wait for a condition that others make true. The same rules as for a ``Gate``."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: deque[_thread.LockType] = deque()
+
+    def wait(self, condition: Callable[[], bool], seconds: float = FOREVER) -> bool:
+        """Return True once the condition holds, False when the time is over."""
+        deadline = time.monotonic() + seconds if seconds >= 0 else None
+        while not condition():
+            left = FOREVER if deadline is None else deadline - time.monotonic()
+            if deadline is not None and left <= 0:
+                return False
+            _wait(self._waiters, condition, left)
+        return True
+
+    def wake_all(self) -> None:
+        """Let all waiting threads look at their condition again."""
+        if self._waiters:
+            _release_all(self._waiters)
+
+
+class Background(Generic[T]):
+    """Work in a thread of its own, so that Ctrl-C need not wait for what cannot be interrupted."""
+
+    def __init__(self, work: Callable[[], T], name: str) -> None:
+        self._work = work
+        self._found: list[T] = []
+        self._failures: list[BaseException] = []
+        self._done = Gate()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def result(self, seconds: float) -> T:
+        """Return what the work returned, or raise what it raised.
+
+        Raises:
+            TransportError: it took longer than that.
+        """
+        if not self._done.wait(seconds):
+            raise TransportError("no answer in time")
+        if self._failures:
+            raise self._failures[0]
+        return self._found[0]
+
+    def _run(self) -> None:
+        try:
+            self._found.append(self._work())
+        except BaseException as error:
+            self._failures.append(error)
+        self._done.open()
+
+
+def _wait(waiters: deque[_thread.LockType], condition: Callable[[], bool], seconds: float) -> bool:
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    waiters.append(lock)
+    # Whoever made the condition true before the lock was in the list has not released it.
+    if condition():
+        return True
+    lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX) if seconds >= 0 else FOREVER)
+    return condition()
+
+
+def _release_all(waiters: deque[_thread.LockType]) -> None:
+    while waiters:
+        try:
+            waiters.popleft().release()
+        except IndexError:
+            return  # another thread took the last one

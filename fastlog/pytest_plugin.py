@@ -1,0 +1,45 @@
+"""Fixtures for tests that need a broker: ``fastlog_broker``, ``fastlog_topic``, ``fastlog_cluster``.
+
+Nothing of fastlog is imported before the first of them is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fastlog.testing import RunningBroker
+
+
+@pytest.fixture
+def fastlog_broker() -> Iterator[RunningBroker]:
+    """A broker of the test's own; see ``fastlog.testing.RunningBroker``."""
+    from fastlog import testing
+
+    with testing.broker() as running:
+        yield running
+
+
+@pytest.fixture
+def fastlog_topic() -> str:
+    """A topic name that no other test has, whatever broker it uses."""
+    import uuid
+
+    return f"topic-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def fastlog_cluster() -> Iterator[Callable[..., list[RunningBroker]]]:
+    """A function that starts ``n`` brokers for the test: ``brokers = fastlog_cluster(2, partitions=4)``."""
+    from fastlog import testing
+
+    with ExitStack() as stack:
+
+        def start(count: int = 2, **settings: Any) -> list[RunningBroker]:
+            return stack.enter_context(testing.cluster(count, **settings))
+
+        yield start

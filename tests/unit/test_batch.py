@@ -1,0 +1,169 @@
+"""The compiled forms of a span agree with one another and with the slow reference, and never read outside it."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastlog import _batch
+from fastlog._batch import ConsumedMessage
+from fastlog._segment import pack, scan
+from fastlog.codecs import GZIP, SNAPPY
+from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
+from fastlog.message import DeepLimits, deep, encode_set, spans
+
+PAYLOADS = st.lists(st.binary(max_size=30), max_size=12)
+
+
+@st.composite
+def message_sets(draw: st.DrawFn) -> bytes:
+    """Plain messages of both magics, wrappers, wrappers in wrappers, and empty ones."""
+    parts = []
+    for _ in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(["plain", "old", "gzip", "snappy", "nested", "empty wrapper"]))
+        payloads = draw(PAYLOADS)
+        if kind == "nested":
+            inner = pack(payloads) + encode_set(payloads, SNAPPY) + pack(payloads[:1], 0, 0)
+            parts.append(encode_set([], 0) + pack([_gzip(inner)], GZIP))
+        elif kind == "empty wrapper":
+            parts.append(pack([_gzip(b"")], GZIP))
+        else:
+            codec = {"gzip": GZIP, "snappy": SNAPPY}.get(kind, 0)
+            parts.append(encode_set(payloads, codec, 0 if kind == "old" else 1))
+    whole = b"".join(parts)
+    return whole
+
+
+def _gzip(data: bytes) -> bytes:
+    from fastlog.codecs import compress
+
+    return compress(GZIP, data)
+
+
+@given(message_sets(), st.integers(0, 2**40))
+def test_messages_are_those_of_the_deep_walk(data: bytes, base: int) -> None:
+    expected = [(item.message.payload, item.message.magic, item.offset) for item in deep(data, base)]
+    found = [
+        message
+        for span in spans(data, base)
+        for message in _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+    ]
+    assert [(message.payload, message.magic, message.next_offset) for message in found] == expected
+    assert [p for span in spans(data, base) for p in _batch.payloads(span.entries, span.count)] == [
+        payload for payload, _, _ in expected
+    ]
+    for message in found:
+        assert base <= message.offset <= message.next_offset <= base + len(data)
+        assert not message.codec
+
+
+@given(message_sets(), st.integers(0, 2**40))
+def test_arrays_say_the_same(data: bytes, base: int) -> None:
+    for span in spans(data, base):
+        offsets, next_offsets, starts = (np.empty(span.count, np.int64) for _ in range(3))
+        lengths = np.empty(span.count, np.int32)
+        _batch.index(span.entries, span.offset, span.next_offset, span.inner, 7, offsets, next_offsets, starts, lengths)
+        messages = _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+        assert offsets.tolist() == [message.offset for message in messages]
+        assert next_offsets.tolist() == [message.next_offset for message in messages]
+        assert [
+            bytes(span.entries[start - 7 : start - 7 + length]) for start, length in zip(starts, lengths, strict=True)
+        ] == [message.payload for message in messages]
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.data())
+def test_a_span_that_is_shorter_than_its_count_is_refused(payloads: list[bytes], data: st.DataObject) -> None:
+    whole = pack(payloads)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    arrays = [np.empty(len(payloads), kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
+    for attempt in (
+        lambda: _batch.payloads(cut, len(payloads)),
+        lambda: _batch.messages(cut, len(payloads), 0, 0, False),
+        lambda: _batch.index(cut, 0, 0, False, 0, *arrays),
+    ):
+        with pytest.raises(BufferError):
+            attempt()
+
+
+def test_gather_packs_payloads_one_behind_the_other() -> None:
+    starts, lengths = np.array([3, 0, 5], np.int64), np.array([2, 0, 1], np.int32)
+    ends, out = np.empty(4, np.int32), np.empty(3, np.uint8)
+    _batch.gather(b"abcdef", starts, lengths, ends, out)
+    assert ends.tolist() == [0, 2, 2, 3]
+    assert out.tobytes() == b"def"
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "room"), [(-1, 1, 9), (0, 7, 9), (6, 1, 9), (2**62, 1, 9), (0, -1, 9), (0, 5, 4)]
+)
+def test_gather_stays_inside(start: int, length: int, room: int) -> None:
+    with pytest.raises(ValueError, match=r"outside|fit"):
+        _batch.gather(
+            b"abcdef",
+            np.array([start], np.int64),
+            np.array([length], np.int32),
+            np.empty(2, np.int32),
+            np.empty(room, np.uint8),
+        )
+
+
+def test_arrays_of_another_type_or_length_are_refused() -> None:
+    data = pack([b"a"])
+    good = [np.empty(1, kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
+    for place, bad in ((0, np.empty(1, np.int32)), (3, np.empty(1, np.int64)), (1, np.empty(2, np.int64))):
+        arrays = [*good[:place], bad, *good[place + 1 :]]
+        with pytest.raises(ValueError, match=r"mismatch|different lengths"):
+            _batch.index(data, 0, 0, False, 0, *arrays)
+
+
+def test_what_precedes_damage_comes_first() -> None:
+    """Plain messages, then inner messages of a wrapper that is damaged further in, then the error."""
+    inner = pack([b"in"]) + b"\0\0\0\6\1\0\0\0\0\1"
+    data = pack([b"out"]) + pack([_gzip(inner)], GZIP) + pack([b"never"])
+    found = []
+    with pytest.raises(InvalidMessageError, match="wrapper at offset 13"):
+        for span in spans(data):
+            found += _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+    assert [(message.payload, message.offset, message.next_offset) for message in found] == [
+        (b"out", 0, 13),
+        (b"in", 13, 13),  # its wrapper is not through: the next read begins with it
+    ]
+
+
+def test_spans_stop_as_the_deep_walk_does() -> None:
+    whole = pack([b"abc"])
+    for bad, error in ((whole[:8], InvalidFetchSizeError), (whole[:-1] + b"x", InvalidMessageError)):
+        with pytest.raises(error):
+            list(spans(bad))
+    assert list(spans(whole[:3])) == []  # less than a length field says nothing
+    (span,) = spans(whole + whole[:9])
+    assert span.next_offset == len(whole)
+    bomb = pack([_gzip(pack([bytes(100_000)]))], GZIP)
+    with pytest.raises(InflateLimitError):
+        list(spans(bomb, limits=DeepLimits(max_inflated_bytes=1000)))
+
+
+def test_a_message_is_a_value() -> None:
+    message = ConsumedMessage(b"abc", 10, 23)
+    assert message == ConsumedMessage(b"abc", 10, 23) != ConsumedMessage(b"abc", 10, 24)
+    assert message != (b"abc", 10, 23)
+    assert hash(message) == hash(pickle.loads(pickle.dumps(message)))
+    assert repr(message) == "ConsumedMessage(offset=10, next_offset=23, payload=b'abc')"
+    assert len(repr(ConsumedMessage(bytes(10**6), 0, 1))) < 400
+    with pytest.raises(AttributeError):
+        message.offset = 3
+    with pytest.raises(TypeError):
+        ConsumedMessage(None, 0, 1)  # type: ignore[arg-type]
+
+
+def test_many_messages_at_once() -> None:
+    payloads = [random.Random(number).randbytes(number % 300) for number in range(20_000)]
+    data = pack(payloads)
+    (span,) = spans(data)
+    assert _batch.payloads(span.entries, span.count) == payloads
+    assert scan(data).count == span.count

@@ -1,0 +1,167 @@
+"""The producer's settings: 0.7's names, files, contradictions, and what is loaded by name."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastlog import codecs
+from fastlog.client.addresses import Address
+from fastlog.errors import ConfigError, MissingCodecError
+from fastlog.producer import DefaultEncoder, DefaultEventHandler, Producer, ProducerConfig, StringEncoder
+from fastlog.producer.brokers import BrokerAddress, parse_broker_list
+from fastlog.producer.hooks import load_class, make, parse_props
+
+BROKERS = {"broker.list": "0:localhost:9092"}
+
+
+def test_defaults_of_07() -> None:
+    """What 0.7.2 has as defaults, where this producer does not say otherwise."""
+    config = ProducerConfig.from_properties(BROKERS)
+    assert (config.producer_type, config.queue_time_ms, config.queue_messages) == ("sync", 5000, 10_000)
+    assert (config.batch_messages, config.max_message_bytes) == (200, 1_000_000)
+    assert (config.connect_timeout_ms, config.socket_timeout_ms) == (5000, 30_000)
+    assert (config.reconnect_interval_sends, config.reconnect_time_interval_ms) == (30_000, 10_000_000)
+
+
+def test_every_setting_by_its_name() -> None:
+    """Each field has a property name of its own and a text that says what it is."""
+    described = ProducerConfig.describe()
+    assert len(described) == len(dataclasses.fields(ProducerConfig)) == len({setting.name for setting in described})
+    assert all(setting.doc for setting in described)
+
+
+def test_a_properties_file_of_07(tmp_path: Path) -> None:
+    """The kind of file that was shipped with 0.7 is read as it is."""
+    path = tmp_path / "producer.properties"
+    path.write_text(
+        "# producer\nbroker.list=1:hosta:9092,0:hostb:9093\nproducer.type=async\ncompression.codec=1\n"
+        "serializer.class=kafka.serializer.StringEncoder\ncompressed.topics=\nqueue.time=200\nqueue.size=50\n"
+        "batch.size=5\nqueue.enqueueTimeout.ms=-1\nreconnect.interval=-1\nreconnect.time.interval.ms=-1\n"
+    )
+    config = ProducerConfig.from_file(path)
+    assert (config.codec, config.queue_time_ms, config.queue_messages, config.batch_messages) == (1, 200, 50, 5)
+    assert config.compressed_topics is None
+    assert config.enqueue_timeout_ms is None
+    assert config.queue_full == "block"
+    assert config.reconnect_interval_sends is None
+    assert config.reconnect_time_interval_ms is None
+    with Producer(path) as producer:
+        assert isinstance(producer._encoder, StringEncoder)
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({}, "no broker is named"),
+        ({**BROKERS, "zk.connect": "localhost:2181"}, "contradict"),
+        ({"zk.connect": "localhost:2181"}, "does not find brokers through ZooKeeper"),
+        ({**BROKERS, "zk.sessiontimeout.ms": "6000"}, "does not find brokers through ZooKeeper"),
+        ({**BROKERS, "partitioner.class": "a.B"}, "contradicts broker.list"),
+        ({**BROKERS, "producer.type": "both"}, "none of sync, async"),
+        ({**BROKERS, "queue.tim": "5"}, "did you mean 'queue.time'"),
+        ({**BROKERS, "batch.size": "0"}, "too small"),
+        ({**BROKERS, "batch.size": "x"}, "no number"),
+        ({**BROKERS, "compression.codec": "3"}, "none of"),
+        ({**BROKERS, "compressed.topics": "a"}, "contradicts compression.codec"),
+        ({**BROKERS, "compression.codec": "1", "compressed.topics": "a/b"}, "illegal character"),
+        ({**BROKERS, "callback.handler": "a.B"}, "contradicts producer.type=sync"),
+        ({**BROKERS, "event.handler": "a.B"}, "contradicts producer.type=sync"),
+        ({**BROKERS, "queue.full": "drop", "queue.enqueueTimeout.ms": "5"}, "contradicts queue.full"),
+        ({**BROKERS, "host": "localhost"}, "SyncProducer"),
+        ({**BROKERS, "acks": "all"}, "none of"),
+    ],
+)
+def test_contradictions_are_refused(properties: dict[str, str], said: str) -> None:
+    """A wrong or contradicting setting raises ConfigError whose text names the matter."""
+    with pytest.raises(ConfigError, match=said):
+        ProducerConfig.from_properties(properties)
+
+
+def test_enqueue_timeout_of_07() -> None:
+    """0 refuses at once, a number waits that long, a negative one for ever; by default send() waits."""
+    by_text = {"0": ("raise", 0), "5": ("block", 5), "-7": ("block", None)}
+    for text, expected in by_text.items():
+        config = ProducerConfig.from_properties({**BROKERS, "queue.enqueueTimeout.ms": text})
+        assert (config.queue_full, config.enqueue_timeout_ms) == expected
+
+
+def test_compressed_topics() -> None:
+    """No list compresses every topic; a list only its own."""
+    assert ProducerConfig(broker_list="a:1", compression="gzip").codec_for("x") == codecs.GZIP
+    some = ProducerConfig.from_properties({**BROKERS, "compression.codec": "1", "compressed.topics": "a, b"})
+    assert [some.codec_for(topic) for topic in ("a", "b", "c")] == [codecs.GZIP, codecs.GZIP, codecs.NONE]
+
+
+def test_a_missing_codec_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-21: without its library, snappy is refused when the producer is made."""
+    monkeypatch.setitem(sys.modules, "snappy", None)
+    with pytest.raises(MissingCodecError, match="python-snappy"):
+        Producer("localhost:9092", compression="snappy")
+
+
+def test_broker_list() -> None:
+    """Ids or none, IPv6, sorted by id."""
+    assert parse_broker_list("1:b:2,0:a:1") == [BrokerAddress(0, Address("a", 1)), BrokerAddress(1, Address("b", 2))]
+    assert parse_broker_list("a:1, b") == [BrokerAddress(0, Address("a", 1)), BrokerAddress(1, Address("b", 9092))]
+    assert parse_broker_list("7:[::1]:9,3:10.0.0.1:8")[1] == BrokerAddress(7, Address("::1", 9))
+    assert parse_broker_list("10.0.0.1:9") == [BrokerAddress(0, Address("10.0.0.1", 9))]
+    for wrong in ("", "a:b:c", "0:a:1,0:b:1", "0:a:1,b:2", "0:a:99999", "99999999999:a:1"):
+        with pytest.raises(ConfigError, match=r"broker\.list"):
+            parse_broker_list(wrong)
+
+
+def test_classes_by_name() -> None:
+    """Dotted paths, with a dot or a colon before the class, and 0.7's own names."""
+    assert load_class("x", "fastlog.producer.hooks.StringEncoder") is StringEncoder
+    assert load_class("x", "fastlog.producer:StringEncoder") is StringEncoder
+    assert load_class("x", "kafka.serializer.DefaultEncoder") is DefaultEncoder
+    assert isinstance(make("x", "kafka.producer.async.DefaultEventHandler", "handle"), DefaultEventHandler)
+    for wrong in ("", "StringEncoder", "no.such.module", "fastlog.producer.nothing", "fastlog.errors", "a b.c"):
+        with pytest.raises(ConfigError, match="x:"):
+            load_class("x", wrong)
+    with pytest.raises(ConfigError, match="no method encode"):
+        make("serializer.class", "builtins.dict", "encode")
+    with pytest.raises(ConfigError, match="without arguments"):
+        make("serializer.class", "builtins.memoryview", "encode")
+
+
+def test_props() -> None:
+    """0.7's k=v,k=v."""
+    assert parse_props("x", " a=1, b = 2=3 ,") == {"a": "1", "b": "2=3"}
+    for wrong in ("a", "=1", "a=1,a=2"):
+        with pytest.raises(ConfigError):
+            parse_props("x", wrong)
+
+
+@pytest.mark.parametrize("arguments", [{"brocker_list": "a:1"}, {"broker_list": "a:1", "bath_messages": 5}])
+def test_unknown_fields(arguments: dict[str, object]) -> None:
+    """A keyword that is no setting is refused with the nearest one."""
+    with pytest.raises(ConfigError, match="did you mean"):
+        Producer(**arguments)  # type: ignore[arg-type]
+
+
+def test_settings_are_given_once() -> None:
+    """Two sources for one thing are refused."""
+    with pytest.raises(ConfigError, match="twice"):
+        Producer("a:1", broker_list="b:1")
+    with pytest.raises(ConfigError, match="not both"):
+        Producer(ProducerConfig(broker_list="a:1"), acks="none")
+    with pytest.raises(TypeError):
+        Producer(5)  # type: ignore[arg-type]
+
+
+def settings_table() -> str:
+    """The rows of the settings in ``docs/clients.md``."""
+    rows = []
+    for setting in ProducerConfig.describe():
+        default = f"`{setting.default}`" if setting.default and " " not in setting.default else setting.default
+        rows.append(f"| `{setting.name}` | {default} | {setting.unit} | {setting.range} | {setting.doc} |\n")
+    return "".join(rows)
+
+
+def test_the_documented_settings_are_these() -> None:
+    """docs/clients.md has every setting with its default, unit, range and meaning."""
+    page = Path(__file__).parents[2] / "docs" / "clients.md"
+    assert settings_table() in page.read_text()

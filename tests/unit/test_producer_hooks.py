@@ -1,0 +1,304 @@
+"""Handlers and encoder: every hook, in order, with what 0.7 lost delivered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from fastlog._pack import Quota
+from fastlog._segment import payloads
+from fastlog.errors import ClosedError, ConfigError, DeliveryError, QueueFullError
+from fastlog.producer import (
+    CallbackHandler,
+    Encoder,
+    EventHandler,
+    Producer,
+    ProducerConfig,
+    QueueItem,
+    Sender,
+    StringEncoder,
+)
+from fastlog.producer.batching import BatchQueue
+from fastlog.producer.ledger import Ledger
+from fastlog.producer.waiting import Gate
+from tests.harness.broker import wait_until
+from tests.harness.fake_broker import FakeBroker
+
+
+class Recorder:
+    """A list of what was called, by any thread."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def __call__(self, name: str, what: Any = None) -> None:
+        self.calls.append((name, what))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+class Callbacks(CallbackHandler):
+    """Notes every hook and changes what it may."""
+
+    def __init__(self, note: Recorder) -> None:
+        self.note = note
+
+    def init(self, props: Mapping[str, str]) -> None:
+        self.note("callback init", dict(props))
+
+    def before_enqueue(self, item: QueueItem) -> QueueItem:
+        self.note("before_enqueue", item.data)
+        return QueueItem(item.data.upper(), item.topic, item.partition, item.broker)
+
+    def after_enqueue(self, item: QueueItem, added: bool) -> None:
+        self.note("after_enqueue", (item.data, added))
+
+    def after_dequeuing_existing_data(self, item: QueueItem | None) -> Sequence[QueueItem]:
+        self.note("after_dequeuing", item and item.data)
+        return [] if item is None else [item, item] if item.data == "TWICE" else [item]
+
+    def before_sending_data(self, batch: Sequence[QueueItem]) -> Sequence[QueueItem]:
+        self.note("before_sending", [item.data for item in batch])
+        return [item for item in batch if item.data != "NEVER"]
+
+    def last_batch_before_close(self) -> Sequence[QueueItem]:
+        self.note("last_batch")
+        return [QueueItem("LAST", "t")]
+
+    def close(self) -> None:
+        self.note("callback close")
+
+
+class Batches(EventHandler):
+    """Notes batches instead of sending them."""
+
+    def __init__(self, note: Recorder, gate: Gate | None = None) -> None:
+        self.note = note
+        self.gate = gate
+
+    def init(self, props: Mapping[str, str]) -> None:
+        self.note("event init", dict(props))
+
+    def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
+        if self.gate is not None:
+            self.gate.wait(10)
+        self.note("handle", [item.data for item in events])
+
+    def close(self) -> None:
+        self.note("event close")
+
+
+class NowhereSender:
+    """Refuses to be used."""
+
+    def multi_send(self, sets: Iterable[tuple[str, int, int, Sequence[bytes]]]) -> None:
+        raise AssertionError("nothing is sent here")
+
+
+def batch_queue(note: Recorder, gate: Gate | None = None, callback: bool = False, **settings: Any) -> BatchQueue:
+    config = ProducerConfig(broker_list="a:1", producer_type="async", **settings)
+    ledger = Ledger(Quota(10, 1000), None)
+    callbacks = Callbacks(note) if callback else None
+    return BatchQueue(config, ledger, Batches(note, gate), callbacks, StringEncoder(), NowhereSender())
+
+
+def handled(note: Recorder) -> list[Any]:
+    return [what for name, what in note.calls if name == "handle"]
+
+
+def test_hook_points_in_order() -> None:
+    """From construction to close: each hook at its place, its result used, the closing ones behind the last batch."""
+    note = Recorder()
+    with FakeBroker() as broker:
+        with Producer(
+            broker.address,
+            producer_type="async",
+            encoder=StringEncoder(),
+            callback_handler=Callbacks(note),
+            callback_handler_props="a=1,b=2",
+            batch_messages=3,
+        ) as producer:
+            producer.send("t", ["one", "twice"])
+            wait_until("the batch", lambda: "before_sending" in note.names())
+            producer.send("t", "never")
+        caller = [call for call in note.calls if "enqueue" in call[0]]
+        others = [call for call in note.calls if "enqueue" not in call[0]]
+        assert caller == [
+            ("before_enqueue", "one"),
+            ("after_enqueue", ("ONE", True)),
+            ("before_enqueue", "twice"),
+            ("after_enqueue", ("TWICE", True)),
+            ("before_enqueue", "never"),
+            ("after_enqueue", ("NEVER", True)),
+        ]
+        assert others == [
+            ("callback init", {"a": "1", "b": "2"}),
+            ("after_dequeuing", "ONE"),
+            ("after_dequeuing", "TWICE"),
+            ("before_sending", ["ONE", "TWICE", "TWICE"]),
+            ("after_dequeuing", "NEVER"),
+            ("before_sending", ["NEVER"]),
+            ("last_batch", None),
+            ("before_sending", ["LAST"]),
+            ("callback close", None),
+        ]
+        assert [payloads(each) for each in broker.sets] == [[b"ONE", b"TWICE", b"TWICE"], [b"LAST"]]
+
+
+def test_the_event_handler_comes_first_and_closes_before_the_callbacks() -> None:
+    """init: event handler, callback handler; close in the same order, when nothing is left."""
+    note = Recorder()
+    queue = batch_queue(note, callback=True)
+    queue.put(QueueItem("x", "t"))
+    queue.stop()
+    assert queue.finished.wait(5)
+    assert note.names()[:2] == ["event init", "callback init"]
+    assert note.names()[-5:] == ["handle", "last_batch", "handle", "event close", "callback close"]
+
+
+def test_batches_of_07() -> None:
+    """0.7's vector: batches of 5 and 11 events are 5, 5, and 1 on close."""
+    note = Recorder()
+    queue = batch_queue(note, batch_messages=5, queue_time_ms=60_000)
+    for number in range(11):
+        queue.put(QueueItem(number, "t"))
+    queue.stop()
+    assert queue.finished.wait(5)
+    assert handled(note) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
+
+
+def test_the_queue_time_of_07() -> None:
+    """0.7's vector: 3 events and a queue time of 200 ms are one batch of 3."""
+    note = Recorder()
+    queue = batch_queue(note, queue_time_ms=200)
+    for number in range(3):
+        queue.put(QueueItem(number, "t"))
+    wait_until("the batch", lambda: handled(note))
+    assert handled(note) == [[0, 1, 2]]
+    queue.stop()
+    assert queue.finished.wait(5)
+
+
+def test_the_queue_time_holds_while_items_keep_coming() -> None:
+    """Where 0.7 looked at the time only with an empty queue: a steady stream does not put a batch off."""
+    note = Recorder()
+    queue = batch_queue(note, queue_time_ms=50, batch_messages=10**6, queue_messages=10**6, callback=True)
+    stop = Gate()
+
+    def keep_sending() -> None:
+        while not stop.is_open:
+            queue.put(QueueItem("x", "t"))
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=keep_sending)
+    thread.start()
+    try:
+        wait_until("three batches", lambda: len(handled(note)) >= 3, within=3)
+    finally:
+        stop.open()
+        thread.join()
+    assert ("after_dequeuing", None) in note.calls
+    queue.stop()
+    assert queue.finished.wait(5)
+
+
+@pytest.mark.parametrize("settings", [{"queue_full": "raise"}, {"enqueue_timeout_ms": 0}, {"enqueue_timeout_ms": 20}])
+def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
+    """0.7's vector: a queue of 10 takes no 11th; the callback hears of the refusal."""
+    note, gate = Recorder(), Gate()
+    queue = batch_queue(note, gate, callback=True, queue_messages=10, batch_messages=1, **settings)
+    queue.put(QueueItem("held", "t"))
+    wait_until("the batch is being handled", lambda: len(queue) == 0)
+    for number in range(10):
+        queue.put(QueueItem(str(number), "t"))
+    with pytest.raises(QueueFullError):
+        queue.put(QueueItem("more", "t"))
+    assert note.calls[-1] == ("after_enqueue", ("MORE", False))
+    assert queue.dropped == 1
+    gate.open()
+    queue.stop()
+    assert queue.finished.wait(5)
+    assert len(handled(note)) == 12  # with the last batch of the callbacks
+    with pytest.raises(ClosedError):
+        queue.put(QueueItem("late", "t"))
+
+
+def test_a_full_queue_drops_with_a_count_or_waits() -> None:
+    """``drop`` counts and goes on; ``block`` waits until there is room."""
+    note, gate = Recorder(), Gate()
+    queue = batch_queue(note, gate, queue_messages=1, batch_messages=1, queue_full="drop")
+    queue.put(QueueItem("held", "t"))
+    wait_until("the batch is being handled", lambda: len(queue) == 0)
+    for _ in range(4):
+        queue.put(QueueItem("x", "t"))
+    assert queue.dropped == 3
+    gate.open()
+    queue.stop()
+    assert queue.finished.wait(5)
+
+    note, gate = Recorder(), Gate()
+    queue = batch_queue(note, gate, queue_messages=1, batch_messages=1)
+    sender = threading.Thread(target=lambda: [queue.put(QueueItem(n, "t")) for n in range(20)])
+    sender.start()
+    wait_until("the queue is full", lambda: len(queue) == 1)
+    assert sender.is_alive()
+    gate.open()
+    sender.join(5)
+    queue.stop()
+    assert queue.finished.wait(5)
+    assert handled(note) == [[number] for number in range(20)]
+    assert queue.dropped == 0
+
+
+def test_a_handler_that_fails_loses_its_batch_loudly() -> None:
+    """The producer goes on with the next batch, and flush() says what was lost."""
+
+    class Failing(EventHandler):
+        def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
+            if events[0].data == "bad":
+                raise RuntimeError("bad luck")
+            sender.multi_send([(item.topic, -1, -1, [encoder.encode(item.data)]) for item in events])  # type: ignore[list-item]
+
+    with FakeBroker() as broker:
+        producer = Producer(broker.address, producer_type="async", event_handler=Failing(), encoder=StringEncoder())
+        producer.send("t", "bad")
+        with pytest.raises(DeliveryError, match=r"1 messages were not delivered.*bad luck"):
+            producer.flush(5)
+        producer.send("t", "good")
+        producer.flush(5)
+        assert producer.stats().failed == 1
+        producer.close()
+        assert [payloads(each) for each in broker.sets] == [[b"good"]]
+
+
+def test_handlers_by_their_07_names() -> None:
+    """event.handler, callback.handler and serializer.class as dotted paths, with their props."""
+    with FakeBroker() as broker:
+        properties = {
+            "broker.list": f"0:{broker.address}",
+            "producer.type": "async",
+            "serializer.class": "kafka.serializer.StringEncoder",
+            "event.handler": "kafka.producer.async.DefaultEventHandler",
+            "event.handler.props": "a=b",
+            "callback.handler": "fastlog.producer.hooks.CallbackHandler",
+            "batch.size": "2",
+        }
+        with Producer(properties) as producer:
+            producer.send("t", ["a", "b", "c"])
+        assert [payloads(each) for each in broker.sets] == [[b"a", b"b"], [b"c"]]
+
+
+def test_handlers_need_a_queue() -> None:
+    """A sync producer has none; nor can a single message be followed through a handler."""
+    with pytest.raises(ConfigError, match="async"):
+        Producer("a:1", callback_handler=CallbackHandler())
+    with (
+        Producer("a:1", producer_type="async", callback_handler=CallbackHandler()) as producer,
+        pytest.raises(ConfigError, match="on_delivery"),
+    ):
+        producer.submit("t", b"x")
