@@ -8,6 +8,7 @@ cdef enum:
     STAGE_BYTES = 256 << 10      # what one coalesced write holds
     RUN_PIECES = 2048            # requests one coalesced write holds
     NO_ACK = 0xFFFFFFFF
+    SEND_AT = 64 << 10           # small answers leave together up to this size
     MAX_RUNS = 16                # partitions coalesced at once on one connection
 
 # Why a connection does not go on with its requests for the moment.
@@ -66,9 +67,10 @@ cdef struct Conn:
     int principal                # 0: anonymous; every request kind passes the gate with it
     int listener                 # which listener it came through
     bint watched
-    bint ended                   # the other side has sent its FIN
+    bint leaving                 # it sent its FIN, or has gone; bytes that came before may still have to be read
+    bint ended                   # all it sent has been read
     bint closing                 # close once what is owed has been done
-    bint dead
+    bint dead                    # nothing can be sent any more; what was received is still handled
     uint32_t interest            # what epoll watches for
     uint64_t number
     uint64_t active_ns           # the last byte in or out
@@ -80,6 +82,7 @@ cdef struct Conn:
     size_t end
     # requests under way
     int park
+    bint resumed                 # the frame at the front has been looked at before
     Run* runs
     int run_count
     size_t part_offset           # inside a MULTIPRODUCE: the part reached
@@ -97,7 +100,12 @@ cdef struct Conn:
     size_t helper_size
     int helper_entry
     uint64_t helper_position
-    uint64_t read_ahead_at       # 1 + the position that was read ahead last: it is not asked for twice
+    uint64_t probed_to           # file position up to which the first span was seen in memory, or read ahead
+    long long created            # HELP_CREATE: the slot, or why there is none
+    int32_t chosen               # the partition drawn for a part that asked for -1; -1: not drawn yet
+    uint8_t* answer              # HELP_ANSWER: the answer frame, made by the helper; the connection frees it
+    size_t answer_size
+    int answer_state
     long long deep_count         # -2: not asked, -1: refused, else the number of deep messages
     # a held fetch
     uint64_t hold_until_ns
@@ -113,6 +121,7 @@ cdef struct Conn:
     bint has_files
 
 cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil
+cdef void conn_trim(Conn* c) noexcept nogil
 cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil
 cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil
 cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil
@@ -123,11 +132,16 @@ cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uin
 cdef inline bint out_pending(Conn* c) noexcept nogil:
     return c.span_start < c.span_end
 
+cdef inline bint out_enough(Conn* c) noexcept nogil:
+    """Whether an answer should leave before the next request is looked at."""
+    return c.span_start < c.span_end and (c.has_files or c.out_end - c.out_start > SEND_AT)
+
 cdef enum SendStatus:
     SENT_ALL = 0
     SENT_SOME = 1        # the socket is full, or the slice of this turn is used up
     SEND_READ_AHEAD = 2  # the next bytes are not in memory
-    SEND_FAILED = 3
+    SEND_FAILED = 3      # the answer cannot be completed: only closing tells the client so
+    SEND_GONE = 4        # there is nobody to send to any more
 
 cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil
 

@@ -4,7 +4,7 @@ An idle connection holds no buffer: bytes are received into the loop's own, and 
 waiting request is kept, in memory that grows with the bytes that came.
 """
 
-from libc.errno cimport EAGAIN, EINTR, EIO, EOPNOTSUPP, errno
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EPIPE, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
@@ -22,6 +22,8 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum:
     SPARE_RUNS = 8
     PROBE_STEP = 64 << 10
+    KEPT_ROOM = 16               # spans and owed answers a connection that rests keeps room for
+    FIRST_ACK = 0xFFFFFFC0       # answers are numbered up to the wrap and beyond: every connection passes it soon
 
 
 cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil:
@@ -32,6 +34,8 @@ cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil:
         c.active_ns = now_ns
         c.deep_count = -2
         c.helper_entry = -1
+        c.chosen = -1
+        c.ack_head = c.ack_tail = <uint32_t>FIRST_ACK
     return c
 
 
@@ -62,6 +66,22 @@ cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil:
     return 0
 
 
+cdef void conn_trim(Conn* c) noexcept nogil:
+    """Give back what the answers of a busier time needed, when nothing is owed."""
+    if c.out != NULL and not out_pending(c):
+        free(c.out)
+        c.out = NULL
+        c.out_room = c.out_start = c.out_end = 0
+    if c.span_room > KEPT_ROOM and not out_pending(c):
+        free(c.spans)
+        c.spans = NULL
+        c.span_room = c.span_start = c.span_end = 0
+    if c.ack_room > KEPT_ROOM and c.ack_head == c.ack_tail:
+        free(c.acks)
+        c.acks = NULL
+        c.ack_room = 0
+
+
 cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
     cdef Run* run = c.runs
     cdef Run* after
@@ -79,6 +99,7 @@ cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
     free(c.acks)
     free(c.out)
     free(c.spans)
+    free(c.answer)
     free(c)
 
 
@@ -122,7 +143,7 @@ cdef Ack* ack_push(Conn* c) noexcept nogil:
     cdef uint32_t room, i
     cdef Ack* larger
     if c.ack_tail - c.ack_head == c.ack_room:
-        room = c.ack_room * 2 if c.ack_room else 16
+        room = c.ack_room * 2 if c.ack_room else KEPT_ROOM
         larger = <Ack*>malloc(room * sizeof(Ack))
         if larger == NULL:
             return NULL
@@ -142,6 +163,7 @@ cdef int grow_spans(Conn* c) noexcept nogil:
     cdef Span* larger
     if c.span_start == c.span_end:
         c.span_start = c.span_end = 0
+        c.probed_to = 0
         c.has_files = False
     if c.span_end < c.span_room:
         return 0
@@ -225,7 +247,7 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
     """
     cdef Span* span
     cdef int64_t r
-    cdef uint64_t n
+    cdef uint64_t n, seen
     cdef int flags
     sent[0] = 0
     while c.span_start < c.span_end:
@@ -239,27 +261,31 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
             if r < 0:
                 if errno == EINTR:
                     continue
-                return SENT_SOME if errno == EAGAIN else SEND_FAILED
+                if errno == EAGAIN:
+                    return SENT_SOME
+                return SEND_GONE if errno == EPIPE or errno == ECONNRESET else SEND_FAILED
             c.out_start += <size_t>r
             span.size -= <uint64_t>r
         else:
             if slice == 0:
                 return SENT_SOME
             n = min(span.size, slice)
-            if c.read_ahead_at != span.position + 1 and not resident(files.fd(span.entry), span.position, n):
-                c.read_ahead_at = span.position + 1
-                c.helper_entry = span.entry
-                c.helper_position = span.position
-                c.helper_size = n
-                return SEND_READ_AHEAD
+            seen = max(c.probed_to, span.position)
+            if seen < span.position + n:
+                c.probed_to = span.position + n
+                if not resident(files.fd(span.entry), seen, span.position + n - seen):
+                    # asked for once: what is gone again after that is waited for here
+                    c.helper_entry = span.entry
+                    c.helper_position = span.position
+                    c.helper_size = n
+                    return SEND_READ_AHEAD
             r = file_sendfile(c.fd, files.fd(span.entry), span.position, n)
             if r == -EAGAIN:
                 return SENT_SOME
             if r == -EINTR:
                 continue
             if r <= 0:
-                # fewer bytes than the answer announced: only closing tells the client so
-                return SEND_FAILED
+                return SEND_GONE if r == -EPIPE or r == -ECONNRESET else SEND_FAILED
             span.position += <uint64_t>r
             span.size -= <uint64_t>r
             slice -= <uint64_t>r
@@ -268,6 +294,7 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
             if span.entry >= 0:
                 files.unpin(span.entry)
             c.span_start += 1
+            c.probed_to = 0
     c.span_start = c.span_end = 0
     c.out_start = c.out_end = 0
     c.has_files = False

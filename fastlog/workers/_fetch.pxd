@@ -15,11 +15,13 @@ cdef struct Found:
     uint64_t watermark
     uint64_t log_start
     fl_slot* slot            # NULL: nobody has written to it
+    bint cold                # its first bytes are not in memory: nothing of it may be read here
 
 cdef enum FetchStatus:
     FETCH_DONE = 0
     FETCH_PARKED = 1
     FETCH_CLOSE = 2
+    FETCH_MALFORMED = 3
 
 cdef class Fetches:
     cdef Arena arena
@@ -32,7 +34,7 @@ cdef class Fetches:
     cdef uint8_t* peek
     cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
                    Found* out) noexcept nogil
-    cdef int check_boundary(self, Found* found, uint64_t available, int* missing) noexcept nogil
+    cdef int check_boundary(self, Found* found, uint64_t available) noexcept nogil
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil

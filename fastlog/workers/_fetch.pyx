@@ -23,6 +23,9 @@ cdef enum:
     PEEK_BYTES = 4096
     # an answer this small is read and sent in one call: cheaper than a header and a sendfile
     COPY_BYTES = 16 << 10
+    COPY_IN_ALL = 256 << 10  # of a MULTIFETCH: many parts may ask for the same few bytes
+    MAX_SET_BYTES = 0x7fffff00  # an answer's size is a signed 32-bit number
+    MAX_PARTS_BYTES = 0x7ff00000  # the same, with room for the heads of 32767 parts
     CODE_UNKNOWN = -1
     CODE_OUT_OF_RANGE = 1
     CODE_INVALID_MESSAGE = 2
@@ -56,8 +59,14 @@ cdef class Fetches:
         out.code = 0
         out.entry = -1
         out.size = 0
+        out.cold = False
         out.watermark = out.log_start = 0
         r = self.topics.resolve(name, size, &partition, TO_READ, &out.slot)
+        if r == RESOLVED:
+            out.log_start = fl_load(&out.slot.log_start)
+            out.watermark = fl_load(&out.slot.high_watermark)
+        elif r != RESOLVE_ABSENT:
+            out.watermark = out.log_start = <uint64_t>-1
         if r == RESOLVE_INVALID_TOPIC:
             out.code = RESOLVE_INVALID_TOPIC
         elif max_bytes < 0 and (r == RESOLVED or r == RESOLVE_ABSENT):
@@ -69,12 +78,9 @@ cdef class Fetches:
         elif fl_load(&out.slot.state) & FL_STATE_OFFLINE:
             out.code = CODE_OFFLINE
         else:
-            out.log_start = fl_load(&out.slot.log_start)
             r = LOCATE_OUT_OF_RANGE
             if offset >= 0:
                 r = locate(self.arena.header, out.slot, <uint64_t>offset, &out.watermark, &place)
-            else:
-                out.watermark = fl_load(&out.slot.high_watermark)
             if r == LOCATE_OUT_OF_RANGE:
                 out.code = CODE_OUT_OF_RANGE
             elif r == LOCATED and max_bytes > 0:
@@ -87,29 +93,25 @@ cdef class Fetches:
                     out.entry = -1
                     return
                 out.position = place.position
-                out.size = min(<uint64_t>max_bytes, place.end - <uint64_t>offset)
-                # what check_boundary may look at, before max_bytes cuts it
-                out.log_start = fl_load(&out.slot.log_start)
-                r = 0
-                out.code = self.check_boundary(out, place.end - <uint64_t>offset, &r)
+                out.size = min(<uint64_t>min(max_bytes, <int32_t>MAX_SET_BYTES), place.end - <uint64_t>offset)
+                # what check_boundary may look at is not cut by max_bytes
+                out.code = self.check_boundary(out, place.end - <uint64_t>offset)
                 if out.code:
                     out.entry = -1
                     out.size = 0
-                elif r:
-                    out.code = -EAGAIN - 1000
 
-    cdef int check_boundary(self, Found* found, uint64_t available, int* missing) noexcept nogil:
+    cdef int check_boundary(self, Found* found, uint64_t available) noexcept nogil:
         """Whether a message starts at the place that was asked for: 0 or error code 2.
 
         0.7 serves an offset inside a message as it is, and the client reads garbage lengths; one look at the first entry
-        is cheap. ``missing`` is set when the bytes are not in memory.
+        is cheap. Nothing is looked at when the bytes are not in memory: ``cold`` is set.
         """
         cdef uint64_t want = min(available, <uint64_t>PEEK_BYTES)
         cdef int64_t r = file_pread_nowait(self.files.fd(found.entry), self.peek, want, found.position)
         cdef uint64_t size
         cdef int header
         if r == -EAGAIN:
-            missing[0] = 1
+            found.cold = True
             return 0
         if r < 0:
             r = file_pread(self.files.fd(found.entry), self.peek, want, found.position)
@@ -132,9 +134,8 @@ cdef class Fetches:
         """Let the helper bring the span into memory and look at the request again afterwards; FETCH_DONE: it cannot."""
         cdef HelperJob job
         if c.helper_done and c.helper_kind == HELP_READ_AHEAD:
-            # it was read a moment ago and is gone again: the machine is short of memory, so wait for the disk here
+            # it was read a moment ago and is gone again: the machine is short of memory
             c.helper_done = 0
-            file_pread(self.files.fd(found.entry), self.peek, min(found.size, <uint64_t>PEEK_BYTES), found.position)
             return FETCH_DONE
         job.conn = c
         job.kind = HELP_READ_AHEAD
@@ -153,14 +154,17 @@ cdef class Fetches:
         return FETCH_PARKED
 
     cdef int put(self, Conn* c, Found* found) noexcept nogil:
-        """Add the set's bytes to the answer: a copy when it is small, else a span for sendfile; -1 on failure."""
+        """Add the set's bytes to the answer: a copy when it is small and in memory, else a span for sendfile.
+
+        0, or -1 without memory or when the file cannot be read.
+        """
         cdef uint8_t* room
         cdef uint64_t done = 0
         cdef int64_t r
         if found.size == 0:
             return 0
         fl_bump(&self.counters[<int>N_BYTES_OUT], found.size)
-        if found.size > COPY_BYTES:
+        if found.size > COPY_BYTES or found.cold or c.out_end - c.out_start > COPY_IN_ALL:
             return out_file(c, self.files, found.entry, found.position, found.size)
         room = out_bytes(c, found.size)
         if room == NULL:
@@ -190,16 +194,14 @@ cdef class Fetches:
         cdef int size, code
         cdef uint8_t* head
         if n < 2:
-            return FETCH_CLOSE
+            return FETCH_MALFORMED
         size = <int16_t>be16(body)
         if size < 0 or n < <size_t>size + 18:
-            return FETCH_CLOSE
+            return FETCH_MALFORMED
         self.look(body + 2, size, <int32_t>be32(body + 2 + size), <int64_t>be64(body + 6 + size),
                   <int32_t>be32(body + 14 + size), &found)
-        if found.code == -EAGAIN - 1000:
-            if self.read_ahead(c, &found) == FETCH_PARKED:
-                return FETCH_PARKED
-            found.code = 0
+        if found.cold and self.read_ahead(c, &found) == FETCH_PARKED:
+            return FETCH_PARKED
         c.helper_done = 0
         code = found.code if found.code < 100 else CODE_UNKNOWN
         if code:
@@ -230,17 +232,17 @@ cdef class Fetches:
         cdef uint8_t* head
         cdef int result = FETCH_DONE
         if n < 2:
-            return FETCH_CLOSE
+            return FETCH_MALFORMED
         count = <int16_t>be16(body)
         if count < 0:
-            return FETCH_CLOSE
+            return FETCH_MALFORMED
         found = <Found*>malloc((count + 1) * sizeof(Found))
         if found == NULL:
             return FETCH_CLOSE
         for i in range(count):
             size = <int16_t>be16(body + at) if n - at >= 2 else -1
             if size < 0 or n - at < <size_t>size + 18:
-                result = FETCH_CLOSE
+                result = FETCH_MALFORMED
                 count = i
                 break
             limit = <int32_t>be32(body + at + 14 + size)
@@ -248,17 +250,15 @@ cdef class Fetches:
                 limit = min(limit, 0)  # one request does not take all descriptors: this part comes with the next one
             self.look(body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
                       limit, &found[i])
-            if found[i].code == -EAGAIN - 1000:
-                found[i].code = 0
             if found[i].entry >= 0:
+                pinned += self.files.entries[found[i].entry].pins == 0
                 self.files.pin(found[i].entry)
-                pinned += 1
             if found[i].code:
                 fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
             elif found[i].size == 0 and found[i].slot != NULL:
                 self.want_flush(found[i].slot, found[i].watermark)
-            if total + found[i].size > 0x7fffff00:
-                found[i].size = 0  # the outer size is a signed 32-bit number: this part comes with the next request
+            if total + found[i].size > MAX_PARTS_BYTES:
+                found[i].size = 0  # this part comes with the next request
             total += 6 + found[i].size
             at += <size_t>size + 18
         if result == FETCH_DONE:
@@ -293,12 +293,12 @@ cdef class Fetches:
         cdef uint64_t waiting
         cdef uint8_t* head
         if n < 10:
-            return FETCH_CLOSE
+            return FETCH_MALFORMED
         wait_ms = <int32_t>be32(body)
         min_bytes = <int32_t>be32(body + 4)
         size = <int16_t>be16(body + 8)
-        if size < 0 or n < <size_t>size + 26:
-            return FETCH_CLOSE
+        if size < 0 or n != <size_t>size + 26:
+            return FETCH_MALFORMED
         offset = <int64_t>be64(body + 14 + size)
         if c.hold_until_ns == 0:
             fl_bump(&self.counters[<int>N_HELD_FETCHES], 1)
@@ -306,13 +306,11 @@ cdef class Fetches:
             if wait_ms > 0:
                 c.hold_until_ns += min(<uint64_t>wait_ms, self.max_wait_ms) * 1000000
         self.look(body + 10, size, <int32_t>be32(body + 10 + size), offset, <int32_t>be32(body + 22 + size), &found)
-        if found.code == -EAGAIN - 1000:
-            if self.read_ahead(c, &found) == FETCH_PARKED:
-                return FETCH_PARKED
-            found.code = 0
+        if found.cold and self.read_ahead(c, &found) == FETCH_PARKED:
+            return FETCH_PARKED
         c.helper_done = 0
         waiting = 0
-        if found.code == 0 and min_bytes > 0 and now_ns < c.hold_until_ns and not c.ended:
+        if found.code == 0 and min_bytes > 0 and now_ns < c.hold_until_ns and not c.leaving:
             if found.slot == NULL:
                 waiting = 1
             elif found.watermark - <uint64_t>offset < <uint64_t>min_bytes:

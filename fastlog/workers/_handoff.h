@@ -1,7 +1,9 @@
-/* Receiving one descriptor over a unix socket (SCM_RIGHTS). */
+/* Taking a connection in: its descriptor over a unix socket (SCM_RIGHTS), and its settings. */
 #ifndef FASTLOG_HANDOFF_H
 #define FASTLOG_HANDOFF_H
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -24,5 +26,20 @@ static inline int fl_receive_fd(int socket_fd) {
     for (c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return fd;
+}
+/* Between two sockets of one machine nothing is lost and nothing is gained by pacing: a congestion control that paces
+ * (BBR, the default of some systems) costs up to half the speed there. Reno is always there and open to everybody. */
+static inline void fl_tune_local(int fd) {
+    struct sockaddr_storage here, there;
+    socklen_t here_size = sizeof here, there_size = sizeof there;
+    if (getsockname(fd, (struct sockaddr *)&here, &here_size) || getpeername(fd, (struct sockaddr *)&there, &there_size))
+        return;
+    if (here.ss_family != there.ss_family) return;
+    if (here.ss_family == AF_INET
+            ? ((struct sockaddr_in *)&here)->sin_addr.s_addr != ((struct sockaddr_in *)&there)->sin_addr.s_addr
+            : here.ss_family != AF_INET6
+                  || memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr, &((struct sockaddr_in6 *)&there)->sin6_addr, 16))
+        return;
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 #endif

@@ -24,6 +24,7 @@ class Loop:
         connection_limit: int,
         send_buffer: int | None,
         receive_buffer: int | None,
+        max_connections: int = 1 << 40,
     ) -> None: ...
     def run(self, parent: int) -> int:
         """Serve; 0 when the stop finished every connection or its time was over, 1 when the supervisor is gone."""

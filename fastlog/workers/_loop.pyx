@@ -4,22 +4,23 @@ A connection is read only while nothing of it waits: a request that cannot go on
 dropped, and the requests behind it wait in order. Nothing on the loop waits for a disk or a lock.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastlog.log._arena cimport (
-    FL_FIRST_PROCESSOR, N_HANDOVERS, N_IDLE_CLOSED, N_OVER_BUDGET, N_RECEIVED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell,
-    fl_cell_at, fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
+    FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT,
+    N_SHORT_SENDS, Arena, fl_bump, fl_cell, fl_cell_at, fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
 )
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bytes cimport be32
 from fastlog.workers._connection cimport (
-    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, PARK_TURN, SEND_FAILED, SEND_READ_AHEAD,
-    SENT_ALL, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_pending, out_send,
+    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, PARK_TURN, SEND_FAILED, SEND_GONE,
+    SEND_READ_AHEAD, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, conn_trim, out_enough, out_pending,
+    out_send,
 )
-from fastlog.workers._helper cimport HELP_INFLATE, HELP_READ_AHEAD, HelperJob
+from fastlog.workers._helper cimport HELP_READ_AHEAD, HelperJob
 from fastlog.workers._requests cimport FRAME_CLOSE, Requests
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -33,7 +34,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_ctl(int, int, int, epoll_event*)
     int epoll_wait(int, epoll_event*, int, int)
     uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLONESHOT, EPOLLEXCLUSIVE
-    int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CLOEXEC
+    int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void*, size_t, int)
@@ -60,6 +61,8 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "_handoff.h" nogil:
     # receives one descriptor: >= 0, -1 nothing there, -2 a message without one (this process is out of descriptors)
     int fl_receive_fd(int)
+    # makes the most of a connection whose other end is on this machine
+    void fl_tune_local(int)
 
 cdef extern from *:
     """
@@ -79,6 +82,9 @@ cdef enum:
     QUICK_BYTES = 2048
     EVENTS = 128
     TURNS = 16                      # answers one connection may get before others have a turn
+    OVER_BUDGET_READ = 16 << 10     # what is received at once while the memory for requests is used up
+    STALLED_NS = 10000000000        # how long others wait for the one that may go over budget and sends nothing
+    RESTING_NS = 1000000000
     TAG_WAKE = 1
     TAG_HANDOFF = 2
     TAG_SIGNAL = 3
@@ -96,7 +102,7 @@ cdef class Loop:
     cdef int process, epoll, handoff, signal_fd
     cdef int[16] listeners
     cdef int listener_count
-    cdef uint64_t idle_ns, next_number, connection_limit
+    cdef uint64_t idle_ns, next_number, connection_limit, max_connections
     cdef int send_buffer, receive_buffer
     cdef uint8_t* scratch
     cdef Conn* first
@@ -106,11 +112,11 @@ cdef class Loop:
     cdef uint64_t retry_at, deadline
     cdef uint64_t now
     cdef int events_now
-    cdef bint budget_waiters, finishing
+    cdef bint budget_waiters, finishing, listening
     cdef uint64_t* counters
 
     def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, control, int process, int handoff, int signal_fd,
-                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer):
+                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer, max_connections=1 << 40):
         self.arena = arena
         self.requests = requests
         self.files = files
@@ -120,6 +126,7 @@ cdef class Loop:
         self.signal_fd = signal_fd
         self.idle_ns = idle_ms * 1000000
         self.connection_limit = connection_limit
+        self.max_connections = max_connections
         self.send_buffer = send_buffer or 0
         self.receive_buffer = receive_buffer or 0
         self.counters = fl_cell_at(arena.header, process).counters
@@ -133,8 +140,8 @@ cdef class Loop:
             self.watch_fd(handoff, TAG_HANDOFF, EPOLLIN)
         for number, fd in enumerate(listeners):
             self.listeners[number] = fd
-            self.watch_fd(fd, TAG_LISTENER + number, EPOLLIN | EPOLLEXCLUSIVE)
         self.listener_count = len(listeners)
+        self.listen(True)
 
     def __dealloc__(self):
         cdef Conn* c = self.first
@@ -156,6 +163,18 @@ cdef class Loop:
             raise OSError(errno, "epoll_ctl")
         return 0
 
+    cdef void listen(self, bint on) noexcept nogil:
+        """Take connections from the listening sockets, or leave them in their queues for a while."""
+        cdef epoll_event event
+        cdef int number
+        if self.listening == on:
+            return
+        self.listening = on
+        for number in range(self.listener_count):
+            event.events = EPOLLIN | EPOLLEXCLUSIVE
+            event.data.u64 = TAG_LISTENER + number
+            epoll_ctl(self.epoll, EPOLL_CTL_ADD if on else EPOLL_CTL_DEL, self.listeners[number], &event)
+
     # -- connections -------------------------------------------------------------------------------------------------
 
     cdef void add(self, int fd, int listener) noexcept nogil:
@@ -163,6 +182,7 @@ cdef class Loop:
         cdef epoll_event event
         cdef Conn* c
         if self.connections >= self.connection_limit:
+            fl_bump(&self.counters[<int>N_REFUSED], 1)
             close(fd)
             return
         c = conn_new(fd, self.next_number, self.now)
@@ -173,6 +193,7 @@ cdef class Loop:
         c.listener = listener
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL, 0) | O_NONBLOCK)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(int))
+        fl_tune_local(fd)
         if self.send_buffer:
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &self.send_buffer, sizeof(int))
         if self.receive_buffer:
@@ -189,6 +210,8 @@ cdef class Loop:
         self.first = c
         self.connections += 1
         fl_store(&fl_cell_at(self.arena.header, self.process).connections, self.connections)
+        if self.finishing:
+            self.finish(c)
 
     cdef void remove(self, Conn* c) noexcept nogil:
         """Close a connection; its memory goes at the end of this turn, because later events may still name it."""
@@ -249,23 +272,26 @@ cdef class Loop:
         """Receive once and handle what is whole."""
         cdef Pool* pool = &self.requests.pool
         cdef size_t left = c.end - c.start
-        cdef size_t used = 0, room
+        cdef size_t used = 0, room, most = SCRATCH_BYTES
         cdef uint64_t need = 0
         cdef ssize_t r
         cdef int status
         cdef bint own
         cdef int one = 1
-        if pool.used > pool.budget and left > 0 and pool.over != c:
-            if pool.over != NULL:
+        if left >= 4:
+            need = 4 + <uint64_t>be32(c.buffer + c.start)
+        own = need > OWN_BUFFER_FROM or left >= OWN_BUFFER_FROM
+        if pool.used > pool.budget and pool.over != c:
+            # small requests go on, and of a large one no more than its beginning is taken in
+            most = left + OVER_BUDGET_READ
+            if own and pool.over != NULL:
                 fl_bump(&self.counters[<int>N_OVER_BUDGET], 1)
                 c.park |= PARK_BUDGET
                 self.budget_waiters = True
                 self.settle(c)
                 return
-            pool.over = c
-        if left >= 4:
-            need = 4 + <uint64_t>be32(c.buffer + c.start)
-        own = need > OWN_BUFFER_FROM or left >= OWN_BUFFER_FROM
+            if own:
+                pool.over = c
         if own:
             # doubles with the bytes that came, up to the size that was announced
             room = <size_t>min(need, <uint64_t>max(left * 2, <size_t>FIRST_BUFFER))
@@ -277,17 +303,15 @@ cdef class Loop:
             r = recv(c.fd, c.buffer + c.end, c.room - c.end, MSG_DONTWAIT)
         else:
             memcpy(self.scratch, c.buffer + c.start, left)
-            r = recv(c.fd, self.scratch + left, SCRATCH_BYTES - left, MSG_DONTWAIT)
-        if r < 0:
-            if errno == EAGAIN or errno == EINTR:
-                return
-            c.dead = True
-            c.ended = True
-            self.settle(c)
+            r = recv(c.fd, self.scratch + left, min(most, <size_t>SCRATCH_BYTES) - left, MSG_DONTWAIT)
+        if r < 0 and (errno == EAGAIN or errno == EINTR):
             return
-        if r == 0:
+        if r <= 0:
+            c.leaving = True
             c.ended = True
-            self.settle(c)
+            c.dead = c.dead or r < 0
+            if self.settle(c):
+                self.pump(c)
             return
         c.active_ns = self.now
         fl_bump(&self.counters[<int>N_RECEIVED], <uint64_t>r)
@@ -300,10 +324,8 @@ cdef class Loop:
         if status == FRAME_CLOSE:
             c.closing = True
             used = left
-        if used == left:
-            c.start = c.end = 0
-        else:
-            c.start = c.end = 0
+        c.start = c.end = 0
+        if used != left:
             left -= used
             if conn_reserve(c, (left + 4095) // 4096 * 4096, pool) != 0:
                 self.remove(c)
@@ -316,6 +338,8 @@ cdef class Loop:
             setsockopt(c.fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(int))
         if used:
             c.frame_since_ns = 0
+        if c.closing:
+            self.advance(c)
         if self.settle(c):
             self.pump(c)
 
@@ -348,7 +372,7 @@ cdef class Loop:
                     return
             if c.closing or c.start == c.end:
                 return
-            if c.has_files and out_pending(c) and not c.dead:
+            if out_enough(c) and not c.dead:
                 return
             c.park = 0
             used = 0
@@ -373,32 +397,31 @@ cdef class Loop:
     cdef bint settle(self, Conn* c) noexcept nogil:
         """After any work on a connection: start the helper, send, decide what it waits for next, or close it.
 
-        True when an answer has left and whole requests that were received behind it can go on.
+        True when nothing holds up the requests that were received: the caller goes on with them.
         """
         cdef HelperJob job
         cdef uint64_t sent = 0
         cdef int status
         cdef uint32_t events
-        cdef bint again = False
         if c.park & PARK_HELPER and not c.helper_busy and not c.helper_done:
             self.start_helper(c)
         if out_pending(c):
             if c.dead:
                 self.discard_output(c)
-                again = True
-            elif not (c.helper_busy and c.helper_kind == HELP_READ_AHEAD):
+            elif not (c.helper_busy and c.has_files):
+                # one job at a time: sending from files may need the helper itself
+                if self.now - c.active_ns > <uint64_t>HEARTBEAT_NS:
+                    c.probed_to = 0
                 status = out_send(c, self.files, SLICE_BYTES if self.events_now > 1 else 8 * SLICE_BYTES, &sent)
                 if sent:
                     c.active_ns = self.now
                     fl_bump(&self.counters[<int>N_SENT], sent)
-                if status == SENT_ALL:
-                    again = True
-                elif status == SEND_FAILED:
-                    fl_bump(&self.counters[<int>N_SHORT_SENDS], 1)
-                    c.dead = True
-                    c.ended = True
+                if status == SEND_FAILED or status == SEND_GONE:
+                    if status == SEND_FAILED:
+                        fl_bump(&self.counters[<int>N_SHORT_SENDS], 1)
+                        c.ended = True
+                    c.dead = c.leaving = True
                     self.discard_output(c)
-                    again = True
                 elif status == SEND_READ_AHEAD:
                     job.conn = c
                     job.kind = HELP_READ_AHEAD
@@ -411,10 +434,8 @@ cdef class Loop:
                         c.park |= PARK_HELPER
                     else:
                         self.files.unpin(c.helper_entry)
-        if again and c.park == 0 and c.end > c.start and not c.closing and not out_pending(c):
-            # an answer has left; requests that were received behind it go on
-            if self.whole_frame(c):
-                return True
+        if c.park == 0 and not c.closing and not out_pending(c) and self.requests.whole_frame(c):
+            return True
         if c.start == c.end:
             c.frame_since_ns = 0
         elif c.frame_since_ns == 0:
@@ -423,11 +444,11 @@ cdef class Loop:
             conn_release_buffer(c, &self.requests.pool)
             if self.budget_waiters:
                 self.retry_at = self.now
-        if (c.closing or c.ended) and c.runs == NULL and not c.helper_busy and not out_pending(c):
-            if c.closing or c.dead or (c.park == 0 and c.ack_head == c.ack_tail and not self.whole_frame(c)):
-                if c.dead or c.ack_head == c.ack_tail:
-                    self.remove(c)
-                    return False
+        if (c.closing or (c.ended and c.park == 0)) and c.runs == NULL and not c.helper_busy and not out_pending(c):
+            # what was received is done: no whole frame is left here, see above
+            if c.dead or c.ack_head == c.ack_tail:
+                self.remove(c)
+                return False
         if c.park or c.ack_head != c.ack_tail:
             self.watch(c)
             if c.park & (PARK_LOCK | PARK_CREATE | PARK_BUDGET):
@@ -436,14 +457,12 @@ cdef class Loop:
                 self.deadline = min(self.deadline, c.hold_until_ns)
         else:
             self.unwatch(c)
-        if c.dead:
+        if c.park:
             events = EPOLLONESHOT
-        elif c.park:
-            events = EPOLLONESHOT
-            if c.park & PARK_HOLD:
+            if c.park & PARK_HOLD and not c.leaving:
                 events |= EPOLLRDHUP
-            elif out_pending(c) and not c.helper_busy:
-                events = EPOLLOUT | EPOLLONESHOT
+            if out_pending(c) and not (c.helper_busy and c.has_files):
+                events |= EPOLLOUT
         elif out_pending(c):
             events = EPOLLOUT
         elif c.ended or c.closing:
@@ -453,19 +472,15 @@ cdef class Loop:
         self.set_interest(c, events)
         return False
 
-    cdef bint whole_frame(self, Conn* c) noexcept nogil:
-        cdef size_t left = c.end - c.start
-        return left >= 4 and left - 4 >= <size_t>be32(c.buffer + c.start)
-
     cdef void start_helper(self, Conn* c) noexcept nogil:
-        """Hand a compressed set to the helper: now that its bytes stand in the connection's own buffer."""
+        """Hand a part of the request to the helper: now that its bytes stand in the connection's own buffer."""
         cdef HelperJob job
         job.conn = c
-        job.kind = HELP_INFLATE
+        job.kind = c.helper_kind
         job.data = c.buffer + c.start + 4 + c.helper_offset
         job.size = c.helper_size
         job.fd = -1
-        job.position = 0
+        job.position = c.helper_position
         if self.requests.helper.submit(job) != 0:
             self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
 
@@ -487,11 +502,15 @@ cdef class Loop:
                         if out_pending(c):
                             c.helper_done = 0
                     self.pump(c)
+            elif c.park & PARK_BUDGET and self.over_budget() and c.ack_head == c.ack_tail:
+                self.budget_waiters = True
+                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
             else:
-                if c.park & PARK_BUDGET and self.requests.pool.over == NULL:
-                    c.park &= ~(<int>PARK_BUDGET)
                 self.pump(c)
             c = after
+
+    cdef bint over_budget(self) noexcept nogil:
+        return self.requests.pool.used > self.requests.pool.budget and self.requests.pool.over != NULL
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -501,10 +520,13 @@ cdef class Loop:
             fd = fl_receive_fd(self.handoff)
             if fd == -1:
                 return
-            if fd >= 0:
-                fl_bump(&fl_cell_at(self.arena.header, self.process).handed_over, 1)
-                fl_bump(&self.counters[<int>N_HANDOVERS], 1)
-                self.add(fd, 0)
+            # counted also when its descriptor was lost: the acceptor takes the difference for connections on their way
+            fl_bump(&fl_cell_at(self.arena.header, self.process).handed_over, 1)
+            if fd < 0:
+                fl_bump(&self.counters[<int>N_REFUSED], 1)
+                continue
+            fl_bump(&self.counters[<int>N_HANDOVERS], 1)
+            self.add(fd, 0)
 
     cdef void accept_here(self, int number) noexcept nogil:
         """The processor owns this listening socket itself: no acceptor in between."""
@@ -512,39 +534,70 @@ cdef class Loop:
         for n in range(64):
             fd = accept4(self.listeners[number], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
+                if errno != EAGAIN and errno != ECONNABORTED and errno != EINTR:
+                    # out of descriptors: the queue stays ready, so stop looking at it until the next heartbeat
+                    fl_bump(&self.counters[<int>N_ACCEPT_PAUSES], 1)
+                    self.listen(False)
                 return
-            self.add(fd, number)
+            if self.broker_is_full():
+                fl_bump(&self.counters[<int>N_REFUSED], 1)
+                close(fd)
+            else:
+                self.add(fd, number)
+
+    cdef bint broker_is_full(self) noexcept nogil:
+        cdef uint64_t total = 0
+        cdef uint64_t i
+        for i in range(FL_FIRST_PROCESSOR, self.arena.header.processes):
+            total += fl_load(&fl_cell_at(self.arena.header, i).connections)
+        return total >= self.max_connections
 
     cdef void close_idle(self) noexcept nogil:
+        """Close connections that neither send nor take anything, or are too slow with a request; rest the others."""
         cdef Conn* c = self.first
         cdef Conn* after
+        cdef uint64_t quiet
         while c != NULL:
             after = c.next
-            if (self.now - c.active_ns > self.idle_ns
-                    or (c.frame_since_ns and self.now - c.frame_since_ns > self.idle_ns)) and not c.helper_busy and c.runs == NULL \
-                    and not c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE):
+            quiet = self.now - c.active_ns
+            if c.helper_busy or c.runs != NULL or c.ack_head != c.ack_tail \
+                    or c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE):
+                pass  # it waits for us
+            elif quiet > self.idle_ns or (c.frame_since_ns and self.now - c.frame_since_ns > self.idle_ns) \
+                    or (c == self.requests.pool.over and self.budget_waiters and quiet > <uint64_t>STALLED_NS):
                 fl_bump(&self.counters[<int>N_IDLE_CLOSED], 1)
                 self.remove(c)
+            elif quiet > <uint64_t>RESTING_NS:
+                conn_trim(c)
             c = after
 
     cdef void last_call(self) noexcept nogil:
         """The broker stops: take what has arrived, answer it, and close."""
         cdef Conn* c = self.first
         cdef Conn* after
-        cdef uint64_t before, total
+        self.listen(False)
         while c != NULL:
             after = c.next
-            total = 0
-            while not c.park and not c.ended and not c.closing and c.fd >= 0 and total < LAST_CALL_BYTES:
-                before = self.counters[<int>N_RECEIVED]
-                self.readable(c)
-                if self.counters[<int>N_RECEIVED] == before:
-                    break
-                total += self.counters[<int>N_RECEIVED] - before
-            if c.fd >= 0:
-                c.ended = True
-                self.pump(c)
+            self.finish(c)
             c = after
+
+    cdef void finish(self, Conn* c) noexcept nogil:
+        cdef uint64_t before, total = 0
+        if c.ended:
+            return
+        while not c.park and not c.ended and not c.closing and c.fd >= 0 and total < LAST_CALL_BYTES:
+            before = self.counters[<int>N_RECEIVED]
+            self.readable(c)
+            if self.counters[<int>N_RECEIVED] == before:
+                break
+            total += self.counters[<int>N_RECEIVED] - before
+        if c.fd >= 0:
+            c.leaving = True
+            # one that waits reads on when its turn comes: more may have arrived by then
+            c.ended = c.park == 0
+            if not c.ended:
+                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+            self.pump(c)
 
     def run(self, uint64_t parent):
         """Serve until the stop; 0 when every connection was finished, 1 when the supervisor is gone."""
@@ -570,6 +623,8 @@ cdef class Loop:
                     fl_clear_wake_flag(h, self.process)
                     woken = True
                     self.close_idle()
+                    if not self.finishing:
+                        self.listen(True)
                     if <uint64_t>getppid() != parent:
                         result = 1
                         break
@@ -586,6 +641,7 @@ cdef class Loop:
                         last_call_at = self.now
                         if self.handoff >= 0:
                             self.take_handoffs()
+                    if self.finishing:
                         self.last_call()
                 self.bury()
                 if self.finishing and (self.connections == 0 or self.now - last_call_at > <uint64_t>LAST_CALL_NS):
@@ -599,6 +655,7 @@ cdef class Loop:
                 asleep += self.now - before
                 fl_store(&cell.heartbeat_ns, self.now)
                 self.events_now = n
+                self.requests.inflate_ns = 0
                 for i in range(n):
                     tag = events[i].data.u64
                     what = events[i].events
@@ -617,22 +674,20 @@ cdef class Loop:
                             continue
                         if c.interest & EPOLLONESHOT:
                             c.interest = 0
+                        if what & (EPOLLERR | EPOLLHUP):
+                            # nothing received is cancelled: it is read and written, answers are dropped
+                            c.dead = c.leaving = True
                         if c.park & PARK_HOLD and what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
-                            # whoever held a fetch has stopped sending: answer with what there is
-                            c.ended = True
+                            # whoever held a fetch has stopped sending: answer with what there is, then read on
+                            c.leaving = True
                             self.pump(c)
+                        elif c.dead and not c.park and not c.ended and not c.closing:
+                            self.readable(c)
                         elif what & EPOLLIN and not c.park and not c.ended:
                             self.readable(c)
-                        elif what & EPOLLOUT:
+                        elif what & EPOLLOUT or (c.dead and not c.park):
                             if self.settle(c):
                                 self.pump(c)
-                        elif what & (EPOLLERR | EPOLLHUP):
-                            if c.park or c.runs != NULL or c.helper_busy:
-                                # nothing received is cancelled: it is written first, answers are dropped
-                                c.ended = True
-                                c.dead = c.dead or (what & EPOLLERR) != 0
-                            else:
-                                self.readable(c)
         return result
 
     cdef void signals(self) noexcept nogil:

@@ -6,15 +6,12 @@ cdef enum Resolved:
     RESOLVED = 0
     RESOLVE_WRONG_PARTITION = 3
     RESOLVE_INVALID_TOPIC = 100
-    RESOLVE_FAILED = 103         # the partition could not be created (for example a full disk)
-    RESOLVE_BUSY = -2            # another process holds the creation lock
-    RESOLVE_ABSENT = -1          # legal, but nobody has written to it (not for TO_CREATE)
+    RESOLVE_ABSENT = -1          # legal, but nobody has written to it
 
 # What a partition is looked up for.
 cdef enum Purpose:
     TO_READ = 0
-    TO_PRODUCE = 1               # partition -1 is chosen; one that does not exist yet is RESOLVE_ABSENT
-    TO_CREATE = 2                # as TO_PRODUCE, and what is absent is made
+    TO_PRODUCE = 1               # partition -1 is chosen
 
 cdef struct TopicCount:
     uint8_t* name
@@ -35,6 +32,5 @@ cdef class Topics:
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil
     cdef int ask_count(self, const uint8_t* name, int size) noexcept with gil
-    cdef long long ask_create(self, const uint8_t* name, int size, int32_t partition) noexcept with gil
     cdef void learn(self) noexcept nogil
     cdef void forget_counts(self) noexcept nogil

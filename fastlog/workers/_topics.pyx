@@ -22,7 +22,7 @@ cdef inline uint64_t hash_of(const uint8_t* name, int size, int32_t partition) n
 
 
 cdef class Topics:
-    """One thread's view of which partitions exist; ``control`` (Python) knows counts, names and creation."""
+    """One thread's view of which partitions exist; ``control`` (Python) knows counts and names."""
 
     def __cinit__(self, Arena arena, control):
         cdef uint64_t room = 16
@@ -115,21 +115,13 @@ cdef class Topics:
             self.control.unexpected(error)
             return -1
 
-    cdef long long ask_create(self, const uint8_t* name, int size, int32_t partition) noexcept with gil:
-        try:
-            return self.control.create_partition(<bytes>name[:size], partition)
-        except Exception as error:
-            self.control.unexpected(error)
-            return -3
-
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil:
-        """Find the partition, or make it; a ``Resolved`` value.
+        """Find the partition; a ``Resolved`` value.
 
         Partition -1 of a produce means that the broker chooses one at random (0.7). What lies on disk is served also
         above the configured count.
         """
         cdef int count
-        cdef long long made
         out[0] = NULL
         if partition[0] == -1 and purpose != TO_READ:
             count = self.partition_count(name, size)
@@ -148,15 +140,4 @@ cdef class Topics:
             return RESOLVE_INVALID_TOPIC
         if partition[0] < 0 or partition[0] >= count:
             return RESOLVE_WRONG_PARTITION
-        if purpose != TO_CREATE:
-            return RESOLVE_ABSENT
-        made = self.ask_create(name, size, partition[0])
-        if made == -2:
-            return RESOLVE_BUSY
-        if made == -4:
-            return RESOLVE_WRONG_PARTITION
-        if made < 0:
-            return RESOLVE_FAILED
-        self.learn()
-        out[0] = fl_slot_at(self.arena.header, <uint64_t>made)
-        return RESOLVED
+        return RESOLVE_ABSENT

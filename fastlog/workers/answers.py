@@ -20,6 +20,7 @@ from fastlog.wire.fields import NotTextError
 
 UNKNOWN, OUT_OF_RANGE, WRONG_PARTITION = -1, 1, 3
 INVALID_TOPIC, OFFLINE, STORAGE, MALFORMED = 100, 101, 103, 107
+MAX_TOPIC_NAMES = 10_000
 MAX_CUT_POINTS = 65536
 MAX_NEW_PARTITIONS = 4096
 MAX_WALK_BYTES = 64 << 20
@@ -27,7 +28,7 @@ PEEK_BYTES = 1 << 20
 
 
 class Answers:
-    """Makes whole answer frames for one processor."""
+    """Makes whole answer frames for one processor; for one thread."""
 
     def __init__(self, config: BrokerConfig, arena: Arena, manager: LogManager, port: int) -> None:
         self._config = config
@@ -35,17 +36,18 @@ class Answers:
         self._manager = manager
         self._port = port
 
-    def answer(self, kind: int, body: bytes) -> bytes | bool | None:
-        """The frame for one request; ``body`` begins after the version of own kinds, after the id of OFFSETS.
+    def answer(self, body: bytes) -> bytes | bool | None:
+        """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.
 
-        None: the request is malformed and has no correlation id to answer with. False: try again when woken.
+        None: it is none of them. False: try again when woken. Reads and makes files.
         """
-        if kind == requests.OFFSETS:
-            return self._offsets(body)
-        correlation_id = int.from_bytes(body[:4], "big", signed=True)
-        whole = kind.to_bytes(2, "big") + requests.OWN_VERSION.to_bytes(2, "big") + body
+        correlation_id = int.from_bytes(body[4:8], "big", signed=True)
+        if int.from_bytes(body[:2], "big") == requests.METADATA:
+            count = int.from_bytes(body[8:12], "big", signed=True)
+            if count > MAX_TOPIC_NAMES:
+                return responses.encode_own_error(correlation_id, MALFORMED)
         try:
-            request = requests.decode_request(whole)
+            request = requests.decode_request(body)
         except NotTextError:
             return responses.encode_own_error(correlation_id, INVALID_TOPIC)
         except ProtocolError:
@@ -68,7 +70,8 @@ class Answers:
             return responses.encode_own_error(correlation_id, STORAGE)
         return None
 
-    def _offsets(self, body: bytes) -> bytes | None:
+    def offsets(self, body: bytes) -> bytes | None:
+        """The frame for OFFSETS; ``body`` begins after its id. None: cut short, or fewer than no offsets asked for."""
         try:
             request = requests.decode_request(requests.OFFSETS.to_bytes(2, "big") + body)
         except ProtocolError:

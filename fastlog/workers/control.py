@@ -24,7 +24,11 @@ REFUSED, OFF_LOOP = -1, -2
 
 
 class Control:
-    """Called by the loop's thread, ``count_deep`` also by the helper thread; nothing here may raise to its caller."""
+    """The Python side of one processor.
+
+    Its loop's thread calls everything but ``count_deep``, ``create_partition`` and ``answer_off_loop``, which are the
+    helper thread's; what a log manager remembers is for one thread, so each has one.
+    """
 
     def __init__(self, config: BrokerConfig, arena: Arena, process: int, port: int) -> None:
         self._config = config
@@ -32,6 +36,8 @@ class Control:
         self._process = process
         self._manager = LogManager(config, arena, FileOps())
         self._answers = Answers(config, arena, self._manager, port)
+        self._helper_manager = LogManager(config, arena, FileOps())
+        self._helper_answers = Answers(config, arena, self._helper_manager, port)
         self._limits = DeepLimits(
             max_inflated_bytes=config.max_inflated_bytes,
             max_depth=config.max_inflated_depth,
@@ -55,7 +61,7 @@ class Control:
         if not self._config.auto_create_topics:
             return NOT_CREATED
         try:
-            return self._manager.create_partition(name.decode(), partition)
+            return self._helper_manager.create_partition(name.decode(), partition)
         except CreationBusyError:
             self._arena.wait_for_creation(self._process)
             return BUSY
@@ -65,9 +71,17 @@ class Control:
             log.error("partition not created topic=%r partition=%d reason=%s", _shown(name), partition, error)
             return FAILED
 
-    def answer(self, kind: int, body: bytes) -> bytes | bool | None:
-        """The answer frame of a rare request; see ``Answers.answer``."""
-        made = self._answers.answer(kind, body)
+    def offsets(self, body: bytes) -> bytes | None:
+        """The answer frame of an OFFSETS request; None when it is cut short."""
+        return self._answers.offsets(body)
+
+    def answer_off_loop(self, request: bytes) -> bytes | bool | None:
+        """The answer frame of one of fastlog's rare requests, see ``Answers.answer``."""
+        try:
+            made = self._helper_answers.answer(request)
+        except Exception as error:
+            self.unexpected(error)
+            return None
         if made is False:
             self._arena.wait_for_creation(self._process)
         return made

@@ -45,6 +45,7 @@ def run(shared: child.Shared, number: int) -> int:
         connection_limit(shared),
         config.send_buffer_bytes,
         config.receive_buffer_bytes,
+        config.max_connections,
     )
     return int(loop.run(shared.supervisor_pid))
 
