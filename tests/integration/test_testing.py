@@ -298,6 +298,7 @@ def test_several(fastlog_cluster):
 def test_the_fixtures_work_side_by_side(tmp_path: Path) -> None:
     """In several worker processes at once, in a project that knows nothing but the installed plugin."""
     (tmp_path / "test_it.py").write_text(PLUGIN_TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # its own root: not the settings of a checkout around it
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4", "."],
         cwd=tmp_path,
