@@ -1,57 +1,29 @@
-"""The event loop of a processor: sockets, wake-ups, timers. Compiled, and without the GIL but for rare requests.
+"""The event loop of a processor: new connections, wake-ups, timers. Compiled, and without the GIL but for rare requests.
 
-A connection is read only while nothing of it waits: a request that cannot go on keeps its place, the read interest is
-dropped, and the requests behind it wait in order. Nothing on the loop waits for a disk or a lock.
+What becomes of one connection is in ``_sockets``. Nothing on the loop waits for a disk or a lock.
 """
 
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
-    FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT,
-    N_SHORT_SENDS, Arena, fl_bump, fl_cell, fl_cell_at, fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
+    FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
+    fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
 )
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._bytes cimport be32
 from fastlog.workers._connection cimport (
-    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, PARK_TURN, SEND_FAILED, SEND_GONE,
-    SEND_READ_AHEAD, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, conn_trim, out_enough, out_pending,
-    out_send,
+    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, conn_trim, out_pending,
 )
-from fastlog.workers._helper cimport HELP_READ_AHEAD, HelperJob
-from fastlog.workers._requests cimport FRAME_CLOSE, Requests
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-        uint64_t u64
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int)
-    int epoll_ctl(int, int, int, epoll_event*)
-    int epoll_wait(int, epoll_event*, int, int)
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLONESHOT, EPOLLEXCLUSIVE
-    int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
+from fastlog.workers._helper cimport HELP_READ_AHEAD
+from fastlog.workers._requests cimport Requests
+from fastlog.workers._sockets cimport (
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
+    HEARTBEAT_NS, RETRY_NS, Connections, epoll_ctl, epoll_event, epoll_wait,
+)
 
 cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int, void*, size_t, int)
-    int setsockopt(int, int, int, const void*, unsigned int)
     int accept4(int, void*, void*, int)
-    int SOL_SOCKET, SO_SNDBUF, SO_RCVBUF, SOCK_NONBLOCK, SOCK_CLOEXEC, MSG_DONTWAIT
-
-cdef extern from "<netinet/tcp.h>" nogil:
-    int TCP_NODELAY, TCP_QUICKACK
-    int IPPROTO_TCP
-
-cdef extern from "<netinet/in.h>" nogil:
-    pass
-
-cdef extern from "<fcntl.h>" nogil:
-    int fcntl(int, int, ...)
-    int F_SETFL, F_GETFL, O_NONBLOCK
+    int SOCK_NONBLOCK, SOCK_CLOEXEC
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -61,8 +33,6 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "_handoff.h" nogil:
     # receives one descriptor: >= 0, -1 nothing there, -2 a message without one (this process is out of descriptors)
     int fl_receive_fd(int)
-    # makes the most of a connection whose other end is on this machine
-    void fl_tune_local(int)
 
 cdef extern from *:
     """
@@ -71,18 +41,8 @@ cdef extern from *:
     int loop_load(const int*) nogil
 
 cdef enum:
-    SCRATCH_BYTES = 256 << 10
-    OWN_BUFFER_FROM = 64 << 10      # a request this large gets a buffer of its own
-    FIRST_BUFFER = 128 << 10
-    HEARTBEAT_NS = 250000000
-    RETRY_NS = 5000000              # how soon a wait for another process's lock is tried again if nobody wakes us
-    SLICE_BYTES = 256 << 10         # file bytes one connection may send while others wait
     LAST_CALL_NS = 2500000000
-    LAST_CALL_BYTES = 8 << 20
-    QUICK_BYTES = 2048
     EVENTS = 128
-    TURNS = 16                      # answers one connection may get before others have a turn
-    OVER_BUDGET_READ = 16 << 10     # what is received at once while the memory for requests is used up
     STALLED_NS = 10000000000        # how long others wait for the one that may go over budget and sends nothing
     RESTING_NS = 1000000000
     TAG_WAKE = 1
@@ -97,22 +57,14 @@ cdef class Loop:
 
     cdef Arena arena
     cdef Requests requests
+    cdef Connections connections
     cdef SegmentFiles files
     cdef object control
-    cdef int process, epoll, handoff, signal_fd
+    cdef int process, handoff, signal_fd
     cdef int[16] listeners
     cdef int listener_count
-    cdef uint64_t idle_ns, next_number, connection_limit, max_connections
-    cdef int send_buffer, receive_buffer
-    cdef uint8_t* scratch
-    cdef Conn* first
-    cdef Conn* watching
-    cdef Conn* graveyard
-    cdef uint64_t connections
-    cdef uint64_t retry_at, deadline
-    cdef uint64_t now
-    cdef int events_now
-    cdef bint budget_waiters, finishing, listening
+    cdef uint64_t idle_ns, max_connections
+    cdef bint listening
     cdef uint64_t* counters
 
     def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, control, int process, int handoff, int signal_fd,
@@ -125,15 +77,9 @@ cdef class Loop:
         self.handoff = handoff
         self.signal_fd = signal_fd
         self.idle_ns = idle_ms * 1000000
-        self.connection_limit = connection_limit
         self.max_connections = max_connections
-        self.send_buffer = send_buffer or 0
-        self.receive_buffer = receive_buffer or 0
         self.counters = fl_cell_at(arena.header, process).counters
-        self.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
-        self.epoll = epoll_create1(EPOLL_CLOEXEC)
-        if self.scratch == NULL or self.epoll < 0:
-            raise MemoryError
+        self.connections = Connections(arena, requests, files, process, connection_limit, send_buffer, receive_buffer)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
         if handoff >= 0:
@@ -143,23 +89,11 @@ cdef class Loop:
         self.listener_count = len(listeners)
         self.listen(True)
 
-    def __dealloc__(self):
-        cdef Conn* c = self.first
-        cdef Conn* after
-        while c != NULL:
-            after = c.next
-            if not c.helper_busy:
-                conn_free(c, self.files, &self.requests.pool)
-            c = after
-        free(self.scratch)
-        if self.epoll >= 0:
-            close(self.epoll)
-
     cdef int watch_fd(self, int fd, uint64_t tag, uint32_t events) except -1:
         cdef epoll_event event
         event.events = events
         event.data.u64 = tag
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
+        if epoll_ctl(self.connections.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
             raise OSError(errno, "epoll_ctl")
         return 0
 
@@ -173,324 +107,15 @@ cdef class Loop:
         for number in range(self.listener_count):
             event.events = EPOLLIN | EPOLLEXCLUSIVE
             event.data.u64 = TAG_LISTENER + number
-            epoll_ctl(self.epoll, EPOLL_CTL_ADD if on else EPOLL_CTL_DEL, self.listeners[number], &event)
-
-    # -- connections -------------------------------------------------------------------------------------------------
-
-    cdef void add(self, int fd, int listener) noexcept nogil:
-        cdef int one = 1
-        cdef epoll_event event
-        cdef Conn* c
-        if self.connections >= self.connection_limit:
-            fl_bump(&self.counters[<int>N_REFUSED], 1)
-            close(fd)
-            return
-        c = conn_new(fd, self.next_number, self.now)
-        if c == NULL:
-            close(fd)
-            return
-        self.next_number += 1
-        c.listener = listener
-        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL, 0) | O_NONBLOCK)
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(int))
-        fl_tune_local(fd)
-        if self.send_buffer:
-            setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &self.send_buffer, sizeof(int))
-        if self.receive_buffer:
-            setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &self.receive_buffer, sizeof(int))
-        c.interest = EPOLLIN
-        event.events = c.interest
-        event.data.ptr = c
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
-            conn_free(c, self.files, &self.requests.pool)
-            return
-        c.next = self.first
-        if self.first != NULL:
-            self.first.previous = c
-        self.first = c
-        self.connections += 1
-        fl_store(&fl_cell_at(self.arena.header, self.process).connections, self.connections)
-        if self.finishing:
-            self.finish(c)
-
-    cdef void remove(self, Conn* c) noexcept nogil:
-        """Close a connection; its memory goes at the end of this turn, because later events may still name it."""
-        self.unwatch(c)
-        if c.previous != NULL:
-            c.previous.next = c.next
-        else:
-            self.first = c.next
-        if c.next != NULL:
-            c.next.previous = c.previous
-        close(c.fd)
-        c.fd = -1
-        c.dead = True
-        c.next = self.graveyard
-        self.graveyard = c
-        self.connections -= 1
-        fl_store(&fl_cell_at(self.arena.header, self.process).connections, self.connections)
-
-    cdef void bury(self) noexcept nogil:
-        cdef Conn* c = self.graveyard
-        cdef Conn* after
-        self.graveyard = NULL
-        while c != NULL:
-            after = c.next
-            conn_free(c, self.files, &self.requests.pool)
-            c = after
-
-    cdef void watch(self, Conn* c) noexcept nogil:
-        if not c.watched:
-            c.watched = True
-            c.watch_previous = NULL
-            c.watch_next = self.watching
-            if self.watching != NULL:
-                self.watching.watch_previous = c
-            self.watching = c
-
-    cdef void unwatch(self, Conn* c) noexcept nogil:
-        if c.watched:
-            c.watched = False
-            if c.watch_previous != NULL:
-                c.watch_previous.watch_next = c.watch_next
-            else:
-                self.watching = c.watch_next
-            if c.watch_next != NULL:
-                c.watch_next.watch_previous = c.watch_previous
-
-    cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil:
-        cdef epoll_event event
-        if c.interest != events:
-            c.interest = events
-            event.events = events
-            event.data.ptr = c
-            epoll_ctl(self.epoll, EPOLL_CTL_MOD, c.fd, &event)
-
-    # -- one connection's work ---------------------------------------------------------------------------------------
-
-    cdef void readable(self, Conn* c) noexcept nogil:
-        """Receive once and handle what is whole."""
-        cdef Pool* pool = &self.requests.pool
-        cdef size_t left = c.end - c.start
-        cdef size_t used = 0, room, most = SCRATCH_BYTES
-        cdef uint64_t need = 0
-        cdef ssize_t r
-        cdef int status
-        cdef bint own
-        cdef int one = 1
-        if left >= 4:
-            need = 4 + <uint64_t>be32(c.buffer + c.start)
-        own = need > OWN_BUFFER_FROM or left >= OWN_BUFFER_FROM
-        if pool.used > pool.budget and pool.over != c:
-            # small requests go on, and of a large one no more than its beginning is taken in
-            most = left + OVER_BUDGET_READ
-            if own and pool.over != NULL:
-                fl_bump(&self.counters[<int>N_OVER_BUDGET], 1)
-                c.park |= PARK_BUDGET
-                self.budget_waiters = True
-                self.settle(c)
-                return
-            if own:
-                pool.over = c
-        if own:
-            # doubles with the bytes that came, up to the size that was announced
-            room = <size_t>min(need, <uint64_t>max(left * 2, <size_t>FIRST_BUFFER))
-            if room <= left:
-                room = left + FIRST_BUFFER
-            if conn_reserve(c, room, pool) != 0:
-                self.remove(c)
-                return
-            r = recv(c.fd, c.buffer + c.end, c.room - c.end, MSG_DONTWAIT)
-        else:
-            memcpy(self.scratch, c.buffer + c.start, left)
-            r = recv(c.fd, self.scratch + left, min(most, <size_t>SCRATCH_BYTES) - left, MSG_DONTWAIT)
-        if r < 0 and (errno == EAGAIN or errno == EINTR):
-            return
-        if r <= 0:
-            c.leaving = True
-            c.ended = True
-            c.dead = c.dead or r < 0
-            if self.settle(c):
-                self.pump(c)
-            return
-        c.active_ns = self.now
-        fl_bump(&self.counters[<int>N_RECEIVED], <uint64_t>r)
-        if own:
-            c.end += <size_t>r
-            self.pump(c)
-            return
-        left += <size_t>r
-        status = self.requests.process_bytes(c, self.scratch, left, False, self.now, &used)
-        if status == FRAME_CLOSE:
-            c.closing = True
-            used = left
-        c.start = c.end = 0
-        if used != left:
-            left -= used
-            if conn_reserve(c, (left + 4095) // 4096 * 4096, pool) != 0:
-                self.remove(c)
-                return
-            memcpy(c.buffer, self.scratch + used, left)
-            c.end = left
-        if r < QUICK_BYTES and not out_pending(c):
-            # old clients write size and body apart, and small produces one by one: the next write of such a client
-            # waits for our acknowledgement, and no answer carries it
-            setsockopt(c.fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(int))
-        if used:
-            c.frame_since_ns = 0
-        if c.closing:
-            self.advance(c)
-        if self.settle(c):
-            self.pump(c)
-
-    cdef void pump(self, Conn* c) noexcept nogil:
-        """Go on with what was received: after a wait, after an answer has left, after more bytes came."""
-        cdef int turns
-        for turns in range(TURNS):
-            self.advance(c)
-            if not self.settle(c):
-                return
-        # others have a turn before the next of its requests
-        c.park |= PARK_TURN
-        self.watch(c)
-        self.retry_at = self.now
-        self.set_interest(c, EPOLLONESHOT)
-
-    cdef void advance(self, Conn* c) noexcept nogil:
-        """Handle received requests until one waits, an answer must leave first, or none is whole."""
-        cdef size_t used
-        cdef int status
-        while not c.helper_busy:
-            if c.ack_head != c.ack_tail and self.requests.emit_acks(c) == FRAME_CLOSE:
-                c.closing = True
-            c.park = c.park & PARK_HOLD
-            if c.runs != NULL:
-                status = self.requests.commit(c)
-                if status == FRAME_CLOSE:
-                    c.closing = True
-                if c.runs != NULL:
-                    return
-            if c.closing or c.start == c.end:
-                return
-            if out_enough(c) and not c.dead:
-                return
-            c.park = 0
-            used = 0
-            status = self.requests.process_bytes(c, c.buffer + c.start, c.end - c.start, True, self.now, &used)
-            c.start += used
-            if used:
-                c.frame_since_ns = 0
-            if status == FRAME_CLOSE:
-                c.closing = True
-            if used == 0 or c.park:
-                return
-
-    cdef void discard_output(self, Conn* c) noexcept nogil:
-        while c.span_start < c.span_end:
-            if c.spans[c.span_start].entry >= 0:
-                self.files.unpin(c.spans[c.span_start].entry)
-            c.span_start += 1
-        c.span_start = c.span_end = 0
-        c.out_start = c.out_end = 0
-        c.has_files = False
-
-    cdef bint settle(self, Conn* c) noexcept nogil:
-        """After any work on a connection: start the helper, send, decide what it waits for next, or close it.
-
-        True when nothing holds up the requests that were received: the caller goes on with them.
-        """
-        cdef HelperJob job
-        cdef uint64_t sent = 0
-        cdef int status
-        cdef uint32_t events
-        if c.park & PARK_HELPER and not c.helper_busy and not c.helper_done:
-            self.start_helper(c)
-        if out_pending(c):
-            if c.dead:
-                self.discard_output(c)
-            elif not (c.helper_busy and c.has_files):
-                # one job at a time: sending from files may need the helper itself
-                if self.now - c.active_ns > <uint64_t>HEARTBEAT_NS:
-                    c.probed_to = 0
-                status = out_send(c, self.files, SLICE_BYTES if self.events_now > 1 else 8 * SLICE_BYTES, &sent)
-                if sent:
-                    c.active_ns = self.now
-                    fl_bump(&self.counters[<int>N_SENT], sent)
-                if status == SEND_FAILED or status == SEND_GONE:
-                    if status == SEND_FAILED:
-                        fl_bump(&self.counters[<int>N_SHORT_SENDS], 1)
-                        c.ended = True
-                    c.dead = c.leaving = True
-                    self.discard_output(c)
-                elif status == SEND_READ_AHEAD:
-                    job.conn = c
-                    job.kind = HELP_READ_AHEAD
-                    job.fd = self.files.fd(c.helper_entry)
-                    job.position = c.helper_position
-                    job.size = c.helper_size
-                    c.helper_kind = HELP_READ_AHEAD
-                    self.files.pin(c.helper_entry)
-                    if self.requests.helper.submit(job) == 0:
-                        c.park |= PARK_HELPER
-                    else:
-                        self.files.unpin(c.helper_entry)
-        if c.park == 0 and not c.closing and not out_pending(c) and self.requests.whole_frame(c):
-            return True
-        if c.start == c.end:
-            c.frame_since_ns = 0
-        elif c.frame_since_ns == 0:
-            c.frame_since_ns = self.now
-        if c.runs == NULL and c.start == c.end and c.room and c.park == 0:
-            conn_release_buffer(c, &self.requests.pool)
-            if self.budget_waiters:
-                self.retry_at = self.now
-        if (c.closing or (c.ended and c.park == 0)) and c.runs == NULL and not c.helper_busy and not out_pending(c):
-            # what was received is done: no whole frame is left here, see above
-            if c.dead or c.ack_head == c.ack_tail:
-                self.remove(c)
-                return False
-        if c.park or c.ack_head != c.ack_tail:
-            self.watch(c)
-            if c.park & (PARK_LOCK | PARK_CREATE | PARK_BUDGET):
-                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
-            if c.hold_until_ns:
-                self.deadline = min(self.deadline, c.hold_until_ns)
-        else:
-            self.unwatch(c)
-        if c.park:
-            events = EPOLLONESHOT
-            if c.park & PARK_HOLD and not c.leaving:
-                events |= EPOLLRDHUP
-            if out_pending(c) and not (c.helper_busy and c.has_files):
-                events |= EPOLLOUT
-        elif out_pending(c):
-            events = EPOLLOUT
-        elif c.ended or c.closing:
-            events = EPOLLONESHOT
-        else:
-            events = EPOLLIN
-        self.set_interest(c, events)
-        return False
-
-    cdef void start_helper(self, Conn* c) noexcept nogil:
-        """Hand a part of the request to the helper: now that its bytes stand in the connection's own buffer."""
-        cdef HelperJob job
-        job.conn = c
-        job.kind = c.helper_kind
-        job.data = c.buffer + c.start + 4 + c.helper_offset
-        job.size = c.helper_size
-        job.fd = -1
-        job.position = c.helper_position
-        if self.requests.helper.submit(job) != 0:
-            self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+            epoll_ctl(self.connections.epoll, EPOLL_CTL_ADD if on else EPOLL_CTL_DEL, self.listeners[number], &event)
 
     cdef void look_at_waiting(self) noexcept nogil:
         """Let every connection that waits for something try again."""
-        cdef Conn* c = self.watching
+        cdef Conn* c = self.connections.watching
         cdef Conn* after
-        self.retry_at = <uint64_t>-1
-        self.deadline = <uint64_t>-1
-        self.budget_waiters = False
+        self.connections.retry_at = <uint64_t>-1
+        self.connections.deadline = <uint64_t>-1
+        self.connections.budget_waiters = False
         while c != NULL:
             after = c.watch_next
             if c.helper_busy:
@@ -501,16 +126,16 @@ cdef class Loop:
                         self.files.unpin(c.helper_entry)
                         if out_pending(c):
                             c.helper_done = 0
-                    self.pump(c)
+                    self.connections.pump(c)
             elif c.park & PARK_BUDGET and self.over_budget() and c.ack_head == c.ack_tail:
-                self.budget_waiters = True
-                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+                self.connections.budget_waiters = True
+                self.connections.retry_at = min(self.connections.retry_at, self.connections.now + <uint64_t>RETRY_NS)
             else:
-                self.pump(c)
+                self.connections.pump(c)
             c = after
 
     cdef bint over_budget(self) noexcept nogil:
-        return self.requests.pool.used > self.requests.pool.budget and self.requests.pool.over != NULL
+        return self.requests.runs.pool.used > self.requests.runs.pool.budget and self.requests.runs.pool.over != NULL
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -526,7 +151,7 @@ cdef class Loop:
                 fl_bump(&self.counters[<int>N_REFUSED], 1)
                 continue
             fl_bump(&self.counters[<int>N_HANDOVERS], 1)
-            self.add(fd, 0)
+            self.connections.add(fd, 0)
 
     cdef void accept_here(self, int number) noexcept nogil:
         """The processor owns this listening socket itself: no acceptor in between."""
@@ -543,7 +168,7 @@ cdef class Loop:
                 fl_bump(&self.counters[<int>N_REFUSED], 1)
                 close(fd)
             else:
-                self.add(fd, number)
+                self.connections.add(fd, number)
 
     cdef bint broker_is_full(self) noexcept nogil:
         cdef uint64_t total = 0
@@ -554,54 +179,38 @@ cdef class Loop:
 
     cdef void close_idle(self) noexcept nogil:
         """Close connections that neither send nor take anything, or are too slow with a request; rest the others."""
-        cdef Conn* c = self.first
+        cdef Conn* c = self.connections.first
         cdef Conn* after
         cdef uint64_t quiet
         while c != NULL:
             after = c.next
-            quiet = self.now - c.active_ns
+            quiet = self.connections.now - c.active_ns
             if c.helper_busy or c.runs != NULL or c.ack_head != c.ack_tail \
                     or c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE):
                 pass  # it waits for us
-            elif quiet > self.idle_ns or (c.frame_since_ns and self.now - c.frame_since_ns > self.idle_ns) \
-                    or (c == self.requests.pool.over and self.budget_waiters and quiet > <uint64_t>STALLED_NS):
+            elif quiet > self.idle_ns or (c.frame_since_ns and self.connections.now - c.frame_since_ns > self.idle_ns) \
+                    or (c == self.requests.runs.pool.over and self.connections.budget_waiters
+                        and quiet > <uint64_t>STALLED_NS):
                 fl_bump(&self.counters[<int>N_IDLE_CLOSED], 1)
-                self.remove(c)
+                self.connections.remove(c)
             elif quiet > <uint64_t>RESTING_NS:
                 conn_trim(c)
             c = after
 
     cdef void last_call(self) noexcept nogil:
         """The broker stops: take what has arrived, answer it, and close."""
-        cdef Conn* c = self.first
+        cdef Conn* c = self.connections.first
         cdef Conn* after
         self.listen(False)
         while c != NULL:
             after = c.next
-            self.finish(c)
+            self.connections.finish(c)
             c = after
-
-    cdef void finish(self, Conn* c) noexcept nogil:
-        cdef uint64_t before, total = 0
-        if c.ended:
-            return
-        while not c.park and not c.ended and not c.closing and c.fd >= 0 and total < LAST_CALL_BYTES:
-            before = self.counters[<int>N_RECEIVED]
-            self.readable(c)
-            if self.counters[<int>N_RECEIVED] == before:
-                break
-            total += self.counters[<int>N_RECEIVED] - before
-        if c.fd >= 0:
-            c.leaving = True
-            # one that waits reads on when its turn comes: more may have arrived by then
-            c.ended = c.park == 0
-            if not c.ended:
-                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
-            self.pump(c)
 
     def run(self, uint64_t parent):
         """Serve until the stop; 0 when every connection was finished, 1 when the supervisor is gone."""
         cdef fl_header* h = self.arena.header
+        cdef Connections connections = self.connections
         cdef fl_cell* cell = fl_cell_at(h, self.process)
         cdef epoll_event[EVENTS] events
         cdef Conn* c
@@ -609,53 +218,54 @@ cdef class Loop:
         cdef uint64_t tag, before, beat_at, wake_at, asleep = 0, window_at, last_call_at = 0
         cdef uint32_t what
         cdef bint woken = True
-        self.retry_at = self.deadline = <uint64_t>-1
+        connections.retry_at = connections.deadline = <uint64_t>-1
         beat_at = 0
         with nogil:
             # what a predecessor left: its wake-ups are ours, and the flusher looks at what it left dirty
             fl_wake_taken(h, self.arena.eventfds, self.process)
             fl_wake(h, self.arena.eventfds, 0)
-            window_at = self.now = fl_monotonic_ns()
+            window_at = connections.now = fl_monotonic_ns()
             while True:
-                if self.now >= beat_at:
-                    beat_at = self.now + <uint64_t>HEARTBEAT_NS
+                if connections.now >= beat_at:
+                    beat_at = connections.now + <uint64_t>HEARTBEAT_NS
                     # a waker that died between setting the flag and writing the eventfd must not silence the next ones
                     fl_clear_wake_flag(h, self.process)
                     woken = True
                     self.close_idle()
-                    if not self.finishing:
+                    if not connections.finishing:
                         self.listen(True)
                     if <uint64_t>getppid() != parent:
                         result = 1
                         break
-                if self.now - window_at >= <uint64_t>1000000000:
-                    fl_store(&cell.busy_permille, 1000 - min(<uint64_t>1000, asleep * 1000 // (self.now - window_at)))
-                    window_at = self.now
+                if connections.now - window_at >= <uint64_t>1000000000:
+                    fl_store(&cell.busy_permille, 1000 - min(<uint64_t>1000, asleep * 1000 // (connections.now - window_at)))
+                    window_at = connections.now
                     asleep = 0
-                if woken or self.now >= self.retry_at or self.now >= self.deadline:
+                if woken or connections.now >= connections.retry_at or connections.now >= connections.deadline:
                     woken = False
                     self.files.close_retired()
                     self.look_at_waiting()
-                    if fl_load(&h.stopping) and not self.finishing:
-                        self.finishing = True
-                        last_call_at = self.now
+                    if fl_load(&h.stopping) and not connections.finishing:
+                        connections.finishing = True
+                        last_call_at = connections.now
                         if self.handoff >= 0:
                             self.take_handoffs()
-                    if self.finishing:
+                    if connections.finishing:
                         self.last_call()
-                self.bury()
-                if self.finishing and (self.connections == 0 or self.now - last_call_at > <uint64_t>LAST_CALL_NS):
+                connections.bury()
+                if connections.finishing \
+                        and (connections.count == 0 or connections.now - last_call_at > <uint64_t>LAST_CALL_NS):
                     break
-                wake_at = min(beat_at, min(self.retry_at, self.deadline))
-                timeout = 0 if wake_at <= self.now else <int>((wake_at - self.now + 999999) // 1000000)
-                fl_store(&cell.heartbeat_ns, self.now)
+                wake_at = min(beat_at, min(connections.retry_at, connections.deadline))
+                timeout = 0 if wake_at <= connections.now else <int>((wake_at - connections.now + 999999) // 1000000)
+                fl_store(&cell.heartbeat_ns, connections.now)
                 before = fl_monotonic_ns()
-                n = epoll_wait(self.epoll, events, EVENTS, timeout)
-                self.now = fl_monotonic_ns()
-                asleep += self.now - before
-                fl_store(&cell.heartbeat_ns, self.now)
-                self.events_now = n
-                self.requests.inflate_ns = 0
+                n = epoll_wait(connections.epoll, events, EVENTS, timeout)
+                connections.now = fl_monotonic_ns()
+                asleep += connections.now - before
+                fl_store(&cell.heartbeat_ns, connections.now)
+                connections.events_now = n
+                self.requests.produces.inflate_ns = 0
                 for i in range(n):
                     tag = events[i].data.u64
                     what = events[i].events
@@ -680,14 +290,14 @@ cdef class Loop:
                         if c.park & PARK_HOLD and what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
                             # whoever held a fetch has stopped sending: answer with what there is, then read on
                             c.leaving = True
-                            self.pump(c)
+                            connections.pump(c)
                         elif c.dead and not c.park and not c.ended and not c.closing:
-                            self.readable(c)
+                            connections.readable(c)
                         elif what & EPOLLIN and not c.park and not c.ended:
-                            self.readable(c)
+                            connections.readable(c)
                         elif what & EPOLLOUT or (c.dead and not c.park):
-                            if self.settle(c):
-                                self.pump(c)
+                            if connections.settle(c):
+                                connections.pump(c)
         return result
 
     cdef void signals(self) noexcept nogil:
@@ -698,4 +308,3 @@ cdef class Loop:
                 self.control.on_signal()
             except Exception as error:
                 self.control.unexpected(error)
-

@@ -1,0 +1,44 @@
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.workers._connection cimport Ack, Conn
+from fastlog.workers._runs cimport Runs
+from fastlog.workers._topics cimport Topics
+
+cdef enum Kind:
+    PRODUCE = 0
+    FETCH = 1
+    MULTIFETCH = 2
+    MULTIPRODUCE = 3
+    OFFSETS = 4
+    TODAYS_API_VERSIONS = 18
+    ACKED_PRODUCE = 1000
+    HELD_FETCH = 1001
+    METADATA = 1002
+    CUT_POINTS = 1003
+    LOCAL_READ = 1004
+    CREATE_TOPIC = 1005
+
+
+cdef enum:
+    OWN_VERSION = 1
+
+cdef class Produces:
+    cdef Arena arena
+    cdef Topics topics
+    cdef Runs runs
+    cdef object control
+    cdef uint64_t* counters
+    cdef Py_ssize_t max_message
+    cdef uint64_t inflate_ns         # spent on the loop's thread since its last wait; the loop sets it to 0
+
+    cdef int produce(self, Conn* c, uint8_t* p, size_t size, int kind, bint own) noexcept nogil
+    cdef void give_up(self, Conn* c, Ack* ack) noexcept nogil
+    cdef int begin_acked(self, Conn* c, uint8_t* p, size_t size) noexcept nogil
+    cdef int part(self, Conn* c, const uint8_t* name, int name_size, int32_t partition, uint8_t* data, size_t size,
+                  Ack* ack, uint32_t sequence, bint own, size_t frame_offset) noexcept nogil
+    cdef void begin_part(self, Conn* c) noexcept nogil
+    cdef int create(self, Conn* c, int32_t partition, int name_size, size_t frame_offset, fl_slot** out) noexcept nogil
+    cdef int deep(self, Conn* c, const uint8_t* data, size_t size, size_t frame_offset) noexcept nogil
+    cdef int malformed(self, Conn* c, int kind, const char* reason) noexcept nogil
+    cdef void refuse(self, Conn* c, Ack* ack, int code, const char* reason, int detail) noexcept nogil

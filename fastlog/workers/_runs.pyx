@@ -1,0 +1,178 @@
+"""Writing what was gathered: one append per run, one partition each, and the answers owed to acknowledged produces.
+
+A run is what one connection's produces gathered for one partition; a write that must wait keeps its run and its place.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
+from fastlog.log._arena cimport (
+    FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
+    fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_store, fl_wake,
+)
+from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._bytes cimport put16, put32, put64
+from fastlog.workers._connection cimport (
+    ACK_PENDING, ACK_READY, ACK_WAIT_FLUSH, NO_ACK, PARK_LOCK, PARK_SPACE, Ack, Conn, Run, ack_at, out_bytes, run_give,
+)
+
+
+cdef class Runs:
+    """Writes the runs of one processor's connections and answers for them; its loop's thread only.
+
+    ``control`` is the processor's Python side, see ``Control``.
+    """
+
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, control, memory_bytes):
+        self.arena = arena
+        self.process = process
+        self.control = control
+        self.counters = fl_cell_at(arena.header, process).counters
+        self.appender = Appender(arena, files, process)
+        self.pool.budget = memory_bytes
+
+    def take_over(self):
+        """At start: finish what a predecessor in this place left in the middle of an append, if it did."""
+        cdef uint64_t held = fl_load(self.appender.holding)
+        cdef fl_slot* s
+        if held:
+            s = self.arena.slot(held - 1)
+            if self.appender.lock(s) == 0:
+                self.appender.unlock(s)
+            fl_store(self.appender.holding, 0)
+
+    cdef void report(self, Conn* c, const char* reason, int detail) noexcept nogil:
+        """Tell Python's log why something was refused; it writes identical lines at most once in a while."""
+        with gil:
+            try:
+                self.control.report(c.fd, reason.decode(), detail)
+            except Exception as error:
+                self.control.unexpected(error)
+
+    cdef int commit(self, Conn* c) noexcept nogil:
+        """Write the gathered runs; FRAME_DONE all, FRAME_PARKED some must wait, FRAME_CLOSE a write failed.
+
+        A failed write ends its own run: the others were received before the connection closes, and are written.
+        """
+        cdef Run* run = c.runs
+        cdef Run* before = NULL
+        cdef Run* after
+        cdef int r
+        cdef bint failed = False
+        c.park &= ~(<int>PARK_LOCK | <int>PARK_SPACE)
+        while run != NULL:
+            after = run.next
+            r = self.commit_run(c, run)
+            failed = failed or r == FRAME_CLOSE
+            if r != FRAME_PARKED:
+                if before != NULL:
+                    before.next = after
+                else:
+                    c.runs = after
+                c.run_count -= 1
+                run_give(&self.pool, run)
+            else:
+                before = run
+            run = after
+        if c.ack_head != c.ack_tail and self.emit_acks(c) == FRAME_CLOSE:
+            failed = True
+        if failed:
+            return FRAME_CLOSE
+        return FRAME_DONE if c.runs == NULL else FRAME_PARKED
+
+    cdef int commit_run(self, Conn* c, Run* run) noexcept nogil:
+        cdef fl_slot* s = run.slot
+        cdef Appended out
+        cdef Ack* ack
+        cdef int status, i, waited = 0
+        cdef uint64_t messages
+        cdef uint64_t mine = <uint64_t>1 << self.process
+        while run.done < run.count:
+            status = self.appender.append(s, run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
+                                          self.offsets, &out)
+            messages = 0
+            for i in range(out.done):
+                messages += run.pieces[run.done + i].count
+                if run.acks[run.done + i] != <uint32_t>NO_ACK:
+                    ack = ack_at(c, run.acks[run.done + i])
+                    ack.base = self.offsets[i]
+                    ack.next = self.offsets[i] + run.pieces[run.done + i].size
+                    ack.state = ACK_READY
+                    if ack.flushed:
+                        ack.state = ACK_WAIT_FLUSH
+                        # said only now: a demand that stands before the append is cleared by the flush before it
+                        fl_or(&s.waiters, mine)
+                        fl_or(&s.demand, 1)
+                        fl_fence()
+                        fl_mark_dirty(self.arena.header, s.index)
+                        fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+            run.done += out.done
+            run.done_bytes += out.bytes
+            fl_bump(&self.counters[<int>N_MESSAGES_IN], messages)
+            fl_bump(&self.counters[<int>N_BYTES_IN], out.bytes)
+            if status == APPENDED:
+                break
+            if status == APPEND_BUSY or status == APPEND_FULL:
+                if out.done:
+                    waited = 0
+                if waited:
+                    if status == APPEND_FULL:
+                        fl_bump(&self.counters[<int>N_APPEND_WAITS], 1)
+                    c.park |= PARK_LOCK if status == APPEND_BUSY else PARK_SPACE
+                    return FRAME_PARKED
+                # say that we wait, then look once more: what changed in between is not missed
+                waited = 1
+                fl_or(&s.lock_waiters if status == APPEND_BUSY else &s.waiters, mine)
+                fl_fence()
+                continue
+            # the piece that failed; what precedes it stays
+            fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
+            if run.acks[run.done] == <uint32_t>NO_ACK:
+                if status == APPEND_FAILED:
+                    self.report(c, "a write to the log failed", out.error)
+                else:
+                    self.report(c, "produce to a partition that takes no appends", <int>s.partition)
+                for i in range(run.done + 1, run.count):
+                    if run.acks[i] != <uint32_t>NO_ACK:
+                        ack = ack_at(c, run.acks[i])
+                        ack.code = CODE_STORAGE if status == APPEND_FAILED else CODE_OFFLINE
+                        ack.state = ACK_READY
+                return FRAME_CLOSE
+            if status == APPEND_FAILED:
+                self.report(c, "a write to the log failed", out.error)
+            ack = ack_at(c, run.acks[run.done])
+            ack.code = CODE_STORAGE if status == APPEND_FAILED else CODE_OFFLINE
+            ack.state = ACK_READY
+            run.done_bytes += run.pieces[run.done].size
+            run.done += 1
+        return FRAME_DONE
+
+    cdef int emit_acks(self, Conn* c) noexcept nogil:
+        """Write the answers that are ready, in request order; FRAME_CLOSE without memory."""
+        cdef Ack* ack
+        cdef uint8_t* head
+        cdef uint64_t mine = <uint64_t>1 << self.process
+        while c.ack_head != c.ack_tail:
+            ack = ack_at(c, c.ack_head)
+            if ack.state == ACK_PENDING:
+                break
+            if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.high_watermark) < ack.next:
+                if fl_load(&ack.slot.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+                    ack.code = CODE_OFFLINE
+                else:
+                    if not fl_load(&ack.slot.waiters) & mine:
+                        fl_or(&ack.slot.waiters, mine)
+                        fl_fence()
+                        continue
+                    break
+            head = out_bytes(c, 30)
+            if head == NULL:
+                return FRAME_CLOSE
+            put32(head, 26)
+            put32(head + 4, <uint32_t>ack.correlation)
+            put16(head + 8, <uint16_t>ack.code)
+            put32(head + 10, <uint32_t>ack.partition)
+            put64(head + 14, ack.base if ack.code == 0 else <uint64_t>-1)
+            put64(head + 22, ack.next if ack.code == 0 else <uint64_t>-1)
+            c.ack_head += 1
+        return FRAME_DONE

@@ -1,0 +1,56 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from fastlog.log._arena cimport Arena
+from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._connection cimport Conn
+from fastlog.workers._requests cimport Requests
+from fastlog.workers._runs cimport Runs
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int)
+    int epoll_ctl(int, int, int, epoll_event*)
+    int epoll_wait(int, epoll_event*, int, int)
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLONESHOT, EPOLLEXCLUSIVE
+    int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
+
+cdef enum:
+    HEARTBEAT_NS = 250000000
+    RETRY_NS = 5000000              # how soon a wait for another process's lock is tried again if nobody wakes us
+
+cdef class Connections:
+    cdef Arena arena
+    cdef Requests requests
+    cdef Runs runs
+    cdef SegmentFiles files
+    cdef int process, epoll, send_buffer, receive_buffer
+    cdef uint64_t next_number, connection_limit
+    cdef uint64_t count                   # connections open now
+    cdef uint8_t* scratch
+    cdef Conn* first
+    cdef Conn* watching                   # those that wait for something
+    cdef Conn* graveyard                  # closed in this turn
+    cdef uint64_t retry_at, deadline      # when the waiting ones are looked at even if nobody wakes us
+    cdef uint64_t now                     # read once a turn
+    cdef int events_now                   # events of this turn: how many others wait
+    cdef bint budget_waiters, finishing
+    cdef uint64_t* counters
+
+    cdef void add(self, int fd, int listener) noexcept nogil
+    cdef void remove(self, Conn* c) noexcept nogil
+    cdef void bury(self) noexcept nogil
+    cdef void watch(self, Conn* c) noexcept nogil
+    cdef void unwatch(self, Conn* c) noexcept nogil
+    cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil
+    cdef void readable(self, Conn* c) noexcept nogil
+    cdef void pump(self, Conn* c) noexcept nogil
+    cdef void advance(self, Conn* c) noexcept nogil
+    cdef void discard_output(self, Conn* c) noexcept nogil
+    cdef bint settle(self, Conn* c) noexcept nogil
+    cdef void start_helper(self, Conn* c) noexcept nogil
+    cdef void finish(self, Conn* c) noexcept nogil
