@@ -18,6 +18,7 @@ Source: Kafka 0.7.2, ``kafka.producer.async``; there, 8 came before the queue wa
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -108,17 +109,17 @@ class Sender(Protocol):
         """Send payloads by (topic, partition, broker id), in this order; -1 for any partition or broker."""
 
 
-class EventHandler:
+class EventHandler(ABC):
     """Base of event handlers; the default one encodes a batch and sends it by topic and partition."""
 
-    def init(self, props: Mapping[str, str]) -> None:
+    def init(self, props: Mapping[str, str]) -> None:  # noqa: B027 - handlers may do without
         """Called once with ``event.handler.props``."""
 
+    @abstractmethod
     def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
         """Send a batch. An exception is logged, the batch counts as failed, and the producer goes on."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - handlers may do without
         """Called once, after the last batch."""
 
 

@@ -302,3 +302,14 @@ def test_handlers_need_a_queue() -> None:
         pytest.raises(ConfigError, match="on_delivery"),
     ):
         producer.submit("t", b"x")
+
+
+def test_an_event_handler_without_handle_is_refused_when_it_is_made() -> None:
+    """Not at the first batch, when messages are already on their way."""
+    from fastlog.producer.hooks import EventHandler
+
+    class Forgetful(EventHandler):
+        pass
+
+    with pytest.raises(TypeError, match="handle"):
+        Forgetful()  # type: ignore[abstract]
