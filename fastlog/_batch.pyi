@@ -1,8 +1,10 @@
-from typing import Any, final
+from collections.abc import Iterable
+from typing import Any, Self, final
 
 from typing_extensions import Buffer
 
 _Array = Any  # whatever gives a buffer of the right type; numpy's arrays do not tell mypy that they do
+_Span = tuple[memoryview, int, int, int, bool]  # fastlog.message.Span
 
 @final
 class ConsumedMessage:
@@ -23,19 +25,34 @@ class ConsumedMessage:
     def codec(self) -> int:
         """0, or the number of the codec of a wrapper, which only shallow iteration yields."""
 
-def payloads(entries: Buffer, count: int) -> list[bytes]:
-    """The payloads of the first ``count`` of these checked entries.
+class SpanCursor:
+    """Walks the entries of spans (``fastlog.message.Span``), one span in hand at a time."""
 
-    Raises:
-        BufferError: the span holds fewer.
+    def __init__(self, spans: Iterable[_Span]) -> None: ...
+    def close(self) -> None:
+        """Let the span in hand go, and close the source where it can be closed; nothing comes any more."""
+
+@final
+class MessageStream(SpanCursor):
+    """The messages of spans, each made when its turn comes; wrappers in a span are handed out as they are.
+
+    Raises what the source raises, and ``BufferError`` where a span holds fewer entries than it says.
     """
 
-def messages(entries: Buffer, count: int, offset: int, next_offset: int, inner: bool) -> list[ConsumedMessage]:
-    """The first ``count`` of these checked entries as messages, wrappers as they are; offsets as the module says.
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ConsumedMessage: ...
 
-    Raises:
-        BufferError: the span holds fewer.
-    """
+@final
+class PayloadStream(SpanCursor):
+    """The payloads of spans, one at a time or in lists. Raises as ``MessageStream``."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> bytes: ...
+    def take(self, count: int, size: int) -> list[bytes]:
+        """The next payloads, at most ``count`` and about ``size`` bytes of entries; an empty list at the end.
+
+        What comes before an error of the source is handed out first; the next call raises it.
+        """
 
 def index(
     entries: Buffer,

@@ -11,8 +11,6 @@ The offsets of a span: at the top of a log each entry has its own, ``offset`` th
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
@@ -93,53 +91,139 @@ cdef class ConsumedMessage:
         return ConsumedMessage, (self.payload, self.offset, self.next_offset, self.magic, self.attributes)
 
 
-def payloads(entries, Py_ssize_t count):
+cdef class SpanCursor:
+    """Walks the entries of spans, one span in hand at a time.
+
+    A span is let go before the next one is asked for, since its memory may be filled again then.
+    """
+
+    cdef object spans
     cdef Py_buffer view
-    cdef Entry entry
-    cdef Py_ssize_t at = 0, i
-    cdef list result = PyList_New(count)
-    cdef object payload
-    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
-    try:
-        for i in range(count):
-            if not next_entry(<const unsigned char*>view.buf + at, view.len - at, &entry):
-                changed()
-            payload = PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
-            Py_INCREF(payload)
-            PyList_SET_ITEM(result, i, payload)
-            at += entry.entry_bytes
-    finally:
-        PyBuffer_Release(&view)
-    return result
+    cdef bint held
+    cdef bint inner
+    cdef Py_ssize_t at
+    cdef Py_ssize_t left        # entries of this span
+    cdef int64_t offset
+    cdef int64_t next_offset
+
+    def __init__(self, spans):
+        self.let_go()
+        self.spans = iter(spans)
+
+    def __dealloc__(self):
+        self.let_go()
+
+    def __iter__(self):
+        return self
+
+    def close(self):
+        """Let the span in hand go, and close the source where it can be closed; nothing comes any more."""
+        spans, self.spans = self.spans, iter(())
+        self.let_go()
+        close = getattr(spans, "close", None)
+        if close is not None:
+            close()
+
+    cdef void let_go(self) noexcept:
+        self.left = 0
+        if self.held:
+            self.held = False
+            PyBuffer_Release(&self.view)
+
+    cdef bint advance(self) except -1:
+        """Take the next span with an entry in it; False when there is none."""
+        while True:
+            self.let_go()
+            span = next(self.spans, None)
+            if span is None:
+                return False
+            entries, count, offset, next_offset, inner = span
+            self.let_go()   # of another thread that was faster
+            PyObject_GetBuffer(entries, &self.view, PyBUF_SIMPLE)
+            self.held = True
+            self.at = 0
+            self.left = count
+            self.offset = offset
+            self.next_offset = next_offset
+            self.inner = inner
+            if self.left:
+                return True
+
+    cdef int step(self, Entry* entry) except -1:
+        """Describe the entry in turn and go on to the next one."""
+        if not next_entry(<const unsigned char*>self.view.buf + self.at, self.view.len - self.at, entry):
+            self.let_go()
+            changed()
+        self.at += entry.entry_bytes
+        self.left -= 1
+        return 0
 
 
-def messages(entries, Py_ssize_t count, int64_t offset, int64_t next_offset, bint inner):
-    cdef Py_buffer view
-    cdef Entry entry
-    cdef Py_ssize_t at = 0, i
-    cdef list result = PyList_New(count)
-    cdef ConsumedMessage message
-    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
-    try:
-        for i in range(count):
-            if not next_entry(<const unsigned char*>view.buf + at, view.len - at, &entry):
-                changed()
-            at += entry.entry_bytes
-            message = ConsumedMessage.__new__(ConsumedMessage)
-            message.payload = PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
-            message.magic = entry.magic
-            message.attributes = entry.attributes
-            message.offset = offset
-            if not inner:
-                offset += entry.entry_bytes
-                message.next_offset = offset
-            else:
-                message.next_offset = next_offset if i == count - 1 else offset
-            Py_INCREF(message)
-            PyList_SET_ITEM(result, i, message)
-    finally:
-        PyBuffer_Release(&view)
-    return result
+@cython.final
+cdef class MessageStream(SpanCursor):
+    """The messages of spans, each made when its turn comes."""
+
+    def __next__(self):
+        cdef Entry entry
+        cdef ConsumedMessage message
+        if not self.left and not self.advance():
+            raise StopIteration
+        self.step(&entry)
+        message = ConsumedMessage.__new__(ConsumedMessage)
+        message.payload = PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+        message.magic = entry.magic
+        message.attributes = entry.attributes
+        message.offset = self.offset
+        if not self.inner:
+            self.offset += entry.entry_bytes
+            message.next_offset = self.offset
+        else:
+            message.next_offset = self.offset if self.left else self.next_offset
+        return message
+
+
+@cython.final
+cdef class PayloadStream(SpanCursor):
+    """The payloads of spans, one at a time or in lists."""
+
+    cdef object failure     # of the source, to be raised once what came before it has been handed out
+
+    def __next__(self):
+        cdef Entry entry
+        if not self.left and not self.ready():
+            raise StopIteration
+        self.step(&entry)
+        return PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+
+    def take(self, Py_ssize_t count, Py_ssize_t size):
+        cdef Entry entry
+        cdef list result = []
+        cdef Py_ssize_t i, part
+        cdef object payload
+        if not self.left and not self.ready():
+            return result
+        while True:
+            part = min(self.left, count - len(result))
+            for i in range(part):
+                self.step(&entry)
+                result.append(PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes))
+                size -= entry.entry_bytes
+                if size <= 0:
+                    return result
+            if len(result) >= count:
+                return result
+            try:
+                if not self.advance():
+                    return result
+            except Exception as error:
+                self.failure = error
+                return result
+
+    cdef bint ready(self) except -1:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+        return self.advance()
 
 
 def index(

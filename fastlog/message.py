@@ -95,7 +95,7 @@ DEFAULT_LIMITS = DeepLimits()
 
 
 class Span(NamedTuple):
-    """Whole, checked entries in one piece, no wrapper among them.
+    """Whole, checked entries in one piece, no wrapper among them unless they were asked for.
 
     At the top each entry has its own offset, ``offset`` that of the first, ``next_offset`` behind the last. Inside a
     wrapper (``inner``) all have the wrapper's; the last entry goes on at ``next_offset``, which is that of the wrapper
@@ -201,6 +201,15 @@ def spans(
         position = end
     if position < result.valid_bytes:
         yield _plain_span(view[position:], base_offset + position)
+    raise_if_stopped(buffer, result, base_offset)
+
+
+def shallow_spans(buffer: Buffer, base_offset: int = 0, result: ScanResult | None = None) -> Iterator[Span]:
+    """Yield what ``shallow`` yields as one span, in which wrappers stay closed. Raises as ``shallow``."""
+    result = result or _segment.scan(buffer)
+    if result.count:
+        view = memoryview(buffer).cast("B")[: result.valid_bytes]
+        yield Span(view, result.count, base_offset, base_offset + result.valid_bytes, False)
     raise_if_stopped(buffer, result, base_offset)
 
 

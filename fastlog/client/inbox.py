@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from fastlog.client.buffers import Buffers
 from fastlog.errors import ProtocolError
 from fastlog.wire.fields import INT32
 
@@ -27,6 +28,7 @@ class Inbox:
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._start = 0  # of what is not taken yet in the scratch buffer
         self._end = 0
+        self._buffers = Buffers()
         self._body: bytearray | None = None  # of a frame that does not fit the scratch buffer
         self._size = 0
         self._filled = 0
@@ -46,7 +48,7 @@ class Inbox:
             if self._filled < self._size:
                 return None
             body, self._body = self._body, None
-            return memoryview(body)
+            return memoryview(body)[: self._size]
         held = self._end - self._start
         if held < SIZE_BYTES:
             return None
@@ -81,7 +83,8 @@ class Inbox:
         return came > 0
 
     def _begin_body(self, size: int, at: int) -> None:
-        self._body = bytearray(size if size <= self.trusted_bytes else min(size, _LEAST_BODY_BYTES))
+        believed = size <= self.trusted_bytes
+        self._body = self._buffers.take(size) if believed else bytearray(min(size, _LEAST_BODY_BYTES))
         self._size = size
         self._filled = self._end - at
         self._body[: self._filled] = self._scratch[at : self._end]
@@ -91,6 +94,6 @@ class Inbox:
         if self._filled == len(body):
             body.extend(bytes(min(self._size - len(body), len(body))))
         with memoryview(body) as view:
-            came = sock.recv_into(view[self._filled :])
+            came = sock.recv_into(view[self._filled : self._size])
         self._filled += came
         return came > 0

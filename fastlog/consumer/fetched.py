@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastlog import _batch
-from fastlog._batch import ConsumedMessage
+from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog._segment import ScanResult, scan
-from fastlog.errors import BrokerError, FastlogError, InvalidFetchSizeError, InvalidMessageError, MissingDependencyError
-from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, raise_if_stopped, spans
+from fastlog.errors import BrokerError, InvalidFetchSizeError, InvalidMessageError, MissingDependencyError
+from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow  # type: ignore[import-untyped]
 
-_MESSAGES_AT_ONCE = 65536
-_BYTES_AT_ONCE = 16 * 2**20
+# Objects of more than a few hundred kilobytes at once make the allocator return memory and take it again, list by list.
+_LIST_MESSAGES = 1000
+_LIST_BYTES = 16 * 2**20
 _ARRAY_BYTES = 2**30
 
 
@@ -68,17 +69,15 @@ class MessageSet:
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
         """The messages, wrappers opened. Raises as ``fastlog.message.deep``."""
-        return messages_of(self._spans())
+        return MessageStream(self._spans())
 
     def shallow(self) -> Iterator[ConsumedMessage]:
         """The messages, wrappers as they are. Raises as ``fastlog.message.shallow``."""
-        result = self._scanned()
-        yield from _batch.messages(self.data, result.count, self.offset, self.next_offset, False)
-        raise_if_stopped(self.data, result, self.offset)
+        return MessageStream(shallow_spans(self.data, self.offset, self._scanned()))
 
     def payloads(self) -> list[bytes]:
         """The payloads of all messages, wrappers opened. Raises as iterating does."""
-        return [payload for batch in payloads_of(self._spans()) for payload in batch]
+        return list(PayloadStream(self._spans()))
 
     def to_numpy(self) -> NumpyBatch:
         """The messages as arrays. Raises as iterating does, but only where no message comes before the damage."""
@@ -100,29 +99,10 @@ class MessageSet:
         return spans(self.data, self.offset, self._limits, self._scanned())
 
 
-def messages_of(found: Iterator[Span]) -> Iterator[ConsumedMessage]:
-    """The messages of spans."""
-    for span in found:
-        yield from _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
-
-
-def payloads_of(found: Iterator[Span]) -> Iterator[list[bytes]]:
+def payload_lists(found: Iterator[Span]) -> Iterator[list[bytes]]:
     """The payloads of spans, in lists of a bounded size; what is before damage comes first."""
-    batch: list[bytes] = []
-    size = 0
-    try:
-        for span in found:
-            fresh = _batch.payloads(span.entries, span.count)
-            size += len(span.entries)
-            batch = batch + fresh if batch else fresh
-            if len(batch) >= _MESSAGES_AT_ONCE or size >= _BYTES_AT_ONCE:
-                yield batch
-                batch, size = [], 0
-    except FastlogError:
-        if batch:
-            yield batch
-        raise
-    if batch:
+    stream = PayloadStream(found)
+    while batch := stream.take(_LIST_MESSAGES, _LIST_BYTES):
         yield batch
 
 

@@ -13,6 +13,7 @@ import stat
 from bisect import bisect_right
 from pathlib import Path
 
+from fastlog.client.buffers import Buffers
 from fastlog.errors import LogError
 from fastlog.segment_files import (
     KAFKA_0_7,
@@ -41,18 +42,14 @@ class SegmentsChangedError(Exception):
 class LocalLog:
     """The segment files of one partition, at most one of them open. For one thread at a time.
 
-    ``mapped``: hand out parts of a map, whose pages were read before; else bytes are read into memory, with ``reuse``
-    always the same, so that each piece is good until the next one is asked for.
+    ``mapped``: hand out parts of a map, whose pages were read before; else bytes are read into memory.
     """
 
-    def __init__(
-        self, topic: str, partition: int, *, mapped: bool, reuse: bool, read: ReadInto = read_into, shown: int = 0
-    ) -> None:
+    def __init__(self, topic: str, partition: int, *, mapped: bool, read: ReadInto = read_into, shown: int = 0) -> None:
         self.limit = shown
         """Nothing at or beyond this offset is read; it only grows."""
         self.mapped = mapped
         self._name = partition_directory_name(topic, partition)
-        self._reuse = reuse
         self._read = read
         self._directory = Path()
         self._bases: tuple[int, ...] = ()
@@ -61,7 +58,7 @@ class LocalLog:
         self._base = 0
         self._end: int | None = None
         self._map: mmap.mmap | None = None
-        self._buffer = bytearray()
+        self._buffers = Buffers()
 
     def __del__(self) -> None:
         self.close()
@@ -185,14 +182,8 @@ class LocalLog:
             raise NotLocalError(f"{self._directory}: {error.strerror}") from error
 
     def _read_piece(self, position: int, wanted: int) -> memoryview:
-        if not self._reuse:
-            buffer = bytearray(wanted)
-        else:
-            if len(self._buffer) < wanted:
-                self._buffer = bytearray(wanted)
-            buffer = self._buffer
-        view = memoryview(buffer)
-        return view[: self._pread(view[:wanted], position)]
+        view = memoryview(self._buffers.take(wanted))[:wanted]
+        return view[: self._pread(view, position)]
 
     def _pread(self, view: memoryview, position: int) -> int:
         try:

@@ -9,18 +9,17 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from fastlog import _batch
-from fastlog._batch import ConsumedMessage
+from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.client.addresses import DEFAULT_PORT, Address
 from fastlog.client.connection import Broker
 from fastlog.consumer.channel import Channel
-from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payloads_of
+from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
 from fastlog.consumer.local import LocalLog
 from fastlog.consumer.offered import Offer, Offers
 from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader
 from fastlog.consumer.walking import walk
 from fastlog.errors import ConfigError, ProtocolError, error_for
-from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, spans
+from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
 from fastlog.wire import requests, responses
 
 if TYPE_CHECKING:
@@ -224,13 +223,19 @@ class SimpleConsumer:
         Raises:
             as ``fetch``; what is before a damaged message is yielded first.
         """
-        with self._chunks(topic, partition, offset, wait, fetch_bytes, reuse=True) as chunks:
-            for chunk in chunks:
-                if shallow:
-                    yield from self._set_of(topic, partition, chunk).shallow()
-                    continue
-                for span in self._spans_of(chunk):
-                    yield from _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+        return MessageStream(self._stream(topic, partition, offset, wait, fetch_bytes, shallow))
+
+    def payloads(
+        self,
+        topic: str,
+        partition: int,
+        offset: int = EARLIEST,
+        *,
+        wait: float | None = 0.0,
+        fetch_bytes: int | None = None,
+    ) -> Iterator[bytes]:
+        """The payload of each message from ``offset`` on, wrappers opened; otherwise as ``messages``."""
+        return PayloadStream(self._stream(topic, partition, offset, wait, fetch_bytes, False))
 
     def batches(
         self,
@@ -242,9 +247,9 @@ class SimpleConsumer:
         fetch_bytes: int | None = None,
     ) -> Iterator[list[bytes]]:
         """The payloads from ``offset`` on in lists, wrappers opened; otherwise as ``messages``."""
-        with self._chunks(topic, partition, offset, wait, fetch_bytes, reuse=True) as chunks:
+        with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
             for chunk in chunks:
-                yield from payloads_of(self._spans_of(chunk))
+                yield from payload_lists(self._spans_of(chunk))
 
     def numpy_batches(
         self,
@@ -256,7 +261,7 @@ class SimpleConsumer:
         fetch_bytes: int | None = None,
     ) -> Iterator[NumpyBatch]:
         """What ``fetch_numpy`` gives, from ``offset`` on; otherwise as ``messages``."""
-        with self._chunks(topic, partition, offset, wait, fetch_bytes, reuse=False) as chunks:
+        with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
             for chunk in chunks:
                 at, end = chunk.offset, chunk.offset + len(chunk.data)
                 result = chunk.result
@@ -281,13 +286,13 @@ class SimpleConsumer:
         partition: int,
         offset: int,
         fetch_bytes: int,
-        reuse: bool | None,
+        *,
+        ahead: bool,
     ) -> Reader:
-        """``reuse`` None: for a one-shot call."""
         local = None
         if self._local != "off" and offer.local_read and offer.held_fetch:
-            local = LocalLog(topic, partition, mapped=self._local == "map", reuse=bool(reuse))
-        reader = Reader(channel, offer, topic, partition, offset, fetch_bytes, ahead=reuse is not None, local=local)
+            local = LocalLog(topic, partition, mapped=self._local == "map")
+        reader = Reader(channel, offer, topic, partition, offset, fetch_bytes, ahead=ahead, local=local)
         if self._local != "off" and local is None:
             reader.local_refused = "the broker does not offer it"
         return reader
@@ -300,7 +305,7 @@ class SimpleConsumer:
         with self._channel.held():
             reader = self._readers.get((topic, partition))
             if reader is None:
-                reader = self._reader(self._channel, offer, topic, partition, offset, wanted, None)
+                reader = self._reader(self._channel, offer, topic, partition, offset, wanted, ahead=False)
                 self._readers[topic, partition] = reader
                 if len(self._readers) > _KEPT_READERS:
                     self._readers.popitem(last=False)[1].close()
@@ -310,7 +315,7 @@ class SimpleConsumer:
 
     @contextmanager
     def _chunks(
-        self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None, *, reuse: bool
+        self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None
     ) -> Iterator[Iterator[Chunk]]:
         """The chunks of one iteration, on a connection that ends with it."""
         wanted = self._fetch_bytes if fetch_bytes is None else fetch_bytes
@@ -322,7 +327,7 @@ class SimpleConsumer:
             offer = self._offers.get()
             if offset < 0:
                 offset = self._resolved(topic, partition, offset)
-            reader = self._reader(channel, offer, topic, partition, offset, wanted, reuse)
+            reader = self._reader(channel, offer, topic, partition, offset, wanted, ahead=True)
             yield walk(self._broker, channel, reader, topic, partition, wait)
         finally:
             channel.close()
@@ -333,8 +338,12 @@ class SimpleConsumer:
         found = self.get_offsets_before(topic, partition, offset, 1)
         return found[0] if found else 0
 
-    def _set_of(self, topic: str, partition: int, chunk: Chunk) -> MessageSet:
-        return MessageSet(topic, partition, chunk.offset, chunk.data, result=chunk.result, limits=self._limits)
+    def _stream(
+        self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None, shallow: bool
+    ) -> Iterator[Span]:
+        with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
+            for chunk in chunks:
+                yield from shallow_spans(chunk.data, chunk.offset, chunk.result) if shallow else self._spans_of(chunk)
 
     def _spans_of(self, chunk: Chunk) -> Iterator[Span]:
         return spans(chunk.data, chunk.offset, self._limits, chunk.result)

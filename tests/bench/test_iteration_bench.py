@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from fastlog import _batch
+from fastlog._batch import MessageStream, PayloadStream
 from fastlog._segment import pack, scan
 from fastlog.codecs import GZIP, SNAPPY
-from fastlog.consumer.fetched import MessageSet, payloads_of
+from fastlog.consumer.fetched import MessageSet, payload_lists
 from fastlog.message import encode_set, spans
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(max_time=0.2)]
@@ -22,15 +22,22 @@ PAYLOADS = [b"%0200d" % number for number in range(COUNT)]
 
 def payloads(data: bytes) -> int:
     """Payloads of a fetch as lists of bytes."""
-    return sum(len(batch) for batch in payloads_of(spans(data)))
+    return sum(len(batch) for batch in payload_lists(spans(data)))
+
+
+def one_by_one(data: bytes) -> int:
+    """Payloads, each taken by a loop in Python."""
+    count = 0
+    for _ in PayloadStream(spans(data)):
+        count += 1
+    return count
 
 
 def messages(data: bytes) -> int:
     """Message objects, each taken by a loop in Python."""
     count = 0
-    for span in spans(data):
-        for _ in _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner):
-            count += 1
+    for _ in MessageStream(spans(data)):
+        count += 1
     return count
 
 
@@ -50,7 +57,7 @@ def checked(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("codec", [0, GZIP, SNAPPY], ids=["plain", "gzip", "snappy"])
-@pytest.mark.parametrize("way", [checked, payloads, messages, arrays, arrow])
+@pytest.mark.parametrize("way", [checked, payloads, one_by_one, messages, arrays, arrow])
 def test_iterating(benchmark: BenchmarkFixture, way: Callable[[bytes], int], codec: int) -> None:
     """Each way sees every message once; of a wrapper the check sees one."""
     benchmark.group = f"{COUNT} messages of 200 bytes, codec {codec}"

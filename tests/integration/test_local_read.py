@@ -285,7 +285,7 @@ def test_a_page_that_cannot_be_read_names_file_and_position(told: Told) -> None:
     def bad_read(fd: int, view: memoryview, position: int) -> int:
         raise OSError(5, "Input/output error")
 
-    log = LocalLog("t", 0, mapped=False, reuse=False, read=bad_read)
+    log = LocalLog("t", 0, mapped=False, read=bad_read)
     log.told(rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, len(told.log), tuple(told.bases)))
     with pytest.raises(LogError, match=r"Input/output error.*position=3") as caught:
         log.piece(told.bases[2] + 3, 100)
@@ -297,7 +297,7 @@ def test_a_mapped_page_that_cannot_be_read_is_an_error_not_a_signal(told: Told) 
     """The kernel refuses to bring in pages behind the end of the file (EFAULT) where touching them would kill."""
     size = os.path.getsize(told.path(0))  # noqa: PTH202 - with the truncate below
     os.truncate(told.path(0), 3 * 4096)
-    log = LocalLog("t", 0, mapped=True, reuse=False)
+    log = LocalLog("t", 0, mapped=True)
     log.told(rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, 3 * 4096, (0,)))
     first = log.piece(0, 100)
     os.truncate(told.path(0), size)
@@ -310,7 +310,7 @@ def test_a_mapped_page_that_cannot_be_read_is_an_error_not_a_signal(told: Told) 
 
 def test_segments_are_found_as_they_come(told: Told) -> None:
     """A list that is too old says so instead of guessing; names of another width are found."""
-    log = LocalLog("t", 0, mapped=False, reuse=True)
+    log = LocalLog("t", 0, mapped=False)
     answer = rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, len(told.log), (0,))
     log.told(answer)
     assert bytes(log.piece(0, 10**6)) == SEGMENTS[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import _batch
-from fastlog._batch import ConsumedMessage
+from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog._segment import pack, scan
 from fastlog.codecs import GZIP, SNAPPY
 from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
-from fastlog.message import DeepLimits, deep, encode_set, spans
+from fastlog.message import DeepLimits, Span, deep, encode_set, spans
 
 PAYLOADS = st.lists(st.binary(max_size=30), max_size=12)
 
@@ -48,15 +49,9 @@ def _gzip(data: bytes) -> bytes:
 @given(message_sets(), st.integers(0, 2**40))
 def test_messages_are_those_of_the_deep_walk(data: bytes, base: int) -> None:
     expected = [(item.message.payload, item.message.magic, item.offset) for item in deep(data, base)]
-    found = [
-        message
-        for span in spans(data, base)
-        for message in _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
-    ]
+    found = list(MessageStream(spans(data, base)))
     assert [(message.payload, message.magic, message.next_offset) for message in found] == expected
-    assert [p for span in spans(data, base) for p in _batch.payloads(span.entries, span.count)] == [
-        payload for payload, _, _ in expected
-    ]
+    assert list(PayloadStream(spans(data, base))) == [payload for payload, _, _ in expected]
     for message in found:
         assert base <= message.offset <= message.next_offset <= base + len(data)
         assert not message.codec
@@ -68,7 +63,7 @@ def test_arrays_say_the_same(data: bytes, base: int) -> None:
         offsets, next_offsets, starts = (np.empty(span.count, np.int64) for _ in range(3))
         lengths = np.empty(span.count, np.int32)
         _batch.index(span.entries, span.offset, span.next_offset, span.inner, 7, offsets, next_offsets, starts, lengths)
-        messages = _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+        messages = list(MessageStream([span]))
         assert offsets.tolist() == [message.offset for message in messages]
         assert next_offsets.tolist() == [message.next_offset for message in messages]
         assert [
@@ -81,9 +76,11 @@ def test_a_span_that_is_shorter_than_its_count_is_refused(payloads: list[bytes],
     whole = pack(payloads)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     arrays = [np.empty(len(payloads), kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
+    short = [Span(memoryview(cut), len(payloads), 0, 0, False)]
     for attempt in (
-        lambda: _batch.payloads(cut, len(payloads)),
-        lambda: _batch.messages(cut, len(payloads), 0, 0, False),
+        lambda: list(PayloadStream(short)),
+        lambda: PayloadStream(short).take(100, 10**6),
+        lambda: list(MessageStream(short)),
         lambda: _batch.index(cut, 0, 0, False, 0, *arrays),
     ):
         with pytest.raises(BufferError):
@@ -127,8 +124,7 @@ def test_what_precedes_damage_comes_first() -> None:
     data = pack([b"out"]) + pack([_gzip(inner)], GZIP) + pack([b"never"])
     found = []
     with pytest.raises(InvalidMessageError, match="wrapper at offset 13"):
-        for span in spans(data):
-            found += _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+        found.extend(MessageStream(spans(data)))
     assert [(message.payload, message.offset, message.next_offset) for message in found] == [
         (b"out", 0, 13),
         (b"in", 13, 13),  # its wrapper is not through: the next read begins with it
@@ -165,5 +161,67 @@ def test_many_messages_at_once() -> None:
     payloads = [random.Random(number).randbytes(number % 300) for number in range(20_000)]
     data = pack(payloads)
     (span,) = spans(data)
-    assert _batch.payloads(span.entries, span.count) == payloads
+    assert list(PayloadStream([span])) == payloads
     assert scan(data).count == span.count
+
+
+@given(message_sets(), st.integers(1, 9), st.integers(1, 100))
+def test_lists_have_every_payload_once_and_are_bounded(data: bytes, count: int, size: int) -> None:
+    expected = [item.message.payload for item in deep(data)]
+    stream = PayloadStream(spans(data))
+    found = []
+    while batch := stream.take(count, size):
+        assert len(batch) <= count
+        assert sum(9 + len(payload) for payload in batch[:-1]) < size
+        found += batch
+    assert found == expected
+    assert stream.take(count, size) == []
+
+
+def test_lists_give_what_precedes_damage_first() -> None:
+    data = pack([b"a", b"b", b"c"]) + b"\0\0\0\7\1\0\0\0\0\1x"
+    stream = PayloadStream(spans(data))
+    assert stream.take(2, 1000) == [b"a", b"b"]
+    assert stream.take(2, 1000) == [b"c"]
+    with pytest.raises(InvalidMessageError):
+        stream.take(2, 1000)
+    assert stream.take(2, 1000) == []
+
+
+@pytest.mark.parametrize("kind", [MessageStream, PayloadStream])
+def test_a_stream_holds_one_span_at_a_time(kind: type[MessageStream] | type[PayloadStream]) -> None:
+    """The memory of a span is free again when the next one is asked for: whoever reads fills it anew."""
+    memory = bytearray(pack([b"a", b"b"]))
+
+    def source() -> Iterator[Span]:
+        for _ in range(3):
+            memory.append(memory.pop())  # fails while a view of it is held
+            with memoryview(memory) as view:
+                yield Span(view, 2, 0, len(view), False)
+
+    assert len(list(kind(source()))) == 6
+    stream = kind(source())
+    next(stream)
+    with pytest.raises(BufferError):
+        memory.pop()
+    stream.close()
+    memory.append(memory.pop())
+    assert list(stream) == []
+    stream.close()
+
+
+@pytest.mark.parametrize("kind", [MessageStream, PayloadStream])
+def test_a_stream_ends_with_its_source(kind: type[MessageStream] | type[PayloadStream]) -> None:
+    ended = []
+
+    def source() -> Iterator[Span]:
+        try:
+            yield from spans(pack([b"a", b"b"]))
+        finally:
+            ended.append(True)
+
+    stream = kind(source())
+    next(stream)
+    assert not ended
+    del stream
+    assert ended
