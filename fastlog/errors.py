@@ -152,6 +152,10 @@ class TransportError(FastlogError):
     """A connection could not be made, broke, or timed out."""
 
 
+class CoordinationError(FastlogError):
+    """ZooKeeper cannot be reached, refuses, or holds something that makes no sense; names servers and path."""
+
+
 class InflateLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 

@@ -1,4 +1,6 @@
-"""Fixtures for tests that need a broker: ``fastlog_broker``, ``fastlog_topic``, ``fastlog_cluster``.
+"""Fixtures for tests that need a broker or a ZooKeeper.
+
+``fastlog_broker``, ``fastlog_topic``, ``fastlog_cluster``, ``fastlog_zookeeper``.
 
 Nothing of fastlog is imported before the first of them is used.
 """
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fastlog.testing import RunningBroker
+    from fastlog.testing import RunningBroker, RunningZooKeeper
 
 
 @pytest.fixture
@@ -43,3 +45,12 @@ def fastlog_cluster() -> Iterator[Callable[..., list[RunningBroker]]]:
             return stack.enter_context(testing.cluster(count, **settings))
 
         yield start
+
+
+@pytest.fixture
+def fastlog_zookeeper() -> Iterator[RunningZooKeeper]:
+    """A ZooKeeper of the test's own; see ``fastlog.testing.RunningZooKeeper``."""
+    from fastlog import testing
+
+    with testing.zookeeper() as running:
+        yield running

@@ -4,7 +4,7 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=$ROOT/.venv
-NEEDED_MIB=1024
+NEEDED_MIB=2048
 
 # Temporary files stay beside .venv: /tmp may be small, and a memory file system would not show what a disk does.
 export TMPDIR=$ROOT/.tmp

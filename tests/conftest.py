@@ -10,21 +10,54 @@ from typing import Any
 
 import pytest
 
+from fastlog.errors import MissingDependencyError
+from fastlog.zkserver.jars import find_class_path, find_java
 from tests.harness.broker import Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.raw_client import RawClient
 
 SECONDS_BY_FOLDER = {"unit": 60, "integration": 60}
 SHOWN_LOG_BYTES = 20_000
+NOT_RUN = pytest.StashKey[str]()
 _topic_numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test without a time limit of its own gets that of its folder."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--core`` leaves out what needs a Java."""
+    parser.addoption("--core", action="store_true", help="leave out the tests that need a Java")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test without a time limit of its own gets that of its folder. What needs a Java and finds none does not run."""
+    needing = [item for item in items if item.get_closest_marker("java")]
+    if config.getoption("--core"):
+        config.hook.pytest_deselected(items=needing)
+        items[:] = [item for item in items if item not in needing]
+    elif needing:
+        try:
+            find_java()
+            find_class_path()
+        except MissingDependencyError as error:
+            config.stash[NOT_RUN] = f"{len(needing)} tests that need a Java and a ZooKeeper: {error}"
+            for item in needing:
+                item.add_marker(pytest.mark.skip("no Java, or no ZooKeeper"))
     for item in items:
         seconds = SECONDS_BY_FOLDER.get(item.path.parent.name)
         if seconds and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run that left out tests nobody asked it to leave out is no success."""
+    if NOT_RUN in session.config.stash and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what did not run, and what to do about it."""
+    if NOT_RUN in config.stash:
+        terminalreporter.section("NOT RUN", red=True)
+        terminalreporter.line(f"{config.stash[NOT_RUN]},\nor leave them out on purpose: scripts/test --core")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ COMMANDS = {
     "consume": ("fastlog.tools.consume", "consume_command", "Print messages of a topic."),
     "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
+    "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),
 }
 

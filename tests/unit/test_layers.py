@@ -19,6 +19,8 @@ LAYERS = {
     "model": "fastlog.message fastlog.config",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
+    "coordination": "fastlog.coordination",
+    "zkserver": "fastlog.zkserver",
     "log": "fastlog.log",
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",
     "supervisor": "fastlog.supervisor",
@@ -39,14 +41,16 @@ MAY_IMPORT = {
     "model": "ground basics",
     "wire": "ground basics model",
     "paths": "ground basics model",
+    "coordination": "ground",
+    "zkserver": "ground",
     "log": "ground basics model paths",  # not wire: the workers translate between the two
-    "workers": f"{SHARED} log",
+    "workers": f"{SHARED} log coordination",
     "supervisor": f"{SHARED} log workers",
     "broker": f"{SHARED} log workers supervisor",
     "connections": SHARED,
-    "clients": f"{SHARED} connections",
+    "clients": f"{SHARED} connections coordination",
     "spark": f"{SHARED} connections clients",
-    "tools": f"{SHARED} connections clients supervisor broker",
+    "tools": f"{SHARED} connections clients supervisor broker coordination zkserver",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
 }

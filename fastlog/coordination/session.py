@@ -1,0 +1,94 @@
+"""The interface: a tree of small values, some of which live as long as the session that made them.
+
+A session is one session for good. Once it is lost every call raises ``SessionLostError``, and nothing that was asked
+for through it happens any more; whoever wants to go on opens another one and looks again at what is there. So a
+process that was stopped, lost what it owned and woke up cannot write as if it still did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from fastlog.errors import CoordinationError
+
+Watch = Callable[[], None]
+"""Called once, from a thread of the session, when what was read has changed or the session is lost. May only set a
+flag: while it runs, the session hears nothing."""
+
+ANY_VERSION = -1
+
+
+class SessionLostError(CoordinationError):
+    """The session is over. Its ephemeral nodes are gone or will be, and nothing can be done through it any more."""
+
+
+class NodeExistsError(CoordinationError):
+    """There is a node of that name, and another session or another writer made it."""
+
+
+class NoNodeError(CoordinationError):
+    """There is no such node."""
+
+
+class VersionError(CoordinationError):
+    """The node was changed since the version that was given."""
+
+
+class Node(NamedTuple):
+    """A value and what is known of it."""
+
+    data: bytes
+    version: int
+    """Grows with every change; 0 when just made."""
+    owner: int
+    """The session whose end removes the node; 0 when it stays."""
+    created_ms: int
+    """By the clock of the server, since 1970."""
+    modified_ms: int
+
+
+class Session(Protocol):
+    """Safe in several threads, but not in a watch. Every call may wait for the server, up to the session's time-out.
+
+    Raises (every call):
+        SessionLostError: the session is over.
+        CoordinationError: the server did not answer in time; whether the call took effect is not known.
+    """
+
+    @property
+    def id(self) -> int:
+        """What ``Node.owner`` shows for its ephemeral nodes."""
+
+    @property
+    def is_lost(self) -> bool:
+        """It is over. Never becomes False again."""
+
+    @property
+    def is_connected(self) -> bool:
+        """A server answers. While False, the session may be lost without anybody here knowing yet."""
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+        """Make a node; parents are made as needed, persistent and empty.
+
+        That it exists already, made by this session with the same data, is success: the first answer may have been
+        lost. Raises ``NodeExistsError`` otherwise.
+        """
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        """The node, or None where there is none; the watch then waits for it to be made."""
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Change a node and return its new version. Raises ``NoNodeError``, ``VersionError``."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make or change a persistent node, whatever is there."""
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> bool:
+        """Remove a node without children; False where there was none. Raises ``VersionError``."""
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
+        """The names below a node, unordered; None where there is no node: the watch then waits for it to be made."""
+
+    def close(self) -> None:
+        """End the session: its ephemeral nodes vanish at once. May be called again."""

@@ -1,0 +1,113 @@
+"""Paths and values are those of Kafka 0.7.2, and what other clients wrote is understood."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastlog import zkpaths
+from fastlog.errors import CoordinationError
+from fastlog.zkpaths import BrokerRegistration, PartitionId, Subscription
+
+
+def test_the_paths_are_those_of_0_7() -> None:
+    partition = PartitionId(3, 12)
+    assert zkpaths.broker_path(3) == "/brokers/ids/3"
+    assert zkpaths.topic_broker_path("logs", 3) == "/brokers/topics/logs/3"
+    assert zkpaths.member_path("g", "g_c") == "/consumers/g/ids/g_c"
+    assert zkpaths.owner_path("g", "logs", partition) == "/consumers/g/owners/logs/3-12"
+    assert zkpaths.offset_path("g", "logs", partition) == "/consumers/g/offsets/logs/3-12"
+
+
+def test_a_broker_is_written_as_0_7_does() -> None:
+    """The value in the source of ConsumerOffsetChecker."""
+    data = b"127.0.0.1-1315436360737:127.0.0.1:9092"
+    found = BrokerRegistration.parse(data)
+    assert found == ("127.0.0.1-1315436360737", "127.0.0.1", 9092)
+    assert found.encode() == data
+
+
+@pytest.mark.parametrize(
+    ("data", "host", "port"),
+    [
+        (b"kafka1:9092", "kafka1", 9092),
+        (b"creator-1:[::1]:9092", "::1", 9092),
+        (b"[fe80::2]:9093", "fe80::2", 9093),
+    ],
+)
+def test_other_forms_of_a_broker_are_read(data: bytes, host: str, port: int) -> None:
+    assert BrokerRegistration.parse(data)[1:] == (host, port)
+
+
+@pytest.mark.parametrize("data", [b"", b"host", b"host:", b":9092", b"a:b:c", b"a:b:0", b"a:b:65536", b"\xff:9092"])
+def test_what_is_no_broker_is_refused(data: bytes) -> None:
+    with pytest.raises(CoordinationError):
+        BrokerRegistration.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "data"),
+    [
+        (Subscription({"t1": 2, "t2": 1}), b'{ "t1": 2,"t2": 1 }'),
+        (Subscription({}), b"{  }"),
+        (Subscription({}, "white.*|black", True, 3), b"*3*white.*|black"),
+        (Subscription({}, "a*b!c", False, 1), b"!1!a*b!c"),
+    ],
+)
+def test_subscriptions_are_written_as_0_7_does(subscription: Subscription, data: bytes) -> None:
+    assert subscription.encode() == data
+    assert Subscription.parse(data) == subscription
+
+
+def test_a_subscription_of_another_client_is_read() -> None:
+    assert Subscription.parse(b'{"topic":1}') == Subscription({"topic": 1})
+    assert Subscription.parse(b'\n{ "a" : 1 , "b" : 2 }\n').topics == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"a": "b"}', b'{"a": 1.5}', b'{"a": true}', b'{"a": -1}', b"*x*a", b"*0*a", b"*1!a", b"\xff"]
+)
+def test_what_is_no_subscription_is_refused(data: bytes) -> None:
+    with pytest.raises(CoordinationError):
+        Subscription.parse(data)
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_partitions_are_read_as_they_are_written(broker: int, partition: int) -> None:
+    assert PartitionId.parse(str(PartitionId(broker, partition))) == (broker, partition)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1-", "-1", "1-2-3", "a-1", "1-٣", "1--2"])
+def test_what_is_no_partition_is_refused(text: str) -> None:
+    with pytest.raises(CoordinationError):
+        PartitionId.parse(text)
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_numbers_are_read_as_they_are_written(number: int) -> None:
+    assert zkpaths.parse_number(zkpaths.encode_number(number)) == number
+
+
+@pytest.mark.parametrize("data", [b"", b"-", b"--1", b"1.0", b"x", b"9" * 30, b"\xff", "٣".encode()])
+def test_what_is_no_number_is_refused(data: bytes) -> None:
+    with pytest.raises(CoordinationError):
+        zkpaths.parse_number(data)
+
+
+def test_consumer_and_thread_ids_look_as_in_0_7() -> None:
+    found = zkpaths.new_consumer_id("group1")
+    assert re.fullmatch(r"group1_.+-\d{13}-[0-9a-f]{8}", found)
+    assert found != zkpaths.new_consumer_id("group1")
+    assert zkpaths.thread_ids("group1_c", 2) == ["group1_c-0", "group1_c-1"]
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_an_error_and_nothing_else(data: bytes) -> None:
+    for parse in (BrokerRegistration.parse, Subscription.parse, zkpaths.parse_number):
+        try:
+            parse(data)
+        except CoordinationError as error:
+            assert str(error)
