@@ -69,7 +69,7 @@ class MessageSet:
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
         """The messages, wrappers opened. Raises as ``fastlog.message.deep``."""
-        return MessageStream(self._spans())
+        return MessageStream(self.spans())
 
     def shallow(self) -> Iterator[ConsumedMessage]:
         """The messages, wrappers as they are. Raises as ``fastlog.message.shallow``."""
@@ -77,7 +77,7 @@ class MessageSet:
 
     def payloads(self) -> list[bytes]:
         """The payloads of all messages, wrappers opened. Raises as iterating does."""
-        return list(PayloadStream(self._spans()))
+        return list(PayloadStream(self.spans()))
 
     def to_numpy(self) -> NumpyBatch:
         """The messages as arrays. Raises as iterating does, but only where no message comes before the damage."""
@@ -88,15 +88,23 @@ class MessageSet:
         """The messages as an Arrow record batch; see ``NumpyBatch.to_arrow``."""
         return self.to_numpy().to_arrow()
 
+    def spans(self) -> Iterator[Span]:
+        """The messages in runs that lie in one piece, without an object for any of them. Raises as iterating does."""
+        return spans(self.data, self.offset, self._limits, self._scanned())
+
+    def before(self, end: int) -> MessageSet:
+        """The part of the set that lies before the offset ``end``; the set itself when all of it does."""
+        if self.offset + len(self.data) <= end:
+            return self
+        data = self.data[: max(0, end - self.offset)]
+        return MessageSet(self.topic, self.partition, self.offset, data, error=self.error, limits=self._limits)
+
     def _scanned(self) -> ScanResult:
         if self.error is not None:
             raise self.error
         if self._result is None:
             self._result = scan(self.data)
         return self._result
-
-    def _spans(self) -> Iterator[Span]:
-        return spans(self.data, self.offset, self._limits, self._scanned())
 
 
 def payload_lists(found: Iterator[Span]) -> Iterator[list[bytes]]:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 from fastlog.client.connection import Broker
-from fastlog.wire.requests import HELD_FETCH, LOCAL_READ
+from fastlog.wire.requests import CUT_POINTS, HELD_FETCH, LOCAL_READ
 
 PLAIN_MESSAGE_BYTES = 1_000_000  # max.message.size of Kafka 0.7
 MOST_MESSAGE_BYTES = 100 * 2**20  # max.socket.request.bytes of Kafka 0.7: no message is larger unless somebody says so
@@ -22,6 +22,7 @@ class Offer:
     local_read: bool
     max_wait_ms: int
     max_message_bytes: int
+    cut_points: bool = False
 
 
 class Offers:
@@ -49,4 +50,5 @@ class Offers:
         # A broker that holds no answer would be asked without a pause.
         max_wait_ms = metadata.max_wait_ms if metadata.max_wait_ms >= _LEAST_WAIT_MS else 0
         told = min(max(1, metadata.max_message_bytes), MOST_MESSAGE_BYTES)
-        return Offer(True, HELD_FETCH in own, LOCAL_READ in own, max_wait_ms, self._max_message_bytes or told)
+        limit = self._max_message_bytes or told
+        return Offer(True, HELD_FETCH in own, LOCAL_READ in own, max_wait_ms, limit, CUT_POINTS in own)

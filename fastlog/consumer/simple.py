@@ -18,7 +18,7 @@ from fastlog.consumer.local import LocalLog
 from fastlog.consumer.offered import Offer, Offers
 from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader
 from fastlog.consumer.walking import walk
-from fastlog.errors import ConfigError, ProtocolError, error_for
+from fastlog.errors import ConfigError, ProtocolError, UnsupportedFeatureError, error_for
 from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
 from fastlog.wire import requests, responses
 
@@ -189,6 +189,31 @@ class SimpleConsumer:
             answer = self._decoded(responses.decode_offsets, bytes(body))
         if answer.error:
             raise error_for(answer.error, f"{topic}, partition {partition}: {error_for(answer.error)}")
+        return list(answer.offsets)
+
+    def cut_points(
+        self, topic: str, partition: int, start: int, end: int, step_bytes: int, max_points: int = 65536
+    ) -> list[int]:
+        """Message boundaries from ``start`` to ``end``, ascending, at least ``step_bytes`` apart but for the last one.
+
+        The first is the first boundary at or behind ``start``. There may be fewer than asked for, as the broker walks
+        64 MiB at a time: whoever wants more asks again from the last one but ``end``. Both ends lie in the visible log.
+
+        Raises:
+            UnsupportedFeatureError: the broker does not offer it.
+            OffsetOutOfRangeError: the range is not, or no longer, in the visible log.
+        """
+        _check_range("max_points", max_points, 0, 2**24)
+        self._channel.check()
+        if not self._offers.get().cut_points:
+            raise UnsupportedFeatureError(f"{self._broker.addresses[0]} does not tell message boundaries")
+        frame = requests.encode_cut_points(0, topic, partition, start, end, step_bytes, max_points)
+        with self._channel.held():
+            body = self._channel.request(frame, 8 * max_points + _OFFSETS_HEAD_BYTES)
+            answer = self._decoded(responses.decode_cut_points, bytes(body))
+        if answer.error:
+            where = f"{topic}, partition {partition}, {start} to {end}"
+            raise error_for(answer.error, f"{where}: {error_for(answer.error)}")
         return list(answer.offsets)
 
     def metadata(self, topics: Sequence[str] | None = None) -> responses.MetadataAnswer | None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastlog import settings
 from fastlog.errors import ConfigError
 from fastlog.tools.report import EXIT_CODES, OutputClosed, set_debug
+
+if TYPE_CHECKING:
+    from fastlog.client.addresses import Address
+    from fastlog.client.connection import Broker
 
 GROUPS = ("Connection", "Selection", "Format", "Limits", "Other")
 
@@ -189,6 +193,29 @@ def connection_options(function: Any) -> Any:
     )(function)
 
 
+def broker_at(brokers: str, timeout: float) -> Broker:
+    """The broker that ``--brokers`` names. Raises ``ConfigError`` when an address is malformed."""
+    from fastlog.client.connection import Broker
+
+    broker = Broker(brokers, timeout)
+    broker.hint = "start one with fastlog-broker, or name another with --brokers host:port"
+    return broker
+
+
+def answering_first(broker: Broker) -> list[Address]:
+    """The broker's addresses with the first one that answers in front; as they are when none does."""
+    from fastlog.client.connection import Broker
+    from fastlog.errors import TransportError
+
+    for address in broker.addresses if len(broker.addresses) > 1 else ():
+        try:
+            Broker([address], broker.timeout).connect().close()
+        except TransportError:
+            continue
+        return [address, *(other for other in broker.addresses if other != address)]
+    return list(broker.addresses)
+
+
 def topic_option(function: Any) -> Any:
     """``--topic``, completed by the shell from what the broker holds."""
     return option(
@@ -204,10 +231,9 @@ def topic_option(function: Any) -> Any:
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The broker's topics that begin with what was typed; none when it cannot be reached quickly."""
     from fastlog.errors import FastlogError
-    from fastlog.tools.connection import Broker
 
     try:
-        metadata = Broker(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0).metadata_or_none()
+        metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0).metadata_or_none()
     except FastlogError:
         return []
     return [topic.name for topic in metadata.topics if topic.name.startswith(incomplete)] if metadata else []

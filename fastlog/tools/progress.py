@@ -1,4 +1,7 @@
-"""How far a long command is: a line on stderr that a terminal sees move, and a log sees every ten seconds."""
+"""How far a long command is: a line on stderr that a terminal sees move, and a log sees every ten seconds.
+
+What is known of the end shows as a share and the time left.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,9 @@ class Progress:
     def __init__(self, verb: str, *, shown: bool) -> None:
         self.count = 0
         self.size = 0
+        self.goal = 0
+        """What ``reached`` will be at the end, in bytes of whatever the command works through; 0 when nobody knows."""
+        self.reached = 0
         self.started = time.monotonic()
         self._verb = verb
         self._shown = shown
@@ -50,14 +56,29 @@ class Progress:
         if self._shown and time.monotonic() >= self._next:
             self._show()
 
+    def idle(self) -> None:
+        """Maybe show how far it is, while nothing is done."""
+        self.add(0, 0)
+
+    def say(self, text: str) -> None:
+        """Print a line beside the one that moves."""
+        note(f"\n{text}" if self._line_open else text)
+        self._line_open = False
+
     def summary(self, text: str = "") -> None:
         """Print the last line: what was done in all, and ``text``."""
         if self._line_open:
             note("")
         note(f"{self._verb} {amount(self.count, self.size, self.seconds)}{text}")
 
+    def _left(self) -> str:
+        if not 0 < self.reached < self.goal:
+            return ""
+        seconds = self.seconds * (self.goal - self.reached) / self.reached
+        return f", {100 * self.reached // self.goal} %, {seconds:.0f} s left"
+
     def _show(self) -> None:
-        text = f"{self._verb} {amount(self.count, self.size, self.seconds)}"
+        text = f"{self._verb} {amount(self.count, self.size, self.seconds)}{self._left()}"
         if self._animated:
             self._line_open = True
             sys.stderr.write(f"\r{text[:100]:<100}")

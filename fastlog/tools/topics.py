@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from fastlog.client.connection import Broker
 from fastlog.errors import error_for
 from fastlog.tools import options
-from fastlog.tools.connection import Broker
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
 from fastlog.wire import requests, responses
 
@@ -42,7 +42,7 @@ def _format_options(function: Any) -> Any:
 @_format_options
 def list_command(brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
     """List the topics: partitions there are and may be, and visible bytes."""
-    metadata = _metadata(Broker(brokers, connect_timeout), None)
+    metadata = _metadata(options.broker_at(brokers, connect_timeout), None)
     rows = [
         {
             "topic": topic.name,
@@ -65,7 +65,7 @@ def list_command(brokers: str, connect_timeout: float, as_json: bool, no_headers
 @_format_options
 def describe_command(topic: str, brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
     """Show the partitions of TOPIC: state, first offset, visible end, end."""
-    broker = Broker(brokers, connect_timeout)
+    broker = options.broker_at(brokers, connect_timeout)
     found = _known_topic(broker, topic)
     rows = [
         {
@@ -102,7 +102,7 @@ def create_command(
     topic: str, brokers: str, connect_timeout: float, partitions: int, as_json: bool, no_headers: bool
 ) -> None:
     """Create TOPIC; for one that exists, create the partitions it lacks."""
-    broker = Broker(brokers, connect_timeout)
+    broker = options.broker_at(brokers, connect_timeout)
     _metadata(broker, ())
     with broker.connect() as connection:
         answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, topic, partitions)))
@@ -154,7 +154,7 @@ def offsets_command(
     if when not in times and not (when.isascii() and when.isdigit() and int(when[:20]) < 2**63):
         raise click.BadParameter(f"{when!r} is neither earliest, latest nor milliseconds", param_hint="--time")
     time_ms = times[when] if when in times else int(when)
-    broker = Broker(brokers, connect_timeout)
+    broker = options.broker_at(brokers, connect_timeout)
     numbers = [partition] if partition is not None else _partitions(broker, topic)
     rows = []
     with broker.connect() as connection:

@@ -132,7 +132,11 @@ class FakeBroker:
                 return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(log), 0, found))
             case rq.OffsetsRequest():
                 end = len(self.logs.get((request.topic, request.partition), b""))
-                return rs.encode_offsets(0, [0 if request.time == rq.TIME_EARLIEST else end])
+                borders = [end, 0] if end and request.time != rq.TIME_EARLIEST else [0]
+                return rs.encode_offsets(0, borders[: request.max_count])
+            case rq.CutPointsRequest():
+                log = self.logs.get((request.topic, request.partition), b"")
+                return rs.encode_cut_points(rs.CutPointsAnswer(request.correlation_id, 0, cut_points(log, request)))
             case rq.MetadataRequest():
                 return self._metadata(request)
             case rq.CreateTopicRequest():
@@ -165,3 +169,16 @@ class FakeBroker:
                 topics=tuple(topics),
             )
         )
+
+
+def cut_points(log: bytes, request: rq.CutPointsRequest) -> tuple[int, ...]:
+    """The boundaries that are asked for, by walking from the start of the log."""
+    points: list[int] = []
+    at = 0
+    while at < request.end and len(points) < request.max_points:
+        if at >= (points[-1] + request.step_bytes if points else request.start):
+            points.append(at)
+        at += 4 + int.from_bytes(log[at : at + 4], "big")
+    if at == request.end and len(points) < request.max_points:
+        points.append(at)
+    return tuple(points)

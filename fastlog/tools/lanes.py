@@ -1,0 +1,202 @@
+"""Reading the partitions of one topic at once: threads with a simple consumer each put what they get into one queue."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fastlog.client.addresses import Address
+from fastlog.client.connection import Patience
+from fastlog.consumer.fetched import MessageSet
+from fastlog.consumer.simple import SimpleConsumer
+from fastlog.errors import ClosedError, FastlogError, TransportError
+from fastlog.tools import signals
+
+MAX_LANES = 32
+_QUEUED_SETS = 4
+_HOLD_SECONDS = 5.0
+_ENDING_HOLD_SECONDS = 1.0  # where somebody may bring the end nearer meanwhile
+_SHARED_HOLD_SECONDS = 0.05  # on a lane with several partitions, so that none waits long for its turn
+_PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+_LEAVE_SECONDS = 0.1
+
+Opener = Callable[[Address], SimpleConsumer]
+
+
+@dataclass
+class Cursor:
+    """Where reading of one partition stands. ``end`` None follows for ever; it may be lowered meanwhile."""
+
+    partition: int
+    offset: int
+    end: int | None
+
+    @property
+    def done(self) -> bool:
+        """Nothing before ``end`` is left."""
+        return self.end is not None and self.offset >= self.end
+
+
+class FetchError(Exception):
+    """A partition cannot be read on; ``error`` says why."""
+
+    def __init__(self, cursor: Cursor, error: FastlogError) -> None:
+        super().__init__(str(error))
+        self.partition = cursor.partition
+        self.offset = cursor.offset
+        self.error = error
+
+
+class Lanes:
+    """Up to ``MAX_LANES`` threads, each with one connection and the partitions that take turns on it.
+
+    A broken connection is replaced for up to half a minute, at any of the addresses, and reading goes on where it was.
+    For one thread, the main one.
+    """
+
+    def __init__(
+        self, opener: Opener, addresses: Sequence[Address], topic: str, cursors: Sequence[Cursor], fetch_bytes: int
+    ) -> None:
+        self._queue: queue.Queue[MessageSet | Exception | None] = queue.Queue(_QUEUED_SETS)
+        self._stopping = threading.Event()
+        count = max(1, min(len(cursors), MAX_LANES))
+        self._lanes = [
+            _Lane(opener, addresses, topic, cursors[index::count], fetch_bytes, self._put, self._stopping)
+            for index in range(count)
+        ]
+        for lane in self._lanes:
+            lane.start()
+
+    def sets(self, seconds: float) -> Iterator[MessageSet | None]:
+        """Yield what comes, and None at least each ``seconds`` while nothing does; ends when every partition is done.
+
+        Raises:
+            FetchError: a partition cannot be read on; what came before was yielded.
+        """
+        running = len(self._lanes)
+        while running:
+            try:
+                with signals.waiting():
+                    item = self._queue.get(timeout=seconds)
+            except queue.Empty:
+                yield None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+
+    def close(self) -> None:
+        """End the threads; waits for them only so long that nobody notices."""
+        self._stopping.set()
+        for lane in self._lanes:
+            lane.stop()
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        for lane in self._lanes:
+            lane.join(max(0.0, deadline - time.monotonic()))
+
+    def _put(self, item: MessageSet | Exception | None) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._queue.put(item, timeout=_LOOK_SECONDS)
+                return
+            except queue.Full:
+                continue
+
+
+class _Lane(threading.Thread):
+    def __init__(
+        self,
+        opener: Opener,
+        addresses: Sequence[Address],
+        topic: str,
+        cursors: Sequence[Cursor],
+        fetch_bytes: int,
+        put: Callable[[MessageSet | Exception | None], None],
+        stopping: threading.Event,
+    ) -> None:
+        super().__init__(name=f"fastlog-consume-{cursors[0].partition if cursors else 0}", daemon=True)
+        self._opener = opener
+        self._addresses = deque(addresses)
+        self._topic = topic
+        self._turns = deque(cursors)
+        self._fetch_bytes = fetch_bytes
+        self._put = put
+        self._stopping = stopping
+        self._patience = Patience(_PATIENCE_SECONDS)
+        self._consumer = opener(self._addresses[0])
+
+    def stop(self) -> None:
+        """End what the thread waits for; for another thread."""
+        self._consumer.close()
+
+    def run(self) -> None:
+        """Read until every partition is done; what ends it early goes into the queue."""
+        try:
+            self._read()
+            self._put(None)
+        except ClosedError as error:
+            self._put(error)  # goes nowhere when the closing was meant
+        except Exception as error:
+            self._put(error)
+        finally:
+            self._consumer.close()
+
+    def _read(self) -> None:
+        empty_in_a_row = 0
+        while not self._stopping.is_set():
+            while self._turns and self._turns[0].done:
+                self._turns.popleft()
+            if not self._turns:
+                return
+            cursor = self._turns[0]
+            self._turns.rotate(-1)
+            found = self._fetched(cursor, empty_in_a_row)
+            if found is None:
+                empty_in_a_row += 1
+                continue
+            empty_in_a_row = 0
+            if cursor.end is not None:
+                found = found.before(cursor.end)
+                if not found.valid_bytes:  # an end that is inside a message, or that was lowered below the offset
+                    cursor.end = cursor.offset
+                    continue
+            cursor.offset = found.next_offset
+            self._put(found)
+
+    def _fetched(self, cursor: Cursor, empty_in_a_row: int) -> MessageSet | None:
+        if len(self._turns) > 1:
+            wait = _SHARED_HOLD_SECONDS if empty_in_a_row >= len(self._turns) else 0.0
+        else:
+            wait = _HOLD_SECONDS if cursor.end is None else _ENDING_HOLD_SECONDS
+        while True:
+            try:
+                found = self._consumer.fetch(self._topic, cursor.partition, cursor.offset, self._fetch_bytes, wait=wait)
+                self._patience.worked()
+                return found or None
+            except TransportError as error:
+                try:
+                    self._try_again(error)
+                except TransportError as last:
+                    raise FetchError(cursor, last) from last
+            except ClosedError:
+                raise
+            except FastlogError as error:
+                raise FetchError(cursor, error) from error
+
+    def _try_again(self, error: TransportError) -> None:
+        """Get ready for another try, elsewhere if there is another address. Raises ``error`` when it lasted long."""
+        self._patience.failed(error)
+        if len(self._addresses) > 1:
+            self._consumer.close()
+            self._addresses.rotate(-1)
+            self._consumer = self._opener(self._addresses[0])
+            if self._stopping.is_set():
+                self._consumer.close()

@@ -1,0 +1,152 @@
+"""Messages on stdout: one line each, in the form that is wanted, many in one write."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import zlib
+from collections.abc import Callable
+
+from fastlog import _batch
+from fastlog._batch import ConsumedMessage
+from fastlog.consumer.fetched import MessageSet
+from fastlog.errors import FastlogError
+from fastlog.message import Span
+from fastlog.tools import signals
+from fastlog.tools.progress import Progress
+
+_MESSAGES_AT_ONCE = 65536
+_BYTES_AT_ONCE = 4 * 2**20
+_STDOUT = 1
+
+Form = Callable[[str, int, ConsumedMessage], bytes]
+
+
+def json_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
+    """An object with everything; a payload that is not UTF-8 in base64, and marked."""
+    try:
+        text, encoded = found.payload.decode("utf-8"), False
+    except UnicodeDecodeError:
+        text, encoded = base64.b64encode(found.payload).decode("ascii"), True
+    fields = {
+        "topic": topic,
+        "partition": partition,
+        "offset": found.offset,
+        "next_offset": found.next_offset,
+        "payload": text,
+        "base64": encoded,
+    }
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8")
+
+
+def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
+    """Partition, offset, and the payload, between tabs."""
+    return b"%d\t%d\t%b" % (partition, found.offset, found.payload)
+
+
+def checksum_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
+    """The CRC-32 of the payload. Source: Kafka 0.7.2, ``ChecksumMessageFormatter``."""
+    return b"checksum:%d" % zlib.crc32(found.payload)
+
+
+FORMS: dict[str, Form | None] = {"text": None, "json": json_line, "offsets": offsets_line, "checksum": checksum_line}
+"""What ``--format`` names; None: the payload itself, for which no object is made."""
+
+
+class DamageError(Exception):
+    """A message cannot be shown; those before it were."""
+
+    def __init__(self, partition: int, offset: int, error: FastlogError) -> None:
+        super().__init__(str(error))
+        self.partition = partition
+        self.offset = offset
+        self.error = error
+
+
+class Printer:
+    """Prints sets of messages and knows where to go on. For the main thread, inside ``signals.deferred()``."""
+
+    def __init__(self, topic: str, form: Form | None, max_messages: int | None, progress: Progress) -> None:
+        self.positions: dict[int, int] = {}
+        """By partition: where to go on behind what was printed."""
+        self.left = max_messages
+        self.skip: dict[int, int] = {}
+        """By partition: messages at the beginning that are passed over."""
+        self._topic = topic
+        self._form = form
+        self._progress = progress
+        self._lines: list[bytes] = []
+        self._held_bytes = 0
+        self._extra_bytes = 0  # of the lines held, beyond their payloads
+
+    def print(self, found: MessageSet) -> None:
+        """Print the messages of a set, up to the number of them that is wanted.
+
+        Raises:
+            DamageError: one of them cannot be shown.
+            BrokenPipeError: nobody reads.
+        """
+        at = found.offset
+        damage: FastlogError | None = None
+        try:
+            for span in found.spans():
+                at = self._take(found.partition, span)
+                if len(self._lines) >= _MESSAGES_AT_ONCE or self._held_bytes >= _BYTES_AT_ONCE:
+                    self._write(found.partition, at)
+                if self.left == 0:
+                    break
+        except FastlogError as error:
+            damage = error
+        self._write(found.partition, at)
+        if damage is not None:
+            raise DamageError(found.partition, at, damage) from damage
+
+    def _take(self, partition: int, span: Span) -> int:
+        """Make lines of a span; where to go on behind them."""
+        skipped = min(self.skip.get(partition, 0), span.count)
+        if skipped:
+            self.skip[partition] -= skipped
+        end = span.count if self.left is None else min(span.count, skipped + self.left)
+        if self.left is not None:
+            self.left -= end - skipped
+        self._held_bytes += len(span.entries)
+        if self._form is None and end == span.count:
+            payloads = _batch.payloads(span.entries, span.count)
+            self._lines += payloads[skipped:] if skipped else payloads
+            return span.next_offset
+        messages = _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+        next_offset = messages[end - 1].next_offset if end else span.offset
+        for item in messages[skipped:end]:
+            self._extra_bytes -= len(item.payload)
+            self._lines.append(item.payload if self._form is None else self._form(self._topic, partition, item))
+            self._extra_bytes += len(self._lines[-1])
+        return next_offset
+
+    def _write(self, partition: int, at: int) -> None:
+        """Write what was taken. Only what is out counts: whoever goes on at the position misses nothing."""
+        lines, self._lines = self._lines, []
+        extra, self._extra_bytes, self._held_bytes = self._extra_bytes, 0, 0
+        if lines:
+            count = len(lines)
+            lines.append(b"")
+            data = b"\n".join(lines)
+            write_all(data)
+            self._progress.count += count
+            self._progress.size += len(data) - count - extra
+        self._progress.reached += at - self.positions.get(partition, at)
+        self.positions[partition] = at
+        self._progress.idle()
+
+
+def write_all(data: bytes) -> None:
+    """Hand bytes to stdout. The reader of a pipe may be slow, so a signal ends it in the middle."""
+    left = memoryview(data)
+    while left:
+        try:
+            with signals.waiting():
+                left = left[os.write(_STDOUT, left) :]
+        except BlockingIOError:  # somebody made the terminal or the pipe non-blocking
+            with signals.waiting():
+                select.select([], [_STDOUT], [])

@@ -1,0 +1,153 @@
+"""Where ``fastlog consume`` begins: which partitions, from which offset, up to where."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastlog.client.addresses import Address
+from fastlog.client.connection import Broker
+from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+from fastlog.consumer.tail import Tail, find_last
+from fastlog.errors import error_for
+from fastlog.tools import options
+from fastlog.tools.lanes import Cursor
+from fastlog.tools.report import EXIT_USAGE, CommandError, note
+from fastlog.wire import responses
+
+_PLAIN_LIMIT_BYTES = 100 * 2**20  # the largest request a 0.7.2 broker takes by default, so no message is larger
+_FLUSH_SECONDS = 5.0
+_FLUSH_STEP_SECONDS = 0.2
+
+
+class Start:
+    """The cursors of one run, and how to open consumers for them.
+
+    ``offset`` is ``beginning``, ``end``, an offset, or a negative number of messages before the end; ``settings`` are
+    those of ``SimpleConsumer``.
+
+    Raises:
+        CommandError: the topic or the partition cannot be read.
+        TransportError: the broker cannot be reached.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        partition: int | None,
+        offset: str | int,
+        exit_at_end: bool,
+        settings: dict[str, Any],
+    ) -> None:
+        self.broker = broker
+        self.topic = topic
+        self.skip: dict[int, int] = {}
+        """By partition: messages at the beginning that are not wanted."""
+        self.addresses = options.answering_first(broker)
+        self._settings = dict(settings)
+        self._partition = partition
+        self._offset = offset
+        self._exit_at_end = exit_at_end
+        metadata = broker.metadata_or_none((topic,))
+        if metadata is None and self._settings["max_message_bytes"] is None:
+            self._settings["max_message_bytes"] = _PLAIN_LIMIT_BYTES
+        with self.open(self.addresses[0]) as consumer:
+            self.cursors = (
+                [self._without_metadata(consumer)] if metadata is None else self._with_metadata(metadata, consumer)
+            )
+
+    def open(self, address: Address) -> SimpleConsumer:
+        """A consumer of the broker at an address."""
+        return SimpleConsumer(address.host, address.port, timeout=self.broker.timeout, **self._settings)
+
+    def described(self) -> dict[int, responses.PartitionMetadata] | None:
+        """What the broker says now of the topic's partitions, by number; None when it does not tell."""
+        metadata = self.broker.metadata_or_none((self.topic,))
+        if metadata is None:
+            return None
+        return {item.partition: item for item in topic_of(metadata, self.topic).partitions}
+
+    def _with_metadata(self, metadata: responses.MetadataAnswer, consumer: SimpleConsumer) -> list[Cursor]:
+        described = topic_of(metadata, self.topic)
+        if described.error:
+            raise CommandError(
+                f"topic {self.topic!r} cannot be read", str(error_for(described.error)), "check --topic", EXIT_USAGE
+            )
+        if not described.partitions:
+            self._unknown_topic()
+        by_number = {item.partition: item for item in described.partitions}
+        numbers = range(described.configured_partitions) if self._partition is None else [self._partition]
+        if self._partition is None and isinstance(self._offset, int) and self._offset >= 0 and len(numbers) > 1:
+            raise CommandError(
+                f"--offset {self._offset} needs --partition",
+                f"{self.topic} has {len(numbers)} partitions, and an offset means something in one of them only",
+                "add --partition",
+                EXIT_USAGE,
+            )
+        absent = responses.PartitionMetadata(0, responses.STATE_OK, 0, 0, 0)
+        return [self._cursor(number, by_number.get(number, absent), consumer) for number in numbers]
+
+    def _cursor(self, number: int, known: responses.PartitionMetadata, consumer: SimpleConsumer) -> Cursor:
+        end = reachable(known) if self._exit_at_end else None
+        begin = self._offset
+        if isinstance(begin, int) and begin < 0:
+            begin = self._last(consumer, number, -begin, reachable(known), known.high_watermark)
+        elif not isinstance(begin, int):
+            begin = known.log_start if begin == "beginning" else known.high_watermark
+        return Cursor(number, begin, end)
+
+    def _without_metadata(self, consumer: SimpleConsumer) -> Cursor:
+        number = self._partition or 0
+        first, last = (
+            (consumer.get_offsets_before(self.topic, number, when) or [0])[0] for when in (EARLIEST, LATEST)
+        )
+        begin = self._offset
+        if isinstance(begin, int) and begin < 0:
+            begin = self._last(consumer, number, -begin, last, last)
+        elif not isinstance(begin, int):
+            begin = first if begin == "beginning" else last
+        return Cursor(number, begin, last if self._exit_at_end else None)
+
+    def _last(self, consumer: SimpleConsumer, number: int, count: int, end: int, visible: int) -> int:
+        """Where the last messages before ``end`` begin, which becomes visible as soon as somebody waits for it."""
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while visible < end and time.monotonic() < deadline:
+            consumer.fetch(self.topic, number, visible, wait=_FLUSH_STEP_SECONDS)
+            known = (self.described() or {}).get(number)
+            if known is None:
+                break
+            visible, end = known.high_watermark, min(end, reachable(known))
+        found = find_last(consumer, self.topic, number, count, min(end, visible)) if end else Tail(0, 0)
+        self.skip[number] = found.skip
+        return found.offset
+
+    def _unknown_topic(self) -> None:
+        """Wait for a topic nobody has written to yet, unless the end was asked for."""
+        if not self._exit_at_end:
+            note(f"topic {self.topic!r} does not exist yet; waiting for it")
+            return
+        metadata = self.broker.metadata_or_none()
+        names = [topic.name for topic in metadata.topics] if metadata else []
+        import difflib  # only for an error
+
+        near = difflib.get_close_matches(self.topic, names, n=1)
+        raise CommandError(
+            f"topic {self.topic!r} does not exist",
+            f"the broker holds {len(names)} topics, and none of that name",
+            f"did you mean {near[0]!r}?" if near else "fastlog topics list shows them",
+            EXIT_USAGE,
+        )
+
+
+def topic_of(metadata: responses.MetadataAnswer, topic: str) -> responses.TopicMetadata:
+    """What a metadata answer says about one topic; as unknown when it says nothing."""
+    for described in metadata.topics:
+        if described.name == topic:
+            return described
+    return responses.TopicMetadata(topic, 0, 1)
+
+
+def reachable(known: responses.PartitionMetadata) -> int:
+    """Up to where a partition can be read once all of it is flushed."""
+    return known.log_end if known.state == responses.STATE_OK else known.high_watermark
