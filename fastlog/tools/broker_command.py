@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from typing import Any
 
 import click
 
 from fastlog import __version__
 from fastlog.config import BrokerConfig, load_properties
-from fastlog.errors import ConfigError
 from fastlog.tools import options, signals
 from fastlog.tools.report import run
-
-
-def _list_settings(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if not value or ctx.resilient_parsing:
-        return
-    for setting in BrokerConfig.describe():
-        unit = f" {setting.unit}" if setting.unit else ""
-        click.echo(f"{setting.name} (default: {setting.default or 'none'}{unit})")
-        accepted = f" [{setting.range}]" if setting.range else ""
-        click.echo(textwrap.fill(setting.doc + accepted, 78, initial_indent="    ", subsequent_indent="    "))
-    ctx.exit()
 
 
 @click.command(
@@ -70,15 +57,7 @@ def _list_settings(ctx: click.Context, param: click.Parameter, value: bool) -> N
     metavar="KEY=VALUE",
     help="One setting by its name; may be repeated.",
 )
-@options.option(
-    "--list-settings",
-    group="Other",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_settings,
-    help="Show every setting and leave.",
-)
+@options.list_settings_option(lambda: BrokerConfig.describe())
 @click.version_option(__version__, prog_name="fastlog-broker")
 def broker_command(
     host: str | None,
@@ -112,11 +91,7 @@ def make_config(
         ConfigError: a setting is unknown, malformed or out of range, or the file cannot be read.
     """
     properties = load_properties(config_file) if config_file is not None else {}
-    for item in settings_given:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {item}: write --set name=value")
-        properties[name.strip()] = value
+    properties.update(options.named_values("--set", settings_given))
     for name, given in flags.items():
         if given is not None:
             properties[name] = given

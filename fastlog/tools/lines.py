@@ -11,11 +11,14 @@ _READ_BYTES = 1 << 20
 class LineBatches:
     """Reads descriptors one after the other and gives their lines in batches of about ``batch_bytes``.
 
-    A line ends at a newline or at the end of its file. Lines above ``max_line_bytes`` are left out and counted;
-    memory stays bounded by a read, a batch and one such line.
+    A line ends at a newline or at the end of its file. Lines above ``max_line_bytes`` are left out and counted, and
+    end the batch before them; memory stays bounded by a read, a batch and one such line.
     """
 
     def __init__(self, batch_bytes: int, max_line_bytes: int) -> None:
+        self.first_line = 0
+        """The number of the first line of the batch that was given last; lines are numbered from 1 in each file."""
+        self.read_bytes = 0
         self.too_long = 0
         self.first_too_long = ""
         self._batch_bytes = batch_bytes
@@ -29,6 +32,7 @@ class LineBatches:
         while True:
             wait(fd)
             data = os.read(fd, _READ_BYTES)
+            self.read_bytes += len(data)
             if skipping:
                 end = data.find(b"\n")
                 if end < 0 and data:
@@ -55,6 +59,7 @@ class LineBatches:
                 tail = b""
                 skipping = True
         if tail:
+            self.first_line = lines_before + 1
             yield [tail]
 
     def _cut(self, block: bytes, position: int) -> int:
@@ -64,15 +69,21 @@ class LineBatches:
 
     def _fitting(self, lines: list[bytes], name: str, lines_before: int) -> Iterator[list[bytes]]:
         if max(map(len, lines)) <= self._max_line_bytes:
+            self.first_line = lines_before + 1
             yield lines
             return
-        kept = []
+        kept: list[bytes] = []
         for number, line in enumerate(lines, start=lines_before + 1):
             if len(line) <= self._max_line_bytes:
                 kept.append(line)
-            else:
-                self._leave_out(name, number)
+                continue
+            if kept:
+                self.first_line = number - len(kept)
+                yield kept
+                kept = []
+            self._leave_out(name, number)
         if kept:
+            self.first_line = lines_before + 1 + len(lines) - len(kept)
             yield kept
 
     def _leave_out(self, name: str, number: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -214,6 +215,45 @@ def answering_first(broker: Broker) -> list[Address]:
             continue
         return [address, *(other for other in broker.addresses if other != address)]
     return list(broker.addresses)
+
+
+def list_settings_option(describe: Callable[[], list[settings.Setting]]) -> Callable[[Any], Any]:
+    """``--list-settings``, which shows what ``describe`` gives and leaves."""
+
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if not value or ctx.resilient_parsing:
+            return
+        for setting in describe():
+            unit = f" {setting.unit}" if setting.unit else ""
+            click.echo(f"{setting.name} (default: {setting.default or 'none'}{unit})")
+            accepted = f" [{setting.range}]" if setting.range else ""
+            click.echo(textwrap.fill(setting.doc + accepted, 78, initial_indent="    ", subsequent_indent="    "))
+        ctx.exit()
+
+    return option(
+        "--list-settings",
+        group="Other",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show every setting and leave.",
+    )
+
+
+def named_values(flag: str, given: Iterable[str]) -> dict[str, str]:
+    """What a repeated ``name=value`` option says; of a repeated name the last one counts.
+
+    Raises:
+        ConfigError: an item without ``=``.
+    """
+    found = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"{flag} {item}: write {flag} name=value")
+        found[name.strip()] = value
+    return found
 
 
 def topic_option(function: Any) -> Any:

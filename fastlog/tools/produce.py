@@ -2,59 +2,116 @@
 
 from __future__ import annotations
 
-import os
+import codecs
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from fastlog import codecs, message
-from fastlog.errors import TransportError
-from fastlog.tools import options, signals
-from fastlog.tools.connection import Broker
-from fastlog.tools.lines import LineBatches
-from fastlog.tools.progress import Progress
-from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, note
-from fastlog.tools.senders import AckedSender, PlainSender, Sender
+from fastlog.errors import ConfigError
+from fastlog.settings import load_properties
+from fastlog.tools import options
+from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.topics import valid_topic
-from fastlog.wire import requests
 
-ACKS = {"appended": requests.ACKS_APPENDED, "flushed": requests.ACKS_FLUSHED}
-CODECS = {"none": codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY}
-PROMISES = {
-    "none": "nothing (a 0.7 produce has no answer)",
-    "appended": "appended (survives the broker's processes; a power loss takes what was not flushed)",
-    "flushed": "flushed (on the broker's disk)",
-}
-_DEFAULT_MAX_MESSAGE_BYTES = 1_000_000  # 0.7.2's max.message.size
-_DEFAULT_MAX_REQUEST_BYTES = 100 * 2**20  # 0.7.2's max.socket.request.bytes
-_REQUEST_OVERHEAD_BYTES = 1024  # more than the fields around a message set, the topic included
-_ENTRY_BYTES = 10
-_STOP_SECONDS = 5
+if TYPE_CHECKING:
+    from fastlog.settings import Setting
+    from fastlog.tools.destination import Destination
+    from fastlog.tools.keys import KeyRule
+
+
+class Separator(click.ParamType):  # type: ignore[type-arg]
+    """Text as bytes, with ``\\t`` and the other escapes of Python."""
+
+    name = "separator"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """The bytes."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            found = codecs.escape_decode(str(value).encode())[0]
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        if not found or b"\n" in found:
+            self.fail(f"{value!r} separates nothing in a line", param, ctx)
+        return bytes(found)
+
+
+def _settings() -> list[Setting]:
+    from fastlog.producer.config import ProducerConfig
+
+    return ProducerConfig.describe()
 
 
 @click.command(
     cls=options.Command,
     name="produce",
     examples=(
-        "fastlog produce --brokers localhost:9092 --topic logs access.log",
+        "fastlog produce --topic logs --key-field 1 --key-separator ' ' access.log",
         "tail -F app.log | fastlog produce --topic app --acks flushed",
     ),
 )
 @options.connection_options
+@options.option(
+    "--config",
+    "config_file",
+    group="Connection",
+    metavar="FILE",
+    type=click.Path(),
+    help="A properties file with settings of the producer by the names of Kafka 0.7.",
+)
+@options.option(
+    "--property",
+    "given",
+    group="Connection",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="One such setting; may be repeated. A flag goes before --property, --property before the file.",
+)
 @options.topic_option
 @options.option(
     "--partition",
     group="Selection",
     type=click.IntRange(0, 2**31 - 1),
-    help="The partition; without it the broker picks one for each batch, and order holds within a batch.",
+    help="The partition; without it the broker picks one for each request, and order holds within a request.",
+)
+@options.option(
+    "--parse-key",
+    group="Selection",
+    is_flag=True,
+    help="What is before the first separator chooses the partition and is not sent: a message of Kafka 0.7 has no key.",
+)
+@options.option("--keep-key", group="Selection", is_flag=True, help="With --parse-key: send the whole line.")
+@options.option(
+    "--key-field",
+    group="Selection",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="The Nth field, from 1, chooses the partition; the whole line is sent.",
+)
+@options.option(
+    "--key-separator",
+    group="Selection",
+    type=Separator(),
+    metavar="TEXT",
+    help="What separates keys and fields. Default: a tab.",
+)
+@options.option(
+    "--keyless",
+    group="Selection",
+    type=click.Choice(["fail", "any"]),
+    default="fail",
+    show_default=True,
+    help="A line without a key ends the command, or goes to any partition.",
 )
 @options.option(
     "--compression",
     group="Format",
-    type=click.Choice(sorted(CODECS)),
-    default="none",
-    show_default=True,
-    help="Compress each batch.",
+    type=click.Choice(["none", "gzip", "snappy"]),
+    help="Compress each request. Default: none.",
 )
+@options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @options.option(
     "--acks",
     group="Limits",
@@ -62,152 +119,148 @@ _STOP_SECONDS = 5
     help="What to wait for. Default: appended when the broker can answer, else none.",
 )
 @options.option(
+    "--sync", group="Limits", is_flag=True, help="Read on only when what was read before is stored as --acks says."
+)
+@options.option(
+    "--batch-size",
+    group="Limits",
+    type=click.IntRange(1, 2**31 - 1),
+    metavar="N",
+    help="Lines in one request, at most. Default: as many as --batch-bytes are.",
+)
+@options.option(
     "--batch-bytes",
     group="Limits",
     type=options.Size(1, 16 * 2**20),
-    default="256KiB",
-    show_default=True,
     metavar="SIZE",
-    help="Bytes of lines in one request, about.",
+    help="Bytes of messages in one request, about. Default: 256KiB.",
+)
+@options.option(
+    "--queue-time",
+    group="Limits",
+    type=options.Duration(),
+    metavar="TIME",
+    help="How long a line waits for others to fill its request. Default: 10ms.",
 )
 @options.option(
     "--max-message-bytes",
     group="Limits",
-    type=options.Size(1, 2**31 - 2**20),
+    type=options.Size(1, 2**31 - 1 - 2**20),
     metavar="SIZE",
     help="Leave longer lines out. Default: the broker's limit, 1000000 when it tells none.",
 )
-@options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
+@options.list_settings_option(_settings)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.pass_context
 def produce_command(
+    ctx: click.Context,
     brokers: str,
     connect_timeout: float,
+    config_file: str | None,
+    given: tuple[str, ...],
     topic: str,
     partition: int | None,
-    compression: str,
-    acks: str | None,
-    batch_bytes: int,
-    max_message_bytes: int | None,
+    parse_key: bool,
+    keep_key: bool,
+    key_field: int | None,
+    key_separator: bytes | None,
+    keyless: str,
+    compression: str | None,
     no_progress: bool,
+    acks: str | None,
+    sync: bool,
+    batch_size: int | None,
+    batch_bytes: int | None,
+    queue_time: float | None,
+    max_message_bytes: int | None,
     files: tuple[str, ...],
 ) -> int:
     """Send each line of FILES (or stdin) as one message.
 
-    Prints what was sent, and what the broker promised, on stderr. After a broken connection, acknowledged produce
-    sends again what was not acknowledged: no message is lost, and possible duplicates are counted.
+    Prints what was sent, what the broker promised, and which lines have no answer, on stderr. After a broken
+    connection, acknowledged produce sends again what was not acknowledged: no message is lost, and possible duplicates
+    are counted. Of several brokers in --brokers the first that answers gets everything; broker.list in a properties
+    file names brokers that share the messages.
     """
     reason = valid_topic(topic)
     if reason is not None:
         raise CommandError(f"{topic!r} is no topic", reason, "choose another name with --topic", EXIT_USAGE)
-    broker = Broker(brokers, connect_timeout)
-    metadata = broker.metadata_or_none(())
-    if acks is None:
-        acks = "none" if metadata is None else "appended"
-    if acks != "none" and metadata is None:
+    rule = _key_rule(parse_key, keep_key, key_field, key_separator, keyless)
+    if rule is not None and partition is not None:
+        raise click.UsageError("a key chooses the partition, and --partition contradicts it")
+    if keyless != "fail" and rule is None:
+        raise click.UsageError("--keyless is about keys: give --parse-key or --key-field")
+    if sync and queue_time is not None:
+        raise click.UsageError("--sync contradicts --queue-time: nothing waits for more lines")
+    flags = {
+        "compression.codec": compression,
+        "acks": acks,
+        "producer.type": "sync" if sync else None,
+        "batch.size": batch_size,
+        "batch.bytes": batch_bytes,
+        "queue.time": None if queue_time is None else round(queue_time * 1000),
+        "max.message.size": max_message_bytes,
+        "connect.timeout.ms": _by_hand(ctx, "connect_timeout") and max(1, round(connect_timeout * 1000)),
+    }
+    texts = _texts(config_file, given)
+    texts.update({name: str(value) for name, value in flags.items() if value})
+    if queue_time is not None:
+        texts["queue.time"] = str(round(queue_time * 1000))
+
+    from fastlog.tools.destination import settle
+    from fastlog.tools.keys import KeyedLines
+    from fastlog.tools.producing import Producing
+    from fastlog.tools.progress import Progress
+
+    found = settle(brokers, _by_hand(ctx, "brokers"), connect_timeout, topic, texts)
+    if partition is not None:
+        _check_partition(found, topic, partition)
+    if rule is not None and not found.places:
+        note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
+    keyed = None if rule is None else KeyedLines(rule, found.places)
+    producing = Producing(found, topic, partition, keyed, Progress("produced", shown=not no_progress))
+    return producing.run(files or ("-",))
+
+
+def _key_rule(parse: bool, keep: bool, field: int | None, separator: bytes | None, keyless: str) -> KeyRule | None:
+    from fastlog.tools.keys import KeyRule
+
+    if parse and field is not None:
+        raise click.UsageError("--parse-key contradicts --key-field: the key is before the first separator, or a field")
+    if keep and not parse:
+        raise click.UsageError("--keep-key is about --parse-key; with --key-field the whole line is sent anyway")
+    if not parse and field is None:
+        if separator is not None:
+            raise click.UsageError("--key-separator needs --parse-key or --key-field")
+        return None
+    return KeyRule(separator or b"\t", field or 0, keep, keyless == "fail")
+
+
+def _by_hand(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+def _texts(config_file: str | None, given: tuple[str, ...]) -> dict[str, str]:
+    try:
+        texts = load_properties(config_file) if config_file is not None else {}
+        texts.update(options.named_values("--property", given))
+    except ConfigError as error:
         raise CommandError(
-            f"the broker cannot promise {acks!r}",
-            "it speaks plain Kafka 0.7, whose produce has no answer",
-            "use --acks none",
+            str(error),
+            "the settings of the producer cannot be read",
+            "fastlog produce --list-settings shows every setting",
             EXIT_USAGE,
-        )
-    broker_limit = metadata.max_message_bytes if metadata else _DEFAULT_MAX_MESSAGE_BYTES
-    limit = min(max_message_bytes or broker_limit, broker_limit) if metadata else max_message_bytes or broker_limit
-    request_limit = metadata.max_request_bytes if metadata else _DEFAULT_MAX_REQUEST_BYTES
-    target = requests.ANY_PARTITION if partition is None else partition
-    sender: Sender = (
-        PlainSender(broker, topic, target) if acks == "none" else AckedSender(broker, topic, target, ACKS[acks])
-    )
-    encoder = SetEncoder(CODECS[compression], limit, request_limit - _REQUEST_OVERHEAD_BYTES)
-    return _send_all(sender, encoder, LineBatches(batch_bytes, limit), files or ("-",), acks, not no_progress)
+        ) from error
+    return texts
 
 
-class SetEncoder:
-    """Turns payloads into message sets that the broker's limits allow."""
-
-    def __init__(self, codec: int, max_message_bytes: int, max_set_bytes: int) -> None:
-        self._codec = codec
-        self._max_message_bytes = max_message_bytes
-        self._max_set_bytes = max_set_bytes
-
-    def encode(self, payloads: list[bytes]) -> list[tuple[bytes, list[bytes]]]:
-        """The sets, in order, each with its payloads: one, unless it would be too large."""
-        encoded = message.encode_set(payloads, self._codec)
-        # A wrapper is one message to the broker, and so falls under the limit for one.
-        fits = len(encoded) <= self._max_set_bytes and (
-            self._codec == codecs.NONE or len(encoded) <= self._max_message_bytes + _ENTRY_BYTES
-        )
-        if fits:
-            return [(encoded, payloads)]
-        if len(payloads) == 1:
-            return [(message.encode_set(payloads), payloads)]  # what does not shrink goes as it is
-        middle = len(payloads) // 2
-        return self.encode(payloads[:middle]) + self.encode(payloads[middle:])
-
-
-def _send_all(
-    sender: Sender, encoder: SetEncoder, batches: LineBatches, files: tuple[str, ...], acks: str, shown: bool
-) -> int:
-    progress = Progress("produced", shown=shown)
-    trouble: BaseException | None = None
-    try:
-        with signals.deferred():
-            try:
-                for name in files:
-                    _send_file(name, sender, encoder, batches, progress)
-                    if sender.failure is not None:
-                        break
-            except (CommandError, signals.Interrupted) as reason:
-                # What was read before is still waited for: after a signal not for long, and a second one ends that.
-                trouble = reason
-                if isinstance(reason, signals.Interrupted):
-                    signals.interrupt_after(_STOP_SECONDS)
-            sender.finish()
-    except (TransportError, signals.Interrupted) as reason:
-        trouble = trouble or reason
-    finally:
-        signals.interrupt_after(0)
-        sender.close()
-        _summarize(sender, batches, progress, acks)
-    if trouble is not None:
-        raise trouble
-    if sender.failure is not None:
+def _check_partition(found: Destination, topic: str, partition: int) -> None:
+    brokers = {place[0] for place in found.places if isinstance(place, tuple)}
+    if found.config.broker_list is not None and found.config.broker_list.count(",") and len(brokers) != 1:
+        raise click.UsageError("--partition needs a single broker: name one with --brokers")
+    if found.places and partition >= len(found.places):
         raise CommandError(
-            f"the broker refused {sender.failed} messages with error {sender.failure.code}",
-            str(sender.failure),
-            "see fastlog topics describe, and the broker's log",
+            f"there is no partition {partition} of {topic}",
+            f"the broker has {len(found.places)} of it, 0 to {len(found.places) - 1}",
+            "choose one of them with --partition, or let the broker choose",
         )
-    return EXIT_FAILED if batches.too_long else EXIT_DONE
-
-
-def _send_file(name: str, sender: Sender, encoder: SetEncoder, batches: LineBatches, progress: Progress) -> None:
-    shown = "stdin" if name == "-" else name
-    fd = -1
-    try:
-        fd = 0 if name == "-" else os.open(name, os.O_RDONLY)
-        for lines in batches.read(fd, shown, sender.wait_input):
-            for message_set, payloads in encoder.encode(lines):
-                size = sum(map(len, payloads))
-                sender.send(message_set, len(payloads), size)
-                progress.add(len(payloads), size)
-            if sender.failure is not None:
-                return
-    except OSError as error:
-        raise CommandError(f"cannot read {shown}", error.strerror or str(error), "check the file") from error
-    finally:
-        if fd > 0:
-            os.close(fd)
-
-
-def _summarize(sender: Sender, batches: LineBatches, progress: Progress, acks: str) -> None:
-    parts = [f"; promised: {PROMISES[acks]}"]
-    failed = sender.failed + batches.too_long
-    if failed:
-        parts.append(f"; failed: {failed}")
-    if sender.unknown:
-        parts.append(f"; sent and not known to be stored: {sender.unknown}")
-    if sender.possible_duplicates:
-        parts.append(f"; possible duplicates: {sender.possible_duplicates}")
-    progress.count, progress.size = sender.delivered, sender.delivered_bytes
-    progress.summary("".join(parts))
-    if batches.too_long:
-        note(f"left out as too long: {batches.too_long} lines, the first at {batches.first_too_long}")

@@ -99,9 +99,7 @@ class Start:
 
     def _without_metadata(self, consumer: SimpleConsumer) -> Cursor:
         number = self._partition or 0
-        first, last = (
-            (consumer.get_offsets_before(self.topic, number, when) or [0])[0] for when in (EARLIEST, LATEST)
-        )
+        first, last = ((consumer.get_offsets_before(self.topic, number, when) or [0])[0] for when in (EARLIEST, LATEST))
         begin = self._offset
         if isinstance(begin, int) and begin < 0:
             begin = self._last(consumer, number, -begin, last, last)

@@ -17,12 +17,11 @@ import pytest
 
 from fastlog import message
 from fastlog._segment import payloads
+from fastlog.client.addresses import parse_brokers
 from fastlog.errors import ConfigError
 from fastlog.tools import lines as lines_module
 from fastlog.tools.broker_command import make_config
-from fastlog.tools.connection import parse_brokers
 from fastlog.tools.lines import LineBatches
-from fastlog.tools.produce import SetEncoder
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
@@ -216,21 +215,17 @@ def test_long_lines_are_left_out_and_named(
     assert (batches.too_long, batches.first_too_long) == (3, "f, line 2")
 
 
-@pytest.mark.parametrize("codec", [0, 1, 2])
-def test_sets_stay_within_the_limits(codec: int) -> None:
-    encoder = SetEncoder(codec, 1000, 3000)
-    sent = [os.urandom(200) for _ in range(64)]
-    sets = encoder.encode(sent)
-    assert len(sets) > 1 and [payload for _, part in sets for payload in part] == sent
-    for encoded, part in sets:
-        assert len(encoded) <= (3000 if codec == 0 else 1010)
-        assert [item.message.payload for item in message.deep(encoded)] == part
-
-
-def test_what_does_not_shrink_goes_as_it_is() -> None:
-    payload = os.urandom(1000)
-    ((encoded, _),) = SetEncoder(1, 1000, 3000).encode([payload])
-    assert payloads(encoded) == [payload]
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
+def test_sets_stay_within_the_limits(codec: str) -> None:
+    """A compressed set is one message to the broker: it may not be larger than one."""
+    lines = [base64.b64encode(os.urandom(150)) for _ in range(200)]
+    with FakeBroker(max_message_bytes=1000) as fake:
+        arguments = ("--topic", "t", "--batch-bytes", "3000", "--compression", codec)
+        code, _, _ = run("produce", "--brokers", fake.address, *arguments, data=b"\n".join(lines))
+        stored = fake.logs["t", 0]
+        assert code == 0 and len(fake.sets) > 5
+        assert max(map(len, fake.sets)) <= (3000 if codec == "none" else 1010)
+    assert [item.message.payload for item in message.deep(stored)] == lines
 
 
 # --- produce ---

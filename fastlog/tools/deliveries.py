@@ -1,0 +1,137 @@
+"""What became of the lines that were handed to a producer: which are stored, which are not, and why."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from fastlog.errors import BrokerError, FastlogError, MessageTooLargeError
+from fastlog.producer.hooks import Delivery
+from fastlog.tools import signals
+
+_LOOK_SECONDS = 0.1
+_SHOWN_RANGES = 8
+
+
+class Call:
+    """One call of ``send``: the delivery callback of its messages. Settled by the sending threads."""
+
+    def __init__(self, owner: Deliveries, name: str, payloads: list[bytes], numbers: Sequence[int]) -> None:
+        self.name = name
+        self.numbers = numbers
+        self.size = sum(map(len, payloads))
+        self.settled = 0
+        self._owner = owner
+        self._payloads = payloads
+
+    def __call__(self, delivery: Delivery) -> None:
+        """Take note of what became of the next messages of the call; requests of one call are settled in order."""
+        self._owner.settle(self, delivery)
+
+    def size_of(self, start: int, end: int) -> int:
+        """Bytes of payload of some of the messages."""
+        return self.size if end - start == len(self._payloads) else sum(map(len, self._payloads[start:end]))
+
+
+class Deliveries:
+    """Counts for the main thread; safe in any thread. ``woken`` is a descriptor that can be read after a failure."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.delivered_bytes = 0
+        self.refused = 0
+        """Messages that a broker refused: they are not stored."""
+        self.unknown = 0
+        """Messages that were given up: some may be stored."""
+        self.error: FastlogError | None = None
+        """Why the first of them failed."""
+        self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lost: list[tuple[str, Sequence[int]]] = []
+        self._calls: dict[Call, None] = {}
+        self._pending_bytes = 0
+        self._changed = threading.Condition()
+
+    def __del__(self) -> None:
+        os.close(self.woken)
+
+    def begin(self, name: str, payloads: list[bytes], numbers: Sequence[int]) -> Call:
+        """A callback for the messages of one call, whose lines of the input ``name`` have these numbers."""
+        call = Call(self, name, payloads, numbers)
+        with self._changed:
+            self._calls[call] = None
+            self._pending_bytes += call.size + len(payloads)
+        return call
+
+    def wait_room(self, most_bytes: int) -> None:
+        """Return when less than that is on its way, or something failed."""
+        while self._pending_bytes >= most_bytes and self.error is None:
+            with signals.waiting(), self._changed:
+                self._changed.wait_for(
+                    lambda: self._pending_bytes < most_bytes or self.error is not None, _LOOK_SECONDS
+                )
+
+    def settle(self, call: Call, delivery: Delivery) -> None:
+        """Take note of what became of messages of a call."""
+        start = call.settled
+        end = call.settled = start + delivery.messages
+        with self._changed:
+            if delivery.error is None:
+                self.delivered += delivery.messages
+                self.delivered_bytes += call.size_of(start, end)
+            else:
+                self._fail(call, delivery, start, end)
+            if end >= len(call.numbers) and self._calls.pop(call, call) is None:
+                self._pending_bytes -= call.size + len(call.numbers)
+            self._changed.notify_all()
+
+    def give_up(self) -> None:
+        """Take what has no answer for lost: no more will come."""
+        with self._changed:
+            for call in self._calls:
+                rest = call.numbers[call.settled :]
+                self.unknown += len(rest)
+                self._lost.append((call.name, rest))
+            self._calls.clear()
+
+    def lost_lines(self) -> str:
+        """Where the lines are that are not known to be stored, in words; empty when there are none."""
+        ranges = [
+            f"{name}, {'line' if first == last else 'lines'} {first}" + (f"-{last}" if last > first else "")
+            for name, first, last in _ranges(self._lost)
+        ]
+        more = f" and {len(ranges) - _SHOWN_RANGES} more ranges" if len(ranges) > _SHOWN_RANGES else ""
+        return "; ".join(islice(ranges, _SHOWN_RANGES)) + more
+
+    def _fail(self, call: Call, delivery: Delivery, start: int, end: int) -> None:
+        error = delivery.error
+        numbers = call.numbers[start:end]
+        if isinstance(error, BrokerError):
+            self.refused += delivery.messages
+        else:
+            self.unknown += delivery.messages
+        if isinstance(error, MessageTooLargeError):
+            numbers = call.numbers  # a compressed set that the producer refuses comes before what is on its way
+        self._lost.append((call.name, numbers))
+        if self.error is None:
+            self.error = error
+            os.eventfd_write(self.woken, 1)
+
+
+def _ranges(lost: list[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, int, int]]:
+    """The line numbers of each input, in the order of the inputs, as ranges."""
+    by_name: dict[str, set[int]] = {}
+    for name, numbers in lost:
+        by_name.setdefault(name, set()).update(numbers)
+    for name, found in by_name.items():
+        first = last = -1
+        for number in sorted(found):
+            if first >= 0 and number == last + 1:
+                last = number
+                continue
+            if first >= 0:
+                yield name, first, last
+            first = last = number
+        if first >= 0:
+            yield name, first, last

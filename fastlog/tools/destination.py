@@ -1,0 +1,126 @@
+"""Where ``fastlog produce`` sends to, and with which settings of the producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastlog.errors import ConfigError, error_for
+from fastlog.producer.brokers import parse_broker_list
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import PartitionChoice
+from fastlog.tools import options
+from fastlog.tools.report import EXIT_USAGE, CommandError
+from fastlog.wire import requests, responses
+
+_PLAIN_MESSAGE_BYTES = 1_000_000  # 0.7.2's max.message.size
+_MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
+_STRING_ENCODER = "kafka.serializer.StringEncoder"
+_DEFAULTS = {
+    "queue.time": "10",
+    "queue.size": str(2**31 - 1),  # what is on its way is bounded in bytes by the command itself
+    "batch.size": str(2**31 - 1),
+    "batch.bytes": str(256 * 1024),
+    "delivery.timeout.ms": "30000",
+}
+_REFUSED = {
+    "event.handler": "with a handler nobody knows which line went where",
+    "callback.handler": "with a handler nobody knows which line went where",
+    "queue.full": "no line is dropped because a queue is full: the command waits",
+    "queue.enqueueTimeout.ms": "no line is dropped because a queue is full: the command waits",
+}
+
+
+@dataclass(frozen=True)
+class Destination:
+    """What is known before the first line is read."""
+
+    config: ProducerConfig
+    acks: str
+    waits: bool
+    """Each batch is finished before the next one is read: 0.7's producer of type sync."""
+    max_line_bytes: int
+    places: tuple[PartitionChoice, ...]
+    """Every partition, sorted by broker and number; none where a broker does not tell its partitions."""
+
+
+def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given: Mapping[str, str]) -> Destination:
+    """Ask the brokers, and put the settings together.
+
+    ``given``: settings of the producer by their 0.7 names. A ``broker.list`` among them counts unless ``--brokers`` was
+    given by hand.
+
+    Raises:
+        CommandError: the settings contradict each other, or the brokers.
+        ConfigError: a setting is unknown or malformed.
+        TransportError: a broker cannot be reached.
+    """
+    texts = {**_DEFAULTS, "connect.timeout.ms": str(max(1, round(timeout * 1000))), **given}
+    for name, why in _REFUSED.items():
+        if texts.get(name, "block").strip() not in ("", "block", "-1"):
+            raise CommandError(f"{name} cannot be set here", why, "leave it out", EXIT_USAGE)
+        texts.pop(name, None)
+    waits = texts.pop("producer.type", "async").strip() == "sync"
+    if waits:
+        texts["queue.time"] = "0"
+    texts["producer.type"] = "async"
+    if texts.get("serializer.class", "").strip() == _STRING_ENCODER:
+        del texts["serializer.class"]  # the bytes of a line are what it would make of the line
+    if brokers_given or "broker.list" not in texts:
+        broker = options.broker_at(brokers, timeout)
+        address = options.answering_first(broker)[0]
+        texts["broker.list"] = f"0:{address}"
+        answers: dict[int, responses.MetadataAnswer | None] = {0: broker.metadata_or_none((topic,))}
+    else:
+        answers = {
+            item.id: options.broker_at(str(item.address), timeout).metadata_or_none((topic,))
+            for item in parse_broker_list(texts["broker.list"])
+        }
+    told = [answer.max_message_bytes for answer in answers.values() if answer is not None]
+    limit = min([_MOST_MESSAGE_BYTES, *told]) if told else _PLAIN_MESSAGE_BYTES
+    texts.setdefault("max.message.size", str(limit))
+    config = _config(texts)
+    limit = min(config.max_message_bytes, limit) if told else config.max_message_bytes
+    plain = any(answer is None or answer.lowest_own_id > requests.PRODUCE_ACK for answer in answers.values())
+    acks = config.acks or ("none" if plain else "appended")
+    if acks != "none" and plain:
+        raise CommandError(
+            f"the broker cannot promise {acks!r}",
+            "it speaks plain Kafka 0.7, whose produce has no answer",
+            "use --acks none",
+            EXIT_USAGE,
+        )
+    places = () if plain else tuple(_places(answers, topic))
+    return Destination(config, acks, waits, limit, places)
+
+
+def _config(texts: dict[str, str]) -> ProducerConfig:
+    acks = texts.pop("acks", "").strip()
+    try:
+        # As a field: among properties, "none" is the absence of a value.
+        return ProducerConfig.from_properties(texts, **({"acks": acks} if acks else {}))
+    except ConfigError as error:
+        raise CommandError(
+            "; ".join(str(error).split("\n")),
+            "the value of a setting of the producer cannot be used",
+            "fastlog produce --list-settings shows every setting",
+            EXIT_USAGE,
+        ) from error
+
+
+def _places(answers: Mapping[int, responses.MetadataAnswer | None], topic: str) -> list[PartitionChoice]:
+    found: list[PartitionChoice] = []
+    for broker, answer in sorted(answers.items()):
+        for described in answer.topics if answer is not None else ():
+            if described.name != topic:
+                continue
+            if described.error:
+                raise CommandError(
+                    f"topic {topic!r} cannot be written to",
+                    str(error_for(described.error)),
+                    "check --topic",
+                    EXIT_USAGE,
+                )
+            count = max(described.configured_partitions, len(described.partitions))
+            found += [(broker, number) for number in range(count)]
+    return found

@@ -1,0 +1,88 @@
+"""Keys in lines: where they are, and the partition that each one chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fastlog.producer.hooks import PartitionChoice
+from fastlog.producer.partitioners import Crc32Partitioner
+
+_REMEMBERED_KEYS = 100_000
+
+
+class KeyRule(NamedTuple):
+    """``field`` 0: the key is what is before the first separator, else the field of that number, counted from 1.
+
+    ``keep``: the message is the whole line, not what is behind the key. ``keyless_fails``: a line without a key is an
+    error; otherwise it goes to any partition.
+    """
+
+    separator: bytes
+    field: int
+    keep: bool
+    keyless_fails: bool
+
+    def split(self, line: bytes) -> tuple[bytes | None, bytes]:
+        """The key, or None, and the message."""
+        if self.field:
+            fields = line.split(self.separator, self.field)
+            return (fields[self.field - 1], line) if len(fields) >= self.field else (None, line)
+        key, found, rest = line.partition(self.separator)
+        if not found:
+            return None, line
+        return key, line if self.keep else rest
+
+
+class Group(NamedTuple):
+    """Lines of one batch that go to one place, with their numbers."""
+
+    place: PartitionChoice
+    payloads: list[bytes]
+    numbers: Sequence[int]
+
+
+class KeyedLines:
+    """Sorts the lines of batches by the partition that their keys choose, each partition's in their order.
+
+    The partition is the one that ``fastlog.Producer`` chooses for the same key.
+    """
+
+    def __init__(self, rule: KeyRule, places: Sequence[PartitionChoice]) -> None:
+        """``places``: every partition, sorted by broker and number; with none of them keys choose nothing."""
+        self._rule = rule
+        self._places = places
+        self._partitioner = Crc32Partitioner()
+        self._known: dict[bytes, PartitionChoice] = {}
+
+    def sort(self, lines: list[bytes], first: int) -> tuple[list[Group], int | None]:
+        """The groups of a batch whose first line has the number ``first``, up to the first line without a key.
+
+        The second value is the number of that line, when it is an error.
+        """
+        groups: dict[PartitionChoice, Group] = {}
+        split, known = self._rule.split, self._known
+        for number, line in enumerate(lines, start=first):
+            key, payload = split(line)
+            if key is None:
+                if self._rule.keyless_fails:
+                    return list(groups.values()), number
+                place = None
+            elif key in known:
+                place = known[key]
+            else:
+                place = self._place(key)
+            group = groups.get(place)
+            if group is None:
+                group = groups[place] = Group(place, [], [])
+            group.payloads.append(payload)
+            group.numbers.append(number)  # type: ignore[attr-defined]
+        return list(groups.values()), None
+
+    def _place(self, key: bytes) -> PartitionChoice:
+        if not self._places:
+            return None
+        if len(self._known) >= _REMEMBERED_KEYS:
+            self._known.clear()
+        place = self._known[key] = self._places[self._partitioner.partition(key, len(self._places))]
+        return place

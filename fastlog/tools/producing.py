@@ -1,0 +1,243 @@
+"""One run of ``fastlog produce``: lines to a producer, and what became of each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastlog.errors import BrokerError, DeliveryError, FastlogError, TransportError
+from fastlog.producer import Producer
+from fastlog.producer.hooks import PartitionChoice
+from fastlog.tools import signals
+from fastlog.tools.deliveries import Deliveries
+from fastlog.tools.destination import Destination
+from fastlog.tools.keys import Group, KeyedLines
+from fastlog.tools.lines import LineBatches
+from fastlog.tools.progress import Progress
+from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note
+
+PROMISES = {
+    "none": "nothing (a 0.7 produce has no answer)",
+    "appended": "appended (survives the broker's processes; a power loss takes what was not flushed)",
+    "flushed": "flushed (on the broker's disk)",
+}
+_BATCH_BYTES = 256 * 1024  # read and handed over at once; requests are cut by the producer
+_ON_THEIR_WAY_BYTES = 16 * 2**20
+_STOP_SECONDS = 5
+_QUIET_SECONDS = 0.15
+_LEAVE_SECONDS = 0.1
+
+
+class Producing:
+    """For the main thread."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        topic: str,
+        partition: PartitionChoice,
+        keyed: KeyedLines | None,
+        progress: Progress,
+    ) -> None:
+        self._destination = destination
+        self._topic = topic
+        self._partition = partition
+        self._keyed = keyed
+        self._progress = progress
+        self._deliveries = Deliveries()
+        self._batches = LineBatches(_BATCH_BYTES, destination.max_line_bytes)
+        self._heard = _Heard(progress)
+        logging.getLogger("fastlog.producer").addHandler(self._heard)
+        self._producer = Producer(destination.config)
+
+    def run(self, files: Sequence[str]) -> int:
+        """Send the lines of all files, wait for what was promised, and print a summary; returns the exit code.
+
+        Raises:
+            CommandError: a file cannot be read, or lines were not delivered.
+            signals.Interrupted: SIGINT or SIGTERM came.
+        """
+        trouble: BaseException | None = None
+        with signals.deferred():
+            try:
+                self._progress.goal = _total_bytes(files)
+                for name in files:
+                    self._send_file(name)
+                    if self._deliveries.error is not None:
+                        break
+            except _FailedMeanwhile:
+                pass  # said below, with the lines
+            except (FastlogError, signals.Interrupted) as reason:
+                trouble = reason
+            try:
+                self._finish(trouble)
+            except (FastlogError, signals.Interrupted) as reason:
+                trouble = trouble or reason
+            finally:
+                signals.interrupt_after(0)
+            self._deliveries.give_up()
+            self._summarize()
+        if trouble is not None:
+            raise trouble
+        self._raise_failure()
+        return EXIT_FAILED if self._batches.too_long else EXIT_DONE
+
+    def _send_file(self, name: str) -> None:
+        shown = "stdin" if name == "-" else name
+        fd = -1
+        try:
+            fd = 0 if name == "-" else os.open(name, os.O_RDONLY)
+            for lines in self._batches.read(fd, shown, self._wait_input):
+                self._send_lines(shown, lines)
+                self._progress.reached = self._batches.read_bytes
+                self._progress.count = self._deliveries.delivered
+                self._progress.size = self._deliveries.delivered_bytes
+                self._progress.idle()
+                if self._deliveries.error is not None:
+                    return
+        except OSError as error:
+            raise CommandError(f"cannot read {shown}", error.strerror or str(error), "check the file") from error
+        finally:
+            if fd > 0:
+                os.close(fd)
+
+    def _send_lines(self, name: str, lines: list[bytes]) -> None:
+        first = self._batches.first_line
+        keyless = None
+        if self._keyed is None:
+            groups = [Group(self._partition, lines, range(first, first + len(lines)))]
+        else:
+            groups, keyless = self._keyed.sort(lines, first)
+        for group in groups:
+            self._deliveries.wait_room(_ON_THEIR_WAY_BYTES)
+            call = self._deliveries.begin(name, group.payloads, group.numbers)
+            with signals.waiting():
+                self._producer.send(self._topic, group.payloads, partition=group.place, on_delivery=call)
+        if self._destination.waits:
+            with signals.waiting():
+                self._producer.flush()
+        if keyless is not None:
+            raise CommandError(
+                f"{name}, line {keyless} has no key",
+                "the separator is not in it, or it has too few fields; the lines behind it were not sent",
+                "check --key-separator and --key-field, or let such lines go anywhere with --keyless any",
+            )
+
+    def _wait_input(self, fd: int) -> None:
+        """Return when there is input; also, to be told, when something failed meanwhile."""
+        with signals.waiting():
+            ready, _, _ = select.select([fd, self._deliveries.woken], [], [])
+        if fd not in ready:
+            raise _FailedMeanwhile(str(self._deliveries.error))
+
+    def _finish(self, trouble: BaseException | None) -> None:
+        """Wait for what was handed over: after a signal not for long, and a second signal ends that."""
+        producer = self._producer
+        try:
+            with signals.waiting():
+                if isinstance(trouble, signals.Interrupted):
+                    signals.interrupt_after(_STOP_SECONDS)
+                    self._flush_after_signal()
+                else:
+                    producer.flush()
+                # Without acknowledgements, only the broker's closing says that it has handled everything.
+                producer.close()
+        except DeliveryError:
+            pass  # every call was told
+        finally:
+            with contextlib.suppress(DeliveryError):
+                producer.close(_LEAVE_SECONDS)
+
+    def _flush_after_signal(self) -> None:
+        try:
+            self._producer.flush(_QUIET_SECONDS)
+        except TransportError:
+            note("waiting for the broker to answer for what was sent; a second signal ends that")
+            self._producer.flush(_STOP_SECONDS)
+
+    def _summarize(self) -> None:
+        deliveries, batches = self._deliveries, self._batches
+        parts = [f"; promised: {PROMISES[self._destination.acks]}"]
+        failed = deliveries.refused + batches.too_long
+        if failed:
+            parts.append(f"; failed: {failed}")
+        if deliveries.unknown:
+            parts.append(f"; sent and not known to be stored: {deliveries.unknown}")
+        duplicates = self._producer.stats().possible_duplicates
+        if duplicates:
+            parts.append(f"; possible duplicates: {duplicates}")
+        self._progress.count, self._progress.size = deliveries.delivered, deliveries.delivered_bytes
+        self._progress.summary("".join(parts))
+        if batches.too_long:
+            note(
+                f"left out as too long: {batches.too_long} lines, the first at {batches.first_too_long};"
+                f" the limit is {self._destination.max_line_bytes} bytes"
+            )
+        lost = deliveries.lost_lines()
+        if lost:
+            note(f"not acknowledged: {lost}")
+
+    def _raise_failure(self) -> None:
+        deliveries = self._deliveries
+        error = deliveries.error
+        what, *more = str(error).split("\n")
+        if isinstance(error, BrokerError):
+            raise CommandError(
+                f"the broker refused {deliveries.refused} messages with error {error.code}",
+                "; ".join([what, *more]),
+                "see fastlog topics describe, and the broker's log; the summary says which lines to send again",
+            )
+        if error is not None:
+            raise CommandError(
+                f"{deliveries.unknown} messages were not acknowledged",
+                "; ".join([what, *more]),
+                "see that the broker runs; the summary says which lines to send again",
+                EXIT_UNREACHABLE,
+            )
+        if self._heard.losses:
+            raise CommandError(
+                "messages may be lost: a connection broke, and nothing was to be acknowledged",
+                self._heard.losses,
+                "check --topic and --partition; see what was stored with fastlog consume, or use --acks appended",
+            )
+
+
+class _FailedMeanwhile(FastlogError):
+    """Messages failed while nothing came from the input."""
+
+
+class _Heard(logging.Handler):
+    """Shows what the producer warns of, and remembers when messages may have been lost without anybody being told."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.WARNING)
+        self.losses = ""
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line of the log."""
+        text = record.getMessage()
+        if text.startswith("messages not delivered"):
+            return  # the summary says so, with line numbers
+        if "may be lost" in text:
+            self.losses = self.losses or text
+        self._progress.say(f"fastlog produce: {text}")
+
+
+def _total_bytes(files: Sequence[str]) -> int:
+    """Bytes of all the files, or 0 when one of them is no file on a disk."""
+    total = 0
+    for name in files:
+        try:
+            found = os.fstat(0) if name == "-" else Path(name).stat()
+        except OSError:
+            return 0
+        if not stat.S_ISREG(found.st_mode):
+            return 0
+        total += found.st_size
+    return total
