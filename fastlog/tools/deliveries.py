@@ -18,10 +18,10 @@ _SHOWN_RANGES = 8
 class Call:
     """One call of ``send``: the delivery callback of its messages. Settled by the sending threads."""
 
-    def __init__(self, owner: Deliveries, name: str, payloads: list[bytes], numbers: Sequence[int]) -> None:
+    def __init__(self, owner: Deliveries, name: str, payloads: list[bytes], numbers: Sequence[int], size: int) -> None:
         self.name = name
         self.numbers = numbers
-        self.size = sum(map(len, payloads))
+        self.size = size
         self.settled = 0
         self._owner = owner
         self._payloads = payloads
@@ -56,9 +56,9 @@ class Deliveries:
     def __del__(self) -> None:
         os.close(self.woken)
 
-    def begin(self, name: str, payloads: list[bytes], numbers: Sequence[int]) -> Call:
-        """A callback for the messages of one call, whose lines of the input ``name`` have these numbers."""
-        call = Call(self, name, payloads, numbers)
+    def begin(self, name: str, payloads: list[bytes], numbers: Sequence[int], size: int) -> Call:
+        """A callback for one call: ``size`` bytes of payload, from lines of the input ``name`` with these numbers."""
+        call = Call(self, name, payloads, numbers, size)
         with self._changed:
             self._calls[call] = None
             self._pending_bytes += call.size + len(payloads)

@@ -18,6 +18,8 @@ class LineBatches:
     def __init__(self, batch_bytes: int, max_line_bytes: int) -> None:
         self.first_line = 0
         """The number of the first line of the batch that was given last; lines are numbered from 1 in each file."""
+        self.size = 0
+        """Bytes of the lines of that batch."""
         self.read_bytes = 0
         self.too_long = 0
         self.first_too_long = ""
@@ -50,8 +52,12 @@ class LineBatches:
             position = 0
             while (end := self._cut(block, position)) >= 0:
                 lines = block[position:end].split(b"\n")
+                if end - position <= self._max_line_bytes:  # then no line of it is too long
+                    self.first_line, self.size = lines_before + 1, end - position - len(lines) + 1
+                    yield lines
+                else:
+                    yield from self._fitting(lines, name, lines_before)
                 position = end + 1
-                yield from self._fitting(lines, name, lines_before)
                 lines_before += len(lines)
             tail = block[position:]
             if len(tail) > self._max_line_bytes:
@@ -59,8 +65,7 @@ class LineBatches:
                 tail = b""
                 skipping = True
         if tail:
-            self.first_line = lines_before + 1
-            yield [tail]
+            yield self._numbered(lines_before + 1, [tail])
 
     def _cut(self, block: bytes, position: int) -> int:
         """The newline that ends the batch starting at ``position``, or -1 when no line is complete."""
@@ -68,23 +73,21 @@ class LineBatches:
         return end if end >= 0 else block.find(b"\n", position)
 
     def _fitting(self, lines: list[bytes], name: str, lines_before: int) -> Iterator[list[bytes]]:
-        if max(map(len, lines)) <= self._max_line_bytes:
-            self.first_line = lines_before + 1
-            yield lines
-            return
         kept: list[bytes] = []
         for number, line in enumerate(lines, start=lines_before + 1):
             if len(line) <= self._max_line_bytes:
                 kept.append(line)
                 continue
             if kept:
-                self.first_line = number - len(kept)
-                yield kept
+                yield self._numbered(number - len(kept), kept)
                 kept = []
             self._leave_out(name, number)
         if kept:
-            self.first_line = lines_before + 1 + len(lines) - len(kept)
-            yield kept
+            yield self._numbered(lines_before + 1 + len(lines) - len(kept), kept)
+
+    def _numbered(self, first_line: int, lines: list[bytes]) -> list[bytes]:
+        self.first_line, self.size = first_line, sum(map(len, lines))
+        return lines
 
     def _leave_out(self, name: str, number: int) -> None:
         self.too_long += 1

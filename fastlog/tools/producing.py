@@ -115,7 +115,8 @@ class Producing:
             groups, keyless = self._keyed.sort(lines, first)
         for group in groups:
             self._deliveries.wait_room(_ON_THEIR_WAY_BYTES)
-            call = self._deliveries.begin(name, group.payloads, group.numbers)
+            size = self._batches.size if self._keyed is None else sum(map(len, group.payloads))
+            call = self._deliveries.begin(name, group.payloads, group.numbers, size)
             with signals.waiting():
                 self._producer.send(self._topic, group.payloads, partition=group.place, on_delivery=call)
         if self._destination.waits:
