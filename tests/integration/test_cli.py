@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog import Producer
 from tests.harness import raw_client as raw
 from tests.harness.broker import ROOT, Broker
 from tests.harness.raw_format import deep_payloads
@@ -109,6 +110,44 @@ def test_json(brokers: str, client: raw.RawClient, topic: str) -> None:
     assert (code, out) == (0, b"\xff\n\n")
 
 
+@pytest.mark.slow
+def test_the_last_messages(start_broker: Callable[..., Broker], data_lines: tuple[bytes, ...]) -> None:
+    """Of each partition, over segments, compressed or not, flushed or not; through the socket and from the files."""
+    broker = start_broker(
+        settings={"num.partitions": 2, "log.file.size": 100_000, "log.flush.interval": 10**6},
+    )
+    brokers = f"127.0.0.1:{broker.port}"
+    for partition in range(2):
+        for start, codec in enumerate(("none", "gzip", "none", "snappy")):
+            lines = b"\n".join(data_lines[start * 1000 : (start + 1) * 1000])
+            common = ("produce", "--topic", "t", "--partition", str(partition), "--batch-size", "150")
+            assert run(*common, "--compression", codec, brokers=brokers, data=lines)[0] == 0
+    for count in (1, 700, 2345, 10_000):
+        expected = b"".join(line + b"\n" for line in data_lines[max(0, 4000 - count) : 4000])
+        for local in ("off", "auto")[: 2 if count == 2345 else 1]:
+            arguments = ("consume", "--topic", "t", f"--offset=-{count}", "--exit-at-end", "--local", local)
+            assert run(*arguments, "--partition", "1", brokers=brokers)[:2] == (0, expected)
+    code, out, _ = run("consume", "--topic", "t", "--offset=-3", "--exit-at-end", brokers=brokers)
+    assert code == 0 and sorted(out.splitlines()) == sorted(2 * data_lines[3997:4000])
+
+
+@pytest.mark.slow
+def test_keys_go_where_the_producer_sends_them(brokers: str, topic: str, data_lines: tuple[bytes, ...]) -> None:
+    """Lines by client address, by the command and by ``fastlog.Producer``: the same in every partition."""
+    lines = data_lines[:2000]
+    arguments = ("produce", "--topic", topic, "--key-field", "1", "--key-separator", " ")
+    code, _, err = run(*arguments, "--compression", "snappy", brokers=brokers, data=b"\n".join(lines))
+    assert code == 0 and "produced 2000 messages" in err
+    other = f"{topic}-other"
+    with Producer(brokers, producer_type="async") as producer:
+        for line in lines:
+            producer.send(other, line, key=line.split(b" ")[0])
+    for partition in range(4):
+        common = ("--partition", str(partition), "--exit-at-end")
+        found = run("consume", "--topic", topic, *common, brokers=brokers)[1]
+        assert found and found == run("consume", "--topic", other, *common, brokers=brokers)[1]
+
+
 def test_a_long_message_is_fetched(brokers: str, topic: str) -> None:
     """Longer than the fetch size, up to the broker's limit."""
     text = b"short\n" + b"x" * 1_000_000 + b"\nend\n"
@@ -173,7 +212,8 @@ def test_processors_are_killed_under_the_commands(
             assert f"produced {len(numbered)} messages" in process.stderr.read().decode()
         finally:
             process.kill()
-    with start("consume", "--topic", "t", "--exit-at-end", "--fetch-bytes", "20000", brokers=brokers) as process:
+    arguments = ("consume", "--topic", "t", "--exit-at-end", "--local", "off", "--fetch-bytes", "20000")
+    with start(*arguments, brokers=brokers) as process:
         try:
             assert process.stdout
             found = [process.stdout.readline()]

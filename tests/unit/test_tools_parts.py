@@ -1,0 +1,248 @@
+"""What the commands are made of: keys in lines, what became of lines, and printing with limits."""
+
+from __future__ import annotations
+
+import random
+import select
+from pathlib import Path
+
+import pytest
+
+from fastlog import message
+from fastlog.consumer.fetched import MessageSet
+from fastlog.errors import ClosedError, MessageTooLargeError, StorageError
+from fastlog.producer import Crc32Partitioner
+from fastlog.producer.hooks import Delivery
+from fastlog.tools import printing
+from fastlog.tools.deliveries import Deliveries
+from fastlog.tools.keys import Group, KeyedLines, KeyRule
+from fastlog.tools.lines import LineBatches
+from fastlog.tools.printing import FORMS, DamageError, Printer
+from fastlog.tools.progress import Progress
+
+# --- keys ---
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "found"),
+    [
+        (KeyRule(b"\t", 0, False, True), b"k\tv\tw", (b"k", b"v\tw")),
+        (KeyRule(b"\t", 0, True, True), b"k\tv", (b"k", b"k\tv")),
+        (KeyRule(b"\t", 0, False, True), b"\tv", (b"", b"v")),
+        (KeyRule(b"\t", 0, False, True), b"k\t", (b"k", b"")),
+        (KeyRule(b"\t", 0, False, True), b"kv", (None, b"kv")),
+        (KeyRule(b"::", 0, False, True), b"k:1::v", (b"k:1", b"v")),
+        (KeyRule(b" ", 1, True, True), b"1.2.3.4 - -", (b"1.2.3.4", b"1.2.3.4 - -")),
+        (KeyRule(b" ", 3, True, True), b"a b c d", (b"c", b"a b c d")),
+        (KeyRule(b" ", 3, True, True), b"a b c", (b"c", b"a b c")),
+        (KeyRule(b" ", 4, True, True), b"a b c", (None, b"a b c")),
+        (KeyRule(b" ", 1, True, True), b"\xff\x00", (b"\xff\x00", b"\xff\x00")),
+    ],
+)
+def test_where_the_key_is(rule: KeyRule, line: bytes, found: tuple[bytes | None, bytes]) -> None:
+    assert rule.split(line) == found
+
+
+def test_keys_choose_as_the_producer_does() -> None:
+    """Each partition gets its lines in their order, with their numbers; nothing is lost between batches."""
+    places = tuple((broker, number) for broker in (3, 7) for number in range(3))
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), places)
+    lines = [b"key %d\tline %d" % (number % 17, number) for number in range(500)]
+    found: dict[object, list[tuple[int, bytes]]] = {}
+    for start in (0, 200):
+        groups, keyless = keyed.sort(lines[start : start + 300][: 200 if start == 0 else 300], start + 1)
+        assert keyless is None
+        for group in groups:
+            found.setdefault(group.place, []).extend(zip(group.numbers, group.payloads, strict=True))
+    expected: dict[object, list[tuple[int, bytes]]] = {}
+    for number, line in enumerate(lines, start=1):
+        key, _, payload = line.partition(b"\t")
+        place = places[Crc32Partitioner().partition(key, len(places))]
+        expected.setdefault(place, []).append((number, payload))
+    assert found == expected and len(found) > 3
+
+
+def test_lines_without_a_key() -> None:
+    """An error names the first of them, and what is before it is sent; else they go anywhere."""
+    lines = [b"a\t1", b"no key", b"b\t2"]
+    places = ((0, 0),)
+    assert KeyedLines(KeyRule(b"\t", 0, False, True), places).sort(lines, 10) == ([Group((0, 0), [b"1"], [10])], 11)
+    groups, keyless = KeyedLines(KeyRule(b"\t", 0, False, False), places).sort(lines, 10)
+    assert keyless is None
+    assert groups == [Group((0, 0), [b"1", b"2"], [10, 12]), Group(None, [b"no key"], [11])]
+    assert KeyedLines(KeyRule(b"\t", 0, False, True), ()).sort([b"a\t1"], 1) == ([Group(None, [b"1"], [1])], None)
+
+
+# --- numbers of lines ---
+
+
+def test_batches_know_their_line_numbers(tmp_path: Path) -> None:
+    """Also behind lines that were left out, and at an end without a newline."""
+    source = random.Random(5)
+    lines = [b"x" * source.choice([0, 1, 3, 5, 6, 9]) + b"." for _ in range(300)]
+    path = tmp_path / "f"
+    path.write_bytes(b"\n".join(lines))
+    for batch_bytes in (1, 10, 1000):
+        batches = LineBatches(batch_bytes, 5)
+        found = []
+        with path.open("rb") as file:
+            for batch in batches.read(file.fileno(), "f", lambda fd: None):
+                assert batches.size == sum(map(len, batch))
+                found += enumerate(batch, start=batches.first_line)
+        assert found == [(number, line) for number, line in enumerate(lines, start=1) if len(line) <= 5]
+        assert batches.read_bytes == path.stat().st_size
+
+
+# --- what became of lines ---
+
+
+def told(messages: int, error: Exception | None = None) -> Delivery:
+    return Delivery("t", 0, 0, -1, -1, messages, error)  # type: ignore[arg-type]
+
+
+def test_lost_lines_are_named() -> None:
+    """As ranges, by input; requests of a call are settled in order."""
+    deliveries = Deliveries()
+    first = deliveries.begin("a", [b"xx"] * 10, range(1, 11), 20)
+    second = deliveries.begin("a", [b"x"] * 3, [11, 13, 14], 3)
+    third = deliveries.begin("b", [b"x"] * 2, range(1, 3), 2)
+    first(told(4))
+    assert deliveries.error is None and not select.select([deliveries.woken], [], [], 0)[0]
+    first(told(3, StorageError("full")))
+    assert select.select([deliveries.woken], [], [], 0)[0]
+    first(told(3))
+    second(told(1, ClosedError("closed")))
+    second(told(2, ClosedError("closed")))
+    deliveries.give_up()
+    third(told(0))
+    assert (deliveries.delivered, deliveries.delivered_bytes) == (7, 14)
+    assert (deliveries.refused, deliveries.unknown, type(deliveries.error)) == (3, 5, StorageError)
+    assert deliveries.lost_lines() == "a, lines 5-7; a, line 11; a, lines 13-14; b, lines 1-2"
+
+
+def test_a_set_that_is_too_large_names_its_whole_call() -> None:
+    """Such a refusal comes out of turn: which lines of the call it is about is not known."""
+    deliveries = Deliveries()
+    call = deliveries.begin("a", [b"x"] * 10, range(1, 11), 10)
+    call(told(2, MessageTooLargeError("set")))
+    call(told(8))
+    assert (deliveries.refused, deliveries.delivered) == (2, 8)
+    assert deliveries.lost_lines() == "a, lines 1-10"
+
+
+def test_many_ranges_are_cut() -> None:
+    deliveries = Deliveries()
+    deliveries.begin("a", [b"x"] * 20, range(1, 40, 2), 20)
+    deliveries.give_up()
+    assert deliveries.lost_lines().count("line") == 8 and deliveries.lost_lines().endswith(" and 12 more ranges")
+
+
+def test_room_comes_with_deliveries_and_with_failures() -> None:
+    deliveries = Deliveries()
+    call = deliveries.begin("a", [b"x" * 100], range(1, 2), 100)
+    deliveries.wait_room(102)
+    call(told(1))
+    deliveries.wait_room(1)
+    deliveries.begin("a", [b"x" * 100], range(2, 3), 100)
+    deliveries.begin("a", [b"x"], range(3, 4), 1)(told(1, StorageError("full")))
+    deliveries.wait_room(1)
+
+
+# --- printing ---
+
+
+@pytest.fixture
+def out(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    written: list[bytes] = []
+    monkeypatch.setattr(printing, "write_all", written.append)
+    return written
+
+
+PLAIN = message.encode_set([b"a", b"bb"])
+WRAPPER = message.encode_set([b"c", b"d", b"e"], codec=1)
+LOG = PLAIN + WRAPPER + message.encode_set([b"f"])
+SENT = [b"a", b"bb", b"c", b"d", b"e", b"f"]
+NEXT = [11, 23, 23, 23, 23 + len(WRAPPER), len(LOG)]
+
+
+def fetched(data: bytes) -> MessageSet:
+    return MessageSet("t", 4, 0, memoryview(data))
+
+
+@pytest.mark.parametrize("most", [None, 1, 2, 3, 4, 5, 6, 9])
+@pytest.mark.parametrize("skip", [0, 1, 3, 6])
+@pytest.mark.parametrize("form", ["text", "offsets"])
+def test_limits_and_positions(out: list[bytes], most: int | None, skip: int, form: str) -> None:
+    """So many, from there on; and where to go on is behind what was printed, or the start of its compressed set."""
+    progress = Progress("consumed", shown=False)
+    printer = Printer("t", FORMS[form], most, progress)
+    printer.skip[4] = skip
+    printer.print(fetched(LOG))
+    expected = SENT[skip:][:most]
+    lines = b"".join(out).split(b"\n")[:-1]
+    assert [line.rpartition(b"\t")[2] for line in lines] == expected
+    assert (progress.count, progress.size) == (len(expected), sum(map(len, expected)))
+    done = skip + len(expected)
+    assert printer.positions[4] == NEXT[done - 1]
+    assert printer.left == (None if most is None else most - len(expected))
+
+
+def test_forms(out: list[bytes]) -> None:
+    for form in ("text", "offsets", "checksum", "json"):
+        Printer("t", FORMS[form], None, Progress("consumed", shown=False)).print(fetched(PLAIN))
+    assert out[0] == b"a\nbb\n" and out[1] == b"4\t0\ta\n4\t11\tbb\n"
+    assert out[2] == b"checksum:3904355907\nchecksum:3048086446\n"
+    assert out[3].startswith(b'{"topic": "t", "partition": 4, "offset": 0, "next_offset": 11, "payload": "a"')
+
+
+def test_what_is_before_damage_is_printed(out: list[bytes]) -> None:
+    bad = message.encode_set([b"inside"], codec=2)
+    bad = bad[:-1] + bytes([bad[-1] ^ 1])
+    printer = Printer("t", None, None, Progress("consumed", shown=False))
+    with pytest.raises(DamageError) as damage:
+        printer.print(fetched(LOG + bad + PLAIN))
+    assert b"".join(out) == b"\n".join(SENT) + b"\n"
+    assert (damage.value.partition, damage.value.offset, printer.positions[4]) == (4, len(LOG), len(LOG))
+
+
+def test_a_write_that_is_interrupted_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes on at the position of the summary misses nothing."""
+
+    def interrupted(data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(printing, "write_all", interrupted)
+    progress = Progress("consumed", shown=False)
+    printer = Printer("t", None, None, progress)
+    printer.positions[4] = 0
+    with pytest.raises(KeyboardInterrupt):
+        printer.print(fetched(LOG))
+    assert (printer.positions[4], progress.count) == (0, 0)
+
+
+def test_large_sets_are_written_in_parts(out: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small compressed set can hold much: memory does not."""
+    monkeypatch.setattr(printing, "_BYTES_AT_ONCE", 100_000)
+    sent = [b"x" * 1000] * 2000
+    Printer("t", None, None, Progress("consumed", shown=False)).print(fetched(message.encode_set(sent, codec=1)))
+    assert b"".join(out) == b"".join(line + b"\n" for line in sent)
+    assert len(out) > 1
+
+
+# --- progress ---
+
+
+def test_progress_shows_the_share_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing at first; then counts and rates, and how far it is when the end is known."""
+    progress = Progress("consumed", shown=True)
+    progress.add(5, 50)
+    assert capsys.readouterr().err == ""
+    progress._next = 0.0
+    progress.started -= 10
+    progress.goal, progress.reached = 1000, 250
+    progress.idle()
+    shown = capsys.readouterr().err
+    assert shown.startswith("consumed 5 messages, 50 bytes in 10.0") and shown.endswith(", 25 %, 30 s left\n")
+    progress.idle()
+    progress.summary(".")
+    assert capsys.readouterr().err.count("\n") == 1
