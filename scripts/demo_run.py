@@ -183,6 +183,7 @@ def consume(broker: Broker, total: int, target: Path) -> tuple[str, int, int, in
     """
     errors_path = target.with_suffix(".errors")
     with errors_path.open("wb") as errors:
+        # Through the socket: a reader of the files would not notice that a processor dies.
         reader = _start(
             _client("consume", broker.port, "--exit-at-end", "--local", "off", "--fetch-bytes", FETCH),
             stdout=subprocess.PIPE,
