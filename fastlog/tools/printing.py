@@ -21,6 +21,7 @@ _MESSAGES_AT_ONCE = 65536
 _BYTES_AT_ONCE = 4 * 2**20
 _STDOUT = 1
 
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 Form = Callable[[str, int, ConsumedMessage], bytes]
 
 
@@ -30,15 +31,10 @@ def json_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
         text, encoded = found.payload.decode("utf-8"), False
     except UnicodeDecodeError:
         text, encoded = base64.b64encode(found.payload).decode("ascii"), True
-    fields = {
-        "topic": topic,
-        "partition": partition,
-        "offset": found.offset,
-        "next_offset": found.next_offset,
-        "payload": text,
-        "base64": encoded,
-    }
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8")
+    return (
+        f'{{"topic": {_quoted(topic)}, "partition": {partition}, "offset": {found.offset},'
+        f' "next_offset": {found.next_offset}, "payload": {_quoted(text)}, "base64": {"true" if encoded else "false"}}}'
+    ).encode()
 
 
 def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
