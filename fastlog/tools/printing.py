@@ -9,8 +9,7 @@ import select
 import zlib
 from collections.abc import Callable
 
-from fastlog import _batch
-from fastlog._batch import ConsumedMessage
+from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.consumer.fetched import MessageSet
 from fastlog.errors import FastlogError
 from fastlog.message import Span
@@ -109,10 +108,10 @@ class Printer:
             self.left -= end - skipped
         self._held_bytes += len(span.entries)
         if self._form is None and end == span.count:
-            payloads = _batch.payloads(span.entries, span.count)
+            payloads = PayloadStream([span]).take(span.count, len(span.entries) + 1)
             self._lines += payloads[skipped:] if skipped else payloads
             return span.next_offset
-        messages = _batch.messages(span.entries, span.count, span.offset, span.next_offset, span.inner)
+        messages = list(MessageStream([span]))
         next_offset = messages[end - 1].next_offset if end else span.offset
         for item in messages[skipped:end]:
             self._extra_bytes -= len(item.payload)

@@ -316,7 +316,7 @@ def test_ctrl_c_while_nothing_is_answered() -> None:
         stopped = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(LIVE_SECONDS) == 130
-        assert time.monotonic() - stopped < 1
+        assert time.monotonic() - stopped < 4  # the first one would have waited for five seconds
         err = process.stderr.read().decode()
     assert "sent and not known to be stored: 2" in err and "not acknowledged: stdin, lines 1-2" in err
     assert "LEFT OPEN" not in err
@@ -387,5 +387,5 @@ def test_consume_gives_a_broker_that_stays_away_up() -> None:
         stopped = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(LIVE_SECONDS) == 130
-        assert time.monotonic() - stopped < 1
+        assert time.monotonic() - stopped < 4  # the first one would have waited for five seconds
         assert b"next offset by partition: 0:13" in process.stderr.read()
