@@ -1,4 +1,4 @@
-/* Big-endian integers and the CRC-32 of zlib, for loadgen.c alone. */
+/* Big-endian integers and zlib's CRC-32, for the C programs of the measurements. */
 #ifndef PERF_CEILING_BYTES_H
 #define PERF_CEILING_BYTES_H
 
@@ -7,12 +7,15 @@
 #include <stdint.h>
 #include <string.h>
 
-static uint8_t *put(uint8_t *p, int bytes, int64_t value) {
+/* The broker's and the clients' own: a ceiling with a slower checksum would be too low. */
+#include "../../fastlog/_crc_fold.h"
+
+static inline uint8_t *put(uint8_t *p, int bytes, int64_t value) {
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) p[i] = (uint8_t)value;
     return p + bytes;
 }
 
-static int64_t get(const uint8_t *p, int bytes) {
+static inline int64_t get(const uint8_t *p, int bytes) {
     int64_t value = (int8_t)p[0];
     for (int i = 1; i < bytes; i++) value = (int64_t)((uint64_t)value << 8 | p[i]);
     return value;
@@ -24,31 +27,14 @@ static inline uint32_t be32(const uint8_t *p) {
     return ntohl(value);
 }
 
-static uint32_t crc_table[8][256];
+static crc_function crc_fastest;
+static const char *crc_fastest_name;
 
-static void crc_prepare(void) {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0xEDB88320u : c >> 1;
-        crc_table[0][i] = c;
-    }
-    for (int t = 1; t < 8; t++)
-        for (int i = 0; i < 256; i++)
-            crc_table[t][i] = crc_table[t - 1][i] >> 8 ^ crc_table[0][crc_table[t - 1][i] & 255];
+static inline void crc_prepare(void) {
+    crc_setup();
+    crc_fastest = crc_choice(0, &crc_fastest_name);
 }
 
-/* Eight bytes a step (little-endian loads, as on every machine this measures). */
-static uint32_t crc32_of(const uint8_t *p, size_t n) {
-    uint32_t c = ~0u, a, b;
-    for (; n >= 8; p += 8, n -= 8) {
-        memcpy(&a, p, 4);
-        memcpy(&b, p + 4, 4);
-        a ^= c;
-        c = crc_table[7][a & 255] ^ crc_table[6][a >> 8 & 255] ^ crc_table[5][a >> 16 & 255] ^ crc_table[4][a >> 24] ^
-            crc_table[3][b & 255] ^ crc_table[2][b >> 8 & 255] ^ crc_table[1][b >> 16 & 255] ^ crc_table[0][b >> 24];
-    }
-    while (n--) c = c >> 8 ^ crc_table[0][(c ^ *p++) & 255];
-    return ~c;
-}
+static inline uint32_t crc32_of(const uint8_t *p, size_t n) { return crc_fastest(0, p, n); }
 
 #endif

@@ -1,6 +1,7 @@
 /* loadgen: drives a broker over one loopback connection at next to no cost to itself.
  *
- *   loadgen produce       frames encoded once and sent again and again; ends when the log end is visible
+ *   loadgen produce       frames encoded once and sent again and again (or, with --encode each, every message copied
+ *                         and its checksum computed, as a client must); ends when the log end is visible
  *   loadgen produce-acked acknowledged produce (request 1000), a window of requests in flight
  *   loadgen fetch         reads a partition from its start to its visible end
  *
@@ -9,110 +10,24 @@
  * Messages have magic 1 and codec 0:  length(4) magic(1) attributes(1) crc(4) payload.  All integers are big-endian.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
-
+#define PROGRAM "loadgen"
+#include "net.h"
 #include "bytes.h"
 
-enum { ENTRY_HEADER = 10, RING_TARGET = 1 << 20, ANSWER_BYTES = 30, MAX_SAMPLES = 1 << 20, MAX_WINDOW = 4096 };
+enum { ENTRY_HEADER = 10, RING_TARGET = 1 << 20, ANSWER_BYTES = 30, MAX_SAMPLES = 1 << 20, MAX_WINDOW = 4096,
+       POOL_BYTES = 1 << 20 };
 enum check { CHECK_NONE, CHECK_WALK, CHECK_CRC };
 
 static struct {
     const char *mode, *host, *port, *topic, *congestion;
     int64_t partition, messages, size, batch, write_bytes, window, acks, max_bytes, prefetch, timeout, nudge, metadata;
     enum check check;
+    bool encode_each;
 } opt = {.host = "127.0.0.1", .port = "9092", .topic = "ceiling", .congestion = "", .messages = 1000000, .size = 200,
          .batch = 50, .write_bytes = 65536, .window = 256, .acks = 1, .max_bytes = 1 << 20, .prefetch = 1, .timeout = 60,
          .nudge = 1, .metadata = 1};
 
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("loadgen: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    exit(1);
-}
-
-static void *allocate(size_t bytes) {
-    void *p = malloc(bytes);
-    if (!p) fail("out of memory (%zu bytes)", bytes);
-    return p;
-}
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-static double since(int64_t start) { return (now_ns() - start) / 1e9; }
-
-/* ---- connection ---- */
-
-static int dial(void) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    int status = getaddrinfo(opt.host, opt.port, &hints, &list), fd = -1, on = 1;
-    if (status) fail("host %s port %s: %s", opt.host, opt.port, gai_strerror(status));
-    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen)) {
-            close(fd);
-            fd = -1;
-        }
-    }
-    freeaddrinfo(list);
-    if (fd < 0) fail("cannot connect to %s:%s: %s", opt.host, opt.port, strerror(errno));
-    struct timeval limit = {.tv_sec = opt.timeout};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (*opt.congestion &&
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, opt.congestion, (socklen_t)strlen(opt.congestion)))
-        fail("congestion control %s: %s", opt.congestion, strerror(errno));
-    return fd;
-}
-
-static void send_all(int fd, const uint8_t *p, size_t n) {
-    while (n) {
-        ssize_t sent = send(fd, p, n, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) fail("sending: %s", errno == EAGAIN ? "timed out" : strerror(errno));
-        p += sent;
-        n -= (size_t)sent;
-    }
-}
-
-/* Reads what is there, at least one byte; 0 when the broker has closed. */
-static size_t receive_some(int fd, uint8_t *p, size_t n) {
-    for (;;) {
-        ssize_t got = recv(fd, p, n, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0 && errno != ECONNRESET) fail("receiving: %s", errno == EAGAIN ? "timed out" : strerror(errno));
-        return got < 0 ? 0 : (size_t)got;
-    }
-}
-
-static bool receive_all(int fd, uint8_t *p, size_t n) {
-    while (n) {
-        size_t got = receive_some(fd, p, n);
-        if (!got) return false;
-        p += got;
-        n -= got;
-    }
-    return true;
-}
+static int dial_broker(void) { return dial(opt.host, opt.port, opt.timeout, opt.congestion); }
 
 /* Returns the answer's body behind its size, in a buffer that the next call reuses; NULL when the broker closed. */
 static uint8_t *receive_answer(int fd, size_t *size) {
@@ -194,7 +109,7 @@ static int64_t ask_log_end(int fd) {
 /* Requests of its own are asked for once, on a connection of their own: 0.7 closes it. */
 static bool knows_metadata(void) {
     if (!opt.metadata) return false;
-    int fd = dial();
+    int fd = dial_broker();
     bool known = ask_log_end(fd) >= 0;
     close(fd);
     return known;
@@ -214,16 +129,10 @@ static int64_t wait_visible(int fd, int64_t expected) {
 
 /* ---- producing ---- */
 
-static uint64_t random_state = 0x9E3779B97F4A7C15u;
-
 static uint8_t *put_entries(uint8_t *p, int64_t count) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ-0123456789";
     for (; count--; p += opt.size) {
         p = put(put(put(p, 4, 6 + opt.size), 1, 1), 1, 0) + 4;
-        for (int64_t i = 0; i < opt.size; i++) {
-            random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
-            p[i] = (uint8_t)letters[random_state >> 20 & 63];
-        }
+        fill_random(p, (size_t)opt.size);
         put(p - 4, 4, crc32_of(p, (size_t)opt.size));
     }
     return p;
@@ -271,6 +180,47 @@ static struct stream prepare(bool acked) {
     return s;
 }
 
+/* The work of a real client: each message is copied into its frame and its checksum computed. The payloads come from a
+   pool that the processor's cache holds, as they do in a program that has just made them. */
+static void send_encoded(int fd) {
+    int64_t entry_bytes = ENTRY_HEADER + opt.size, pool_count = POOL_BYTES / (opt.size + 1), next = 0;
+    pool_count = pool_count < 1 ? 1 : pool_count < opt.messages ? pool_count : opt.messages;
+    uint8_t *pool = allocate((size_t)(pool_count * opt.size)), head[512], entry_head[6];
+    fill_random(pool, (size_t)(pool_count * opt.size));
+    put(put(put(entry_head, 4, 6 + opt.size), 1, 1), 1, 0);
+    int64_t head_bytes = put_topic(put(head + 4, 2, 0)) + 4 - head;
+    uint8_t *out = allocate((size_t)(opt.write_bytes + head_bytes + opt.batch * entry_bytes)), *p = out;
+    for (int64_t left = opt.messages; left > 0;) {
+        int64_t count = left < opt.batch ? left : opt.batch;
+        put(head, 4, head_bytes - 4 + count * entry_bytes);
+        put(head + head_bytes - 4, 4, count * entry_bytes);
+        memcpy(p, head, (size_t)head_bytes);
+        p += head_bytes;
+        for (int64_t i = 0; i < count; i++, p += entry_bytes, next = next + 1 < pool_count ? next + 1 : 0) {
+            const uint8_t *payload = pool + next * opt.size;
+            uint32_t crc = htonl(crc32_of(payload, (size_t)opt.size));
+            memcpy(p, entry_head, sizeof entry_head);
+            memcpy(p + sizeof entry_head, &crc, 4);
+            memcpy(p + ENTRY_HEADER, payload, (size_t)opt.size);
+        }
+        left -= count;
+        if (p - out >= opt.write_bytes || !left) {
+            send_all(fd, out, (size_t)(p - out));
+            p = out;
+        }
+    }
+    free(out), free(pool);
+}
+
+static void send_ring(int fd, const struct stream *s) {
+    for (int64_t position = 0; position < s->total;) {
+        int64_t span = s->total - position < opt.write_bytes ? s->total - position : opt.write_bytes;
+        send_all(fd, s->ring + position % s->period, (size_t)span);
+        position += span;
+    }
+    send_all(fd, s->last, (size_t)s->last_size);
+}
+
 static void print_head(double seconds, int64_t messages, int64_t bytes) {
     printf("{\"mode\": \"%s\", \"messages\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"rate\": %.1f, "
            "\"bytes_per_second\": %.1f",
@@ -278,17 +228,14 @@ static void print_head(double seconds, int64_t messages, int64_t bytes) {
 }
 
 static void produce(void) {
-    struct stream s = prepare(false);
+    struct stream s = {0};
+    if (!opt.encode_each) s = prepare(false);
     bool metadata = knows_metadata();
-    int fd = dial();
+    int fd = dial_broker();
     int64_t base = metadata ? ask_log_end(fd) : ask_offset(fd, -1);
     int64_t log_bytes = opt.messages * (ENTRY_HEADER + opt.size), expected = base + log_bytes, start = now_ns();
-    for (int64_t position = 0; position < s.total;) {
-        int64_t span = s.total - position < opt.write_bytes ? s.total - position : opt.write_bytes;
-        send_all(fd, s.ring + position % s.period, (size_t)span);
-        position += span;
-    }
-    send_all(fd, s.last, (size_t)s.last_size);
+    if (opt.encode_each) send_encoded(fd);
+    else send_ring(fd, &s);
     double sent = since(start);
     /* A produce is handled before the requests behind it, so any answer now means that everything was appended. */
     int64_t taken_end = metadata ? ask_log_end(fd) : ask_offset(fd, -1);
@@ -324,7 +271,7 @@ static void check_answer(const uint8_t *p, int64_t correlation, int64_t base, in
 
 static void produce_acked(void) {
     struct stream s = prepare(true);
-    int fd = dial();
+    int fd = dial_broker();
     int64_t base = ask_log_end(fd);
     if (base < 0) fail("the broker does not know request 1000");
     int64_t total = s.frames + (s.last_size > 0), step = total / MAX_SAMPLES + 1, samples = 0;
@@ -407,7 +354,7 @@ static int64_t receive_set(int fd, uint8_t *buffer, int64_t *count, int64_t *rec
 }
 
 static void fetch(void) {
-    int fd = dial();
+    int fd = dial_broker();
     uint8_t request[512], *buffers[2] = {allocate((size_t)opt.max_bytes), allocate((size_t)opt.max_bytes)};
     int64_t offset = ask_offset(fd, -2), end = ask_offset(fd, -1), first = offset, count = 0, fetches = 0, received = 0;
     if (end <= offset) fail("there is nothing to read");
@@ -438,20 +385,11 @@ static void usage(const char *problem) {
             "usage: loadgen produce|produce-acked|fetch [--host H] [--port P] [--topic T] [--partition N]\n"
             "               [--congestion reno|bbr] [--timeout SECONDS]\n"
             "  produce, produce-acked: [--messages N] [--size BYTES] [--batch N] [--write-bytes N]\n"
-            "  produce:                [--nudge 0|1] [--metadata 0|1]\n"
+            "  produce:                [--nudge 0|1] [--metadata 0|1] [--encode once|each]\n"
             "  produce-acked:          [--window N] [--acks 1|2]\n"
             "  fetch:                  [--max-bytes N] [--prefetch 0|1] [--check none|walk|crc]\n",
             problem);
     exit(2);
-}
-
-static void number(const char *name, const char *text, int64_t low, int64_t high, int64_t *value) {
-    char *end, problem[200];
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    if (!errno && *text && !*end && *value >= low && *value <= high) return;
-    snprintf(problem, sizeof problem, "%s takes a number from %lld to %lld", name, (long long)low, (long long)high);
-    usage(problem);
 }
 
 static void parse(int argc, char **argv) {
@@ -477,6 +415,8 @@ static void parse(int argc, char **argv) {
         else if (!strcmp(name, "--port")) opt.port = text;
         else if (!strcmp(name, "--topic")) opt.topic = text;
         else if (!strcmp(name, "--congestion")) opt.congestion = text;
+        else if (letter == 'p' && !strcmp(name, "--encode") && !strcmp(text, "once")) opt.encode_each = false;
+        else if (letter == 'p' && !strcmp(name, "--encode") && !strcmp(text, "each")) opt.encode_each = true;
         else if (letter == 'f' && !strcmp(name, "--check") && !strcmp(text, "none")) opt.check = CHECK_NONE;
         else if (letter == 'f' && !strcmp(name, "--check") && !strcmp(text, "walk")) opt.check = CHECK_WALK;
         else if (letter == 'f' && !strcmp(name, "--check") && !strcmp(text, "crc")) opt.check = CHECK_CRC;

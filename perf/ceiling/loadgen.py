@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perf.ceiling import programs
+
 SOURCE = Path(__file__).with_name("loadgen.c")
-BUILD = Path(__file__).with_name("build")
 
 
 def build() -> Path:
-    """The compiled program; compiles only when a source is newer."""
-    program = BUILD / "loadgen"
-    sources = [SOURCE, SOURCE.with_name("bytes.h")]
-    if not program.exists() or program.stat().st_mtime < max(path.stat().st_mtime for path in sources):
-        BUILD.mkdir(exist_ok=True)
-        command = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)]
-        subprocess.run(command, check=True)
-    return program
+    """The compiled program; see ``programs.build``."""
+    return programs.build(SOURCE)
 
 
 def run(mode: str, options: Mapping[str, object], timeout: float = 600.0) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from perf import machine
-from perf.ceiling import loadgen
+from perf.ceiling import loadgen, programs
 from tests.harness.broker import Broker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,7 +155,10 @@ def main(
         repetitions, messages, backlog_bytes = 2, 1_000_000, 210_000_000
     settings: dict[str, object] = {**PAGE_CACHE_POLICY, **dict(item.partition("=")[::2] for item in extra)}
     warm_bytes = messages * ENTRY_BYTES * 5 // 4
-    loadgen.build()
+    try:
+        loadgen.build()
+    except programs.CannotBuild as error:
+        raise click.ClickException(str(error)) from None
     scratch = ROOT / ".tmp"
     scratch.mkdir(exist_ok=True)
     figures = [Figure(scenario) for scenario in SCENARIOS]
