@@ -1,4 +1,4 @@
-"""What every peer can do, and the processes behind it: started on loopback with directories of their own, always ended."""
+"""What every peer can do, and the processes behind it: on loopback, with directories of their own, always ended."""
 
 from __future__ import annotations
 
@@ -32,11 +32,17 @@ class Peer(Protocol):
     Clocks run inside the clients, from the first message until the broker says that it has everything.
     """
 
-    name: str
-    """As in result files: ``rabbitmq-stream``."""
-    title: str
-    default_messages: int
-    """As many as take some seconds, and as the peer can hold."""
+    @property
+    def name(self) -> str:
+        """As in result files: ``rabbitmq-stream``."""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+
+    @property
+    def default_messages(self) -> int:
+        """As many as take some seconds, and as the peer can hold."""
 
     def available(self) -> str | None:
         """None when it can be started here; else the reason in one line, with what to install."""
@@ -119,14 +125,11 @@ class Child:
         self._output.close()
 
 
-def run(
-    name: str, command: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 600.0, cwd: Path | None = None
-) -> str:
+def run(name: str, command: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 600.0) -> str:
     """The standard output of a command that must succeed. Raises ``PeerFailed`` with the end of what it wrote."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **(env or {})},
-        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -50,12 +50,12 @@ def pika_consume(port: int, queue: str, messages: int, size: int) -> Figures:
     """One consumer without acknowledgements; the queue is deleted afterwards."""
     import pika
 
-    channel, count = _pika_channel(port), 0
+    channel = _pika_channel(port)
     started = time.perf_counter()
-    for method, _, _ in channel.consume(queue, auto_ack=True, inactivity_timeout=WAIT_SECONDS):
+    arriving = channel.consume(queue, auto_ack=True, inactivity_timeout=WAIT_SECONDS)
+    for count, (method, _, _) in enumerate(arriving, 1):
         if method is None:
-            raise PeerFailed(f"pika: {count} of {messages} messages came")
-        count += 1
+            raise PeerFailed(f"pika: {count - 1} of {messages} messages came")
         if count == messages:
             break
     seconds = time.perf_counter() - started

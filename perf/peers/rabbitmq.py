@@ -1,7 +1,7 @@
 """RabbitMQ: a classic queue by AMQP 0-9-1, and a stream by the stream protocol; both on one kind of node.
 
-The node is a RabbitMQ of this machine under another name, with an epmd, ports and directories of its own; a RabbitMQ that
-runs as a service is not touched. Messages are persistent in a durable queue, or in a stream, which is always on disk.
+The node is a RabbitMQ of this machine under another name, with an epmd, ports and directories of its own; one that runs
+as a service is not touched. Messages are persistent in a durable queue, or in a stream, which is always on disk.
 """
 
 from __future__ import annotations
