@@ -2,10 +2,10 @@
  *
  *   minibroker --directory DIR [--topic T] [--flush-messages M] [--flush-bytes B] [--flush-ms S] ...
  *
- * It keeps one partition, DIR/T-0/00000000000000000000.kafka, new at each start, and serves one connection after another
- * with four requests of fastlog's protocol: PRODUCE (0), FETCH (1), OFFSETS (4) and METADATA (1002), so loadgen drives
- * it as it drives fastlog. When it listens it prints "minibroker: ready port=N crc=NAME"; it ends when its standard
- * input does, so it cannot outlive whoever started it.
+ * It keeps one partition, DIR/T-0/00000000000000000000.kafka, new at each start, and serves one connection after
+ * another with four requests of fastlog's protocol: PRODUCE (0), FETCH (1), OFFSETS (4) and METADATA (1002), so loadgen
+ * drives it as it drives fastlog. When it listens it prints "minibroker: ready port=N crc=NAME"; it ends when its
+ * standard input does, so it cannot outlive whoever started it.
  *
  * What it does as fastlog does, since a ceiling that left it out would be one of something else:
  *   - every frame is parsed, every length checked, the CRC of every message computed before its set is written;
@@ -28,7 +28,7 @@
 #include "bytes.h"
 
 enum {
-    RECEIVE_BYTES = 512 << 10,  /* what one recv() may bring: it is still in the second-level cache when it is written */
+    RECEIVE_BYTES = 512 << 10,  /* what one recv() may bring: still in the second-level cache when written */
     MAX_FRAME = 100 << 20,
     AHEAD_BYTES = 2 << 20,      /* reserve the next step when so little is left of the last one */
     COPY_BELOW = 4 << 10,       /* smaller sets are moved together: cheaper than an iovec each */
@@ -75,7 +75,8 @@ static void *flusher(void *unused) {
     pthread_mutex_lock(&lock);
     for (;;) {
         while (!flush_due(now = now_ns(), last_ns)) {
-            int64_t age_at = state.oldest_ns + opt.flush_ms * 1000000, demand_at = last_ns + opt.min_interval_ms * 1000000;
+            int64_t age_at = state.oldest_ns + opt.flush_ms * 1000000;
+            int64_t demand_at = last_ns + opt.min_interval_ms * 1000000;
             if (state.end == state.visible) pthread_cond_wait(&flush_wanted, &lock);
             else wait_until_ns(&flush_wanted, state.demanded && demand_at < age_at ? demand_at : age_at);
         }
@@ -134,8 +135,8 @@ static struct {
     struct iovec spans[MAX_SPANS];
     int count;
     int64_t messages;
-    /* What M and B still allow, by the visible end as it was last seen: it only moves on, so this errs on the safe side,
-       and small requests need not take the lock one by one. */
+    /* What M and B still allow, by the visible end as it was last seen: it only moves on, so this errs on the safe
+       side, and small requests need not take the lock one by one. */
     int64_t free_bytes, free_messages;
 } pending;
 
@@ -296,7 +297,7 @@ static const char *handle_metadata(int fd, struct body b) {
     int64_t size = (int64_t)strlen(opt.topic);
     p = put(put(put(put(p, 4, correlation), 2, 0), 4, 0), 2, 9);
     memcpy(p, "127.0.0.1", 9);
-    p = put(put(put(put(p + 9, 4, 0), 4, MAX_FRAME), 4, MAX_FRAME), 4, 0); /* port, largest message and frame, no wait */
+    p = put(put(put(put(p + 9, 4, 0), 4, MAX_FRAME), 4, MAX_FRAME), 4, 0); /* port, largest message, frame; no wait */
     p = put(put(put(put(p, 2, 1002), 2, 1002), 4, 1), 2, size);
     memcpy(p, opt.topic, (size_t)size);
     p = put(put(put(put(put(p + size, 2, 0), 4, 1), 4, 1), 4, 0), 2, 0); /* no error, 1 of 1 partitions, number 0, ok */
@@ -353,8 +354,9 @@ static void serve(int fd) {
 static void usage(const char *problem) {
     fprintf(stderr,
             PROGRAM ": %s\n"
-            "usage: minibroker --directory DIR [--topic T] [--congestion reno|bbr] [--flush-messages M] [--flush-bytes B]\n"
-            "                  [--flush-ms S] [--flush-min-ms N] [--preallocate BYTES] [--writeback BYTES]\n",
+            "usage: minibroker --directory DIR [--topic T] [--congestion reno|bbr] [--flush-messages M]\n"
+            "                  [--flush-bytes B] [--flush-ms S] [--flush-min-ms N] [--preallocate BYTES]\n"
+            "                  [--writeback BYTES]\n",
             problem);
     exit(2);
 }

@@ -25,7 +25,8 @@ static amqp_connection_state_t connection;
 static void check(const char *what) {
     amqp_rpc_reply_t reply = amqp_get_rpc_reply(connection);
     if (reply.reply_type == AMQP_RESPONSE_NORMAL) return;
-    if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION) fail("%s: %s", what, amqp_error_string2(reply.library_error));
+    if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION)
+        fail("%s: %s", what, amqp_error_string2(reply.library_error));
     fail("%s: the broker refused it (method 0x%08X)", what, reply.reply.id);
 }
 
@@ -101,7 +102,8 @@ static void usage(const char *problem) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2 || (strcmp(argv[1], "produce") && strcmp(argv[1], "consume"))) usage("the modes are produce and consume");
+    if (argc < 2 || (strcmp(argv[1], "produce") && strcmp(argv[1], "consume")))
+        usage("the modes are produce and consume");
     for (int i = 2; i < argc; i += 2) {
         if (i + 1 == argc) usage("the last option has no value");
         if (!strcmp(argv[i], "--queue")) opt.queue = argv[i + 1];

@@ -132,7 +132,7 @@ class Kafka:
         self._port, controller_port = free_port(), free_port()
         settings = directory / "server.properties"
         settings.write_text(configuration(directory, self._port, controller_port))
-        self._environment = {"LOG_DIR": str(directory / "logs")}
+        self._environment = {"LOG_DIR": str(directory / "logs"), "LC_ALL": "C"}  # numbers with a point
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         run(
             "kafka-storage",

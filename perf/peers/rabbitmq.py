@@ -160,14 +160,14 @@ class RabbitClassic(_RabbitMQ):
         return self._run("consume", messages, 1)
 
     def _run(self, mode: str, messages: int, size: int) -> Figures:
-        client = _amqp_client()
-        if client == "pika":
+        node = self.node
+        if _amqp_client() == "pika":
             measure = python_clients.pika_produce if mode == "produce" else python_clients.pika_consume
-            return {**measure(self.node.port, QUEUE, messages, size), "broker": self.node.version}
+            return {**measure(node.port, QUEUE, messages, size), "broker": node.version}
         program = programs.build(HERE / "amqp_client.c", ["-lrabbitmq"], BUILD)
-        command = [str(program), mode, "--port", str(self.node.port), "--queue", QUEUE]
+        command = [str(program), mode, "--port", str(node.port), "--queue", QUEUE]
         output = run(program.name, [*command, "--messages", str(messages), "--size", str(size)])
-        return figures(output, messages, client="librabbitmq", broker=self.node.version)
+        return figures(output, messages, client="librabbitmq", broker=node.version)
 
 
 def _stream_client() -> str | None:
@@ -195,10 +195,11 @@ class RabbitStream(_RabbitMQ):
         return self._run("consume", messages, 1, 1)
 
     def _run(self, mode: str, messages: int, size: int, batch: int) -> Figures:
+        node = self.node
         if _stream_client() == "rstream":
             measure = python_clients.rstream_produce if mode == "produce" else python_clients.rstream_consume
-            return {**measure(self.node.stream_port, QUEUE, messages, size, batch), "broker": self.node.version}
+            return {**measure(node.stream_port, QUEUE, messages, size, batch), "broker": node.version}
         program = programs.build(HERE / "stream_client.c", directory=BUILD)
-        command = [str(program), mode, "--port", str(self.node.stream_port), "--stream", QUEUE]
+        command = [str(program), mode, "--port", str(node.stream_port), "--stream", QUEUE]
         command += ["--messages", str(messages), "--size", str(size), "--batch", str(batch)]
-        return figures(run(program.name, command), messages, client="stream_client.c", broker=self.node.version)
+        return figures(run(program.name, command), messages, client="stream_client.c", broker=node.version)

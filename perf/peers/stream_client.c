@@ -7,11 +7,11 @@
  *       reads from the first offset, credit given back with each chunk, every message counted and its length checked
  *       (RabbitMQ's clients check no CRC unless asked, and neither does this one)
  *
- * Messages are AMQP 1.0 data sections, as every ordinary client writes them. Prints one line of JSON. Every failure is one
- * line on stderr and exit status 1; wrong usage is status 2.
+ * Messages are AMQP 1.0 data sections, as every ordinary client writes them. Prints one line of JSON. Every failure is
+ * one line on stderr and exit status 1; wrong usage is status 2.
  *
- * Frame: size(4) key(2) version(2), then for requests and answers a correlation id(4). Source: RabbitMQ's stream protocol
- * reference, 3.10.
+ * Frame: size(4) key(2) version(2), then for requests and answers a correlation id(4). Source: RabbitMQ's stream
+ * protocol reference, 3.10.
  */
 #define _GNU_SOURCE
 #define PROGRAM "stream_client"
@@ -57,6 +57,8 @@ static bool take_frame(struct frame *f) {
     f->body = received + at + FRAME_HEADER;
     f->bytes = size - 4;
     at += 4 + size;
+    if (f->key == CLOSE && f->bytes >= 6)
+        fail("the broker closes the connection (code %lld)", (long long)get(f->body + 4, 2));
     return true;
 }
 
@@ -73,7 +75,6 @@ static struct frame next_frame(void) {
     struct frame f;
     for (;;) {
         while (!take_frame(&f)) receive_more();
-        if (f.key == CLOSE) fail("the broker closes the connection (code %lld)", (long long)get(f.body + 4, 2));
         if (f.key != HEARTBEAT && f.key != METADATA_UPDATE) return f;
     }
 }
@@ -125,14 +126,20 @@ static void open_connection(void) {
     demand("virtual host", put_string(begin(OPEN), "/"));
 }
 
+static void result(double seconds) {
+    printf("{\"messages\": %lld, \"seconds\": %.6f, \"rate\": %.1f}\n", (long long)opt.messages, seconds,
+           (double)opt.messages / seconds);
+}
+
 /* ---- producing ---- */
 
 static int64_t confirmed;
 
 static void take_confirms(void) {
     for (struct frame f; take_frame(&f);) {
-        if (f.key == CONFIRM) confirmed += be32(f.body + 1);
-        else if (f.key == PUBLISH_ERROR) fail("the broker refused a message (code %lld)", (long long)get(f.body + 13, 2));
+        if (f.key == CONFIRM && f.bytes >= 5) confirmed += be32(f.body + 1);
+        else if (f.key == PUBLISH_ERROR && f.bytes >= 15)
+            fail("the broker refused a message (code %lld)", (long long)get(f.body + 13, 2));
         else if (f.key != HEARTBEAT && f.key != METADATA_UPDATE) fail("frame 0x%04X among confirms", f.key);
     }
 }
@@ -193,9 +200,8 @@ static void produce(void) {
         }
     }
     double seconds = since(start);
-    if (confirmed != opt.messages) fail("%lld confirms for %lld messages", (long long)confirmed, (long long)opt.messages);
-    printf("{\"messages\": %lld, \"seconds\": %.6f, \"rate\": %.1f}\n", (long long)confirmed, seconds,
-           (double)confirmed / seconds);
+    if (confirmed != opt.messages) fail("%lld confirms instead of %lld", (long long)confirmed, (long long)opt.messages);
+    result(seconds);
     free(out), free(payloads);
 }
 
@@ -232,7 +238,7 @@ static void consume(void) {
     }
     double seconds = since(start);
     if (count != opt.messages) fail("%lld messages instead of %lld", (long long)count, (long long)opt.messages);
-    printf("{\"messages\": %lld, \"seconds\": %.6f, \"rate\": %.1f}\n", (long long)count, seconds, (double)count / seconds);
+    result(seconds);
 }
 
 static void usage(const char *problem) {
@@ -249,7 +255,8 @@ int main(int argc, char **argv) {
         {"--size", 1, 1 << 16, &opt.size},   {"--batch", 1, 4096, &opt.batch},
         {"--window", 1, 1 << 24, &opt.window}, {"--timeout", 1, 86400, &opt.timeout},
     };
-    if (argc < 2 || (strcmp(argv[1], "produce") && strcmp(argv[1], "consume"))) usage("the modes are produce and consume");
+    if (argc < 2 || (strcmp(argv[1], "produce") && strcmp(argv[1], "consume")))
+        usage("the modes are produce and consume");
     for (int i = 2; i < argc; i += 2) {
         size_t n = 0, known = sizeof numbers / sizeof *numbers;
         if (i + 1 == argc) usage("the last option has no value");
