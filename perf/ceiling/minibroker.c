@@ -110,8 +110,8 @@ static void *run_ahead(void *unused) {
         if (opt.preallocate && end + AHEAD_BYTES > reserved) {
             reserved = reserved > end ? reserved : end;
             if (fallocate(file, FALLOC_FL_KEEP_SIZE, reserved, opt.preallocate)) {
-                if (errno != EOPNOTSUPP) fail("fallocate: %s", strerror(errno));
-                reserved = INT64_MAX - AHEAD_BYTES; /* no such thing on this file system */
+                if (errno != EOPNOTSUPP && errno != ENOSPC) fail("fallocate: %s", strerror(errno));
+                reserved = INT64_MAX - AHEAD_BYTES; /* no such thing here, or no space to spare: go on without */
             } else {
                 reserved += opt.preallocate;
             }
