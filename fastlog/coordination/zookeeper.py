@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -25,6 +25,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
+from fastlog.coordination.addresses import parse_connect
 from fastlog.coordination.session import (
     ANY_VERSION,
     Node,
@@ -34,53 +35,16 @@ from fastlog.coordination.session import (
     VersionError,
     Watch,
 )
-from fastlog.errors import ConfigError, CoordinationError
+from fastlog.errors import CoordinationError
 
 log = logging.getLogger(__name__)
 
-DEFAULT_PORT = 2181
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)  # it has a line for each try; what matters is said here, once
 _LEAST_PAUSE = 0.05
 _GREETING_SECONDS = 0.5
 
 _T = TypeVar("_T")
-
-
-class ConnectString(NamedTuple):
-    """``host:port,host:port/chroot`` in parts."""
-
-    servers: tuple[tuple[str, int], ...]
-    chroot: str
-
-    def __str__(self) -> str:
-        return self.hosts + self.chroot
-
-    @property
-    def hosts(self) -> str:
-        """The servers alone."""
-        return ",".join(f"{host}:{port}" for host, port in self.servers)
-
-
-def parse_connect(text: str) -> ConnectString:
-    """Read what 0.7 calls ``zk.connect``.
-
-    Raises:
-        ConfigError: a part is no ``host:port``, or the chroot is no absolute path.
-    """
-    servers_text, slash, chroot = text.strip().partition("/")
-    servers = []
-    for item in servers_text.split(","):
-        host, colon, port_text = item.strip().rpartition(":")
-        if not colon:
-            host, port_text = port_text, str(DEFAULT_PORT)
-        if not host or not port_text.isdecimal() or not 0 < int(port_text) < 65536:
-            raise ConfigError(f"zk.connect: {item.strip()!r} in {text!r} is not host:port")
-        servers.append((host, int(port_text)))
-    path = f"{slash}{chroot}".rstrip("/")
-    if "//" in path or any(part in (".", "..") for part in path.split("/")):
-        raise ConfigError(f"zk.connect: {path!r} in {text!r} is no path of ZooKeeper")
-    return ConnectString(tuple(servers), path)
 
 
 class _OneSessionClient(KazooClient):  # type: ignore[misc]

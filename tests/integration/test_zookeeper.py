@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from fastlog import testing
+from fastlog.coordination.addresses import parse_connect
 from fastlog.coordination.session import NodeExistsError, NoNodeError, SessionLostError, VersionError
-from fastlog.coordination.zookeeper import ZooKeeperSession, parse_connect
+from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.errors import ConfigError, CoordinationError, MissingDependencyError
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkserver import jars

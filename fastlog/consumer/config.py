@@ -1,0 +1,210 @@
+"""The settings of a group's consumer: every property of Kafka 0.7.2 that it honours, and fastlog's own.
+
+Source of names and of defaults that are not marked otherwise in their text: Kafka 0.7.2, ``ConsumerConfig``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastlog import settings
+from fastlog.coordination.addresses import parse_connect
+from fastlog.errors import ConfigError
+from fastlog.settings import Setting, load_properties, prop
+
+_INT32 = 2**31 - 1
+_INT64 = 2**63 - 1
+_NAME = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConsumerConfig:
+    """Everything a consumer of a group can be told. Raises ``ConfigError`` for a wrong value."""
+
+    zk_connect: str = prop(
+        "zk.connect", "", doc="Where ZooKeeper is: `host:port,host:port`, with `/path` behind for a tree of its own."
+    )
+    group_id: str = prop("groupid", "", default_text="none; required", doc="The name of the group.")
+    consumer_id: str | None = prop(
+        "consumerid", None, default_text="made anew", doc="The name of this member, which nobody else may use."
+    )
+    zk_session_timeout_ms: int = prop(
+        "zk.sessiontimeout.ms",
+        6000,
+        unit="ms",
+        low=100,
+        high=_INT32,
+        doc="How long a member may be silent before its partitions go to others.",
+    )
+    zk_connection_timeout_ms: int = prop(
+        "zk.connectiontimeout.ms",
+        6000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="How long the first connection to ZooKeeper is tried for (0.7: the session's time-out).",
+    )
+    zk_sync_time_ms: int = prop(
+        "zk.synctime.ms",
+        2000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="The longest pause between tries to become the owner of a partition, unless `rebalance.backoff.ms` is set.",
+    )
+    rebalance_backoff_ms: int | None = prop(
+        "rebalance.backoff.ms",
+        None,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        default_text="zk.synctime.ms",
+        doc="The longest pause between tries to become the owner of a partition; the first ones are shorter.",
+    )
+    rebalance_max_retries: int | None = prop(
+        "rebalance.retries.max",
+        None,
+        low=1,
+        high=_INT32,
+        default_text="no limit",
+        doc="Failed tries in a row after which it is reported as an error; they go on all the same (0.7: gives up after"
+        " 4).",
+    )
+    socket_timeout_ms: int = prop(
+        "socket.timeout.ms", 30_000, unit="ms", low=1, high=_INT32, doc="How long a broker may take for an answer."
+    )
+    receive_buffer_bytes: int | None = prop(
+        "socket.buffersize",
+        None,
+        unit="bytes",
+        low=1,
+        high=_INT32,
+        default_text="the system's",
+        doc="Size of the socket's receive buffer (0.7: 65536).",
+    )
+    fetch_bytes: int = prop(
+        "fetch.size",
+        1024 * 1024,
+        unit="bytes",
+        low=1,
+        high=2**30,
+        doc="Bytes asked for at once, for each partition. A larger message is fetched alone.",
+    )
+    max_message_bytes: int | None = prop(
+        "max.message.size",
+        None,
+        unit="bytes",
+        low=1,
+        high=2**30,
+        default_text="what the broker allows",
+        doc="Largest payload that is fetched. fastlog's own.",
+    )
+    fetcher_backoff_ms: int = prop(
+        "fetcher.backoff.ms",
+        1000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="The longest pause before a broker that failed is tried again, and between looks at the end of a log of a"
+        " plain 0.7 broker.",
+    )
+    auto_commit: bool = prop("autocommit.enable", True, doc="Whether offsets are committed from time to time.")
+    auto_commit_interval_ms: int = prop(
+        "autocommit.interval.ms", 10_000, unit="ms", low=1, high=_INT32, doc="How often, where they changed."
+    )
+    queued_chunks: int = prop(
+        "queuedchunks.max", 10, low=1, high=_INT32, doc="Fetched pieces that wait for one partition's reader."
+    )
+    auto_offset_reset: str = prop(
+        "autooffset.reset",
+        "smallest",
+        choices=("smallest", "largest"),
+        doc="Where to begin without a committed offset, or with one that the broker has no longer. 0.7 takes any other"
+        " word for an error at that moment; here it is refused at once.",
+    )
+    consumer_timeout_ms: int | None = prop(
+        "consumer.timeout.ms",
+        None,
+        unit="ms",
+        low=0,
+        high=_INT32,
+        default_text="-1: none",
+        doc="How long a stream waits for a message before it raises ConsumerTimeout; -1: for ever.",
+    )
+    shallow: bool = prop(
+        "shallowiterator.enable", False, doc="Hand compressed sets out closed, as mirrors pass them on."
+    )
+    local: str = prop(
+        "local",
+        "auto",
+        choices=("auto", "read", "map", "off"),
+        doc="Read the broker's files on its own machine instead of the socket. fastlog's own.",
+    )
+
+    def __post_init__(self) -> None:
+        settings.check_fields(self)
+        for name, value in (("groupid", self.group_id), ("consumerid", self.consumer_id)):
+            if value is not None and not _NAME.fullmatch(value):
+                raise ConfigError(f"{name}: {value!r} cannot be part of a path in ZooKeeper, or is empty")
+        if not self.zk_connect:
+            raise ConfigError("zk.connect: not given; a group needs a ZooKeeper: zk.connect=host:port")
+        parse_connect(self.zk_connect)
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds."""
+        return self.zk_session_timeout_ms / 1000
+
+    @property
+    def most_backoff(self) -> float:
+        """Seconds; the longest pause between two tries to own a partition."""
+        return (self.zk_sync_time_ms if self.rebalance_backoff_ms is None else self.rebalance_backoff_ms) / 1000
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], **fields: Any) -> ConsumerConfig:
+        """Return the settings given by their 0.7 names; ``fields`` are set by the names they have here, and go first.
+
+        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest one), or a malformed value.
+        """
+        texts = {name: value if isinstance(value, str) else settings.plain(value) for name, value in properties.items()}
+        if texts.get("consumer.timeout.ms", "").strip().startswith("-"):
+            texts["consumer.timeout.ms"] = "-1"  # any negative number is 0.7's "for ever"
+        return cls.from_fields({**settings.read_properties(cls, texts, _refused), **fields})
+
+    @classmethod
+    def from_file(cls, path: str | Path, **fields: Any) -> ConsumerConfig:
+        """Return the settings of a properties file."""
+        return cls.from_properties(load_properties(path), **fields)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> ConsumerConfig:
+        """Return the settings given by the names they have here.
+
+        Raises:
+            ConfigError: as for ``from_properties``.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in fields:
+            if name not in known:
+                raise ConfigError(settings.unknown_name(name, known))
+        return cls(**fields)
+
+    @staticmethod
+    def describe() -> list[Setting]:
+        """Every setting with its name, unit, range, default and meaning."""
+        return settings.describe(ConsumerConfig)
+
+
+def _refused(name: str) -> str | None:
+    if name.startswith("mirror."):
+        return f"{name}: that is for a mirror, not for a consumer"
+    if name == "auto.commit":
+        return "auto.commit: 0.7's console consumer wrote that and nothing read it; autocommit.enable is meant"
+    return None

@@ -1,0 +1,80 @@
+"""What the parts of a group's consumer share: names of partitions, what reading one begins with, and the lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Protocol
+
+from fastlog.client.addresses import Address
+from fastlog.zkpaths import PartitionId
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic on a broker."""
+
+    topic: str
+    partition: PartitionId
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Claim(NamedTuple):
+    """A partition that is ours: which of our threads reads it, from which broker, from where on."""
+
+    thread: str
+    address: Address
+    offset: int
+
+
+class Lease:
+    """Until when this process may act as the owner of anything.
+
+    Who holds a session cannot know that it has ended; but it has not ended before the session's time-out has passed
+    since a request that the server answered was *sent*. So a process that was stopped, or is cut off, finds its lease
+    over before anybody else can own what it owned. Written by one thread, read by any.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+
+    @staticmethod
+    def now() -> float:
+        """Seconds on the clock of leases, which also runs while the machine sleeps."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def extend(self, sent: float) -> None:
+        """The server has answered a request that was sent at ``sent``."""
+        self._until = max(self._until, sent + self._seconds)
+
+    def drop(self) -> None:
+        """Nothing is owned any more."""
+        self._until = 0.0
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it holds at this moment."""
+        return self.now() < self._until
+
+    @property
+    def seconds_left(self) -> float:
+        """How long it holds if nothing extends it; 0 when it is over."""
+        return max(0.0, self._until - self.now())
+
+
+class Readers(Protocol):
+    """What reads the partitions that a group owns. Called by the group's worker alone; every call returns soon."""
+
+    def acquire(self, claims: Mapping[TopicPartition, Claim]) -> None:
+        """Begin to read and to hand out these partitions."""
+
+    def release(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Stop; when it returns nothing of them is handed out any more. Gives the offset each has been consumed to."""
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        """The offset to which each partition that is read has been consumed."""
+
+    def moved(self, addresses: Mapping[int, Address]) -> None:
+        """Where each broker that lives is to be found now, by its id."""
