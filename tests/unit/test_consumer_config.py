@@ -41,7 +41,7 @@ def test_the_defaults() -> None:
         ({"autooffset.reset": "earliest"}, "autooffset.reset"),
         ({"groupid": ""}, "groupid"),
         ({"groupid": "a/b"}, "groupid"),
-        ({"consumerid": ""}, "consumerid"),
+        ({"consumerid": "a/b"}, "consumerid"),
         ({"zk.connect": ""}, "zk.connect: not given"),
         ({"zk.connect": "host:x"}, "zk.connect"),
         ({"auto.commit": "true"}, "autocommit.enable is meant"),
