@@ -35,6 +35,10 @@ class NotLocalError(Exception):
     """The files are not here, not readable, or not those of this log: read through the socket instead."""
 
 
+class NotThereYetError(Exception):
+    """The partition has no files so far."""
+
+
 class SegmentsChangedError(Exception):
     """What the broker told of the segments is too old: ask it again."""
 
@@ -74,8 +78,11 @@ class LocalLog:
         """Take what the broker says of the files.
 
         Raises:
+            NotThereYetError: there are none.
             NotLocalError: they cannot be those of this partition, or have a format that is not known here.
         """
+        if not answer.directory and not answer.format:
+            raise NotThereYetError
         directory = Path(answer.directory)
         if answer.format != KAFKA_0_7:
             raise NotLocalError(f"the log has the format {answer.format!r}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastlog._segment import SCAN_OK, SCAN_TAIL, ScanResult, scan
 from fastlog.client.connection import pause
 from fastlog.consumer.channel import Channel
-from fastlog.consumer.local import LocalLog, NotLocalError, SegmentsChangedError
+from fastlog.consumer.local import LocalLog, NotLocalError, NotThereYetError, SegmentsChangedError
 from fastlog.consumer.offered import Offer
 from fastlog.errors import (
     BrokerError,
@@ -134,6 +134,8 @@ class Reader:
                 return self._obtain_local(self.local, wait)
             except NotLocalError as error:
                 self._refuse_local(str(error))
+            except NotThereYetError:
+                log.debug("topic=%r partition=%d has no files yet", self._topic, self._partition)
         return self._fetch(wait)
 
     def _obtain_local(self, local: LocalLog, wait: float) -> memoryview:

@@ -107,6 +107,24 @@ def test_an_open_segment_survives_retention(start_broker: Callable[..., Broker],
         assert [int(next(found).payload) for _ in range(9)] == list(range(1, 10))
 
 
+@pytest.mark.parametrize("wait", [0.0, 5.0], ids=["plain", "held"])
+@MODES
+def test_a_reader_that_was_there_before_the_partition(broker: Broker, topic: str, local: str, wait: float) -> None:
+    """A partition that is asked for before it exists is read from its files as soon as it has some."""
+    with consumer_of(broker.port, local=local) as consumer, broker.connect() as client:
+        assert not consumer.fetch(topic, 0, 0)
+        sender = threading.Thread(target=client.produce_ack, args=(topic, 0, encode_set([b"a", b"b"]), 2))
+        sender.start()
+        if not wait:
+            sender.join(10)
+        first = consumer.fetch(topic, 0, 0, wait=wait)
+        sender.join(10)
+        assert first.payloads() == [b"a", b"b"]
+        client.produce_ack(topic, 0, encode_set([b"c"]), acks=2)
+        assert consumer.fetch(topic, 0, first.next_offset).payloads() == [b"c"]
+        assert consumer.source_of(topic, 0) == (local, "")
+
+
 def test_the_socket_carries_next_to_nothing(start_broker: Callable[..., Broker], topic: str) -> None:
     """Of a few megabytes of messages only the proofs go through the broker."""
     broker = start_broker(processors=1)
