@@ -10,6 +10,7 @@ from pathlib import Path
 # Lengths at each twentieth of a real web site's access log of 10,000 lines (81 to 1,363 bytes, median 231).
 LENGTHS = (81, 140, 158, 165, 169, 185, 197, 205, 212, 221, 231, 241, 251, 262, 271, 284, 293, 303, 314, 334, 444)
 LONGEST = 1363
+CLIENTS = 1753  # addresses in that log; a few of them made most of its requests
 
 PATHS = ("/", "/favicon.ico", "/reset.css", "/images/jordan-80.png", "/blog/tags/puppet", "/projects/xdotool/")
 AGENTS = (
@@ -38,7 +39,8 @@ def real_files() -> list[Path]:
 def generated_lines(count: int, seed: int = 7) -> list[bytes]:
     """``count`` access-log lines, the same for the same seed, whose lengths follow those of the real log."""
     source = random.Random(seed)
-    return [_line(source, _length(source, index)) for index in range(count)]
+    clients = [".".join(str(source.randint(1, 254)) for _ in range(4)) for _ in range(CLIENTS)]
+    return [_line(source, clients[int(CLIENTS * source.random() ** 3)], _length(source, i)) for i in range(count)]
 
 
 def _length(source: random.Random, index: int) -> int:
@@ -51,8 +53,7 @@ def _length(source: random.Random, index: int) -> int:
     return source.randint(LENGTHS[step], LENGTHS[step + 1])
 
 
-def _line(source: random.Random, length: int) -> bytes:
-    address = ".".join(str(source.randint(1, 254)) for _ in range(4))
+def _line(source: random.Random, address: str, length: int) -> bytes:
     moment = f"{source.randint(17, 20)}/May/2015:{source.randint(0, 23):02}:{source.randint(0, 59):02}:05 +0000"
     head = f'{address} - - [{moment}] "GET {source.choice(PATHS)}'
     tail = f'" 200 {source.randint(100, 99999)} "-" "'
