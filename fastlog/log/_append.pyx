@@ -86,6 +86,9 @@ cdef class Appender:
             return EBUSY
         take_out(s, FL_WHY_NAME if r == -EEXIST else FL_WHY_REPAIR, -r)
         self.unlock(s)
+        # what was published before is whole: it is flushed and shown, and only then the partition stands still
+        fl_mark_dirty(self.arena.header, s.index)
+        fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
         return EIO
 
@@ -305,6 +308,10 @@ cdef class Appender:
         if status == APPEND_FULL:
             # somebody waits for a flush now, also when neither half of a bound is reached
             fl_or(&s.demand, 1)
+            fl_mark_dirty(h, s.index)
+            nudge = True
+        if status == APPEND_FAILED and fl_load(&s.state):
+            # out of service from here on; what was published before is flushed now
             fl_mark_dirty(h, s.index)
             nudge = True
         self.unlock(s)

@@ -30,7 +30,11 @@
 enum { FL_FLUSHER = 0, FL_KEEPER = 1, FL_ACCEPTOR = 2, FL_FIRST_PROCESSOR = 3 };
 
 /* slot state bits: once set they stay until the next start */
-enum { FL_STATE_READ_ONLY = 1, FL_STATE_OFFLINE = 2 };
+enum {
+    FL_STATE_READ_ONLY = 1,
+    FL_STATE_OFFLINE = 2,
+    FL_STATE_NO_FLUSH = 4, /* with one of the others: what is not flushed is in doubt, or damaged */
+};
 
 /* why a partition left service while the broker ran; in bits 8-15 of the state word, errno in bits 16-31 */
 enum {

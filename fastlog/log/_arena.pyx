@@ -305,7 +305,7 @@ cdef class Arena:
         s.log_end = spec.log_end
         s.high_watermark = spec.log_end
         s.log_start = spec.segments[0][0]
-        s.state = spec.state | ((FL_WHY_START << 8) if spec.state else 0)
+        s.state = spec.state | ((FL_STATE_NO_FLUSH | FL_WHY_START << 8) if spec.state else 0)
         if spec.durable:
             s.dir_synced_tail = i
             s.parent_synced = 1
@@ -356,7 +356,10 @@ cdef class Arena:
         text = "offline" if state & FL_STATE_OFFLINE else "read-only"
         text += f": {WHY.get((state >> 8) & 0xff, 'unknown reason')}"
         number = (state >> 16) & 0xffff
-        return text + (f" ({os.strerror(number)})" if number else "")
+        text += f" ({os.strerror(number)})" if number else ""
+        if state & FL_STATE_NO_FLUSH and (state >> 8) & 0xff in (FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_NAME):
+            text += ", then a flush failed"
+        return text
 
     def publish_retention(self, uint64_t index, uint64_t new_head, uint64_t new_start):
         """Move the log start of one slot up; the keeper alone calls it, and before it unlinks a file."""

@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
     N_FLUSHED_BYTES, N_FLUSHES, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at, fl_fence, fl_find_segment, fl_header,
     fl_load, fl_monotonic_ns, fl_slot, fl_store, fl_swap, fl_take_out, fl_wake_waiters, pthread_mutex_t,
 )
@@ -150,8 +150,8 @@ cdef class PartitionFlusher:
         return error
 
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil:
-        """Take the partition out of service for appends; reads up to the watermark go on."""
-        fl_take_out(&s.state, FL_STATE_READ_ONLY, why, <uint64_t>error)
+        """Take the partition out of service for appends and for flushes; reads up to the watermark go on."""
+        fl_take_out(&s.state, FL_STATE_READ_ONLY | FL_STATE_NO_FLUSH, why, <uint64_t>error)
         fl_store(&s.flush_in_progress, 0)
         fl_add(&self.counters[<int>N_FLUSH_FAILURES], 1)
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
@@ -181,13 +181,15 @@ cdef class PartitionFlusher:
         """Make what is appended now durable and visible: 0, or -errno.
 
         After an error that ``passing`` knows it can be tried again; any other has taken the partition out of service.
+        One that left service because of an append is flushed like any other: what lies below its log end is whole, and
+        what a failed cut left behind that end is never shown.
         """
         cdef fl_header* h = self.arena.header
         cdef FlushState* st = &self.states[s.index]
         cdef uint64_t started = fl_monotonic_ns()
         cdef uint64_t messages, end, tail, high, i
         cdef int r
-        if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+        if fl_load(&s.state) & FL_STATE_NO_FLUSH:
             return -EIO
         st.last_start_ns = started
         st.last_used_ns = started

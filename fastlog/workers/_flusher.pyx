@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, Arena, fl_and, fl_cell_at, fl_dirty_word, fl_fence, fl_header, fl_load,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_and, fl_cell_at, fl_dirty_word, fl_fence, fl_header, fl_load,
     fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
 from fastlog.log._flush cimport FlushState, PartitionFlusher
@@ -160,11 +160,11 @@ cdef class FlusherLoop:
             return now + <uint64_t>HEARTBEAT_NS
         high = fl_load(&s.high_watermark)
         end = fl_load(&s.log_end)
-        if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE) or is_clean(s, end, high):
+        if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, end, high):
             fl_and(fl_dirty_word(h, s.index), ~(<uint64_t>1 << (s.index & 63)))
             # the fence: an append stores the log end and looks at the dirty bit again, we do the reverse
             fl_fence()
-            if not is_clean(s, fl_load(&s.log_end), high) and not fl_load(&s.state):
+            if not is_clean(s, fl_load(&s.log_end), high) and not fl_load(&s.state) & FL_STATE_NO_FLUSH:
                 fl_mark_dirty(h, s.index)
                 return now
             return 0
@@ -178,6 +178,8 @@ cdef class FlusherLoop:
             due = min(due, st.last_start_ns + self.min_interval_ns)
         if all_now or unflushed * 2 >= s.flush_messages or (end - high) * 2 >= s.flush_bytes or s.flush_in_progress:
             due = now
+        if fl_load(&s.state):
+            due = now  # nothing will be appended any more that could share this flush
         due = max(due, self.retry_at[s.index])
         if due <= now:
             what |= JOB_FLUSH
@@ -217,7 +219,7 @@ cdef class FlusherLoop:
                 continue
             s = fl_slot_at(h, index)
             high = fl_load(&s.high_watermark)
-            if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE) or is_clean(s, fl_load(&s.log_end), high):
+            if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, fl_load(&s.log_end), high):
                 continue
             if not fl_load(fl_dirty_word(h, index)) & (<uint64_t>1 << (index & 63)):
                 fl_mark_dirty(h, index)

@@ -7,7 +7,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
     fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_store, fl_wake,
 )
 from fastlog.log._segments cimport SegmentFiles
@@ -157,7 +157,7 @@ cdef class Runs:
             if ack.state == ACK_PENDING:
                 break
             if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.high_watermark) < ack.next:
-                if fl_load(&ack.slot.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+                if fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
                     ack.code = CODE_OFFLINE
                 else:
                     if not fl_load(&ack.slot.waiters) & mine:

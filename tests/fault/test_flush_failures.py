@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.harness.load import Load, stored
 
 MESSAGE = raw.entry(b"a message")
 OFFLINE = 101
+STORAGE = 103
 READ_ONLY_STATE = 1
 
 
@@ -54,6 +56,38 @@ def test_the_watermark_stays_below_what_was_lost(start_broker: Callable[..., Bro
     with broker.connect() as client:
         assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
         assert client.read_all(topic, 0) == broker.stored_bytes(topic, 0) == 4 * MESSAGE
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_before_a_failed_cut_is_shown(start_broker: Callable[..., Broker], topic: str) -> None:
+    """I-5: no appends any more, but a flush that somebody waits for comes to its end, and a consumer
+    and a new start find what was acknowledged, and nothing of the request that failed."""
+    faults = "processor:pwrite@3=short,processor:pwrite@4=EIO,processor:ftruncate@1=EIO,flusher:fdatasync@1=slow:500"
+    settings = {"log.default.flush.interval.ms": 60_000}
+    broker = failing(start_broker, faults, processors=1, settings=settings)
+    with broker.connect() as client, broker.connect() as waiting:
+        assert client.produce_ack(topic, 0, MESSAGE).error == 0
+        errors: list[int] = []
+        waiter = threading.Thread(
+            target=lambda: errors.append(waiting.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error), daemon=True
+        )
+        waiter.start()
+        wait_until("it is appended", lambda: len(broker.stored_bytes(topic, 0)) == 2 * len(MESSAGE))
+        assert client.produce_ack(topic, 0, MESSAGE).error == STORAGE
+        waiter.join(10)
+        assert errors == [0]
+        assert client.produce_ack(topic, 0, MESSAGE).error == OFFLINE
+        state = client.metadata([topic]).topics[topic].partitions[0]
+        end = 2 * len(MESSAGE)
+        assert (state.state, state.high_watermark, state.log_end) == (READ_ONLY_STATE, end, end)
+        assert client.read_all(topic, 0) == 2 * MESSAGE
+        assert len(broker.stored_bytes(topic, 0)) > 2 * len(MESSAGE)
+    assert broker.stop() == 0, "nothing is unflushed"
+    broker.environment.clear()
+    broker.start()
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.read_all(topic, 0) == broker.stored_bytes(topic, 0) == 3 * MESSAGE
 
 
 @pytest.mark.slow

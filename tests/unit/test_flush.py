@@ -6,17 +6,18 @@ import errno
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import roll_now
-from fastlog.log._arena import FLUSHER, STATE_OFFLINE
+from fastlog.log._arena import FLUSHER, STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from tests.harness.shared_log import (
     DONE,
+    FAILED,
     OFFLINE,
     SharedLog,
     in_child,
@@ -116,6 +117,82 @@ def test_a_failed_flush_is_never_tried_again(tmp_path: Path) -> None:
     assert not view.state & STATE_OFFLINE  # reads up to the watermark go on
     assert log.arena.describe_state(view.state) == "read-only: a flush failed (Input/output error)"
     assert log.flush(1) == 0  # other partitions are not concerned
+
+
+def failed_cut(log: SharedLog) -> str:
+    """An append of which a part stays in the file; the reason that is told then."""
+    _files.arm("pwrite@1=short,pwrite@2=EIO,ftruncate@1=EIO", "test")
+    assert log.append(ENTRY) == FAILED
+    assert len(log.stored()) > log.view().log_end
+    return "cutting back a failed write failed"
+
+
+def failed_repair(log: SharedLog) -> str:
+    assert in_child(lambda: log.append(ENTRY), "append.mid_write@1=kill") == -9
+    assert len(log.stored()) > log.view().log_end
+    _files.arm("ftruncate@1=EIO", "test")
+    assert log.append(ENTRY) == OFFLINE
+    return "repair after a dead process failed"
+
+
+def foreign_file(log: SharedLog) -> str:
+    log.append(ENTRY * 4, 4)
+    log.path(log.view().log_end).write_bytes(b"not ours")
+    assert log.append(ENTRY) == FAILED
+    return "a file with the name of the next segment already holds bytes"
+
+
+OUT_OF_SERVICE = pytest.mark.parametrize("leave", [failed_cut, failed_repair, foreign_file])
+
+
+@OUT_OF_SERVICE
+def test_what_was_appended_before_a_failure_is_flushed(leave: Callable[[SharedLog], str], tmp_path: Path) -> None:
+    """A partition that takes no more appends still shows all it acknowledged, and nothing of what failed."""
+    log = SharedLog(tmp_path, segment_bytes=60)
+    log.append(ENTRY * 2, 2)
+    reason = leave(log)
+    end = log.view().log_end
+    assert end >= 24
+    assert log.flush() == 0
+    assert (log.view().high_watermark, log.view().log_end) == (end, end)
+    assert log.append(ENTRY) == OFFLINE
+    assert log.arena.describe_state(log.view().state).startswith(f"read-only: {reason}")
+    assert log.flush() == 0
+
+
+@OUT_OF_SERVICE
+def test_a_failed_flush_is_final_out_of_service_too(leave: Callable[[SharedLog], str], tmp_path: Path) -> None:
+    """The state tells the first reason, and that a flush failed since."""
+    log = SharedLog(tmp_path, segment_bytes=60)
+    log.append(ENTRY * 2, 2)
+    reason = leave(log)
+    _files.arm("fdatasync@1=EIO", "test")
+    for _ in range(3):
+        assert log.flush() == errno.EIO
+    assert log.view().high_watermark == 0
+    told = log.arena.describe_state(log.view().state)
+    assert reason in told
+    assert told.endswith(", then a flush failed")
+
+
+@OUT_OF_SERVICE
+@pytest.mark.slow
+def test_the_flusher_does_not_wait_with_a_partition_that_left_service(
+    leave: Callable[[SharedLog], str], tmp_path: Path, children: list[int]
+) -> None:
+    """Long before S is over, and without anybody who asks for it."""
+    log = SharedLog(tmp_path, segment_bytes=60)
+    log.append(ENTRY * 2, 2)
+    children.append(start_flusher(log.arena))
+    leave(log)
+    wait_until(lambda: log.view().high_watermark == log.view().log_end, what="flushed")
+
+
+def test_a_partition_that_was_found_damaged_is_not_flushed(tmp_path: Path) -> None:
+    """Recovery has decided what of it is whole; nothing else becomes visible."""
+    log = SharedLog(tmp_path, state=STATE_READ_ONLY, durable=False)
+    assert log.append(ENTRY) == OFFLINE
+    assert log.flush() == errno.EIO
 
 
 @pytest.mark.parametrize(
