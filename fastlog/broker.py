@@ -17,7 +17,7 @@ from pathlib import Path
 from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, FastlogError, LogError
-from fastlog.log import _files, retention
+from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.files import FileOps
@@ -60,8 +60,12 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
     files = FileOps()
     retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
     directories = [Path(path).resolve() for path in config.log_dirs]
+    stack.enter_context(access.umask(access.UMASKS[config.log_access]))
     for directory in directories:
         stack.enter_context(_locked(directory))
+        wider = access.opened_wider(directory, config.log_access)
+        if wider is not None:
+            log.warning("%s", wider)
     listeners = _bind(config, stack)  # a port that is taken is said before recovery takes its time
     arena = Arena(
         [str(path) for path in directories],

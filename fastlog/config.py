@@ -63,6 +63,13 @@ class BrokerConfig:
         ("./fastlog-data",),
         doc="The directories for the logs, separated by commas; a new partition goes to the emptiest.",
     )
+    log_access: str = prop(
+        "log.access",
+        "owner",
+        choices=("owner", "group", "all"),
+        doc="Who may read the log files, and so consume from them without the socket: only the user that the broker"
+        " runs as (directories 0700, files 0600), its group too (0750, 0640), or everybody (0755, 0644).",
+    )
     processors: int = prop(
         "num.threads",
         _cpu_count,

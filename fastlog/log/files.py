@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fastlog.log import _files
 
-FILE_MODE = 0o644
+FILE_MODE = 0o644  # less the umask, which says who may read: fastlog.log.access
 DIRECTORY_MODE = 0o755
 
 

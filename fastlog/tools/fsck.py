@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from fastlog.clock import SystemClock
+from fastlog.log import access
 from fastlog.log.check import Report, Span, check_partition
 from fastlog.log.discovery import scan_log_dirs, shown
 from fastlog.log.files import FileOps
@@ -59,7 +60,7 @@ def fsck_command(directory: Path, repair: bool, keep: str | None, as_json: bool,
             report = check_partition(path, files, live=live)
             done: list[str] = []
             if repair and report.problems:
-                with signals.deferred():
+                with signals.deferred(), access.umask(access.umask_like(report.directory)):
                     report, done = _repair(report, keep, files)
             progress.add(report.messages, report.size)
             damaged = damaged or bool(report.problems)
@@ -87,7 +88,8 @@ def _targets(directory: Path) -> tuple[Path, list[Path], list[str]]:
 def _lock(log_directory: Path, *, exclusive: bool) -> Iterator[bool]:
     """Whether a broker has the directory; with ``exclusive`` the lock is held instead, or the command refused."""
     try:
-        fd = os.open(log_directory / LOCK_NAME, (os.O_RDWR | os.O_CREAT) if exclusive else os.O_RDONLY, 0o644)
+        mode = 0o644 & ~access.umask_like(log_directory)
+        fd = os.open(log_directory / LOCK_NAME, (os.O_RDWR | os.O_CREAT) if exclusive else os.O_RDONLY, mode)
     except FileNotFoundError:
         yield False
         return
