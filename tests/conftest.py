@@ -96,6 +96,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker whose one processor serves every connection, so that what blocks it is seen by all."""
+    settings = {"num.partitions": 4, "flush.min.interval.ms": 1}
+    with Broker(tmp_path_factory.mktemp("single"), processors=1, settings=settings) as running:
+        yield running
+
+
 @pytest.fixture
 def client(broker: Broker) -> Iterator[RawClient]:
     """A connection to the shared broker."""

@@ -6,7 +6,9 @@ import contextlib
 import json
 import random
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -61,6 +63,32 @@ class Sentinels:
                 outcome.violations.append(f"{what}: a connection of another process broke: {error!r}")
 
 
+@contextlib.contextmanager
+def under_load(
+    outcome: Outcome,
+    directory: Path,
+    *,
+    processors: int = 2,
+    settings: Mapping[str, object] = SETTINGS,
+    afterwards: Callable[[Broker, Load], None] = lambda broker, load: None,
+    **options: Any,
+) -> Iterator[tuple[Broker, Load]]:
+    """A broker and its load while the block hurts it; then the load must still get on, and the history must hold.
+
+    ``afterwards`` runs between the end of the load and the stop of the broker.
+    """
+    with Broker(directory, processors=processors, settings=settings) as broker:
+        with Load(broker, PLACES, **options) as load:
+            load.wait_acked(20)
+            yield broker, load
+            load.wait_acked(20)
+            outcome.expect(not load.errors, f"appends were refused: {dict(load.errors)}")
+        afterwards(broker, load)
+        code = broker.stop()
+        outcome.expect(code == 0, f"the last stop ended with {code}")
+        outcome.violations += load.history.check(stored(broker, load.history))
+
+
 @scenario("kill-process", "kill -9 of one process under load", small=20, nightly=1000, release=10_000)
 def kill_process(count: int, seed: int, directory: Path) -> Outcome:
     """``count`` kills of processors, and a quarter as many of each other process."""
@@ -70,28 +98,24 @@ def kill_process(count: int, seed: int, directory: Path) -> Outcome:
     roles = [f"processor-{source.randrange(3)}" for _ in range(count)] + others
     source.shuffle(roles)
     slow = []
-    with Broker(directory, processors=3, settings=SETTINGS) as broker:
-        with Load(broker, PLACES, acks=raw.APPENDED, seed=seed) as load, Sentinels(broker) as sentinels:
-            load.wait_acked(50)
-            for role in roles:
-                time.sleep(source.uniform(0.005, 0.1))
-                pid = broker.pids()[role]
-                serves = sentinels.served_by(pid) if role.startswith("processor") else set()
-                broker.kill(role)
-                begun = time.monotonic()
-                broker.wait_replaced(role, pid, BACK_SECONDS)
-                slow.append(time.monotonic() - begun)
-                sentinels.replace_closed(outcome, serves, f"{role} killed")
-                with broker.connect() as client:
-                    client.metadata([])
-                outcome.runs += 1
-            load.wait_acked(50)
-            outcome.expect(not load.errors, f"appends were refused: {dict(load.errors)}")
-        outcome.expect(sorted(slow)[len(slow) // 2] < BACK_ALONE_SECONDS, f"the median process was away {slow}")
-        outcome.expect(load.history.shown_bytes() > 0, "the consumers saw nothing")
-        code = broker.stop()
-        outcome.expect(code == 0, f"the stop after the kills ended with {code}")
-        outcome.violations += load.history.check(stored(broker, load.history))
+    with (
+        under_load(outcome, directory, processors=3, acks=raw.APPENDED, seed=seed) as (broker, load),
+        Sentinels(broker) as sentinels,
+    ):
+        for role in roles:
+            time.sleep(source.uniform(0.005, 0.1))
+            pid = broker.pids()[role]
+            serves = sentinels.served_by(pid) if role.startswith("processor") else set()
+            broker.kill(role)
+            begun = time.monotonic()
+            broker.wait_replaced(role, pid, BACK_SECONDS)
+            slow.append(time.monotonic() - begun)
+            sentinels.replace_closed(outcome, serves, f"{role} killed")
+            with broker.connect() as client:
+                client.metadata([])
+            outcome.runs += 1
+    outcome.expect(sorted(slow)[len(slow) // 2] < BACK_ALONE_SECONDS, f"the median process was away {slow}")
+    outcome.expect(load.history.shown_bytes() > 0, "the consumers saw nothing")
     return outcome
 
 
@@ -102,26 +126,25 @@ def kill_broker(count: int, seed: int, directory: Path) -> Outcome:
     """``count`` kills of every process at once, on the same log."""
     outcome = Outcome()
     source = random.Random(seed)
-    settings = {**SETTINGS, "log.file.size": 20_000}
-    with Broker(directory, processors=2, settings=settings) as broker:
-        with Load(broker, PLACES, seed=seed, pause=0.001) as load:
-            for _ in range(count):
-                load.wait_acked(1)
-                time.sleep(source.uniform(0.005, 0.1))
-                broker.kill_all()
-                broker.start()
-                outcome.runs += 1
-            load.wait_acked(20)
-            outcome.expect(not load.errors, f"appends were refused: {dict(load.errors)}")
-        outcome.expect(load.lost_connections >= count, "the load did not run while the broker was killed")
+
+    def read_all_after_another(broker: Broker, load: Load) -> None:
         broker.kill_all()
         broker.start()
         with broker.connect() as client:
             for place in PLACES:
-                everything = client.read_all(*place)
-                load.history.shown(place, 0, everything)
-        broker.stop()
-        outcome.violations += load.history.check(stored(broker, load.history))
+                load.history.shown(place, 0, client.read_all(*place))
+
+    settings = {**SETTINGS, "log.file.size": 20_000}
+    with under_load(
+        outcome, directory, settings=settings, afterwards=read_all_after_another, seed=seed, pause=0.001
+    ) as (broker, load):
+        for _ in range(count):
+            load.wait_acked(1)
+            time.sleep(source.uniform(0.005, 0.1))
+            broker.kill_all()
+            broker.start()
+            outcome.runs += 1
+    outcome.expect(load.lost_connections >= count, "the load did not run while the broker was killed")
     return outcome
 
 
@@ -132,24 +155,19 @@ def kill_supervisor(count: int, seed: int, directory: Path) -> Outcome:
     """``count`` times the others must leave by themselves, and a start right after that needs no hands."""
     outcome = Outcome()
     source = random.Random(seed)
-    with Broker(directory, processors=2, settings=SETTINGS) as broker:
-        with Load(broker, PLACES, seed=seed) as load:
-            for _ in range(count):
-                load.wait_acked(20)
-                time.sleep(source.uniform(0.005, 0.1))
-                children = broker.children()
-                broker.kill("supervisor")
-                with contextlib.suppress(AssertionError):
-                    wait_until("the children left", lambda pids=children: not any(map(_lives, pids)), BACK_SECONDS)
-                left = [child.pid for child in children if _lives(child)]
-                outcome.expect(not left, f"still there {BACK_SECONDS} s after the supervisor was killed: {left}")
-                broker.kill_all()
-                broker.start()
-                outcome.runs += 1
+    with under_load(outcome, directory, seed=seed) as (broker, load):
+        for _ in range(count):
             load.wait_acked(20)
-        code = broker.stop()
-        outcome.expect(code == 0, f"the stop ended with {code}")
-        outcome.violations += load.history.check(stored(broker, load.history))
+            time.sleep(source.uniform(0.005, 0.1))
+            children = broker.children()
+            broker.kill("supervisor")
+            with contextlib.suppress(AssertionError):
+                wait_until("the children left", lambda pids=children: not any(map(_lives, pids)), BACK_SECONDS)
+            left = [child.pid for child in children if _lives(child)]
+            outcome.expect(not left, f"still there {BACK_SECONDS} s after the supervisor was killed: {left}")
+            broker.kill_all()
+            broker.start()
+            outcome.runs += 1
     return outcome
 
 
@@ -165,28 +183,23 @@ def stop(count: int, seed: int, directory: Path) -> Outcome:
     """``count`` clean stops while producers and consumers go on."""
     outcome = Outcome()
     source = random.Random(seed)
-    with Broker(directory, processors=2, settings=SETTINGS) as broker:
-        with Load(broker, PLACES, seed=seed) as load:
-            for _ in range(count):
-                load.wait_acked(20)
-                time.sleep(source.uniform(0.005, 0.1))
-                begun = time.monotonic()
-                code = broker.stop()
-                seconds = time.monotonic() - begun
-                outcome.expect(code == 0, f"exit code {code}\n{broker.log_text()}")
-                outcome.expect(seconds < STOP_SECONDS, f"the stop took {seconds:.1f} s")
-                marker = broker.log_dirs[0] / ".kafka_cleanshutdown"
-                ends = json.loads(marker.read_text())["ends"] if marker.exists() else {}
-                sizes = {f"{topic}-{part}": len(broker.stored_bytes(topic, part)) for topic, part in PLACES}
-                outcome.expect(ends == sizes, f"the clean marker says {ends}, the files hold {sizes}")
-                damaged = [path for path in broker.log_dirs[0].rglob("*.truncated")]
-                outcome.expect(not damaged, f"bytes were set aside: {damaged}")
-                broker.start()
-                outcome.expect(not marker.exists(), "the marker outlived the start")
-                outcome.expect("tail cut" not in broker.log_text(), "the start after a clean stop recovered something")
-                outcome.runs += 1
+    with under_load(outcome, directory, seed=seed) as (broker, load):
+        for _ in range(count):
             load.wait_acked(20)
-            outcome.expect(not load.errors, f"appends were refused: {dict(load.errors)}")
-        outcome.expect(broker.stop() == 0, "the last stop was not clean")
-        outcome.violations += load.history.check(stored(broker, load.history))
+            time.sleep(source.uniform(0.005, 0.1))
+            begun = time.monotonic()
+            code = broker.stop()
+            seconds = time.monotonic() - begun
+            outcome.expect(code == 0, f"exit code {code}\n{broker.log_text()}")
+            outcome.expect(seconds < STOP_SECONDS, f"the stop took {seconds:.1f} s")
+            marker = broker.log_dirs[0] / ".kafka_cleanshutdown"
+            ends = json.loads(marker.read_text())["ends"] if marker.exists() else {}
+            sizes = {f"{topic}-{part}": len(broker.stored_bytes(topic, part)) for topic, part in PLACES}
+            outcome.expect(ends == sizes, f"the clean marker says {ends}, the files hold {sizes}")
+            damaged = [path for path in broker.log_dirs[0].rglob("*.truncated")]
+            outcome.expect(not damaged, f"bytes were set aside: {damaged}")
+            broker.start()
+            outcome.expect(not marker.exists(), "the marker outlived the start")
+            outcome.expect("tail cut" not in broker.log_text(), "the start after a clean stop recovered something")
+            outcome.runs += 1
     return outcome

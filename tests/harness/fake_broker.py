@@ -4,21 +4,20 @@ speaking plain 0.7, lying. It checks nothing that it is sent.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Self
 
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.wire.framing import FrameReader
+from tests.harness.server import Server
 
 Answer = Callable[[rq.Request], bytes | None]
 
 
-class FakeBroker:
+class FakeBroker(Server):
     """Serves ``logs`` (by topic and partition) on a port of its own while the ``with`` block lasts.
 
     ``own`` False: closes the connection on fastlog's own requests, as 0.7 does. ``hook(request)`` runs before each
@@ -35,6 +34,7 @@ class FakeBroker:
         hook: Answer | None = None,
         after: Answer | None = None,
     ) -> None:
+        super().__init__()
         self.own = own
         self.partitions = partitions
         self.max_message_bytes = max_message_bytes
@@ -44,52 +44,18 @@ class FakeBroker:
         self.seen: Counter[str] = Counter()
         self.sets: list[bytes] = []
         self._lock = threading.Lock()
-        self._connections: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self._connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(5)
-            assert not thread.is_alive()
-
-    def _start(self, target: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            self._start(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
+        """Answer requests until the client leaves, or a hook ends the connection."""
         reader = FrameReader(2**31 - 1)
-        with connection, contextlib.suppress(OSError):
-            while data := connection.recv(1 << 16):
-                reader.feed(data)
-                for body in reader.frames():
-                    request = rq.decode_request(body)
-                    self.seen[type(request).__name__] += 1
-                    answer = self._answered(request)
-                    if answer:
-                        connection.sendall(answer)
+        while data := connection.recv(1 << 16):
+            reader.feed(data)
+            for body in reader.frames():
+                request = rq.decode_request(body)
+                self.seen[type(request).__name__] += 1
+                answer = self._answered(request)
+                if answer:
+                    connection.sendall(answer)
 
     def _answered(self, request: rq.Request) -> bytes | None:
         if not self.own and hasattr(request, "correlation_id"):

@@ -18,6 +18,20 @@ from tests.harness.broker import Broker
 from tests.harness.history import History, Place
 
 ANSWER_SECONDS = 20.0
+FILL_BYTES = 4 << 20
+
+
+def filled(broker: Broker, topic: str, size: int, payload: bytes = bytes(1000)) -> int:
+    """Writes about ``size`` flushed bytes to partition 0 and returns the end."""
+    entry = raw.entry(payload)
+    messages = entry * max(1, min(size, FILL_BYTES) // len(entry))
+    end = 0
+    with broker.connect(timeout=30) as client:
+        while end < size:
+            answer = client.produce_ack(topic, 0, messages, raw.FLUSHED)
+            assert answer.error == 0
+            end = answer.next_offset
+    return end
 
 
 class Load:

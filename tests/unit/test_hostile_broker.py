@@ -10,7 +10,6 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -23,6 +22,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.wire.fields import frame
 from fastlog.wire.framing import FrameReader
+from tests.harness.server import Server
 
 SEED = 7
 EXCHANGES = 2000
@@ -45,10 +45,11 @@ def claimed_snappy() -> bytes:
     return pack([XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block], SNAPPY)
 
 
-class HostileBroker:
+class HostileBroker(Server):
     """Answers each request with what the generator chooses, on any number of connections, until it is closed."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self._random = random.Random(seed)
         self._sets = [
             b"",
@@ -63,50 +64,18 @@ class HostileBroker:
             (2**31 - 1).to_bytes(4, "big") + b"\1\0" + bytes(50),
         ]
         self._lock = threading.Lock()
-        self._connections: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
         self.answers = 0
 
-    def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = self._listener.getsockname()[1]
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(5)
-            assert not thread.is_alive()
-
-    def _start(self, target: Callable[..., None], *args: object) -> None:
-        self._threads = [thread for thread in self._threads if thread.is_alive() or not thread.ident]
-        thread = threading.Thread(target=target, args=args, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._start(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
+        """Answer requests, wrongly as a rule."""
         reader = FrameReader(2**20)
-        with connection:
-            try:
-                while data := connection.recv(65536):
-                    reader.feed(data)
-                    for body in reader.frames():
-                        answer, stays = self._answer(body)
-                        connection.sendall(answer)
-                        if not stays:
-                            return
-            except OSError:
-                return
+        while data := connection.recv(65536):
+            reader.feed(data)
+            for body in reader.frames():
+                answer, stays = self._answer(body)
+                connection.sendall(answer)
+                if not stays:
+                    return
 
     def _answer(self, body: bytes) -> tuple[bytes, bool]:
         """What is sent, and whether the connection stays open after it."""
