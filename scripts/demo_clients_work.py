@@ -6,12 +6,13 @@ everything there was. What goes wrong comes as one line of text instead.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -270,17 +271,12 @@ MODES: dict[str, Callable[[SimpleConsumer, str, int, Digester], None]] = {
 # --- the process ---
 
 
-class _reporting:
+@contextlib.contextmanager
+def _reporting(pipe: Connection) -> Iterator[None]:
     """Inside, a process belongs to the demo: it goes with it, and its errors are the demo's to show."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-
-    def __enter__(self) -> None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo ends us itself
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Exception):
-            self._pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        return isinstance(error, Exception)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo ends us itself
+    try:
+        yield
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())}")
