@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from perf import machine
+from fastlog.perf import machine
 from perf.ceiling import loadgen, programs
 from tests.harness.broker import Broker
 

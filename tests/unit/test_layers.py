@@ -27,6 +27,7 @@ LAYERS = {
     "broker": "fastlog.broker",
     "connections": "fastlog.client",  # what the clients and the commands share
     "clients": "fastlog.consumer fastlog.producer fastlog._pack",
+    "measuring": "fastlog.perf",  # what the perf commands are made of
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "tests": "tests",
@@ -49,8 +50,9 @@ MAY_IMPORT = {
     "broker": f"{SHARED} log workers supervisor",
     "connections": SHARED,
     "clients": f"{SHARED} connections coordination",
+    "measuring": f"{SHARED} connections clients",
     "spark": f"{SHARED} connections clients",
-    "tools": f"{SHARED} connections clients supervisor broker coordination zkserver",
+    "tools": f"{SHARED} connections clients measuring supervisor broker coordination zkserver",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
 }

@@ -5,17 +5,44 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("Cython", "psutil", "python-snappy", "cramjam", "click")
+from fastlog.config import BrokerConfig
+from fastlog.settings import plain
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout; where fastlog is installed, the directory that it is installed in."""
+
+PACKAGES = (
+    "fastlog",
+    "numpy",
+    "pyarrow",
+    "kazoo",
+    "Cython",
+    "psutil",
+    "python-snappy",
+    "cramjam",
+    "click",
+)
+
+FLUSH_SETTINGS = {
+    "log.flush.interval": "flush_interval_messages",
+    "log.default.flush.interval.ms": "flush_interval_ms",
+    "flush.max.unflushed.bytes": "flush_bytes",
+    "flush.min.interval.ms": "flush_min_interval_ms",
+    "log.preallocate": "preallocate",
+    "log.preallocate.bytes": "preallocate_bytes",
+    "log.early.writeback.bytes": "early_writeback_bytes",
+}
+"""The broker's settings that decide what a power loss can take, and the fields of ``BrokerConfig`` they are."""
 
 
 def describe(directory: Path = ROOT) -> dict[str, object]:
-    """Commit, processor, memory, kernel, the file system that holds ``directory``, and versions."""
+    """Commit, processor, memory, kernel, the file system that holds ``directory``, load and versions."""
     return {
         "commit": commit(),
         "cpu": cpu_model(),
@@ -23,6 +50,8 @@ def describe(directory: Path = ROOT) -> dict[str, object]:
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "file_system": file_system(directory),
+        "free_bytes": psutil.disk_usage(str(directory)).free,
+        "load_average": list(os.getloadavg()),
         "tcp_congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
         "c_compiler": _first_line(os.environ.get("CC", "cc"), "--version"),
         "python": platform.python_version(),
@@ -30,8 +59,21 @@ def describe(directory: Path = ROOT) -> dict[str, object]:
     }
 
 
+def flush_policy(properties: Mapping[str, object]) -> dict[str, object]:
+    """Every setting of ``FLUSH_SETTINGS`` as a broker with these 0.7 properties has it.
+
+    Raises:
+        ConfigError: a property is unknown or has a wrong value.
+    """
+    config = BrokerConfig.from_properties({name: plain(value) for name, value in properties.items()})
+    return {name: getattr(config, field) for name, field in FLUSH_SETTINGS.items()}
+
+
 def commit() -> str:
     """The commit of the checkout, with ``+changes`` when files differ from it; ``unknown`` outside of one."""
+    top = _first_line("git", "-C", str(ROOT), "rev-parse", "--show-toplevel")
+    if top == "unknown" or Path(top).resolve() != ROOT:
+        return "unknown"  # installed into an environment that lies in somebody's checkout of something else
     found = _first_line("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
     changed = _first_line("git", "-C", str(ROOT), "status", "--porcelain")
     return found + "+changes" if found != "unknown" and changed != "unknown" else found
