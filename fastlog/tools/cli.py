@@ -14,6 +14,7 @@ COMMANDS = {
     "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
     "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper."),
+    "perf": ("fastlog.tools.perf_command", "perf_command", "Compare the results of measurements."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),
 }
 
