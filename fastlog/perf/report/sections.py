@@ -1,0 +1,297 @@
+"""What each part of the page shows: which entries go into which plot and which table."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fastlog.perf.report import bars, lines, numbers, paper, tables
+from fastlog.perf.report.canvas import NARROW, WIDE
+from fastlog.perf.report.entries import Entry, by_scenario, by_unit
+from fastlog.perf.report.markup import Markup
+from fastlog.perf.report.systems import PUBLISHED, rank
+from fastlog.perf.summary import summary
+
+_BARS = (
+    "Each dot is one repetition, the upright stroke their median. A dashed stroke is the goal. "
+    "On the right: the median, then the lowest and the highest repetition."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """One figure: drawn for each width, with what a reader must know, and its numbers as a table."""
+
+    title: str
+    draw: Callable[[float, str], Markup]
+    notes: tuple[str, ...] = ()
+    table: Markup | None = None
+
+    def both(self, key: str) -> tuple[Markup, Markup]:
+        """The wide and the narrow drawing."""
+        return self.draw(WIDE, key), self.draw(NARROW, key)
+
+
+def bar_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
+    """One plot of bars for each unit, one group for each scenario."""
+    for unit, same in by_unit(entries).items():
+        title = f"{numbers.unit_title(unit)}, every scenario"
+        groups = [_group(group) for group in by_scenario(same).values()]
+        notes = [_BARS]
+        if not all(entry.series.better == "higher" for entry in same):
+            notes.append("Less is better.")
+        if any(bar.system == PUBLISHED for group in groups for bar in group.bars):
+            notes.append("Published figures were measured by others on other machines; see the list of them.")
+        yield Plot(
+            title=title,
+            draw=lambda width, key, groups=groups, unit=unit, title=title: bars.draw(groups, unit, width, key, title),  # type: ignore[misc]
+            notes=tuple(notes),
+            table=tables.of_series(same, title),
+        )
+
+
+def _group(entries: Sequence[Entry]) -> bars.Group:
+    first = entries[0].series
+    shown = [
+        bars.Bar(
+            name=entry.name,
+            system=entry.series.system,
+            values=entry.series.values,
+            found=entry.series.summary(),
+            goal=entry.goal_value,
+            absent=entry.series.absent,
+        )
+        for entry in entries
+    ]
+    published = next((entry.series.paper for entry in entries if entry.series.paper is not None), None)
+    if published is not None:
+        shown.append(
+            bars.Bar(name="Kafka 0.7, published", system=PUBLISHED, values=(published,), found=summary([published]))
+        )
+    return bars.Group(title=first.title, better=first.better, bars=shown)
+
+
+def timeline_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
+    """For each scenario with timelines: the rate as the runs went on, every system on one plot."""
+    for group in by_scenario(entries).values():
+        shown = [entry for entry in group if any(run.timeline for run in entry.series.runs)]
+        if shown:
+            yield _timeline(shown)
+
+
+def _timeline(entries: Sequence[Entry]) -> Plot:
+    unit, title = entries[0].series.unit, f"{entries[0].series.title}: over time"
+    totals = [_sent(run.timeline)[-1][0] for entry in entries for run in entry.series.runs if run.timeline]
+    rate = unit in {"messages/s", "MB/s"}
+    alike = rate and min(totals) > 0 and max(totals) / min(totals) < 3
+    if alike:
+        what = "messages" if unit == "messages/s" else "MB"
+        x_title, note = (
+            f"{what} so far",
+            f"As in figures 4 and 5 of the paper, the x axis counts the {what} of the run.",
+        )
+    elif rate:
+        x_title = "share of the run (1 = all of it)"
+        note = "The systems were given different amounts, so the x axis is the share of each run's own amount."
+    else:
+        x_title, note = "seconds since the start", "The x axis is the time since the start of the run."
+    drawn = []
+    for entry in entries:
+        middle = entry.series.summary()
+        runs = [(abs(run.value - (middle.median if middle else 0)), run) for run in entry.series.runs if run.timeline]
+        paths = []
+        for _, run in runs:
+            points = _sent(run.timeline or ()) if rate else list(run.timeline or ())
+            total = points[-1][0] or 1.0
+            paths.append([(x if alike or not rate else x / total, y) for x, y in points])
+        nearest = min(range(len(runs)), key=lambda number: runs[number][0])
+        others = [path for number, path in enumerate(paths) if number != nearest]
+        drawn.append(
+            lines.Line(name=entry.name, system=entry.series.system, points=paths[nearest], ghosts=others, marks=False)
+        )
+    published = next((entry.series.paper for entry in entries if entry.series.paper is not None), None)
+    if published is not None:
+        drawn.append(lines.Line(name="published mean", system=PUBLISHED, level=published))
+    axes = lines.Axes(
+        x_title=x_title, x_unit=unit if alike else "", y_unit=unit, y_title=numbers.unit_title(unit), x_from_zero=True
+    )
+    return Plot(
+        title=title,
+        draw=lambda width, key: lines.draw(drawn, axes, width, key, title),
+        notes=("Strong: the repetition nearest to the median. Faint: the others.", note),
+        table=tables.of_timelines(entries, title),
+    )
+
+
+def _sent(timeline: Sequence[tuple[float, float]] | None) -> list[tuple[float, float]]:
+    """Turn (seconds, rate since the point before) into (amount so far, rate)."""
+    found, before, amount = [], 0.0, 0.0
+    for seconds, rate in timeline or ():
+        amount += max(seconds - before, 0.0) * rate
+        before = seconds
+        found.append((amount, rate))
+    return found
+
+
+def curve_plots(entries: Sequence[Entry], name: str) -> Iterator[Plot]:
+    """One plot for each unit: a line for each system and family of scenarios, and the published points."""
+    for unit, same in by_unit(entries).items():
+        x_title = next((entry.series.x_title for entry in same if entry.series.x_title), name)
+        title = f"{numbers.unit_title(unit)} against {x_title}"
+        drawn = _curve_lines([entry for entry in same if entry.series.runs])
+        several = len({(line.system, line.variant) for line in drawn}) > len({line.system for line in drawn})
+        notes = ["Each dot is one repetition; the line goes through the medians."]
+        if drawn:
+            line, note = _published_line(same, name, unit)
+            drawn += [line] if line else []
+            notes += [note] if note else []
+        absent = [f"{entry.name}: {entry.series.absent}" for entry in same if entry.series.absent]
+        notes += [f"Absent: {text}" for text in dict.fromkeys(absent)]
+        size = "bytes" if "byte" in x_title.lower() or "stored" in x_title.lower() else ""
+        axes = lines.Axes(x_title=x_title, x_unit=size, y_unit=unit, y_title=numbers.unit_title(unit))
+        yield Plot(
+            title=title,
+            draw=lambda width, key, drawn=drawn, axes=axes, title=title: lines.draw(drawn, axes, width, key, title),  # type: ignore[misc]
+            notes=tuple(notes),
+            table=tables.of_curve(same, title, x_title, size, several),
+        )
+
+
+def _published_line(entries: Sequence[Entry], name: str, unit: str) -> tuple[lines.Line | None, str]:
+    """What was published of a curve, and a note that says where: the file's own figures, else the chart of the site."""
+    label = "Kafka 0.7, published"
+    own = sorted({(s.x or 0.0, s.paper) for s in (entry.series for entry in entries) if s.paper is not None})
+    if own:
+        return lines.Line(name=label, system=PUBLISHED, points=own), ""
+    known = paper.curve_or_none(name)
+    if known is None:
+        return None, ""
+    points, level = known.points_in(unit), known.level_in(unit)
+    if not points and level is None:
+        return None, ""
+    note = f"Published: {paper.SITE}{f'; {known.note}' if known.note else ''}."
+    return lines.Line(name=label, system=PUBLISHED, points=points, level=level), note
+
+
+def _curve_lines(entries: Sequence[Entry]) -> list[lines.Line]:
+    families: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: rank(entry.series.system)):
+        families.setdefault((entry.series.system, entry.mark, entry.family), []).append(entry)
+    count = {key[:2]: [other[2] for other in families if other[:2] == key[:2]] for key in families}
+    drawn = []
+    for key, family in families.items():
+        among = count[key[:2]]
+        points = sorted((e.series.x or 0.0, found.median) for e in family if (found := e.series.summary()))
+        drawn.append(
+            lines.Line(
+                name=family[0].name + (f", {_without_numbers(family[0].series.title)}" if len(among) > 1 else ""),
+                system=key[0],
+                points=points,
+                dots=[
+                    (e.series.x or 0.0, value) for e in family for value in e.series.values if len(e.series.runs) > 1
+                ],
+                variant=among.index(key[2]),
+            )
+        )
+    return drawn
+
+
+def _without_numbers(title: str) -> str:
+    return " ".join(re.sub(r"\b\d[\d.,]*\b", "", title).split()).strip(" ,")
+
+
+_PERCENTILE = re.compile(
+    r"(?:(?P<what>.+?)[_. ])??(?:p(?P<share>\d+(?:[._]\d+)?)|(?P<top>max))(?:_(?P<unit>ns|us|ms|s))?"
+)
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_TOP = math.inf
+"""Stands for the maximum where a share is asked for."""
+
+
+def percentiles(detail: Mapping[str, float], unit: str) -> dict[str, dict[float, float]]:
+    """The percentiles among a run's details, in ``unit``, by what they are of ("" when the names do not say).
+
+    Names are "p99", "p99.9", "p99_9_ms", "visible_p50", "max": a share below 100, or without its point ("p999").
+    """
+    found: dict[str, dict[float, float]] = {}
+    for name, value in detail.items():
+        match = _PERCENTILE.fullmatch(name)
+        if match is None:
+            continue
+        factor = _SECONDS[match["unit"]] / _SECONDS[unit] if match["unit"] and unit in _SECONDS else 1.0
+        digits = (match["share"] or "").replace("_", ".")
+        if digits and float(digits) >= 100:
+            digits = f"{digits[:2]}.{digits[2:]}"
+        found.setdefault(match["what"] or "", {})[float(digits) if digits else _TOP] = value * factor
+    return {what: values for what, values in found.items() if values.keys() - {_TOP}}
+
+
+def latency_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
+    """Latency against the percentile: one plot for each scenario, or one for all where only one system was measured."""
+    shown = [entry for entry in entries if entry.series.unit in _SECONDS and _has_percentiles(entry)]
+    if len({entry.name for entry in shown}) < 2:
+        if shown:
+            yield _latency(shown, "Latency by percentile", lambda entry: entry.series.title)
+        return
+    for group in by_scenario(shown).values():
+        yield _latency(group, group[0].series.title, lambda entry: entry.name)
+
+
+def _has_percentiles(entry: Entry) -> bool:
+    return any(percentiles(run.detail, entry.series.unit) for run in entry.series.runs)
+
+
+def _latency(entries: Sequence[Entry], title: str, named: Callable[[Entry], str]) -> Plot:
+    unit = entries[0].series.unit
+    found = [[percentiles(run.detail, entry.series.unit) for run in entry.series.runs] for entry in entries]
+    known = {share for runs in found for run in runs for values in run.values() for share in values}
+    top = 1.0 + max(_nines(share) for share in known - {_TOP})
+    shares = {top if share == _TOP else _nines(share): "max" if share == _TOP else f"{share:g} %" for share in known}
+    drawn: list[lines.Line] = []
+    rows = []
+    for entry, runs in zip(entries, found, strict=True):
+        for what in dict.fromkeys(what for run in runs for what in run):
+            paths = [
+                sorted((top if share == _TOP else _nines(share), value) for share, value in run[what].items())
+                for run in runs
+                if what in run
+            ]
+            words = what.replace("_", " ")
+            line = lines.Line(
+                name=f"{named(entry)}, {words}" if words else named(entry),
+                system=entry.series.system,
+                points=_medians(paths),
+                ghosts=paths if len(paths) > 1 else (),
+                variant=sum(line.system == entry.series.system for line in drawn),
+            )
+            drawn.append(line)
+            rows.append((entry, words, dict(line.points)))
+    axes = lines.Axes(
+        x_title="share of the messages that were at least as fast",
+        x_ticks=sorted(shares.items()),
+        y_unit=unit,
+        y_title=numbers.unit_title(unit),
+    )
+    return Plot(
+        title=title,
+        draw=lambda width, key: lines.draw(drawn, axes, width, key, title),
+        notes=(
+            "Timed from the moment at which a message was meant to be sent, so that a stall is not hidden.",
+            "Strong: the median of the repetitions at each percentile. Faint: each repetition. Less is better.",
+        ),
+        table=tables.of_percentiles(rows, shares, title),
+    )
+
+
+def _nines(share: float) -> float:
+    return -math.log10(max(1 - share / 100, 1e-9))
+
+
+def _medians(paths: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    values: dict[float, list[float]] = {}
+    for path in paths:
+        for x, y in path:
+            values.setdefault(x, []).append(y)
+    return [(x, summary(ys).median) for x, ys in sorted(values.items())]
