@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fastlog.perf.report.systems import look_of, rank
-from fastlog.perf.results import CEILING, Goal, Result, Series
+from fastlog.perf.results import CEILING, CURVE, Goal, Result, Series
 from fastlog.perf.summary import Ratio
 
+_REPLAY = "python -m perf replay"
+_MOST_NAMES = 8
 _DIGITS = re.compile(r"\d[\d.,_]*")
 
 
@@ -64,6 +67,21 @@ def entries_of(results: Sequence[Result]) -> list[Entry]:
         for mark, result in zip(marks(len(results)), results, strict=True)
         for one in result.series
     ]
+
+
+def again(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """The commands that measure these entries again: a replay of just them where the file came from a replay."""
+    found: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        name = entry.series.scenario
+        if entry.series.section.startswith(CURVE):
+            name = _DIGITS.sub("*", name)
+        found.setdefault(entry.result.command, {})[name] = None
+    commands = []
+    for command, names in found.items():
+        chosen = len(names) <= _MOST_NAMES and command.startswith(_REPLAY)
+        commands.append(" ".join([_REPLAY, *(f"--only {shlex.quote(name)}" for name in names)]) if chosen else command)
+    return tuple(dict.fromkeys(commands))
 
 
 def marks(count: int) -> list[str]:

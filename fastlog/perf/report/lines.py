@@ -61,7 +61,7 @@ def draw(lines: Sequence[Line], axes: Axes, width: float, key: str, title: str) 
     names = max((text_width(line.name, TEXT) for line in lines), default=0)
     right = 8.0 if canvas.narrow else min(max(names + 20, 60), _MOST_NAMES)
     y_values = [y for line in lines for _, y in line.places] + [line.level for line in lines if line.level is not None]
-    top = 26.0 + (_key_height(lines) if canvas.narrow else 0)
+    top = 28.0 + (_key_height(lines) if canvas.narrow else 0)
     plot = max(230.0 if canvas.narrow else 250.0, 0 if canvas.narrow else LINE_HEIGHT * 2 * len(lines))
     y_scale = scale_for(y_values, top + plot, top)
     y_labels = [(value, numbers.tick(value, axes.y_unit)) for value in y_scale.ticks(7)]
@@ -69,7 +69,7 @@ def draw(lines: Sequence[Line], axes: Axes, width: float, key: str, title: str) 
     place = _x_scale(lines, axes, left + 4, canvas.width - right)
     if canvas.narrow:
         _key(canvas, lines)
-    canvas.text(0, top - 12, fitted(_y_title(axes, y_scale), canvas.width, SMALL), "a")
+    canvas.text(0, top - 14, fitted(_y_title(axes, y_scale), canvas.width, SMALL), "a")
     for value, label in y_labels:
         canvas.line(left, y_scale(value), canvas.width - right, y_scale(value), "grid")
         canvas.text(left - 6, y_scale(value) + 4, label, "a", anchor="end")

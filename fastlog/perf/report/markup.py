@@ -29,6 +29,11 @@ def join(parts: Iterable[object], between: str = "") -> Markup:
     return Markup(escaped(between).join(escaped(part) for part in parts))
 
 
+def command_line(text: str) -> Markup:
+    """A command whose words are only broken where one is wider than the page: no line ends inside of an option."""
+    return element("code", join((element("span", word) for word in text.split(" ")), " "))
+
+
 def element(tag: str, /, *children: object, **attributes: object) -> Markup:
     """Return an element. Children that are None are left out, and so are such attributes.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fastlog.perf.report import goals, numbers, paper, sections, sweep, tables
 from fastlog.perf.report.entries import Entry, by_scenario, entries_of, marks
-from fastlog.perf.report.markup import Markup, element, join
+from fastlog.perf.report.markup import Markup, command_line, element, join
 from fastlog.perf.report.sections import Plot
 from fastlog.perf.report.style import sheet
 from fastlog.perf.report.systems import look_of, rank
@@ -113,7 +113,7 @@ def _facts(results: Sequence[Result]) -> Markup:
 
 
 def _facts_of(result: Result) -> Iterable[tuple[str, object]]:
-    yield "Command", element("code", result.command)
+    yield "Command", command_line(result.command)
     machine = dict(result.machine)
     yield "Commit", element("code", machine.pop("commit", "unknown"))
     processor = f"{machine.pop('cpu', 'unknown processor')}, {machine.pop('cpus', '?')} processors"
@@ -140,11 +140,13 @@ def _figures(key: str, plots: Sequence[Plot]) -> list[Markup]:
 
 
 def _figure(key: str, plot: Plot) -> Markup:
+    notes = [element("p", note) for note in plot.notes]
+    notes += [element("p", "Again: ", command_line(command)) for command in plot.again]
     return element(
         "figure",
         element("h3", plot.title),
         element("div", *plot.both(key), class_="plot"),
-        element("figcaption", *(element("p", note) for note in plot.notes)),
+        element("figcaption", *notes),
         plot.table,
         class_="plotted",
     )
@@ -211,8 +213,12 @@ def _sweep(entries: Sequence[Entry]) -> list[Markup]:
     """Heat maps, then every setting with every number."""
     if not entries:
         return []
-    maps = sweep.plots(entries)
-    return [*_figures("sweep", maps), tables.of_series(entries, "all settings")]
+    absent = {e.series.absent: None for e in entries if e.series.absent}
+    shown: list[Markup] = []
+    for number, result in enumerate({id(e.result): e.result for e in entries if e.series.runs}.values()):
+        one = sweep.Sweep([entry for entry in entries if entry.result is result])
+        shown += [*_figures(f"sweep-{number}", sweep.plots(one)), sweep.table(one)]
+    return [*shown, *(element("p", f"Absent: {reason}", class_="quiet") for reason in absent)]
 
 
 def _published() -> list[Markup]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastlog.perf.report import bars, lines, numbers, paper, tables
 from fastlog.perf.report.canvas import NARROW, WIDE
-from fastlog.perf.report.entries import Entry, by_scenario, by_unit
+from fastlog.perf.report.entries import Entry, again, by_scenario, by_unit
 from fastlog.perf.report.markup import Markup
+from fastlog.perf.report.percentiles import SECONDS, TOP, nines, percentiles
 from fastlog.perf.report.systems import PUBLISHED, rank
 from fastlog.perf.summary import summary
 
@@ -22,11 +22,13 @@ _BARS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """One figure: drawn for each width, with what a reader must know, and its numbers as a table."""
+    """One figure: drawn for each width, with what a reader must know, the commands that measure it again, and
+    its numbers as a table."""
 
     title: str
     draw: Callable[[float, str], Markup]
     notes: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
     table: Markup | None = None
 
     def both(self, key: str) -> tuple[Markup, Markup]:
@@ -48,6 +50,7 @@ def bar_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
             title=title,
             draw=lambda width, key, groups=groups, unit=unit, title=title: bars.draw(groups, unit, width, key, title),  # type: ignore[misc]
             notes=tuple(notes),
+            again=again(same),
             table=tables.of_series(same, title),
         )
 
@@ -121,6 +124,7 @@ def _timeline(entries: Sequence[Entry]) -> Plot:
         title=title,
         draw=lambda width, key: lines.draw(drawn, axes, width, key, title),
         notes=("Strong: the repetition nearest to the median. Faint: the others.", note),
+        again=again(entries),
         table=tables.of_timelines(entries, title),
     )
 
@@ -155,22 +159,19 @@ def curve_plots(entries: Sequence[Entry], name: str) -> Iterator[Plot]:
             title=title,
             draw=lambda width, key, drawn=drawn, axes=axes, title=title: lines.draw(drawn, axes, width, key, title),  # type: ignore[misc]
             notes=tuple(notes),
+            again=again(same),
             table=tables.of_curve(same, title, x_title, size, several),
         )
 
 
 def _published_line(entries: Sequence[Entry], name: str, unit: str) -> tuple[lines.Line | None, str]:
-    """What was published of a curve, and a note that says where: the file's own figures, else the chart of the site."""
+    """What was published of a curve, and a note that says where: the chart of the site, else the file's figures."""
     label = "Kafka 0.7, published"
-    own = sorted({(s.x or 0.0, s.paper) for s in (entry.series for entry in entries) if s.paper is not None})
-    if own:
-        return lines.Line(name=label, system=PUBLISHED, points=own), ""
     known = paper.curve_or_none(name)
-    if known is None:
-        return None, ""
-    points, level = known.points_in(unit), known.level_in(unit)
-    if not points and level is None:
-        return None, ""
+    points, level = (known.points_in(unit), known.level_in(unit)) if known else ([], None)
+    if known is None or (not points and level is None):
+        own = sorted({(s.x or 0.0, s.paper) for s in (entry.series for entry in entries) if s.paper is not None})
+        return (lines.Line(name=label, system=PUBLISHED, points=own) if own else None), ""
     note = f"Published: {paper.SITE}{f'; {known.note}' if known.note else ''}."
     return lines.Line(name=label, system=PUBLISHED, points=points, level=level), note
 
@@ -179,6 +180,8 @@ def _curve_lines(entries: Sequence[Entry]) -> list[lines.Line]:
     families: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: rank(entry.series.system)):
         families.setdefault((entry.series.system, entry.mark, entry.family), []).append(entry)
+    for key in [key for key, family in families.items() if len(family) == 1]:  # "stored-full" and "stored-empty"
+        families.setdefault((*key[:2], ""), []).extend(families.pop(key))
     count = {key[:2]: [other[2] for other in families if other[:2] == key[:2]] for key in families}
     drawn = []
     for key, family in families.items():
@@ -202,35 +205,9 @@ def _without_numbers(title: str) -> str:
     return " ".join(re.sub(r"\b\d[\d.,]*\b", "", title).split()).strip(" ,")
 
 
-_PERCENTILE = re.compile(
-    r"(?:(?P<what>.+?)[_. ])??(?:p(?P<share>\d+(?:[._]\d+)?)|(?P<top>max))(?:_(?P<unit>ns|us|ms|s))?"
-)
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_TOP = math.inf
-"""Stands for the maximum where a share is asked for."""
-
-
-def percentiles(detail: Mapping[str, float], unit: str) -> dict[str, dict[float, float]]:
-    """The percentiles among a run's details, in ``unit``, by what they are of ("" when the names do not say).
-
-    Names are "p99", "p99.9", "p99_9_ms", "visible_p50", "max": a share below 100, or without its point ("p999").
-    """
-    found: dict[str, dict[float, float]] = {}
-    for name, value in detail.items():
-        match = _PERCENTILE.fullmatch(name)
-        if match is None:
-            continue
-        factor = _SECONDS[match["unit"]] / _SECONDS[unit] if match["unit"] and unit in _SECONDS else 1.0
-        digits = (match["share"] or "").replace("_", ".")
-        if digits and float(digits) >= 100:
-            digits = f"{digits[:2]}.{digits[2:]}"
-        found.setdefault(match["what"] or "", {})[float(digits) if digits else _TOP] = value * factor
-    return {what: values for what, values in found.items() if values.keys() - {_TOP}}
-
-
 def latency_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
     """Latency against the percentile: one plot for each scenario, or one for all where only one system was measured."""
-    shown = [entry for entry in entries if entry.series.unit in _SECONDS and _has_percentiles(entry)]
+    shown = [entry for entry in entries if entry.series.unit in SECONDS and _has_percentiles(entry)]
     if len({entry.name for entry in shown}) < 2:
         if shown:
             yield _latency(shown, "Latency by percentile", lambda entry: entry.series.title)
@@ -247,14 +224,14 @@ def _latency(entries: Sequence[Entry], title: str, named: Callable[[Entry], str]
     unit = entries[0].series.unit
     found = [[percentiles(run.detail, entry.series.unit) for run in entry.series.runs] for entry in entries]
     known = {share for runs in found for run in runs for values in run.values() for share in values}
-    top = 1.0 + max(_nines(share) for share in known - {_TOP})
-    shares = {top if share == _TOP else _nines(share): "max" if share == _TOP else f"{share:g} %" for share in known}
+    top = 1.0 + max(nines(share) for share in known - {TOP})
+    shares = {top if share == TOP else nines(share): "max" if share == TOP else f"{share:g} %" for share in known}
     drawn: list[lines.Line] = []
     rows = []
     for entry, runs in zip(entries, found, strict=True):
         for what in dict.fromkeys(what for run in runs for what in run):
             paths = [
-                sorted((top if share == _TOP else _nines(share), value) for share, value in run[what].items())
+                sorted((top if share == TOP else nines(share), value) for share, value in run[what].items())
                 for run in runs
                 if what in run
             ]
@@ -281,12 +258,9 @@ def _latency(entries: Sequence[Entry], title: str, named: Callable[[Entry], str]
             "Timed from the moment at which a message was meant to be sent, so that a stall is not hidden.",
             "Strong: the median of the repetitions at each percentile. Faint: each repetition. Less is better.",
         ),
+        again=again(entries),
         table=tables.of_percentiles(rows, shares, title),
     )
-
-
-def _nines(share: float) -> float:
-    return -math.log10(max(1 - share / 100, 1e-9))
 
 
 def _medians(paths: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:

@@ -8,11 +8,11 @@ from fastlog.perf.report.systems import colours
 
 _LIGHT = """
 --paper: #fff; --ink: #1d2126; --quiet: #5a6370; --rule: #d5dae0; --grid: #e7eaee; --met: #00714f; --missed: #b3260e;
---heat: #0b5cad; --on-heat: #fff;
+--heat: #0b5cad; --strong: #1d2126; --strongest: #fff;
 """
 _DARK = """
 --paper: #14171b; --ink: #e7eaed; --quiet: #9da7b2; --rule: #39414a; --grid: #272d34; --met: #3fd0a0; --missed: #ff8f7a;
---heat: #64adf5; --on-heat: #0d1014;
+--heat: #64adf5; --strong: #0d1014; --strongest: #0d1014;
 """
 _HEAT = (0.04, 0.10, 0.17, 0.25, 0.35, 0.48, 0.66, 0.88)
 """Opacity of each shade of a heat map, the best last."""
@@ -34,6 +34,7 @@ a { color: inherit; text-decoration-color: var(--rule); text-underline-offset: 3
 code {
   font: 12.5px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; white-space: pre-wrap;
 }
+code span { display: inline-block; max-width: 100%; }
 nav { display: flex; flex-wrap: wrap; column-gap: 18px; font-size: 14px; line-height: 2; margin: 20px 0 0; }
 nav a { white-space: nowrap; }
 .lede { font-size: 17px; margin: 0 0 4px; }
@@ -115,7 +116,8 @@ text { fill: var(--ink); font-size: 12px; }
 rect.gauge { fill-opacity: .75; }
 .heat { fill: var(--heat); }
 .hv { font-size: 11px; }
-.hv.q6, .hv.q7 { fill: var(--on-heat); }
+.hv.q6 { fill: var(--strong); }
+.hv.q7 { fill: var(--strongest); }
 .chosen { fill: none; stroke: var(--ink); stroke-width: 2; }
 """
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fastlog.perf.report import numbers
 from fastlog.perf.report.entries import Entry, by_scenario
 from fastlog.perf.report.markup import Markup, element, join
+from fastlog.perf.report.percentiles import PERCENTILE
 from fastlog.perf.report.systems import class_of
 from fastlog.perf.results import OURS
 from fastlog.perf.summary import Ratio, summary
@@ -42,7 +43,7 @@ def folded(table: Markup, name: str, rows: int) -> Markup:
 def of_series(entries: Sequence[Entry], title: str) -> Markup:
     """A heading for each scenario, with what was run, and a row for each system."""
     groups = by_scenario(entries)
-    compared, detailed = _has_ratio(entries), any(run.detail for e in entries for run in e.series.runs)
+    compared, detailed = _has_ratio(entries), any(map(_details, entries))
     columns = [Column("System"), *_figures(compared), *([Column("Also measured, medians")] if detailed else [])]
     bodies = []
     for group in groups.values():
@@ -110,7 +111,12 @@ def of_percentiles(
     rows: Sequence[tuple[Entry, str, Mapping[float, float]]], shares: Mapping[float, str], title: str
 ) -> Markup:
     """A row for each line of a latency plot, a column for each percentile."""
-    columns = [Column("What"), Column("System"), *(Column(name, True) for _, name in sorted(shares.items()))]
+    several = len({(entry.series.scenario, what) for entry, what, _ in rows}) > 1
+    columns = [
+        Column("System"),
+        *([Column("What")] if several else []),
+        *(Column(name, True) for _, name in sorted(shares.items())),
+    ]
     columns.append(Column("Runs", True))
     made = []
     for entry, what, values in rows:
@@ -119,9 +125,16 @@ def of_percentiles(
             element("td", numbers.quantity(values[share], unit) if share in values else "–", class_="num")
             for share in sorted(shares)
         ]
-        name = element("th", entry.series.title, f", {what}" if what else None, scope="row")
-        system = element("td", entry.name, class_=f"system {class_of(entry.series.system)}")
-        made.append(element("tr", name, system, *cells, element("td", len(entry.series.runs), class_="num")))
+        name = [element("td", f"{entry.series.title}, {what}" if what else entry.series.title, class_="note")]
+        made.append(
+            element(
+                "tr",
+                _system(entry),
+                *(name if several else []),
+                *cells,
+                element("td", len(entry.series.runs), class_="num"),
+            )
+        )
     return folded(headed(columns, [element("tbody", *made, class_="flat")]), f"Every number: {title}", len(made))
 
 
@@ -191,6 +204,8 @@ def _cells(entry: Entry, group: Sequence[Entry], compared: bool, columns: int) -
 
 def _details(entry: Entry) -> str:
     names = dict.fromkeys(name for run in entry.series.runs for name in run.detail)
+    if entry.series.section == "latency":  # percentiles have a table of their own
+        names = {name: None for name in names if not PERCENTILE.fullmatch(name)}
     told = []
     for name in names:
         words, value = name.replace("_", " "), summary(entry.series.detail(name)).median
