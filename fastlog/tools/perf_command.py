@@ -21,6 +21,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.group(
     cls=options.Group,
     name="perf",
+    lazy={"report": ("fastlog.tools.perf_report", "report_command", "Show results as one HTML page.")},
     examples=("fastlog perf compare before.json after.json", "fastlog perf compare a.json b.json --fail-below 0.95"),
 )
 def perf_command() -> None:

@@ -27,7 +27,7 @@ from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
 
 COMMANDS = ["", "produce", "consume", "topics", "topics list", "topics describe", "topics create", "topics offsets"]
-COMMANDS += ["perf", "perf compare"]
+COMMANDS += ["perf", "perf compare", "perf report"]
 
 
 def start(

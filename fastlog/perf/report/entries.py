@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import Counter
@@ -79,8 +80,14 @@ def again(entries: Iterable[Entry]) -> tuple[str, ...]:
         found.setdefault(entry.result.command, {})[name] = None
     commands = []
     for command, names in found.items():
-        chosen = len(names) <= _MOST_NAMES and command.startswith(_REPLAY)
-        commands.append(" ".join([_REPLAY, *(f"--only {shlex.quote(name)}" for name in names)]) if chosen else command)
+        patterns = list(names)
+        if len(names) > _MOST_NAMES:
+            same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*patterns, strict=False))
+            prefix = "".join(letters[0] for letters in same)
+            patterns = [f"{prefix}*"] if prefix else []
+        if command.startswith(_REPLAY) and patterns:
+            command = " ".join([_REPLAY, *(f"--only {shlex.quote(pattern)}" for pattern in patterns)])
+        commands.append(command)
     return tuple(dict.fromkeys(commands))
 
 

@@ -93,6 +93,14 @@ def plain(value: float) -> str:
     return f"{value:,.6g}"
 
 
+def chosen_size(count: float) -> str:
+    """A size that was chosen: in powers of two where it is one of their multiples, like "8 MiB"."""
+    for step, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= step and count % step == 0:
+            return f"{count / step:.0f} {name}"
+    return quantity(count, "bytes")
+
+
 def duration(seconds: float) -> str:
     """How long something took, for people: "42 s", "3 min 20 s", "2 h 5 min"."""
     if seconds < 60:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 LOG_SPAN = 20.0
 """Values further apart than this many times get a logarithmic axis: on a linear one the smallest is not seen."""
 
+_LEAST, _MOST = 1e-300, 1e300  # beyond them powers of ten are no numbers any more
+
 # Helvetica's advance widths in thousandths of the font size; Arial and Liberation Sans have the same.
 _WIDTHS = {
     character: width
@@ -97,7 +99,8 @@ def scale_for(values: Sequence[float], start: float, end: float, *, zero: bool =
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     if log and low > 0 and high / LOG_SPAN > low:
-        return Scale(_round_log(max(low, 1e-300), -1), _round_log(min(high, 1e300), 1), start, end, log=True)
+        low, high = _round_log(max(low, _LEAST), -1), _round_log(min(max(high, _LEAST * 100), _MOST), 1)
+        return Scale(low, high, start, end, log=True)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
@@ -112,7 +115,9 @@ def tight_scale(values: Sequence[float], start: float, end: float) -> Scale:
     low, high = min(finite), max(finite)
     if low == high:
         return scale_for(values, start, end, zero=False)
-    return Scale(low, high, start, end, log=low > 0 and high / LOG_SPAN > low)
+    if low > 0 and high / LOG_SPAN > low:
+        return Scale(max(low, _LEAST), max(high, _LEAST * 100), start, end, log=True)
+    return Scale(low, high, start, end)
 
 
 def _round_log(value: float, direction: int) -> float:

@@ -159,6 +159,6 @@ def _value(name: str, value: object) -> str:
         return "on" if value else "–"
     if isinstance(value, int | float):
         if name.endswith((".bytes", "_bytes")):
-            return numbers.quantity(value, "bytes") if value else "–"
+            return numbers.chosen_size(value) if value else "–"
         return numbers.plain(value)
     return str(value)

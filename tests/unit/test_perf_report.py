@@ -1,0 +1,491 @@
+"""The report of measurements: a page that loads nothing, says everything, and holds for whatever a file holds."""
+
+import dataclasses
+import html
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fastlog.perf.report import numbers, paper, scales
+from fastlog.perf.report.markup import element
+from fastlog.perf.report.page import render
+from fastlog.perf.report.percentiles import percentiles
+from fastlog.perf.report.systems import LOOKS
+from fastlog.perf.results import CEILING, OURS, SYSTEMS, Goal, Result, Run, Series, save
+from fastlog.perf.summary import Ratio, Summary
+from fastlog.tools.cli import fastlog
+from tests.harness.perf_results import NO_KAFKA, Sample, full_result
+
+HOSTILE = (
+    '</title></svg><script>alert(1)</script><img src=x onerror="alert(2)"> & \' " \x00\x1b\ud800\u202eevil ]]> <!--'
+)
+
+
+@pytest.fixture(scope="module")
+def full() -> str:
+    return render([full_result()])
+
+
+def one(**fields: Any) -> Series:
+    """A series of the producer section with two runs, unless ``fields`` say otherwise."""
+    given: dict[str, Any] = {
+        "scenario": "s", "system": OURS, "title": "T", "section": "producer", "unit": "messages/s", "better": "higher",
+        "runs": (Run(value=1.0), Run(value=2.0)),
+    }  # fmt: skip
+    return Series(**{**given, **fields})
+
+
+def result(*series: Series, **fields: Any) -> Result:
+    return dataclasses.replace(Sample().result(), series=series, **fields)
+
+
+def drawings(page: str) -> list[ET.Element]:
+    """Every SVG of a page, parsed as XML."""
+    return [ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+
+
+def texts(page: str) -> str:
+    """What a reader reads: the page without its tags, spaces of all widths made equal."""
+
+    class Text(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+
+        def handle_data(self, data: str) -> None:
+            self.found.append(data)
+
+    parser = Text()
+    parser.feed(re.sub("<style>.*</style>", "", page, flags=re.DOTALL))
+    return re.sub(r"[\s\u00a0\u202f\u2009]+", " ", " ".join(parser.found))
+
+
+class Balance(HTMLParser):
+    """Fails on an end tag that ends nothing, and keeps what was never ended, ids, and tags with their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        self.open.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(page: str) -> Balance:
+    balance = Balance()
+    balance.feed(page)
+    balance.close()
+    assert balance.open == []
+    return balance
+
+
+def check(page: str) -> list[ET.Element]:
+    """What holds for every page: tags match, ids differ, drawings are XML with title, text and finite places."""
+    balance = parsed(page)
+    assert len(balance.ids) == len(set(balance.ids))
+    found = drawings(page)
+    for drawing in found:
+        assert drawing.findtext("title")
+        for node in drawing.iter():
+            for name, value in node.attrib.items():
+                assert not re.search(r"\b(nan|inf)\b", value), (node.tag, name, value)
+        if drawing.get("class") != "gauge":
+            assert drawing.findtext("desc")
+            title, description = (drawing.get("aria-labelledby") or "").split()
+            assert {title, description} <= set(balance.ids)
+    return found
+
+
+def placed_texts(drawing: ET.Element) -> list[tuple[float, float, float, str]]:
+    """(left, right, base line, text) of each text of a drawing, as wide as they are taken to be."""
+    found = []
+    for node in drawing.iter("text"):
+        text = "".join(node.itertext()) if node.find("title") is None else (node.find("title").tail or "")  # type: ignore[union-attr]
+        size = 11.0 if node.get("class", "").split()[0] in {"a", "hv"} else 12.0
+        width = scales.text_width(text, size) / 1.06
+        x = float(node.get("x", "0"))
+        left = x - {"end": width, "middle": width / 2}.get(node.get("text-anchor", "start"), 0.0)
+        found.append((left, left + width, float(node.get("y", "0")), text))
+    return found
+
+
+def assert_nothing_touches(drawing: ET.Element) -> None:
+    placed = placed_texts(drawing)
+    width = float((drawing.get("viewBox") or "").split()[2])
+    for number, (left, right, y, text) in enumerate(placed):
+        assert left >= -16 and right <= width + 16, text  # half a tick's label may stand in the margin
+        for other_left, other_right, other_y, other in placed[:number]:
+            if abs(y - other_y) < 9:
+                assert right <= other_left or other_right <= left, (text, other)
+
+
+# --- the whole page ---
+
+
+@pytest.mark.slow
+def test_the_page_is_well_formed(full: str) -> None:
+    """Each plot is there in two widths, besides one gauge for each goal that was measured."""
+    kinds = [drawing.get("class") for drawing in check(full)]
+    assert kinds.count("wide") == kinds.count("narrow") == 21
+    assert kinds.count("gauge") == 14
+
+
+@pytest.mark.slow
+def test_nothing_is_loaded_and_nothing_runs(full: str) -> None:
+    """No element or attribute names anything outside of the page, and the page forbids it as well."""
+    for tag, attributes in parsed(full).tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "use", "image", "base"}
+        assert not any(name in {"src", "srcset", "xlink:href"} or name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "url(" not in full and "@import" not in full and "http" not in full.replace("http-equiv", "")
+    assert "default-src 'none'" in html.unescape(full)
+
+
+@pytest.mark.slow
+def test_everything_that_was_measured_is_named(full: str) -> None:
+    """Every series with its system and its median, the machine, the settings, the reasons of what is absent."""
+    text = texts(full)
+    for series in full_result().series:
+        assert LOOKS[series.system].name in text
+        if not series.section.startswith(("curve", "sweep")):
+            assert series.title in text
+        found = series.summary()
+        if found:
+            median = re.sub(r"[\u00a0\u202f]", " ", numbers.quantity(found.median, series.unit))
+            assert median in text, series.scenario
+        else:
+            assert f"absent: {series.absent}" in text
+    for said in (
+        "AMD EPYC 9R45",
+        "6.18.44",
+        "ext4",
+        "24.7 GB",
+        "log.flush.interval 1,000,000",
+        "07015e4f2a1f",
+        "Warm-up",
+    ):
+        assert said in text
+    assert "13 of 14 goals met, 1 missed." in text
+    assert f"Apache Kafka is absent: {NO_KAFKA}." in text
+    for figure in paper.FIGURES:
+        assert figure.what in text and figure.source in text
+
+
+@pytest.mark.slow
+def test_every_series_is_in_a_drawing(full: str) -> None:
+    """Each system has its mark and its name in the drawings, also for those who cannot see them."""
+    found = drawings(full)
+    described = " ".join(drawing.findtext("desc") or "" for drawing in found)
+    drawn = {name for drawing in found for node in drawing.iter() for name in node.get("class", "").split()}
+    for system in ("fastlog", "fastlog-broker", "ceiling", "rabbitmq-classic", "rabbitmq-stream", "published"):
+        assert f"s-{system}" in drawn
+    for name in ("fastlog", "ceiling (C pair)", "RabbitMQ stream", "Kafka 0.7, published", "Apache Kafka not measured"):
+        assert name in described
+
+
+@pytest.mark.slow
+def test_labels_keep_apart(full: str) -> None:
+    """No two texts of a drawing lie on each other, in either width."""
+    for drawing in drawings(full):
+        if drawing.get("class") != "gauge":
+            assert_nothing_touches(drawing)
+
+
+@pytest.mark.slow
+def test_how_to_measure_it_again(full: str) -> None:
+    """Commands name the scenarios of a plot; many of one kind by what their names begin with."""
+    text = texts(full)
+    assert "python -m perf replay --only produce-acked-50" in text
+    assert "python -m perf replay --only 'batch-size-*'" in text
+    assert "python -m perf replay --only 'sweep-*'" in text
+    assert "--only" not in texts(render([result(one(), command="./measure --all")]))
+
+
+# --- odd results ---
+
+
+@pytest.mark.parametrize("field", ["title", "scenario", "system", "absent", "x_title", "parameters", "detail", "note"])
+def test_hostile_text_stays_text(field: str) -> None:
+    """Whatever a file says is shown and nothing else: no tag, no control character, no turned direction."""
+    given: dict[str, Any] = {"x": 1.0, "section": "curve:batch"} if field == "x_title" else {}
+    if field == "absent":
+        given = {"runs": ()}
+    if field == "parameters":
+        given = {"parameters": {HOSTILE: {HOSTILE: HOSTILE}}}
+    elif field == "detail":
+        given = {"runs": (Run(value=1.0, detail={HOSTILE: 3.0}),)}
+    elif field != "note":
+        given[field] = HOSTILE
+    machine = {"commit": HOSTILE, HOSTILE: [HOSTILE]}
+    page = render([result(one(**given), title=HOSTILE, command=HOSTILE, machine=machine, notes=(HOSTILE,))])
+    check(page)
+    tags = {tag for tag, _ in parsed(page).tags}
+    assert not tags & {"script", "img"}
+    assert not re.search("[\x00\x1b\ud800\u202e]", page)
+    assert page.encode()
+    assert "alert(1)" in texts(page)
+
+
+def test_long_names_are_cut_and_kept_apart() -> None:
+    """Names longer than there is room are cut in the drawing; title and table have them whole."""
+    long = "a system with a name that goes on and on " * 4
+    title = "A scenario that explains at length what it does, under which conditions and why " * 3
+    series = [
+        one(system=system, title=title, runs=(Run(value=n * 10.0**n, timeline=((1.0, 5.0), (2.0, 6.0 * n))),))
+        for n, system in enumerate((OURS, CEILING, long, long.upper()), 1)
+    ]
+    curve = [
+        one(scenario=f"c-{x}", system=system, section="curve:x", x=x, x_title=title, title=title)
+        for x in (1.0, 1e9)
+        for system in (OURS, CEILING, long)
+    ]
+    page = render([result(*series, *curve)])
+    for drawing in check(page):
+        if drawing.get("class") != "gauge":
+            assert_nothing_touches(drawing)
+            assert "…" in ET.tostring(drawing, encoding="unicode")
+    assert long.strip() in texts(page)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(0.0, 0.0), (5e-324, 1e-300), (1e290, 1e300), (1e-9, 1e9), (-5.0, 3.0), (1.0, 1.0 + 1e-15)],
+)
+@pytest.mark.parametrize("section", ["producer", "latency", "curve:size", "sweep"])
+def test_any_number_can_be_drawn(values: tuple[float, ...], section: str) -> None:
+    """Huge, tiny, negative, equal and zero values, as bars, lines and squares; every place stays a finite one."""
+    runs = tuple(
+        Run(
+            value=value,
+            detail={"p50": value, "p99": value, "max": value} if section == "latency" else {"bytes": value},
+            timeline=((0.0, value), (0.0, value), (1.0, value)),
+        )
+        for value in values
+    )
+    unit = "ms" if section == "latency" else "bytes"
+    series = [
+        one(
+            scenario=f"s{number}", system=system, section=section, unit=unit, better="lower", runs=runs,
+            x=value, x_title="x", goal=Goal(value=values[0], ceiling_ratio=0.5), parameters={"m": value, "b": True},
+            title=f"Value: {number}",
+        )
+        for number, value in enumerate((*values, 0.5))
+        for system in (OURS, CEILING)
+    ]  # fmt: skip
+    assert check(render([result(*series)]))
+
+
+def test_a_result_with_nothing_in_it() -> None:
+    """The header and the published figures are shown; sections without content are not."""
+    page = render([result(title="", machine={}, settings={}, warm_up="")])
+    check(page)
+    text = texts(page)
+    assert "Measurements" in text and "Published figures" in text
+    for heading in ("Goals", "Producers", "Side by side", "Latency"):
+        assert f">{heading}<" not in page
+    with pytest.raises(ValueError):
+        render([])
+
+
+def test_only_absent_systems() -> None:
+    """A section in which nothing ran still says who is absent, and why; its goal was not measured."""
+    absent = one(runs=(), absent="the disk is full", goal=Goal(value=1.0))
+    curve = one(scenario="c", runs=(), absent="no time left", section="curve:x", x=1.0)
+    sweep = one(scenario="w", runs=(), absent="no room", section="sweep")
+    page = render([result(absent, curve, sweep)])
+    check(page)
+    text = texts(page)
+    for said in (
+        "absent: the disk is full",
+        "Absent: fastlog: no time left",
+        "Absent: no room",
+        "1 goals, 1 not measured",
+    ):
+        assert said.replace("1 goals, ", "0 of 1 goals met, ") in text
+
+
+@pytest.mark.slow
+def test_one_run_has_no_spread() -> None:
+    """A single repetition is shown as that, without a spread and without an interval."""
+    sample = Sample(rounds=1)
+    sample.throughput()
+    sample.latency()
+    page = render([sample.result()])
+    check(page)
+    text = texts(page)
+    assert "one run" in text and "one run, no interval" in text
+
+
+def test_systems_that_are_not_known_are_shown() -> None:
+    """A file may name others: they have a name and a colour of their own."""
+    page = render([result(one(), one(system="nats"), one(system="redis"))])
+    check(page)
+    assert "nats" in texts(page) and "redis" in texts(page)
+    assert re.search(r"\.s-other-\d \{ --c: #", page)
+
+
+def test_several_files_keep_apart() -> None:
+    """What two files measured is shown twice, under their letters; each is compared with its own ceiling."""
+    slow = result(one(runs=(Run(value=1e6),)), one(system=CEILING, runs=(Run(value=2e6),)), title="before")
+    fast = result(one(runs=(Run(value=4e6),)), one(system=CEILING, runs=(Run(value=5e6),)), title="after")
+    text = texts(render([slow, fast]))
+    for said in ("A: before", "B: after", "fastlog (A)", "fastlog (B)", "0.500 (one run", "0.800 (one run"):
+        assert said in text
+    assert "(A)" not in texts(render([slow, result(one(system="kafka"), title="peers")]))
+
+
+# --- parts ---
+
+
+def test_goals_show_each_part_with_its_own_ratio() -> None:
+    """Value, share of the ceiling, share of another scenario: each with what was reached and a verdict."""
+    runs = tuple(Run(value=value) for value in (4e6, 4.2e6, 4.4e6))
+    base = one(runs=tuple(Run(value=value) for value in (8e6, 8e6, 8e6)), scenario="base", title="Alone")
+    goal = Goal(value=4e6, ceiling_ratio=0.6, of="base", of_ratio=0.5)
+    page = render([result(one(goal=goal, runs=runs), dataclasses.replace(base, scenario="s", system=CEILING), base)])
+    table = texts(page.partition("<table")[2].partition("</table>")[0])
+    assert "≥ 4.00 M msg/s 4.20 M msg/s 4.00 – 4.40 M (3)" in table
+    assert "≥ 0.6 of the ceiling 0.525 0.500 – 0.550" in table
+    assert "≥ 0.5 of “Alone” 0.525" in table
+    assert table.count("✓ met") == 2 and table.count("✗ missed") == 1
+
+
+def test_published_curves_have_the_unit_of_the_measured_ones() -> None:
+    """The site's MB/s are 5000 messages of 200 bytes; other curves and units have none."""
+    batch = paper.curve_or_none("batch-size")
+    assert batch is not None and batch.points_in("messages/s")[0] == (1, 87_500)
+    assert batch.points_in("ms") == []
+    stored = paper.curve_or_none("stored")
+    assert stored is not None and stored.level_in("messages/s") == 150_000
+    assert paper.curve_or_none("message-size") is None
+
+
+def test_names_of_percentiles() -> None:
+    """The ways to write them, with units and with what they are of; one alone makes no line."""
+    detail = {"p50": 1.0, "p99.9": 3.0, "max": 9.0, "lag_p50_us": 500.0, "lag_p999_us": 2000.0, "lag_p95": 1.5}
+    detail |= {"count": 7.0, "fdatasync_p99_ms": 1.0}
+    assert percentiles(detail, "ms") == {
+        "": {50.0: 1.0, 99.9: 3.0, float("inf"): 9.0},
+        "lag": {50.0: 0.5, 99.9: 2.0, 95.0: 1.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (4_212_345.0, "messages/s", "4.21 M msg/s"),
+        (37_149.0, "messages/s", "37.1 k msg/s"),
+        (999_600.0, "messages/s", "1.00 M msg/s"),
+        (0.0, "messages/s", "0 msg/s"),
+        (0.1018, "ms", "0.102 ms"),
+        (9.996, "ms", "10.0 ms"),
+        (1240.4, "ms", "1,240 ms"),
+        (38_200_000.0, "bytes", "38.2 MB"),
+        (512.0, "bytes", "512 B"),
+        (0.4512, "ratio", "0.451"),
+        (1.5e-7, "s", "1.50·10⁻⁷ s"),
+        (-2.5, "ms", "−2.50 ms"),
+        (1e300, "bytes", "1.00·10²⁸⁵ PB"),
+    ],
+)
+def test_quantities(value: float, unit: str, text: str) -> None:
+    """Three digits that count, with prefix and unit."""
+    assert re.sub(r"[\u00a0\u202f]", " ", numbers.quantity(value, unit)) == text
+
+
+def test_spreads_and_intervals() -> None:
+    """One prefix where both ends have it; an interval only where there was more than one pair."""
+    plain = {ord("\u202f"): " "}
+    assert numbers.spread(Summary(3, 2e6, 1.5e6, 2.5e6), "messages/s").translate(plain) == "1.50 – 2.50 M"
+    assert numbers.spread(Summary(3, 2e6, 9e5, 2.5e6), "messages/s").translate(plain) == "900 k – 2.50 M"
+    assert numbers.interval(Ratio(0.5, 0.4, 0.6, 5, True)) == "0.400 – 0.600"
+    assert numbers.interval(Ratio(0.5, 0.5, 0.5, 1, True)) == "one run, no interval"
+    assert numbers.chosen_size(8 * 2**20) == "8 MiB"
+    assert numbers.duration(4231.7) == "1 h 10 min"
+    assert numbers.moment("2026-03-14T09:26:53Z") == "2026-03-14 09:26 UTC"
+    assert numbers.moment("yesterday") == "yesterday"
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([], []),
+        ([50.0], [50.0]),
+        ([10.0, 50.0], [10.0, 50.0]),
+        ([50.0, 50.0], [45.0, 55.0]),
+        ([55.0, 50.0, 54.0], [63.0, 43.0, 53.0]),
+        ([0.0, 0.0, 0.0], [0.0, 10.0, 20.0]),
+        ([100.0, 98.0, 80.0], [100.0, 90.0, 80.0]),
+    ],
+)
+def test_labels_move_apart(places: Sequence[float], expected: Sequence[float]) -> None:
+    """As little as needed, in their order, inside of the plot."""
+    assert scales.spaced(places, 10.0, 0.0, 100.0) == pytest.approx(expected)
+
+
+def test_scales_end_at_round_values() -> None:
+    """From 0 when values are near each other, logarithmic when they are not; ticks are round and inside."""
+    near = scales.scale_for([3.1, 9.7], 0.0, 100.0)
+    assert (near.low, near.high, near.log) == (0.0, 10.0, False)
+    assert near.ticks(6) == [0, 2, 4, 6, 8, 10]
+    far = scales.scale_for([37_000.0, 9.1e6], 0.0, 100.0)
+    assert (far.low, far.high, far.log) == (20_000.0, 1e7, True)
+    assert far.ticks(9) == [2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7]
+    assert far(37_000.0) < far(1e5) < far(9.1e6) <= 100
+
+
+def test_markup_escapes_and_leaves_out() -> None:
+    """What is None is left out, names become attributes, text becomes text."""
+    made = element("a", "<&", None, class_='x"y', text_anchor=None, x=1.0, y=2.345, hidden=True)
+    assert made == '<a class="x&quot;y" x="1" y="2.35" hidden>&lt;&amp;</a>'
+
+
+def test_every_known_system_has_a_look() -> None:
+    """Each in a colour and a shape of its own, in light and in dark."""
+    assert set(SYSTEMS) < set(LOOKS)
+    for part in ("light", "dark", "shape", "name"):
+        assert len({getattr(look, part) for look in LOOKS.values()}) == len(LOOKS)
+
+
+# --- the command ---
+
+
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    """A page for one file or more; its own input is never overwritten, and no half page is left."""
+    source, page = tmp_path / "a.json", tmp_path / "report.html"
+    save(result(one()), source)
+    page.write_text("old")
+    run = CliRunner().invoke(fastlog, ["perf", "report", str(source), str(source), "--out", str(page)])
+    assert run.exit_code == 0, run.output
+    assert page.read_text(encoding="utf-8") == render([result(one()), result(one())])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "report.html"]
+    shown = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", "-"])
+    assert shown.stdout == render([result(one())])
+    refused = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", str(source)])
+    assert "one of the results" in str(refused.exception)
+    assert source.read_text().startswith("{")
+
+
+def test_the_command_refuses_what_is_no_result(tmp_path: Path) -> None:
+    """Another JSON file is an error that names it, and nothing is written."""
+    source = tmp_path / "other.json"
+    source.write_text('{"schema": 99}')
+    run = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", str(tmp_path / "r.html")])
+    assert "other.json" in str(run.exception) and "schema" in str(run.exception)
+    assert not (tmp_path / "r.html").exists()
