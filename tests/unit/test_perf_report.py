@@ -417,6 +417,8 @@ def test_spreads_and_intervals() -> None:
     assert numbers.interval(Ratio(0.5, 0.4, 0.6, 5, True)) == "0.400 – 0.600"
     assert numbers.interval(Ratio(0.5, 0.5, 0.5, 1, True)) == "one run, no interval"
     assert numbers.chosen_size(8 * 2**20) == "8 MiB"
+    assert [numbers.place(x, "bytes").translate(plain) for x in (20, 2000.0, 2e10)] == ["20 B", "2 kB", "20 GB"]
+    assert numbers.place(20_000.0, "") == "20,000"
     assert numbers.duration(4231.7) == "1 h 10 min"
     assert numbers.moment("2026-03-14T09:26:53Z") == "2026-03-14 09:26 UTC"
     assert numbers.moment("yesterday") == "yesterday"

@@ -13,8 +13,9 @@ from fastlog.perf.report.scales import Scale, fitted, scale_for, spaced, text_wi
 from fastlog.perf.report.systems import class_of, look_of
 
 _MOST_POINTS = 240  # of one line; more than that are not seen at this width
-_MOST_NAMES = 210.0  # pixels right of a wide plot; longer names take two lines
-_DASHES = ("", " d1", " d2", " d3")
+_MOST_NAMES = 230.0  # pixels right of a wide plot; longer names take more lines
+_NAME_LINES = 3
+_DASHES = ("", " d1", " d2", " d3", " d4", " d5")
 
 Point = tuple[float, float]
 
@@ -44,7 +45,8 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Axes:
-    """What the axes say; ``x_ticks`` fixes them where values are no plain numbers. ``x_from_zero``: linear,
+    """What the axes say; ``x_ticks`` fixes them where values are no plain numbers. ``x_marks``: values to write
+    instead of round ones. ``x_from_zero``: linear,
     from 0, whatever the values."""
 
     x_title: str
@@ -52,6 +54,7 @@ class Axes:
     y_title: str
     x_unit: str = ""
     x_ticks: Sequence[tuple[float, str]] | None = None
+    x_marks: Sequence[float] = ()
     x_from_zero: bool = False
 
 
@@ -62,7 +65,7 @@ def draw(lines: Sequence[Line], axes: Axes, width: float, key: str, title: str) 
     right = 8.0 if canvas.narrow else min(max(names + 20, 60), _MOST_NAMES)
     y_values = [y for line in lines for _, y in line.places] + [line.level for line in lines if line.level is not None]
     top = 28.0 + (_key_height(lines) if canvas.narrow else 0)
-    plot = max(230.0 if canvas.narrow else 250.0, 0 if canvas.narrow else LINE_HEIGHT * 2 * len(lines))
+    plot = max(230.0 if canvas.narrow else 250.0, 0 if canvas.narrow else _names_height(lines))
     y_scale = scale_for(y_values, top + plot, top)
     y_labels = [(value, numbers.tick(value, axes.y_unit)) for value in y_scale.ticks(7)]
     left = max((text_width(label, SMALL) for _, label in y_labels), default=0) + 8
@@ -79,6 +82,11 @@ def draw(lines: Sequence[Line], axes: Axes, width: float, key: str, title: str) 
     if not canvas.narrow:
         _names(canvas, lines, place, y_scale, canvas.width - right, top, top + plot)
     return canvas.svg(top + plot + 2 * LINE_HEIGHT + 12, key, title, _description(lines, axes))
+
+
+def _names_height(lines: Sequence[Line]) -> float:
+    tallest = max((len(wrapped(line.name, _MOST_NAMES - 16, TEXT, _NAME_LINES)) for line in lines), default=1)
+    return (LINE_HEIGHT * tallest + 6) * len(lines)
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
@@ -107,7 +115,8 @@ def _x_axis(canvas: Canvas, scale: Scale, axes: Axes, bottom: float) -> None:
     canvas.line(scale.start - 4, bottom, scale.end, bottom, "axis")
     found = list(axes.x_ticks) if axes.x_ticks is not None else None
     if found is None:
-        found = [(value, numbers.tick(value, axes.x_unit)) for value in scale.ticks(6 if canvas.narrow else 9)]
+        marks = sorted(set(axes.x_marks)) or scale.ticks(6 if canvas.narrow else 9)
+        found = [(value, numbers.tick(value, axes.x_unit)) for value in marks]
     edge = 0.0
     for value, label in found:
         x, half = scale(value), text_width(label, SMALL) / 2
@@ -148,7 +157,7 @@ def _names(canvas: Canvas, lines: Sequence[Line], x: Scale, y: Scale, edge: floa
     named = [line for line in lines if line.points or line.level is not None]
     ends = [(edge, y(line.level)) if line.level is not None else _end(line, x, y) for line in named]
     room = canvas.width - edge - 16
-    rows = [wrapped(line.name, room, TEXT, 2) for line in named]
+    rows = [wrapped(line.name, room, TEXT, _NAME_LINES) for line in named]
     tallest = max((len(row) for row in rows), default=1)
     places = spaced([end for _, end in ends], LINE_HEIGHT * tallest + 3 * (tallest - 1), top, bottom)
     for line, row, (end_x, end_y), place in zip(named, rows, ends, places, strict=True):

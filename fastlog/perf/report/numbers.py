@@ -10,6 +10,8 @@ from fastlog.perf.summary import Ratio, Summary
 
 UNIT_NAMES = {"messages/s": "msg/s", "bytes": "B", "ratio": ""}
 _UNIT_TITLES = {"messages/s": "Messages per second", "MB/s": "MB per second", "ms": "Milliseconds", "s": "Seconds"}
+NARROW = "\u202f"
+"""A narrow space that no line breaks at: between a number and its prefix."""
 _PREFIXED = {"messages/s", "bytes", ""}
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -47,12 +49,12 @@ def short(value: float, unit: str = "") -> str:
     while size >= 999.5 and power < len(_PREFIXES) - 1:
         size /= 1000
         power += 1
-    return f"{digits(value / 1000**power)}\u202f{_PREFIXES[power]}".rstrip("\u202f")
+    return f"{digits(value / 1000**power)}{NARROW}{_PREFIXES[power]}".rstrip(NARROW)
 
 
 def tick(value: float, unit: str = "") -> str:
     """A number of an axis: ``short`` without the zeros that only show precision."""
-    number, space, prefix = short(value, unit).partition("\u202f")
+    number, space, prefix = short(value, unit).partition(NARROW)
     if "." in number and "·" not in number:
         number = number.rstrip("0").rstrip(".")
     return number + space + prefix
@@ -63,7 +65,7 @@ def quantity(value: float, unit: str) -> str:
     name = UNIT_NAMES.get(unit, unit)
     number = short(value, unit)
     if unit == "bytes":
-        return number + ("" if "\u202f" in number else "\u202f") + name
+        return number + ("" if NARROW in number else NARROW) + name
     return f"{number}\u00a0{name}" if name else number
 
 
@@ -72,8 +74,8 @@ def spread(found: Summary, unit: str) -> str:
     low, high = short(found.low, unit), short(found.high, unit)
     if low == high:
         return low
-    low_number, _, low_prefix = low.partition("\u202f")
-    return f"{low_number if low_prefix == high.partition(chr(0x202F))[2] else low} – {high}"
+    low_number, _, low_prefix = low.partition(NARROW)
+    return f"{low_number if low_prefix == high.partition(NARROW)[2] else low} – {high}"
 
 
 def interval(ratio: Ratio) -> str:
@@ -99,6 +101,14 @@ def chosen_size(count: float) -> str:
         if count >= step and count % step == 0:
             return f"{count / step:.0f} {name}"
     return quantity(count, "bytes")
+
+
+def place(value: float, unit: str) -> str:
+    """A place on an axis that is a size, "2 kB", or a plain number."""
+    if unit != "bytes":
+        return plain(value)
+    number = tick(value, unit)
+    return f"{number}{'' if number[-1].isalpha() else NARROW}B"
 
 
 def duration(seconds: float) -> str:

@@ -67,8 +67,10 @@ def _parts(entries: Sequence[Entry]) -> Iterable[tuple[str, str, list[Markup]]]:
     yield "systems", "Side by side", _side_by_side(entries)
     plain = {name: [e for e in entries if e.series.section == name] for name in _SECTIONS}
     for name in ("producer", "consumer"):
-        found = [*sections.bar_plots(plain[name]), *sections.timeline_plots(plain[name])]
-        yield name, _SECTIONS[name], _figures(name, found)
+        found = [*sections.bar_plots(plain[name]), *sections.timeline_plots(plain[name], compared=True)]
+        others = _figures(f"{name}-others", list(sections.timeline_plots(plain[name], compared=False)))
+        more = element("details", element("summary", f"Over time: {len(others)} more scenarios"), *others)
+        yield name, _SECTIONS[name], [*_figures(name, found), *([more] if others else [])]
     for number, name in enumerate(
         dict.fromkeys(e.series.section for e in entries if e.series.section.startswith(CURVE))
     ):

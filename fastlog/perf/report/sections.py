@@ -14,6 +14,7 @@ from fastlog.perf.report.percentiles import SECONDS, TOP, nines, percentiles
 from fastlog.perf.report.systems import PUBLISHED, rank
 from fastlog.perf.summary import summary
 
+_MOST_MARKS = 14  # places on a curve that are written below its axis one by one
 _BARS = (
     "Each dot is one repetition, the upright stroke their median. A dashed stroke is the goal. "
     "On the right: the median, then the lowest and the highest repetition."
@@ -76,11 +77,15 @@ def _group(entries: Sequence[Entry]) -> bars.Group:
     return bars.Group(title=first.title, better=first.better, bars=shown)
 
 
-def timeline_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
-    """For each scenario with timelines: the rate as the runs went on, every system on one plot."""
+def timeline_plots(entries: Sequence[Entry], *, compared: bool) -> Iterator[Plot]:
+    """For each scenario with timelines: the rate as the runs went on, every system on one plot.
+
+    ``compared``: those that have something beside fastlog, a system or a published figure; else the others.
+    """
     for group in by_scenario(entries).values():
         shown = [entry for entry in group if any(run.timeline for run in entry.series.runs)]
-        if shown:
+        beside = len(shown) > 1 or any(entry.series.paper is not None for entry in group)
+        if shown and beside == compared:
             yield _timeline(shown)
 
 
@@ -153,8 +158,15 @@ def curve_plots(entries: Sequence[Entry], name: str) -> Iterator[Plot]:
             notes += [note] if note else []
         absent = [f"{entry.name}: {entry.series.absent}" for entry in same if entry.series.absent]
         notes += [f"Absent: {text}" for text in dict.fromkeys(absent)]
-        size = "bytes" if "byte" in x_title.lower() or "stored" in x_title.lower() else ""
-        axes = lines.Axes(x_title=x_title, x_unit=size, y_unit=unit, y_title=numbers.unit_title(unit))
+        size = "bytes" if re.search(r"\bbytes?\b", x_title.lower()) else ""
+        marks = {x for line in drawn for x, _ in line.points}
+        axes = lines.Axes(
+            x_title=x_title,
+            x_unit=size,
+            x_marks=sorted(marks) if len(marks) <= _MOST_MARKS else (),
+            y_unit=unit,
+            y_title=numbers.unit_title(unit),
+        )
         yield Plot(
             title=title,
             draw=lambda width, key, drawn=drawn, axes=axes, title=title: lines.draw(drawn, axes, width, key, title),  # type: ignore[misc]

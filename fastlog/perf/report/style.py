@@ -111,6 +111,8 @@ text { fill: var(--ink); font-size: 12px; }
 .d1 { stroke-dasharray: 7 4; }
 .d2 { stroke-dasharray: 2 4; }
 .d3 { stroke-dasharray: 9 3 2 3; }
+.d4 { stroke-dasharray: 12 4; }
+.d5 { stroke-dasharray: 5 3 1 3 1 3; }
 .gauge .met { fill: var(--met); }
 .gauge .missed { fill: var(--missed); }
 rect.gauge { fill-opacity: .75; }

@@ -67,7 +67,7 @@ def of_curve(entries: Sequence[Entry], title: str, x_title: str, x_unit: str, se
     rows, before = [], None
     for group in groups.values():
         for entry in group:
-            x = numbers.quantity(entry.series.x or 0.0, x_unit) if x_unit else numbers.plain(entry.series.x or 0.0)
+            x = numbers.place(entry.series.x or 0.0, x_unit)
             title_cell = [element("td", entry.series.title, class_="note")] if several else []
             cells = [element("td", "" if x == before else x, class_="num"), _system(entry), *title_cell]
             left = len(columns) - len(cells)
