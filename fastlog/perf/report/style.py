@@ -147,6 +147,7 @@ _SIZES = """
   h2 { margin-top: 28px; }
   h2, h3 { break-after: avoid; }
   .plot, tr, dl { break-inside: avoid; }
+  svg.wide { max-height: 210mm; }
   thead { display: table-header-group; }
   .scroll { overflow: visible; }
   details::details-content { content-visibility: visible; display: block; }
