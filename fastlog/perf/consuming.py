@@ -1,0 +1,472 @@
+"""Measuring consumers: ``measure_consumer(options)`` reads a topic and says how fast that was.
+
+The clock starts before the first request, the start offsets being known, and ends with the last message that counts;
+waiting in vain for more (0.7's ``consumer.timeout``) is left out. Checksums are checked whatever the mode.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from fastlog.client.addresses import Address, parse_brokers
+from fastlog.consumer.simple import SimpleConsumer
+from fastlog.errors import ClosedError, ConfigError, FastlogError, TransportError, WrongPartitionError
+from fastlog.perf._sizes import total_bytes
+from fastlog.perf.producer_options import MEGABYTE
+from fastlog.perf.sending import OnInterval, Reports
+from fastlog.perf.timeline import Timeline
+from fastlog.perf.visibility import Position, TopicOfBroker
+from fastlog.topics import valid_topic
+
+MODES = {
+    "messages": "each payload taken by a loop in Python",
+    "batches": "lists of payloads",
+    "numpy": "arrays over one buffer, no object for a message",
+    "arrow": "Arrow record batches, no object for a message",
+    "local": "arrays, read from the segment files on this machine instead of the socket",
+}
+_MOST_THREADS = 10  # 0.7's number
+_LOOK_SECONDS = 0.05
+_STOP_SECONDS = 0.1
+_FINISH_SECONDS = 10.0
+_LOCAL_WAIT_SECONDS = 0.2
+
+
+class LocalReadError(FastlogError):
+    """The segment files cannot be read from here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions:
+    """What to read and how. Raises ``ConfigError`` for values that make no sense."""
+
+    brokers: str
+    """``host:port,…``: the first that answers."""
+    topic: str
+    messages: int | None = None
+    """None: to the end of the log."""
+    partition: int | None = None
+    """None: all."""
+    fetch_bytes: int = 1024 * 1024
+    mode: str = "messages"
+    from_latest: bool = False
+    """Only what comes from now on."""
+    threads: int | None = None
+    """None: one for each partition, at most 10. With fewer threads than partitions each reads its partitions one after
+    another to their end, and does not wait for more."""
+    socket_buffer_bytes: int | None = None
+    timeout: float = 5.0
+    """Seconds to wait at the end of the log for messages that are still missing; 0: not at all."""
+    connect_timeout: float = 10.0
+    sample_seconds: float = 0.25
+    reporting_interval: int | None = None
+
+    def __post_init__(self) -> None:
+        reason = valid_topic(self.topic)
+        if reason is not None:
+            raise ConfigError(f"topic {self.topic!r}: {reason}")
+        parse_brokers(self.brokers)
+        if self.mode not in MODES:
+            raise ConfigError(f"mode: {self.mode!r} is none of {', '.join(MODES)}")
+        for name, value in (
+            ("messages", self.messages),
+            ("threads", self.threads),
+            ("socket_buffer_bytes", self.socket_buffer_bytes),
+            ("reporting_interval", self.reporting_interval),
+        ):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: {value} is below 1")
+        if not self.timeout >= 0 or not self.sample_seconds > 0:
+            raise ConfigError("timeout and sample_seconds are not negative, and there is a time between two samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerFigures:
+    """What was measured; with ``complete`` False there were fewer messages than wanted, or it was stopped."""
+
+    options: ConsumerOptions
+    complete: bool
+    started_ms: int
+    """Since 1970, as ``ended_ms``."""
+    ended_ms: int
+    messages: int
+    payload_bytes: int
+    seconds: float
+    """Until the last message."""
+    idle_seconds: float
+    """Waited in vain after that; not in ``seconds``."""
+    partitions: tuple[int, ...]
+    threads: int
+    source: str
+    """``socket``, or with mode ``local`` how the files were read: ``read`` or ``map``."""
+    notes: tuple[str, ...] = ()
+    timeline: tuple[tuple[float, float], ...] = ()
+    """(seconds since the start, messages a second since the point before)."""
+
+    @property
+    def messages_per_second(self) -> float:
+        """Over ``seconds``."""
+        return self.messages / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def mb_per_second(self) -> float:
+        """Payload bytes over ``seconds``, in units of 1,048,576."""
+        return self.payload_bytes / MEGABYTE / self.seconds if self.seconds > 0 else 0.0
+
+
+def measure_consumer(options: ConsumerOptions, on_interval: OnInterval | None = None) -> ConsumerFigures:
+    """Read, and return the figures. Raises as ``ConsumerRun.run``."""
+    return ConsumerRun(options, on_interval=on_interval).run()
+
+
+class _Share:
+    """How many messages are still wanted; threads take from it."""
+
+    def __init__(self, messages: int | None) -> None:
+        self.left = messages
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.left == 0
+
+    def take(self, count: int) -> int:
+        """Of ``count`` messages that came, how many are wanted."""
+        if self.left is None:
+            return count
+        with self._lock:
+            taken = min(count, self.left)
+            self.left -= taken
+        return taken
+
+
+class _Reader:
+    """One thread, with a consumer of its own."""
+
+    def __init__(
+        self,
+        run: ConsumerRun,
+        number: int,
+        address: Address,
+        starts: dict[int, Position],
+        share: _Share,
+        tail: bool,
+        reports: Reports | None,
+    ) -> None:
+        options = run.options
+        self.count = 0
+        self.payload_bytes = 0
+        self.last_at = 0.0
+        self.source = "socket"
+        self.error: BaseException | None = None
+        self.stopping = False
+        self.finished = threading.Event()
+        self._options = options
+        self._starts = starts
+        self._share = share
+        self._wait: float | None = None if tail else 0.0
+        self._reports = reports
+        self._consumer = SimpleConsumer(
+            address.host,
+            address.port,
+            timeout=max(options.connect_timeout, options.timeout),
+            fetch_bytes=options.fetch_bytes,
+            receive_buffer_bytes=options.socket_buffer_bytes,
+            # The socket is what the other modes are about, also where the files could be read.
+            local="auto" if options.mode == "local" else "off",
+        )
+        self._thread = threading.Thread(target=self._run, name=f"fastlog-perf-reader-{number}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, also in the middle of waiting; waits for nothing."""
+        self.stopping = True
+        self._consumer.close()
+
+    def join(self, seconds: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, seconds))
+
+    def _run(self) -> None:
+        read: dict[str, Callable[[int, Position], None]] = {
+            "messages": self._read_messages,
+            "batches": self._read_batches,
+            "numpy": self._read_numpy,
+            "arrow": self._read_arrow,
+            "local": self._read_local,
+        }
+        try:
+            for partition, start in self._starts.items():
+                if self._done():
+                    break
+                read[self._options.mode](partition, start)
+            if self._reports is not None and self.count % self._reports.every:
+                self._reports.tell(self.count, self.payload_bytes)  # 0.7's threads report at their end, too
+        except ClosedError as error:
+            if not self.stopping:
+                self.error = error
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._consumer.close()
+            self.finished.set()
+
+    def _done(self) -> bool:
+        return self.stopping or self._share.is_empty
+
+    def _note(self, count: int, size: int) -> None:
+        self.count += count
+        self.payload_bytes += size
+        self.last_at = time.perf_counter()
+
+    def _lists(self, partition: int, start: Position) -> Iterator[list[bytes]]:
+        found = self._consumer.batches(self._options.topic, partition, start.log_start, wait=self._wait)
+        with closing(found):  # type: ignore[type-var]
+            for batch in found:
+                taken = self._share.take(len(batch))
+                if taken:
+                    yield from self._pieces(batch if taken == len(batch) else batch[:taken])
+                if self._done():
+                    return
+
+    def _pieces(self, batch: list[bytes]) -> Iterator[list[bytes]]:
+        """The batch, cut where a report is due."""
+        reports = self._reports
+        if reports is None:
+            yield batch
+            return
+        at = 0
+        while at < len(batch):
+            piece = batch[at : at + reports.left(self.count)]
+            yield piece
+            reports.due(self.count, self.payload_bytes)
+            at += len(piece)
+
+    # What is measured. Counting is done per list: for each message it would cost as much as reading one.
+
+    def _read_messages(self, partition: int, start: Position) -> None:
+        for batch in self._lists(partition, start):
+            for _ in batch:
+                pass
+            self._note(len(batch), total_bytes(batch))
+
+    def _read_batches(self, partition: int, start: Position) -> None:
+        for batch in self._lists(partition, start):
+            self._note(len(batch), total_bytes(batch))
+
+    def _read_numpy(self, partition: int, start: Position) -> None:
+        found = self._consumer.numpy_batches(self._options.topic, partition, start.log_start, wait=self._wait)
+        with closing(found):  # type: ignore[type-var]
+            for batch in found:
+                self._note_lengths(batch.lengths)
+                if self._done():
+                    return
+
+    def _read_arrow(self, partition: int, start: Position) -> None:
+        found = self._consumer.numpy_batches(self._options.topic, partition, start.log_start, wait=self._wait)
+        with closing(found):  # type: ignore[type-var]
+            for batch in found:
+                batch.to_arrow()
+                self._note_lengths(batch.lengths)
+                if self._done():
+                    return
+
+    def _read_local(self, partition: int, start: Position) -> None:
+        consumer, topic = self._consumer, self._options.topic
+        offset = start.log_start
+        while not self._done() and (self._wait is None or offset < start.log_end):
+            batch = consumer.fetch_numpy(topic, partition, offset, wait=_LOCAL_WAIT_SECONDS)
+            if not len(batch):
+                continue  # not flushed yet, or nothing there yet
+            self.source, reason = consumer.source_of(topic, partition)
+            if self.source == "socket":
+                raise LocalReadError(
+                    f"the segment files of {topic}, partition {partition}, are not read here\n{reason}\n"
+                    "run it on the broker's machine as a user who may read its files, or use --mode numpy"
+                )
+            self._note_lengths(batch.lengths)
+            offset = batch.next_offset
+
+    def _note_lengths(self, lengths: object) -> None:
+        import numpy
+
+        found = numpy.asarray(lengths)
+        found = found[: self._share.take(len(found))]
+        reports = self._reports
+        at = 0
+        while at < len(found):
+            piece = found[at:] if reports is None else found[at : at + reports.left(self.count)]
+            self._note(len(piece), int(piece.sum(dtype=numpy.int64)))
+            if reports is not None:
+                reports.due(self.count, self.payload_bytes)
+            at += len(piece)
+
+
+class ConsumerRun:
+    """One measurement; ``figures()`` has what there is, also after ``run`` was interrupted or failed. Used once.
+
+    For the main thread: whatever exception interrupts ``run`` (Ctrl-C) comes out of it within 200 ms.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        *,
+        on_interval: OnInterval | None = None,
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> None:
+        """``on_interval`` is called in the reading threads, ``on_progress`` (messages, payload bytes) in that of
+        ``run``, every 50 ms or so."""
+        self.options = options
+        self._on_interval = on_interval if options.reporting_interval else None
+        self._on_progress = on_progress
+        self._readers: list[_Reader] = []
+        self._timeline: Timeline | None = None
+        self._partitions: tuple[int, ...] = ()
+        self._notes: list[str] = []
+        self._started = 0.0
+        self._started_ms = 0
+        self._ended: float | None = None
+        self._complete = False
+
+    def run(self) -> ConsumerFigures:
+        """Do it. With fewer messages than wanted the figures are not ``complete``; that is no exception.
+
+        Raises:
+            TransportError: no broker can be reached, or it went away.
+            WrongPartitionError: the partition does not exist.
+            InvalidMessageError: a message is damaged; what came before it is counted.
+            LocalReadError: mode ``local``, and the files cannot be read.
+            MissingDependencyError: mode ``arrow`` without pyarrow.
+        """
+        options = self.options
+        tail = (options.messages is not None and options.timeout > 0) or options.from_latest
+        address, positions = self._find(tail)
+        self._partitions = tuple(sorted(positions))
+        threads = options.threads or min(_MOST_THREADS, len(positions)) or 1
+        if tail and threads < len(positions):
+            tail = False
+            self._notes.append(f"{threads} threads read {len(positions)} partitions one after another, to their ends")
+        share = _Share(options.messages)
+        for number in range(min(threads, len(positions))):
+            mine = {partition: positions[partition] for partition in self._partitions[number::threads]}
+            reports = None
+            if self._on_interval is not None and options.reporting_interval is not None:
+                reports = Reports(number, options.reporting_interval, self._on_interval)
+            self._readers.append(_Reader(self, number, address, mine, share, tail, reports))
+        self._started_ms = time.time_ns() // 1_000_000
+        self._started = time.perf_counter()
+        self._timeline = Timeline(self._started, options.sample_seconds)
+        try:
+            for reader in self._readers:
+                reader.start()
+            self._wait(share, tail)
+            self._complete = share.is_empty if options.messages is not None else True
+        finally:
+            self._stop()
+        return self.figures()
+
+    def figures(self) -> ConsumerFigures:
+        """What is known now."""
+        now = time.perf_counter() if self._ended is None else self._ended
+        messages, payload_bytes = self._counts()
+        last = max([self._started, *(reader.last_at for reader in self._readers)])
+        if self._timeline is not None and messages:
+            self._timeline.look(last, messages, last=True)
+        sources = {reader.source for reader in self._readers if reader.count}
+        return ConsumerFigures(
+            options=self.options,
+            complete=self._complete,
+            started_ms=self._started_ms,
+            ended_ms=self._started_ms + round((now - self._started) * 1000),
+            messages=messages,
+            payload_bytes=payload_bytes,
+            seconds=(last if messages else now) - self._started,
+            idle_seconds=now - last if messages else 0.0,
+            partitions=self._partitions,
+            threads=len(self._readers),
+            source=", ".join(sorted(sources)) or "socket",
+            notes=tuple(self._notes),
+            timeline=tuple(self._timeline.points) if self._timeline is not None else (),
+        )
+
+    def _find(self, tail: bool) -> tuple[Address, dict[int, Position]]:
+        """The broker, and where to begin in each partition (``log_start``).
+
+        A topic that nobody wrote to yet is waited for when more messages are.
+        """
+        options = self.options
+        reasons = []
+        for address in parse_brokers(options.brokers):
+            try:
+                asked = TopicOfBroker(address, options.topic, options.partition, options.connect_timeout)
+            except TransportError as error:
+                reasons.append(error)
+                continue
+            with closing(asked):
+                return address, self._starts(asked, tail)
+        if len(reasons) == 1:
+            raise reasons[0]
+        raise TransportError("; ".join(str(reason).replace("\n", ": ") for reason in reasons))
+
+    def _starts(self, asked: TopicOfBroker, tail: bool) -> dict[int, Position]:
+        options = self.options
+        positions = asked.positions()
+        wanted = list(range(asked.configured)) if tail else []
+        if options.partition is not None:
+            if asked.configured and options.partition >= asked.configured and options.partition not in positions:
+                raise WrongPartitionError(
+                    f"{options.topic} has no partition {options.partition}: the broker gives it {asked.configured}"
+                )
+            wanted = [options.partition] if tail else []
+        empty = Position(0, 0, 0)
+        found = {number: positions.get(number, empty) for number in {*wanted, *positions}}
+        if options.from_latest:
+            found = {number: item._replace(log_start=item.high_watermark) for number, item in found.items()}
+        return found
+
+    def _counts(self) -> tuple[int, int]:
+        return sum(reader.count for reader in self._readers), sum(reader.payload_bytes for reader in self._readers)
+
+    def _wait(self, share: _Share, tail: bool) -> None:
+        """Return when there is nothing more to come; raise what went wrong in a thread."""
+        assert self._timeline is not None
+        for reader in self._readers:
+            while not reader.finished.wait(_LOOK_SECONDS):
+                now = time.perf_counter()
+                messages, payload_bytes = self._counts()
+                self._timeline.look(now, messages)
+                if self._on_progress is not None:
+                    self._on_progress(messages, payload_bytes)
+                failed = next((other.error for other in self._readers if other.error is not None), None)
+                if failed is not None:
+                    raise failed
+                last = max([self._started, *(other.last_at for other in self._readers)])
+                if share.is_empty:
+                    self._finish()
+                elif tail and now - last >= self.options.timeout:
+                    return
+            if reader.error is not None:
+                raise reader.error
+
+    def _finish(self) -> None:
+        """All that is wanted has come: let the threads count it, and wake those that wait for more."""
+        for reader in self._readers:
+            reader.stop()
+        for reader in self._readers:
+            reader.join(_FINISH_SECONDS)
+
+    def _stop(self) -> None:
+        """End what still runs, within ``_STOP_SECONDS``."""
+        self._ended = time.perf_counter()
+        for reader in self._readers:
+            reader.stop()
+        deadline = time.perf_counter() + _STOP_SECONDS
+        for reader in self._readers:
+            reader.join(deadline - time.perf_counter())
