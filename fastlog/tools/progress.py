@@ -65,10 +65,15 @@ class Progress:
         note(f"\n{text}" if self._line_open else text)
         self._line_open = False
 
+    def end_line(self) -> None:
+        """Leave the line that moves, so that others can be printed."""
+        if self._line_open:
+            self._line_open = False
+            note("")
+
     def summary(self, text: str = "") -> None:
         """Print the last line: what was done in all, and ``text``."""
-        if self._line_open:
-            note("")
+        self.end_line()
         note(f"{self._verb} {amount(self.count, self.size, self.seconds)}{text}")
 
     def _left(self) -> str:
