@@ -1,7 +1,7 @@
 """Figures as text: the CSV of Kafka 0.7's tools to the byte, the lines of Kafka 4's, and a few for people.
 
-0.7's tools are written in Scala and format with Java: dates by patterns of ``SimpleDateFormat``, numbers by rounding the
-shortest decimal form half up, where Python rounds the exact binary value half to even.
+0.7's tools are written in Scala and format with Java: dates by patterns of ``SimpleDateFormat``, numbers by rounding
+the shortest decimal form half up, where Python rounds the exact binary value half to even.
 
 Source: Kafka 0.7.2, ``kafka.perf``; Apache Kafka 4, ``ProducerPerformance`` and ``ConsumerPerformance``.
 """
@@ -288,8 +288,8 @@ def producer_summary(figures: ProducerFigures) -> list[str]:
     size = f"1 to {size}" if options.vary_message_size and not options.payload_file else size
     rate = f", {options.rate:g} messages a second" if options.rate else ""
     lines.append(
-        f"  messages of {size}, batches of {options.batch_size} ({HOW_WORDS[options.how]}), {_threads(options.threads)}, "
-        f"acks {options.acks}, codec {CODEC_WORDS[options.compression_codec]}{rate}, "
+        f"  messages of {size}, batches of {options.batch_size} ({HOW_WORDS[options.how]}), "
+        f"{_threads(options.threads)}, acks {options.acks}, codec {CODEC_WORDS[options.compression_codec]}{rate}, "
         f"warm-up {options.warm_up or 'none'}"
     )
     if figures.possible_duplicates:
@@ -318,7 +318,7 @@ def latency_meaning(options: ProducerOptions) -> str:
 
 def _headline(verb: str, figures: ProducerFigures | ConsumerFigures) -> str:
     return (
-        f"{verb} {figures.messages:,} messages ({figures.payload_bytes:,} bytes of payload) in {figures.seconds:.3f} s: "
+        f"{verb} {figures.messages:,} messages ({figures.payload_bytes:,} payload bytes) in {figures.seconds:.3f} s: "
         f"{figures.messages_per_second:,.0f} msg/s, {figures.mb_per_second:,.2f} MB/s of {MEGABYTE:,} bytes"
     )
 

@@ -162,7 +162,7 @@ def consumer_perf_command(
     _, failure = perf_output.attempt(measurement.run)
     progress.end_line()
     figures = measurement.figures()
-    if not figures.messages and failure is not None:
+    if perf_output.is_nothing(failure, figures):
         raise failure
     if failure is None:
         failure = _shortfall(figures)

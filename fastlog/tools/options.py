@@ -174,7 +174,15 @@ def option(*names: str, group: str, **kwargs: Any) -> Callable[[Any], Any]:
 
 def connection_options(function: Any) -> Any:
     """``--brokers`` and ``--connect-timeout``."""
-    function = option(
+    function = connect_timeout_option(function)
+    return brokers_option("Where the broker is; of several addresses the first that answers. Also FASTLOG_BROKERS.")(
+        function
+    )
+
+
+def connect_timeout_option(function: Any) -> Any:
+    """``--connect-timeout``."""
+    return option(
         "--connect-timeout",
         group="Connection",
         type=Duration(),
@@ -183,6 +191,10 @@ def connection_options(function: Any) -> Any:
         metavar="TIME",
         help="How long to try to reach the broker, and to wait for an answer.",
     )(function)
+
+
+def brokers_option(text: str) -> Callable[[Any], Any]:
+    """``--brokers``, with what it means to the command."""
     return option(
         "--brokers",
         group="Connection",
@@ -190,8 +202,8 @@ def connection_options(function: Any) -> Any:
         envvar="FASTLOG_BROKERS",
         default="127.0.0.1:9092",
         show_default=True,
-        help="Where the broker is; of several addresses the first that answers. Also FASTLOG_BROKERS.",
-    )(function)
+        help=text,
+    )
 
 
 def broker_at(brokers: str, timeout: float) -> Broker:

@@ -7,7 +7,7 @@ import platform
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
@@ -151,6 +151,11 @@ def attempt(run: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return run(), None
     except BaseException as reason:
         return None, reason
+
+
+def is_nothing(failure: BaseException | None, figures: Any) -> TypeGuard[BaseException]:
+    """Whether the error came before there was anything to print figures of."""
+    return failure is not None and (not figures.started_ms or (not figures.messages and isinstance(failure, Exception)))
 
 
 def error_text(reason: BaseException | None) -> str | None:

@@ -14,7 +14,7 @@ from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DONE, EXIT_USAGE, CommandError, run
 
 if TYPE_CHECKING:
-    from fastlog.perf.producing import Interval, ProducerFigures, ProducerOptions, ProducerRun
+    from fastlog.perf.producing import Interval, ProducerFigures, ProducerOptions
     from fastlog.perf.producing import Progress as RunProgress
 
 CODECS = {"0": 0, "1": 1, "2": 2, "none": 0, "gzip": 1, "snappy": 2}
@@ -29,7 +29,8 @@ _WINDOW_SECONDS = 5.0
         "producer-perf --topic t --messages 100000 --rate 10000 --acks flushed --json",
     ),
 )
-@options.connection_options
+@options.connect_timeout_option
+@options.brokers_option("The brokers; each gets messages. Also FASTLOG_BROKERS.")
 @options.option(
     "--brokerinfo",
     group="Connection",
@@ -200,7 +201,7 @@ def producer_perf_command(
     _, failure = perf_output.attempt(measurement.run)
     progress.end_line()
     figures = measurement.figures()
-    if not figures.messages and failure is not None:
+    if perf_output.is_nothing(failure, figures):
         raise failure
     if shown == "json":
         printer.object(as_object(figures, surroundings, failure))
@@ -282,7 +283,8 @@ def as_object(
     figures: ProducerFigures, surroundings: dict[str, Any], failure: BaseException | None = None
 ) -> dict[str, Any]:
     """What ``--json`` prints. Rates are over ``seconds``; ``mb_per_second`` counts 1,048,576 payload bytes as one."""
-    from fastlog.perf import columns
+    from fastlog.perf.columns import latency_meaning
+    from fastlog.perf.producing import CLOCKS
 
     options = figures.options
     return {
@@ -296,14 +298,14 @@ def as_object(
         "complete": figures.complete,
         "error": perf_output.error_text(failure),
         "started": perf_output.started_text(figures.started_ms),
-        "clock": columns.CLOCKS[figures.clock],
+        "clock": CLOCKS[figures.clock],
         "log_bytes": figures.log_bytes,
         "expected_bytes": figures.expected_bytes,
         "missing_bytes": None if figures.complete or figures.log_bytes is None else figures.missing_bytes,
         "possible_duplicates": figures.possible_duplicates,
         "connections": figures.connections,
         "latency_ms": figures.latencies.as_dict() if figures.latencies is not None else None,
-        "latency_meaning": columns.latency_meaning(options) if figures.latencies is not None else None,
+        "latency_meaning": latency_meaning(options) if figures.latencies is not None else None,
         "timeline": figures.timeline,
         "notes": figures.notes,
         "settings": settings_of(options),
