@@ -367,7 +367,8 @@ class ConsumerRun:
             for reader in self._readers:
                 reader.start()
             self._wait(share, tail)
-            self._complete = share.is_empty if options.messages is not None else True
+            finished = all(reader.finished.is_set() for reader in self._readers)
+            self._complete = share.is_empty if options.messages is not None else finished or tail
         finally:
             self._stop()
         return self.figures()
@@ -437,6 +438,8 @@ class ConsumerRun:
     def _wait(self, share: _Share, tail: bool) -> None:
         """Return when there is nothing more to come; raise what went wrong in a thread."""
         assert self._timeline is not None
+        options = self.options
+        patience = options.timeout if tail else max(options.timeout, options.connect_timeout)
         for reader in self._readers:
             while not reader.finished.wait(_LOOK_SECONDS):
                 now = time.perf_counter()
@@ -450,7 +453,9 @@ class ConsumerRun:
                 last = max([self._started, *(other.last_at for other in self._readers)])
                 if share.is_empty:
                     self._finish()
-                elif tail and now - last >= self.options.timeout:
+                elif now - last >= patience:
+                    if not tail:
+                        self._notes.append(f"the log has more, but nothing came for {patience:g} s")
                     return
             if reader.error is not None:
                 raise reader.error

@@ -200,7 +200,6 @@ def _shortfall(figures: ConsumerFigures) -> CommandError | None:
     if figures.complete and figures.messages:
         return None
     where = f"{chosen.topic}{'' if chosen.partition is None else f', partition {chosen.partition}'}"
-    waited = f"nothing more came for {chosen.timeout:g} s" if figures.idle_seconds >= chosen.timeout > 0 else "it ended"
     if not figures.messages:
         return CommandError(
             f"no message came from {where}",
@@ -208,9 +207,17 @@ def _shortfall(figures: ConsumerFigures) -> CommandError | None:
             "see fastlog topics list",
             EXIT_NOTHING_CAME,
         )
+    waited = f", and nothing more came for {figures.idle_seconds:.1f} s" if figures.idle_seconds >= 0.1 else ""
+    if chosen.messages is None:
+        return CommandError(
+            f"{figures.messages} messages came from {where}, and there are more",
+            f"the broker does not give them{waited}",
+            "see the broker's log",
+            EXIT_FAILED,
+        )
     return CommandError(
         f"only {figures.messages} of {chosen.messages} messages came from {where}",
-        f"the end of the log was reached, {waited}",
+        f"the end of the log was reached{waited}",
         "ask for fewer with --messages, or wait longer with --timeout",
         EXIT_FAILED,
     )

@@ -17,6 +17,8 @@ from fastlog.log._arena import COUNTERS
 from fastlog.producer.config import ProducerConfig
 from fastlog.tools.broker_command import broker_command
 from fastlog.tools.cli import fastlog
+from fastlog.tools.consumer_perf import consumer_perf_command
+from fastlog.tools.producer_perf import producer_perf_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "perf" / "README.md"])
@@ -29,6 +31,11 @@ SOURCES = [
 FILE = re.compile(r"[\w./-]+\.(?:py|pyx|pxd|pyi|h|md|sh)")
 PLACE = re.compile(r"((?:\w+/)+\w+)\.([A-Za-z]\w*(?:\.\w+)*)")
 SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+")
+SCRIPTS: dict[str, click.Command] = {
+    "fastlog-broker": broker_command,
+    "producer-perf": producer_perf_command,
+    "consumer-perf": consumer_perf_command,
+}
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -72,7 +79,7 @@ def options_of(command: click.Command) -> set[str]:
 
 def all_commands() -> list[click.Command]:
     """Every command of ours, groups and what is in them."""
-    found: list[click.Command] = [broker_command, fastlog]
+    found: list[click.Command] = [*SCRIPTS.values(), fastlog]
     for command in found:
         if isinstance(command, click.Group):
             context = click.Context(command)
@@ -86,8 +93,8 @@ def called(words: list[str]) -> tuple[click.Command, list[str]] | None:
     while words and re.fullmatch(r"\w+=\S*", words[0]):
         words = words[1:]
     name = Path(words[0]).name if words else ""
-    if name == "fastlog-broker":
-        return broker_command, words[1:]
+    if name in SCRIPTS:
+        return SCRIPTS[name], words[1:]
     if name != "fastlog":
         return None
     command: click.Command = fastlog

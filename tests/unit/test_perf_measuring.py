@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastlog.errors import ConfigError, WrongPartitionError
-from fastlog.perf.consuming import ConsumerOptions, measure_consumer
+from fastlog.perf.consuming import ConsumerOptions, LocalReadError, measure_consumer
 from fastlog.perf.producing import (
     Interval,
     MessagesMissingError,
@@ -19,6 +19,7 @@ from fastlog.perf.producing import (
     measure_producer,
 )
 from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
 
 
@@ -63,6 +64,7 @@ def test_the_lines_of_a_file_are_sent_in_order_over_and_over(tmp_path: Path) -> 
     assert places == sorted(places) and found.count(b"one") == 3 and found.count(b"three") == 2
 
 
+@pytest.mark.slow
 def test_the_clock_waits_for_the_log_end() -> None:
     """The kernel took everything at once; the broker shows it later."""
     shown_from = [0.0]
@@ -80,6 +82,7 @@ def test_the_clock_waits_for_the_log_end() -> None:
     assert figures.seconds >= 0.3 and figures.delivered_seconds < 0.25
 
 
+@pytest.mark.slow
 def test_lost_messages_are_an_error_that_says_how_many_bytes() -> None:
     """A broker that throws one request away, and nobody is told: acks none."""
     lost = []
@@ -102,6 +105,7 @@ def test_lost_messages_are_an_error_that_says_how_many_bytes() -> None:
     assert not figures.complete and figures.missing_bytes == 300 and figures.messages == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_lost_messages_are_found_with_compression_too(own: bool) -> None:
     """Nobody knows how many bytes there must be, so the messages are counted."""
@@ -149,6 +153,7 @@ def test_somebody_else_who_writes_is_noticed() -> None:
     assert any("more than was sent (somebody else writes to it)" in note for note in figures.notes)
 
 
+@pytest.mark.slow
 def test_a_broker_that_takes_nothing_more_ends_the_run() -> None:
     """The queue is full and stays full."""
     stuck = threading.Event()
@@ -170,6 +175,7 @@ class Stop(BaseException):
     """Stands for Ctrl-C."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_quickly_and_has_figures() -> None:
     def interrupt(progress: object) -> None:
         if time.monotonic() - began > 0.2:
@@ -189,6 +195,7 @@ def test_an_interrupted_run_ends_quickly_and_has_figures() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "fastlog-perf-sender"]
 
 
+@pytest.mark.slow
 def test_messages_of_a_rate_come_at_that_rate() -> None:
     with FakeBroker() as fake:
         figures = measure_producer(options(fake, messages=200, rate=500, acks="appended", batch_size=1, threads=2))
@@ -197,6 +204,7 @@ def test_messages_of_a_rate_come_at_that_rate() -> None:
     assert figures.latencies.as_dict()["max"] < 1000
 
 
+@pytest.mark.slow
 def test_a_stall_shows_in_the_latencies_of_all_that_waited() -> None:
     """One answer is 0.3 s late; the messages that were due meanwhile are late as well, by less and less."""
     late = []
@@ -287,6 +295,7 @@ def test_exactly_what_is_wanted_is_counted(own: bool, messages: int | None) -> N
     assert figures.partitions == (0,) and figures.source == "socket"
 
 
+@pytest.mark.slow
 def test_waiting_in_vain_is_not_counted() -> None:
     with FakeBroker() as fake:
         measure_producer(options(fake))
@@ -302,6 +311,7 @@ def test_without_patience_the_end_of_the_log_is_the_end() -> None:
     assert not figures.complete and figures.messages == 1000
 
 
+@pytest.mark.slow
 def test_messages_that_come_later_are_waited_for() -> None:
     """Also in a topic that does not exist when the reading begins."""
     with FakeBroker(partitions=2) as fake:
@@ -313,6 +323,7 @@ def test_messages_that_come_later_are_waited_for() -> None:
     assert figures.seconds >= 0.15 and figures.idle_seconds < 1
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_read_from_the_latest_offset() -> None:
     with FakeBroker() as fake:
         measure_producer(options(fake, messages=50))
@@ -338,6 +349,7 @@ def test_fewer_threads_than_partitions_read_one_after_another() -> None:
         assert figures.partitions == (1,) and figures.messages == 100
 
 
+@pytest.mark.slow
 def test_intervals_of_a_consumer_are_told_with_the_rest_at_the_end() -> None:
     told: list[Interval] = []
     for mode in ("messages", "numpy"):
@@ -350,6 +362,30 @@ def test_intervals_of_a_consumer_are_told_with_the_rest_at_the_end() -> None:
             )
         assert [one.all_messages for one in told] == [300, 600, 900, 950], mode
         assert [one.payload_bytes for one in told] == [6000, 6000, 6000, 1000]
+
+
+def test_local_reading_that_is_impossible_is_no_reading_by_the_socket() -> None:
+    """This broker does not tell where its files are."""
+    with FakeBroker() as fake:
+        measure_producer(options(fake, messages=10))
+        with pytest.raises(LocalReadError, match="not read here"):
+            measure_consumer(ConsumerOptions(brokers=fake.address, topic="t", mode="local"))
+
+
+@pytest.mark.slow
+def test_a_log_end_that_never_becomes_visible_ends_the_reading() -> None:
+    """The broker says that there is more, and does not give it."""
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.HeldFetchRequest):
+            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0, b""))
+        return None
+
+    with FakeBroker(hook=hook) as fake:
+        measure_producer(options(fake, messages=10))
+        figures = measure_consumer(ConsumerOptions(brokers=fake.address, topic="t", timeout=0.2, connect_timeout=0.5))
+    assert not figures.complete and figures.messages == 0
+    assert any("the log has more" in note for note in figures.notes)
 
 
 def test_a_partition_that_is_not_there_is_an_error() -> None:
