@@ -288,7 +288,7 @@ def producer_summary(figures: ProducerFigures) -> list[str]:
     size = f"1 to {size}" if options.vary_message_size and not options.payload_file else size
     rate = f", {options.rate:g} messages a second" if options.rate else ""
     lines.append(
-        f"  messages of {size}, batches of {options.batch_size} ({HOW_WORDS[options.how]}), "
+        f"  messages of {size}, batches of {options.batch_size} ({how_words(options)}), "
         f"{_threads(options.threads)}, acks {options.acks}, codec {CODEC_WORDS[options.compression_codec]}{rate}, "
         f"warm-up {options.warm_up or 'none'}"
     )
@@ -308,6 +308,13 @@ def consumer_summary(figures: ConsumerFigures) -> list[str]:
     if figures.idle_seconds >= 0.1:
         lines.append(f"  {figures.idle_seconds:.3f} s of waiting for more are left out")
     return [*lines, *(f"  note: {note}" for note in figures.notes)]
+
+
+def how_words(options: ProducerOptions) -> str:
+    """What a call of ``send`` takes. To measure latencies, calls take what is due together, or a whole batch."""
+    if options.how != "sync" and options.rate:
+        return "each send() takes what is due"
+    return HOW_WORDS["list" if options.how == "send" and options.latency else options.how]
 
 
 def latency_meaning(options: ProducerOptions) -> str:

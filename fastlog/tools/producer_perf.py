@@ -330,6 +330,7 @@ def settings_of(options: ProducerOptions) -> dict[str, Any]:
         "compression_codec": options.compression_codec,
         "how": options.how,
         "rate": options.rate,
+        "latency": options.latency or options.rate is not None,
         "warm_up": options.warm_up,
         "queue_time_ms": options.queue_time_ms,
         "timeout": options.timeout,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -229,6 +230,21 @@ def test_latencies_say_from_when_to_when() -> None:
     assert "99.9 %" in text and "(1 messages)" in text
     options = dataclasses.replace(options, rate=None, latency=True, acks="none")
     assert columns.latency_meaning(options) == "from the call of send() until handed to the kernel"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "one send() for each message"),
+        ({"how": "list"}, "a list of them in each send()"),
+        ({"how": "sync", "rate": 5}, "a list of them in each send(), which waits for it"),
+        ({"latency": True}, "a list of them in each send()"),
+        ({"rate": 5}, "each send() takes what is due"),
+    ],
+)
+def test_the_summary_says_what_a_call_took(given: dict[str, Any], words: str) -> None:
+    options = ProducerOptions(brokers="h:1", topic="t", messages=1, **given)
+    assert f"({words})" in "\n".join(columns.producer_summary(produced(options=options)))
 
 
 def test_an_unfinished_run_says_so() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fastlog.errors import ConfigError, WrongPartitionError
-from fastlog.perf.consuming import ConsumerOptions, LocalReadError, measure_consumer
+from fastlog.errors import ConfigError, InvalidMessageError, WrongPartitionError
+from fastlog.perf.consuming import ConsumerOptions, ConsumerRun, LocalReadError, measure_consumer
 from fastlog.perf.producing import (
     Interval,
     MessagesMissingError,
@@ -362,6 +362,20 @@ def test_intervals_of_a_consumer_are_told_with_the_rest_at_the_end() -> None:
             )
         assert [one.all_messages for one in told] == [300, 600, 900, 950], mode
         assert [one.payload_bytes for one in told] == [6000, 6000, 6000, 1000]
+
+
+@pytest.mark.parametrize("mode", ["messages", "batches", "numpy", "arrow"])
+def test_a_wrong_checksum_is_found_in_every_mode(mode: str) -> None:
+    """What is before it counts."""
+    with FakeBroker() as fake:
+        measure_producer(options(fake, messages=100))
+        log = bytearray(fake.logs["t", 0])
+        log[50 * 30 + 20] ^= 1
+        fake.logs["t", 0] = bytes(log)
+        run = ConsumerRun(ConsumerOptions(brokers=fake.address, topic="t", mode=mode, messages=100))
+        with pytest.raises(InvalidMessageError):
+            run.run()
+        assert run.figures().messages == 50 and not run.figures().complete
 
 
 def test_local_reading_that_is_impossible_is_no_reading_by_the_socket() -> None:
