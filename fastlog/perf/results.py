@@ -138,21 +138,27 @@ class Result:
             parts.append(GoalPart("value", goal.value, reached, series.better))
         if goal.ceiling_ratio is not None:
             ratio = self.ratio(series, self.find(series.scenario, CEILING))
-            parts.append(GoalPart("of the ceiling", goal.ceiling_ratio, ratio.value if ratio else None, "higher"))
+            reached = ratio.value if ratio else None
+            parts.append(GoalPart("of the ceiling", goal.ceiling_ratio, reached, "higher", ratio))
         if goal.of is not None and goal.of_ratio is not None:
             ratio = self.ratio(series, self.find(goal.of, series.system))
-            parts.append(GoalPart(f"of {goal.of}", goal.of_ratio, ratio.value if ratio else None, series.better))
+            reached = ratio.value if ratio else None
+            parts.append(GoalPart(f"of {goal.of}", goal.of_ratio, reached, series.better, ratio))
         return parts
 
 
 @dataclass(frozen=True)
 class GoalPart:
-    """One thing that was asked for (``what``: "value", or "of …" for a ratio); ``reached`` is None without runs."""
+    """One thing that was asked for (``what``: "value", or "of …" for a ratio); ``reached`` is None without runs.
+
+    ``ratio`` has the interval of a ratio, by rounds; a goal is judged by the medians alone.
+    """
 
     what: str
     wanted: float
     reached: float | None
     better: Better
+    ratio: Ratio | None = field(default=None, compare=False)
 
     @property
     def met(self) -> bool | None:
