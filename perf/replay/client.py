@@ -1,0 +1,58 @@
+"""``python -m perf.replay.client KIND OPTIONS``: one client process of a scenario.
+
+It prepares everything that is not to be timed, prints ``ready``, waits for a line, does its work, and prints its
+figures as JSON. Times are of CLOCK_MONOTONIC, which all processes of a machine share. What runs without an end runs
+until the next line, or the end of its input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastlog.errors import FastlogError
+from perf.replay import codec_alone, streams, throughput
+
+Work = Callable[[], dict[str, Any]]
+KINDS: Mapping[str, Callable[..., Work]] = {
+    "produce": throughput.producing,
+    "consume": throughput.consuming,
+    "consume-again-and-again": streams.consuming_until_told,
+    "produce-stamped": streams.producing_stamped,
+    "produce-paced": streams.producing_paced,
+    "follow": streams.following,
+    "compress": codec_alone.compressing,
+}
+
+
+def told() -> threading.Event:
+    """An event that the next line of the input sets."""
+    event = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.readline()
+        event.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return event
+
+
+def main() -> None:
+    """The process."""
+    kind, options = sys.argv[1], json.loads(sys.argv[2])
+    if kind == "consume-again-and-again":
+        options["told"] = told
+    work = KINDS[kind](**options)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(work()), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FastlogError as failure:
+        sys.exit(" ".join(str(failure).split()))  # the replay shows the last line

@@ -1,0 +1,55 @@
+"""What runs a scenario: one function for each kind, and others for the systems that fastlog is measured against.
+
+Each returns its numbers by the names that figures take (``Figure.takes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fastlog.perf.results import CEILING, OURS, Run
+from perf.ceiling import pair, programs
+from perf.replay import peers, scenarios
+from perf.replay.runners import clients, others, storage, streams, sweep
+from perf.replay.scenarios import BROKER_ALONE, Scenario
+from perf.replay.stage import Stage
+
+Numbers = Mapping[str, Run]
+
+_OURS: Mapping[type[Scenario], Callable[[Stage, Any], Numbers]] = {
+    scenarios.Produce: clients.produce,
+    scenarios.Consume: clients.consume,
+    scenarios.CodecAlone: clients.codec_alone,
+    scenarios.FanOut: streams.fan_out,
+    scenarios.Tail: streams.tail,
+    scenarios.Latency: streams.latency,
+    scenarios.Recovery: storage.recovery,
+    scenarios.Memory: storage.memory,
+    scenarios.Stored: storage.stored,
+    scenarios.FlushPolicy: sweep.flush_policy,
+}
+
+
+def run(stage: Stage, scenario: Scenario, system: str) -> Numbers:
+    """One run of a scenario on one system.
+
+    Raises:
+        FastlogError, RuntimeError, OSError: it could not be measured; the message says why.
+    """
+    if system in (OURS, scenario.systems[0]):
+        return _OURS[type(scenario)](stage, scenario)
+    if system == CEILING:
+        return others.ceiling(stage, scenario)
+    if system == BROKER_ALONE:
+        return others.broker_alone(stage, scenario)
+    return peers.measure(stage, scenario, system)
+
+
+def missing(systems: Iterable[str]) -> dict[str, str]:
+    """For each system other than fastlog and the peers that cannot be measured here the reason, in one line."""
+    try:
+        pair.build()
+    except programs.CannotBuild as error:
+        return dict.fromkeys({CEILING, BROKER_ALONE} & set(systems), " ".join(str(error).split()))
+    return {}

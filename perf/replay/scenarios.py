@@ -1,0 +1,172 @@
+"""What a scenario is. The scenarios themselves are data: ``table.py``; what runs them: ``runners``.
+
+A scenario is one thing to do; its figures are what is kept of it, each a series of the result file. Sizes are shares
+of ``--messages``, so that a short replay runs the same code as a long one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastlog.perf.results import OURS, Better, Goal
+
+BROKER_ALONE = "fastlog-broker"
+PEERS = "peers"
+"""Stands for every peer that is installed."""
+
+PAGE_CACHE: Mapping[str, object] = {
+    "log.flush.interval": 1_000_000,
+    "log.default.flush.interval.ms": 1000,
+    "flush.max.unflushed.bytes": 268_435_456,
+}
+"""The flush policy of the throughput figures: a flush starts at half of it, far behind what is appended."""
+
+ENTRY_OVERHEAD = 10
+"""Bytes that a message takes on the wire and on disk beside its payload (magic 1)."""
+
+BLOCKS = ("producer", "consumer", "latency", "curves", "storage", "stored", "sweep")
+"""Scenarios of a block take turns, round by round; blocks follow each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One series of the result file; ``takes`` names the number among those that a run of the scenario gives."""
+
+    name: str
+    title: str
+    section: str
+    takes: str = "rate"
+    unit: str = "messages/s"
+    better: Better = "higher"
+    goal: Goal | None = None
+    paper: float | None = None
+    x: float | None = None
+    x_title: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Something to run: its figures, its part of the messages, the systems it runs on, and the broker's settings."""
+
+    figures: tuple[Figure, ...]
+    block: str
+    share: float = 1.0
+    systems: tuple[str, ...] = (OURS,)
+    settings: Mapping[str, object] = field(default_factory=lambda: PAGE_CACHE)
+    rounds: int | None = None
+    """Exactly so many rounds, whatever was asked for; None: as many as asked for."""
+
+    most_rounds: int | None = None
+    """Not more than so many."""
+
+    @property
+    def name(self) -> str:
+        """The name of the first figure."""
+        return self.figures[0].name
+
+    def parameters(self) -> dict[str, Any]:
+        """What was run, for the result file."""
+        shared = {one.name for one in dataclasses.fields(Scenario)}
+        own = {name: value for name, value in dataclasses.asdict(self).items() if name not in shared}
+        return {**own, "settings": dict(self.settings)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Produce(Scenario):
+    """One producing process. ``how``: ``send`` once per message; ``list``: lists of messages in one call; ``rotate``:
+    such lists to each topic in turn.
+
+    The clock runs from the first call until the broker's log end has reached the last byte (``acks`` "none"), or until
+    everything is acknowledged. ``threads`` producers share the messages, each with a connection of its own. ``lines``
+    sends access-log lines instead of random bytes.
+    """
+
+    how: str = "list"
+    batch: int = 50
+    acks: str = "none"
+    compression: str = "none"
+    topics: int = 1
+    partitions: int = 1
+    threads: int = 1
+    message_bytes: int = 200
+    lines: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consume(Scenario):
+    """``consumers`` processes that each read the whole backlog, in one ``mode``, all at once.
+
+    ``mode``: "payloads" one by one in Python, "lists", "numpy" or "arrow". ``local``: reading the files.
+    """
+
+    mode: str = "lists"
+    fetch_bytes: int = 2**20
+    local: bool = False
+    consumers: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FanOut(Scenario):
+    """``consumers`` processes read one topic at once, then again while a producer writes another one."""
+
+    consumers: int
+    fetch_bytes: int = 2**20
+    batch: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail(Scenario):
+    """One producer at full speed and one consumer behind it; each message carries the time of its batch."""
+
+    batch: int = 50
+    fetch_bytes: int = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency(Scenario):
+    """A fixed rate of messages, timed from when each was meant to be sent until a waiting consumer has it."""
+
+    rate: int
+    acks: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecAlone(Scenario):
+    """Compressing sets of ``batch`` access-log lines on one core, with nothing else."""
+
+    compression: str
+    batch: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored(Scenario):
+    """Producing behind ``stored_bytes`` of backlog, and into an empty log, in turn."""
+
+    stored_bytes: int
+    batch: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery(Scenario):
+    """Starting after ``kill -9`` with one segment of ``segment_bytes`` and no checkpoint; page cache warm."""
+
+    segment_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Scenario):
+    """Proportional set size of the broker's largest process after a backlog was written and read by ``consumers``."""
+
+    backlog_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlushPolicy(Scenario):
+    """One point of the sweep: produce at full speed, then at ``rate`` messages a second for the latency."""
+
+    rate: int
+    seconds: float

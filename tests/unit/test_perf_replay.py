@@ -1,0 +1,259 @@
+"""The replay: scenarios as data, rounds that alternate and survive failures, and what is computed from samples."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastlog.perf import machine
+from fastlog.perf.results import CEILING, OURS, Run
+from perf.replay import runners, streams, table
+from perf.replay.rounds import Rounds, Task, series_of, tasks
+from perf.replay.runners.sweep import Sample, longest_unflushed
+from perf.replay.scenarios import BLOCKS, PEERS, Figure, FlushPolicy, Produce, Scenario
+from perf.replay.stage import Options, Stage, TooLittleSpaceError
+
+ALL = table.scenarios(Options())
+FIGURES = [figure for scenario in ALL for figure in scenario.figures]
+
+
+def test_names_are_unique() -> None:
+    """A series is found by its name."""
+    names = [figure.name for figure in FIGURES]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_every_scenario_can_be_run_and_shown() -> None:
+    """Its kind has a runner, its block a place in the order, its figures a section; points of curves have a place."""
+    for scenario in ALL:
+        assert type(scenario) in runners._OURS
+        assert scenario.block in BLOCKS
+        assert scenario.parameters()["settings"] == dict(scenario.settings)
+    for series in series_of(tasks(ALL, 1, ["kafka"])):
+        assert series.absent == "it was not reached"
+        assert not series.section.startswith("curve:") or series.x is not None
+
+
+def test_goals_are_measured_beside_what_they_refer_to() -> None:
+    """A goal that is a ratio to another figure, or to the ceiling, has both sides in one block, round by round."""
+    owner = {figure.name: scenario for scenario in ALL for figure in scenario.figures}
+    for figure in FIGURES:
+        if figure.goal is not None and figure.goal.of is not None:
+            assert owner[figure.goal.of].block == owner[figure.name].block, figure.name
+        if figure.goal is not None and figure.goal.ceiling_ratio is not None:
+            assert CEILING in owner[figure.name].systems
+            assert figure is owner[figure.name].figures[0]
+
+
+def test_the_goals_of_the_project_are_there() -> None:
+    """Every goal that was set, by its figure."""
+    goals = {figure.name: figure.goal for figure in FIGURES if figure.goal is not None}
+    values = {name: goal.value for name, goal in goals.items() if goal.value is not None}
+    assert values == {
+        "produce-send-50": 4.0e6,
+        "produce-list-50": 5.5e6,
+        "produce-send-1": 2.5e6,
+        "tail": 2.0e6,
+        "tail-lag": 50,
+        "consume-payloads": 8e6,
+        "consume-lists": 14e6,
+        "consume-numpy": 14e6,
+        "consume-files": 25e6,
+        "latency-10000-default-beside-disk": 8.0,
+        "latency-10000-flushed-beside-disk": 2.0,
+        "recovery": 0.5,
+        "memory-small": 40e6,
+        "memory-large": 40e6,
+    }
+    ratios = {name: (goal.of, goal.of_ratio) for name, goal in goals.items() if goal.of is not None}
+    assert ratios == {
+        "produce-send-50-appended": ("produce-send-50", 0.8),
+        "produce-send-50-flushed": ("produce-send-50", 0.5),
+        "produce-gzip-50": ("codec-gzip", 0.8),
+        "produce-snappy-50": ("codec-snappy", 0.8),
+        "fan-out-4": ("fan-out-1", 1.0),
+        "fan-out-4-produce": ("fan-out-4-produce-alone", 0.5),
+        "fan-out-16": ("fan-out-1", 1.0),
+        "fan-out-16-produce": ("fan-out-16-produce-alone", 0.5),
+        "topics-100": ("topics-1", 0.7),
+        "stored-full": ("stored-empty", 0.95),
+    }
+    assert {name: goal.ceiling_ratio for name, goal in goals.items() if goal.ceiling_ratio is not None} == {
+        "produce-send-50": 0.45,
+        "produce-list-50": 0.6,
+        "consume-lists": 0.5,
+        "consume-numpy": 0.5,
+    }
+    (stored,) = (scenario for scenario in ALL if scenario.name == "stored-full")
+    assert stored.rounds == 7
+
+
+def test_the_sweep_has_every_combination_and_names_the_defaults() -> None:
+    """Once each; one of them is what a broker has that is told nothing."""
+    points = [scenario for scenario in ALL if isinstance(scenario, FlushPolicy)]
+    assert len({tuple(sorted(scenario.settings.items())) for scenario in points}) == len(points) == 4 * 2 * 2 * 2
+    (default,) = (scenario for scenario in points if "(the defaults)" in scenario.figures[0].title)
+    assert machine.flush_policy(default.settings) == machine.flush_policy({})
+
+
+def test_patterns_choose_by_name_and_by_block() -> None:
+    """A figure's name brings its whole scenario, a block everything of it, nothing everything."""
+    assert [scenario.name for scenario in table.selected(ALL, ("tail-lag",))] == ["tail"]
+    assert {scenario.block for scenario in table.selected(ALL, ("sweep", "latency"))} == {"sweep", "latency"}
+    assert table.selected(ALL, ()) == ALL
+    assert table.selected(ALL, ("no-such",)) == ()
+
+
+def test_space_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
+    """The largest scenario counts; too little is an error that says how much, and leaves nothing."""
+    stored = table.needed_bytes(table.selected(ALL, ("stored",)), Options())
+    assert 20e9 + 8 * 2e6 * 210 <= stored < 25e9
+    assert table.needed_bytes(table.selected(ALL, ("produce-list-50",)), Options(messages=1000)) == 210_000
+    with Stage(Options(scratch=tmp_path), print) as stage:
+        with pytest.raises(TooLittleSpaceError, match=r"are needed in .*, .* GB are free"):
+            stage.require_space(2**60)
+        assert list(tmp_path.iterdir()) == [stage.directory]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- rounds ---
+
+
+def made_up(name: str, **fields: Any) -> Scenario:
+    figures = (Figure(name=name, title=name, section="producer"),)
+    return Produce(figures=figures, block=fields.pop("block", "producer"), **fields)
+
+
+class Played:
+    """A stage that does nothing, and a measurement that notes what it was asked for."""
+
+    def __init__(self, failing: Mapping[tuple[str, int], BaseException] | None = None) -> None:
+        self.asked: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.failing = failing or {}
+        self.ended: list[str] = []
+        self.stage: Any = SimpleNamespace(
+            end_round=lambda: self.ended.append("round"), end_block=lambda: self.ended.append("block")
+        )
+
+    def measure(self, stage: object, scenario: Scenario, system: str) -> Mapping[str, Run]:
+        key = f"{scenario.name}/{system}"
+        self.asked.append(key)
+        number = self.counts[key] = self.counts.get(key, 0) + 1
+        if (key, number) in self.failing:
+            raise self.failing[key, number]
+        return {"rate": Run(value=float(number))}
+
+    def play(self, found: list[Task]) -> Rounds:
+        rounds = Rounds(self.stage, found, self.measure, lambda text: None)
+        with contextlib.suppress(KeyboardInterrupt):
+            rounds.run()
+        return rounds
+
+
+def test_scenarios_take_turns() -> None:
+    """A B A B, not A A B B; with each the systems it is compared with; blocks one after another."""
+    played = Played()
+    found = tasks([made_up("a", systems=(OURS, CEILING)), made_up("b"), made_up("c", block="latency")], 2, [])
+    played.play(found)
+    assert played.asked == [
+        *("a/fastlog", "a/ceiling", "b/fastlog") * 2,
+        *("c/fastlog",) * 2,
+    ]
+    assert played.ended[:3] == ["round", "round", "block"]
+    assert played.ended.count("block") == len(BLOCKS)
+
+
+def test_rounds_of_a_scenarios_own() -> None:
+    """Some need a fixed number of rounds, some allow fewer, and peers take part in few."""
+    found = tasks(
+        [made_up("fixed", rounds=7), made_up("few", most_rounds=3), made_up("peers", systems=(OURS, PEERS))],
+        5,
+        ["kafka", "activemq"],
+    )
+    assert [(task.scenario.name, task.system, task.rounds) for task in found] == [
+        ("fixed", "fastlog", 7),
+        ("few", "fastlog", 3),
+        ("peers", "fastlog", 5),
+        ("peers", "kafka", 3),
+        ("peers", "activemq", 3),
+    ]
+
+
+def test_a_scenario_that_fails_is_noted_and_left_out() -> None:
+    """What it gave before stays, the others go on, and no later run takes the place of the one that failed."""
+    played = Played({("a/fastlog", 2): RuntimeError("no\nluck"), ("b/fastlog", 1): OSError("disk")})
+    found = tasks([made_up("a"), made_up("b"), made_up("c")], 3, [])
+    rounds = played.play(found)
+    assert played.counts == {"a/fastlog": 2, "b/fastlog": 1, "c/fastlog": 3}
+    a, b, c = series_of(found)
+    assert (a.values, a.absent) == ((1.0,), None)
+    assert (b.values, b.absent) == ((), "disk")
+    assert c.values == (1.0, 2.0, 3.0)
+    assert rounds.failed
+    assert rounds.notes == ["b on fastlog failed in round 1: disk", "a on fastlog failed in round 2: no luck"]
+
+
+def test_an_interrupted_replay_keeps_what_it_has() -> None:
+    """Everything is let go of, and the series hold the runs that were whole."""
+    played = Played({("b/fastlog", 2): KeyboardInterrupt()})
+    found = tasks([made_up("a"), made_up("b")], 3, [])
+    played.play(found)
+    assert [series.values for series in series_of(found)] == [(1.0, 2.0), (1.0,)]
+    assert played.ended == ["round", "round", "block"]
+
+
+def test_what_is_absent_is_not_tried() -> None:
+    """It is a series without runs that says why."""
+    played = Played()
+    found = tasks([made_up("a", systems=(OURS, PEERS))], 2, ["kafka"])
+    found[1].absent = "not installed"
+    assert not played.play(found).failed
+    assert played.asked == ["a/fastlog"] * 2
+    assert [(series.system, series.absent) for series in series_of(found)] == [
+        ("fastlog", None),
+        ("kafka", "not installed"),
+    ]
+
+
+# --- what is computed ---
+
+
+def test_how_long_bytes_were_not_flushed() -> None:
+    """From the sample that first saw the oldest of them to the last one that saw them unflushed."""
+    samples = [
+        Sample(0.0, 0, 0),
+        Sample(1.0, 0, 100),
+        Sample(2.0, 0, 300),
+        Sample(4.0, 100, 300),  # the first hundred waited until here at most: seen unflushed at 2.0
+        Sample(7.0, 100, 300),  # the rest has been there since 2.0
+        Sample(8.0, 300, 300),
+    ]
+    assert longest_unflushed(samples) == 5.0
+    assert longest_unflushed(samples[:3]) == 1.0
+    assert longest_unflushed([]) == 0.0
+
+
+def test_stamps_are_cut_out_of_a_batch() -> None:
+    """One for each message, from the place where its payload starts; other sizes are noticed."""
+    buffer = np.zeros(5 + 3 * 30, np.uint8)
+    for number in range(3):
+        at = 5 + 30 * number + 10
+        buffer[at : at + 8] = np.frombuffer((1000 + number).to_bytes(8, "little"), np.uint8)
+    batch = SimpleNamespace(buffer=buffer, starts=np.array([15, 45, 75]))
+    assert streams._stamps(batch, 20).tolist() == [1000, 1001, 1002]
+    assert streams._stamps(SimpleNamespace(buffer=buffer, starts=np.array([45])), 20).tolist() == [1001]
+    with pytest.raises(RuntimeError, match="not of the size"):
+        streams._stamps(SimpleNamespace(buffer=buffer, starts=np.array([15, 44, 75])), 21)
+
+
+def test_percentiles_by_hand() -> None:
+    """Of 0, 1, …, 1000 ms."""
+    found = streams.percentiles(np.arange(1001) * 1_000_000)
+    assert found == {
+        "p50_ms": 500, "p95_ms": 950, "p99_ms": 990, "p99_9_ms": 999, "max_ms": 1000, "mean_ms": 500, "count": 1001,
+    }  # fmt: skip
