@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fastlog.client.connection import Broker
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.reader import Chunk, Reader
+from fastlog.errors import ConsumerTimeout
 from fastlog.wire import responses
 
 _STEP_SECONDS = 5.0
@@ -21,6 +22,9 @@ def walk(
 
     0 ends it at the end of what had been appended when it first found nothing: bytes that are not flushed yet are
     waited for, unless the partition takes no appends any more and will not show them.
+
+    Raises:
+        ConsumerTimeout: such bytes did not become visible within the time a broker has for an answer.
     """
     if wait == 0:
         yield from _to_the_end(broker, channel, reader, topic, partition)
@@ -39,14 +43,21 @@ def walk(
 
 def _to_the_end(broker: Broker, channel: Channel, reader: Reader, topic: str, partition: int) -> Iterator[Chunk]:
     end: int | None = None
+    heard = time.monotonic()
     while end is None or reader.offset < end:
         with channel.held():
             chunk = reader.next(0.0 if end is None else _LOOK_SECONDS)
         if chunk is not None:
             yield chunk
+            heard = time.monotonic()
             continue
         appended = _log_end(broker, topic, partition, reader.offset)
         end = appended if end is None else min(end, appended)
+        if reader.offset < end and time.monotonic() - heard > broker.timeout:
+            raise ConsumerTimeout(
+                f"{topic}, partition {partition}: {end - reader.offset} bytes from offset {reader.offset} on were"
+                f" appended and are not visible after {broker.timeout:g} s: the broker does not flush"
+            )
 
 
 def _log_end(broker: Broker, topic: str, partition: int, offset: int) -> int:

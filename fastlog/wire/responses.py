@@ -10,6 +10,7 @@ Source: Kafka 0.7.2, ``kafka.server.MessageSetSend``, ``MultiMessageSetSend``, `
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ STATE_NAMES = {STATE_OK: "ok", STATE_READ_ONLY: "read-only", STATE_OFFLINE: "off
 _LEAST_SUB_ANSWER_BYTES = 2
 _LEAST_TOPIC_BYTES = 2 + 2 + 4 + 4
 _PARTITION_BYTES = 4 + 2 + 8 + 8 + 8
-_HELD_FETCH_HEAD_BYTES = 4 + 2 + 8 + 8
+_HELD_FETCH_HEAD = struct.Struct(">ihqq")  # correlation id, error, high watermark, log start
 
 
 class FetchAnswer(NamedTuple):
@@ -256,8 +257,10 @@ def split_multifetch(body: memoryview) -> list[tuple[int, memoryview]]:
 
 def split_held_fetch(body: memoryview) -> tuple[HeldFetchAnswer, memoryview]:
     """The answer to a HELD_FETCH and, beside it, its messages without a copy. Raises as ``decode_held_fetch``."""
-    answer = decode_held_fetch(bytes(body[:_HELD_FETCH_HEAD_BYTES]))
-    return answer, body[_HELD_FETCH_HEAD_BYTES:] if not answer.error else body[:0]
+    if len(body) < _HELD_FETCH_HEAD.size:
+        return decode_held_fetch(bytes(body)), body[:0]
+    answer = HeldFetchAnswer(*_HELD_FETCH_HEAD.unpack_from(body))
+    return answer, body[_HELD_FETCH_HEAD.size :] if not answer.error else body[:0]
 
 
 def decode_offsets(body: bytes) -> OffsetsAnswer:

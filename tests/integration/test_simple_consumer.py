@@ -15,7 +15,13 @@ import pytest
 
 from fastlog.codecs import GZIP, SNAPPY
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import MessageTooLargeError, OffsetOutOfRangeError, TransportError, WrongPartitionError
+from fastlog.errors import (
+    ConsumerTimeout,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    TransportError,
+    WrongPartitionError,
+)
 from fastlog.message import encode_set
 from tests.harness.broker import Broker
 from tests.harness.raw_client import RawClient
@@ -106,6 +112,23 @@ def test_what_was_acknowledged_is_read_even_if_not_flushed(start_broker: Callabl
         for number in range(20):
             client.produce_ack(topic, 0, encode_set([b"%d" % number]), acks=1)
             assert sum(1 for _ in consumer.messages(topic, 0)) == number + 1
+
+
+@pytest.mark.slow
+def test_what_never_becomes_visible_is_not_waited_for_without_end(
+    start_broker: Callable[..., Broker], topic: str
+) -> None:
+    broker = start_broker(processors=1)
+    with broker.connect() as client, consumer_of(broker, timeout=0.5) as consumer:
+        client.produce_ack(topic, 0, encode_set([b"seen"]), acks=2)
+        broker.pause("flusher")
+        client.produce_ack(topic, 0, encode_set([b"not seen"]), acks=1)
+        payloads = consumer.payloads(topic, 0)
+        assert next(payloads) == b"seen"
+        with pytest.raises(ConsumerTimeout, match=rf"{topic}, partition 0: 18 bytes from offset 14 on .* not visible"):
+            next(payloads)
+        broker.signal("flusher", signal.SIGCONT)
+        assert list(consumer.payloads(topic, 0)) == [b"seen", b"not seen"]
 
 
 @pytest.mark.slow
