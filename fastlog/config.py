@@ -135,6 +135,17 @@ class BrokerConfig:
         unit="bytes",
         doc="Start writing to disk after so many appended bytes, before a flush is due; 0 leaves it to the kernel.",
     )
+    cache_keep_bytes: int | None = prop(
+        "log.cache.keep.bytes",
+        None,
+        low=0,
+        high=_INT64,
+        unit="bytes",
+        default_text="-1",
+        doc="Of each partition, so many of the newest flushed bytes stay in the page cache; the kernel is told to"
+        " forget those before them. For machines whose memory others need: who reads further back waits for the disk."
+        " -1: the kernel decides.",
+    )
 
     retention_hours: float = prop(
         "log.retention.hours",

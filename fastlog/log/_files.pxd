@@ -43,6 +43,7 @@ cdef int file_cut(int fd, uint64_t size) noexcept nogil
 cdef int file_fdatasync(int fd) noexcept nogil
 cdef int file_fsync(int fd) noexcept nogil
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil
+cdef int file_drop_cache(int fd, uint64_t position, uint64_t n) noexcept nogil
 cdef int file_writeback(int fd, uint64_t position, uint64_t n) noexcept nogil
 cdef void failpoint(int point) noexcept nogil
 # bytes to write before a kill in the middle of a write, or n when none is due

@@ -20,6 +20,8 @@ cdef extern from "<fcntl.h>" nogil:
     int fallocate(int, int, long, long)
     int FALLOC_FL_KEEP_SIZE
     int sync_file_range(int, long, long, unsigned int)
+    int posix_fadvise(int, long, long, int)
+    int POSIX_FADV_DONTNEED
     unsigned int SYNC_FILE_RANGE_WRITE
 
 cdef extern from "<unistd.h>" nogil:
@@ -277,6 +279,11 @@ cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:
     if r < 0:
         return r
     return 0 if fallocate(fd, FALLOC_FL_KEEP_SIZE, <long>position, <long>n) == 0 else -errno
+
+
+cdef int file_drop_cache(int fd, uint64_t position, uint64_t n) noexcept nogil:
+    """Let the kernel forget clean pages of this range; no promise hangs on it."""
+    return -posix_fadvise(fd, <long>position, <long>n, POSIX_FADV_DONTNEED)
 
 
 cdef int file_writeback(int fd, uint64_t position, uint64_t n) noexcept nogil:

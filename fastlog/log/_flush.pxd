@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport Arena, fl_slot, pthread_mutex_t
@@ -10,6 +10,7 @@ cdef struct FlushState:
     uint64_t index            # which segment that is
     uint64_t preallocated     # file position up to which that segment has blocks
     uint64_t written_back     # offset up to which write-back was started
+    uint64_t dropped          # offset up to which the kernel was told to forget pages
     uint64_t last_start_ns    # when the last flush began
     uint64_t last_used_ns
     int busy                  # 1 while a worker has it
@@ -22,6 +23,7 @@ cdef class PartitionFlusher:
     cdef uint64_t* counters
     cdef uint64_t preallocate_bytes
     cdef uint64_t writeback_bytes
+    cdef int64_t keep_bytes            # behind the watermark, of what the page cache should keep; -1: all
     cdef int* preallocation_off        # per log directory: 1 once the file system refused
     cdef int descriptors               # segments kept open at most, beside those that are worked on
     cdef int open_count                # any thread, atomically
@@ -33,6 +35,7 @@ cdef class PartitionFlusher:
     cdef void leave_segment(self, fl_slot* s) noexcept nogil
     cdef bint over_budget(self) noexcept nogil
     cdef int sync_directories(self, fl_slot* s) noexcept nogil
+    cdef void drop_behind(self, fl_slot* s, uint64_t start, uint64_t end) noexcept nogil
     cdef void run_ahead(self, fl_slot* s) noexcept nogil
     cdef int rewrite(self, fl_slot* s) noexcept nogil
     cdef int rewrite_segment(self, fl_slot* s, int fd, uint64_t base, uint64_t start, uint64_t end) noexcept nogil

@@ -6,7 +6,7 @@ class PartitionFlusher:
     """Flushes partitions; made by ``make_partition_flusher``."""
 
 def make_partition_flusher(
-    arena: Arena, descriptors: int, preallocate_bytes: int, writeback_bytes: int
+    arena: Arena, descriptors: int, preallocate_bytes: int, writeback_bytes: int, keep_bytes: int = -1
 ) -> PartitionFlusher:
     """What flushes in the flusher process; it keeps about ``descriptors`` segments open."""
 

@@ -20,7 +20,7 @@ from fastlog.log._arena cimport (
 )
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_cut, file_fdatasync, file_fsync, file_open,
-    file_preallocate, file_pread, file_pwrite, file_writeback,
+    file_drop_cache, file_preallocate, file_pread, file_pwrite, file_writeback,
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, partition_path, segment_path
 
@@ -58,6 +58,7 @@ cdef extern from *:
 
 cdef enum:
     REWRITE_WINDOW = 4 << 20
+    DROP_BYTES = 1 << 20           # so much at once is worth a call
     BLOCK_BYTES = 512              # the unit of st_blocks, whatever the file system
     ROUNDING_BYTES = 128 << 10     # a file may have so many more bytes of blocks without any preallocation
 
@@ -71,7 +72,7 @@ cdef class PartitionFlusher:
     """Flushes partitions; several threads may work at once, on different partitions."""
 
     def __cinit__(self, Arena arena, Appender appender, int process, uint64_t preallocate_bytes, uint64_t writeback_bytes,
-                  int descriptors):
+                  int64_t keep_bytes, int descriptors):
         cdef uint64_t i
         self.descriptors = descriptors
         self.arena = arena
@@ -80,6 +81,7 @@ cdef class PartitionFlusher:
         self.counters = fl_cell_at(arena.header, process).counters
         self.preallocate_bytes = preallocate_bytes
         self.writeback_bytes = writeback_bytes
+        self.keep_bytes = keep_bytes
         self.states = <FlushState*>calloc(arena.header.max_partitions, sizeof(FlushState))
         self.preallocation_off = <int*>calloc(len(arena.log_dirs), sizeof(int))
         if self.states == NULL or self.preallocation_off == NULL:
@@ -243,7 +245,39 @@ cdef class PartitionFlusher:
         fl_add(&self.counters[<int>N_FLUSHES], 1)
         fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
         fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
+        if self.keep_bytes >= 0:
+            self.drop_behind(s, high, end)
         return 0
+
+    cdef void drop_behind(self, fl_slot* s, uint64_t start, uint64_t end) noexcept nogil:
+        """After [start, end) was flushed: let the kernel forget what lies further back than is to be kept.
+
+        What was there when this flusher began stays as it is.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef FlushState* st = &self.states[s.index]
+        cdef uint64_t keep = <uint64_t>self.keep_bytes
+        cdef uint64_t tail = fl_load(&s.table_tail)
+        cdef uint64_t target, base, stop, i
+        cdef int fd
+        if st.dropped == 0:
+            st.dropped = max(start, <uint64_t>1)
+        if end < keep or end - keep < st.dropped + <uint64_t>DROP_BYTES:
+            return
+        target = end - keep
+        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, st.dropped)
+        while i < tail and st.dropped < target:
+            base = fl_load(fl_base_at(h, s, i))
+            stop = min(target, fl_load(fl_base_at(h, s, i + 1))) if i + 1 < tail else target
+            fd = st.fd if st.fd >= 0 and st.index == i else self.open_segment(s, i)
+            if fd >= 0:  # retention may have been faster
+                if base < stop:
+                    st.dropped = max(st.dropped, base)
+                    file_drop_cache(fd, st.dropped - base, stop - st.dropped)
+                if fd != st.fd:
+                    close(fd)
+            st.dropped = max(st.dropped, stop)
+            i += 1
 
     cdef void run_ahead(self, fl_slot* s) noexcept nogil:
         """For a partition under load: have blocks ready ahead of its end, and start writing dirty pages back early."""
@@ -379,10 +413,10 @@ cdef class PartitionFlusher:
         return result
 
 
-def make_partition_flusher(Arena arena, int descriptors, preallocate_bytes, writeback_bytes):
+def make_partition_flusher(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, keep_bytes=-1):
     """What flushes in the flusher process, with its own segment descriptors and its own turn at the append locks."""
     appender = Appender(arena, SegmentFiles(arena, 16), FL_FLUSHER)
-    return PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes, descriptors)
+    return PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes, keep_bytes, descriptors)
 
 
 def flush_now(PartitionFlusher flusher, uint64_t slot):

@@ -37,6 +37,7 @@ FLUSH_SETTINGS = {
     "log.preallocate": "preallocate",
     "log.preallocate.bytes": "preallocate_bytes",
     "log.early.writeback.bytes": "early_writeback_bytes",
+    "log.cache.keep.bytes": "cache_keep_bytes",
 }
 """The broker's settings that decide what a power loss can take, and the fields of ``BrokerConfig`` they are."""
 

@@ -12,6 +12,11 @@ class FlusherLoop:
         """Flush what the loop hands out until it closes; the target of its threads."""
 
 def make_flusher_loop(
-    arena: Arena, descriptors: int, preallocate_bytes: int, writeback_bytes: int, min_interval_ms: int
+    arena: Arena,
+    descriptors: int,
+    preallocate_bytes: int,
+    writeback_bytes: int,
+    min_interval_ms: int,
+    keep_bytes: int = -1,
 ) -> FlusherLoop:
     """The loop of the flusher process; it keeps about ``descriptors`` segments open."""

@@ -304,7 +304,7 @@ cdef inline bint is_clean(fl_slot* s, uint64_t end, uint64_t high) noexcept nogi
             and s.flush_in_progress == 0)
 
 
-def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms):
+def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms, keep_bytes=-1):
     """The loop of the flusher process; it keeps about ``descriptors`` segments open."""
-    partitions = make_partition_flusher(arena, descriptors, preallocate_bytes, writeback_bytes)
+    partitions = make_partition_flusher(arena, descriptors, preallocate_bytes, writeback_bytes, keep_bytes)
     return FlusherLoop(arena, partitions, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0)

@@ -385,25 +385,31 @@ def _storage(options: Options) -> Iterator[Scenario]:
 SWEEP_MESSAGES = (500, 10_000, 50_000, 1_000_000)
 SWEEP_MS = (50, 1_000)
 SWEEP_WRITEBACK = (0, 8 * 2**20)
-DEFAULTS = (50_000, 1_000, True, 0)
-"""M, S, preallocation and early write-back of a broker that is told nothing: the point of the sweep that they are."""
+SWEEP_CACHE = (-1, 0)
+DEFAULTS = (50_000, 1_000, True, 0, -1)
+"""M, S, preallocation, early write-back and bytes kept cached of a broker that
+is told nothing: the point of the sweep that they are."""
 
 
 def _sweep(options: Options) -> Iterator[Scenario]:
-    """Every combination. fadvise is no setting of the broker, so it is none of them."""
+    """Every combination, but that pages are dropped (fadvise) only where nothing else differs from the defaults."""
     quick = options.quick
     points = product(
         SWEEP_MESSAGES[2:] if quick else SWEEP_MESSAGES,
         SWEEP_MS[1:] if quick else SWEEP_MS,
         (True, False),
         SWEEP_WRITEBACK,
+        SWEEP_CACHE,
     )
-    for number, (messages, milliseconds, preallocate, writeback) in enumerate(points):
+    points = [point for point in points if point[4] == -1 or point[2:4] == DEFAULTS[2:4]]
+    for number, (messages, milliseconds, preallocate, writeback, keep) in enumerate(points):
         policy = f"M {messages:,}, S {milliseconds} ms"
         policy += f", {'' if preallocate else 'no '}preallocation"
         policy += f", write-back each {writeback // 2**20} MiB" if writeback else ""
-        policy += " (the defaults)" if (messages, milliseconds, preallocate, writeback) == DEFAULTS else ""
+        policy += ", pages dropped once flushed" if keep == 0 else ""
+        policy += " (the defaults)" if (messages, milliseconds, preallocate, writeback, keep) == DEFAULTS else ""
         name = f"sweep-{messages}-{milliseconds}-{'p' if preallocate else 'n'}-{writeback // 2**20}"
+        name += "-d" if keep == 0 else ""
         place: dict[str, Any] = {"section": "sweep", "x": float(number), "x_title": "policy"}
         yield FlushPolicy(
             figures=(
@@ -442,6 +448,7 @@ def _sweep(options: Options) -> Iterator[Scenario]:
                 "flush.max.unflushed.bytes": PAGE_CACHE["flush.max.unflushed.bytes"],
                 "log.preallocate": "true" if preallocate else "false",
                 "log.early.writeback.bytes": writeback,
+                "log.cache.keep.bytes": keep,
             },
             rate=1_000,
             seconds=min(options.seconds, 1.0),

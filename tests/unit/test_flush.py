@@ -415,3 +415,55 @@ def test_a_flusher_with_few_descriptors_flushes_many_partitions(tmp_path: Path, 
         for slot in range(60):
             assert log.append(ENTRY, slot=slot) == DONE
         wait_until(lambda turn=turn: all(view.high_watermark == 12 * turn for view in log.arena.views()), 1.5)  # type: ignore[misc]
+
+
+# -- the page cache ----------------------------------------------------------------------------------------------------
+
+
+def cached(path: Path, position: int) -> bool:
+    """Whether the page there can be had without waiting for the disk."""
+    with path.open("rb") as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], position, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
+
+
+def may_forget(directory: Path) -> bool:
+    """Whether this file system forgets pages when it is told to; one in memory has nowhere else to keep them."""
+    path = directory / "probe"
+    with path.open("wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fdatasync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return not cached(path, 0)
+
+
+def test_only_the_newest_flushed_bytes_stay_cached_when_told_so(tmp_path: Path) -> None:
+    """Over two segments; what was there before, and what is not flushed, is left alone."""
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, 0, 0, 2 << 20)
+    log.append(message(1 << 20))
+    assert log.flush() == 0
+    log.append(message(4 << 20))
+    assert roll_now(log.appender, 0)
+    log.append(message(4 << 20))
+    assert flush_now(flusher, 0) == 0
+    first, second = log.path(0), log.path(log.bases()[1])
+    assert cached(first, 4096)
+    assert cached(first, 3 << 20) == cached(second, 4096) == (not may_forget(tmp_path))
+    assert cached(second, (4 << 20) - 4096)
+    log.append(message(4 << 20))
+    assert cached(second, (8 << 20) - 4096)
+    assert log.stored().count(message(4 << 20)) == 3
+
+
+@pytest.mark.parametrize("keep", [-1, 1 << 30])
+def test_pages_stay_where_the_kernel_decides(tmp_path: Path, keep: int) -> None:
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, 0, 0, keep)
+    for _ in range(2):
+        log.append(message(4 << 20))
+        assert flush_now(flusher, 0) == 0
+    assert cached(log.path(0), 4096)

@@ -95,7 +95,7 @@ def test_the_goals_of_the_project_are_there() -> None:
 def test_the_sweep_has_every_combination_and_names_the_defaults() -> None:
     """Once each; one of them is what a broker has that is told nothing."""
     points = [scenario for scenario in ALL if isinstance(scenario, FlushPolicy)]
-    assert len({tuple(sorted(scenario.settings.items())) for scenario in points}) == len(points) == 4 * 2 * 2 * 2
+    assert len({tuple(sorted(scenario.settings.items())) for scenario in points}) == len(points) == 4 * 2 * (2 * 2 + 1)
     (default,) = (scenario for scenario in points if "(the defaults)" in scenario.figures[0].title)
     assert machine.flush_policy(default.settings) == machine.flush_policy({})
 

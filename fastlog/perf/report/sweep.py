@@ -19,6 +19,7 @@ _NAMES = {
     "flush.max.unflushed.bytes": "B",
     "log.preallocate": "preallocate",
     "log.early.writeback.bytes": "write-back",
+    "log.cache.keep.bytes": "keep cached",
 }
 _LETTERS = "M and S: the most messages of a partition that a power loss can take, and the age at which a flush starts."
 _SWITCHES = {"true": True, "false": False}
