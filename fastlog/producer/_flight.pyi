@@ -1,4 +1,4 @@
-from fastlog._pack import Chunk
+from fastlog.producer._frames import Chunk
 from fastlog.errors import FastlogError
 
 Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int]

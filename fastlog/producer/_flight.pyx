@@ -10,7 +10,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memmove
 
-from fastlog._pack cimport Chunk, Frame
+from fastlog.producer._frames cimport Chunk, Frame
 
 import os
 

@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from fastlog._pack import Quota
 from fastlog.errors import DeliveryError, FastlogError
+from fastlog.producer._buffer import Quota
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.waiting import Gate, Turnstile
 

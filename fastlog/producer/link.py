@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastlog import codecs
-from fastlog._pack import READABLE, Chunk, Outbox
 from fastlog.client.connection import Connection
 from fastlog.errors import ClosedError, FastlogError, MessageTooLargeError, ProtocolError, TransportError, error_for
 from fastlog.producer._flight import Flight
+from fastlog.producer._frames import Chunk
+from fastlog.producer._outbox import READABLE, Outbox
 from fastlog.producer.brokers import Directory
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery

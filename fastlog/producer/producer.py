@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fastlog._pack import Buffer, Quota, SendPath
 from fastlog.errors import (
     ClosedError,
     ConfigError,
@@ -26,6 +25,8 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.producer import hooks
+from fastlog.producer._buffer import Buffer, Quota
+from fastlog.producer._send import SendPath
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import (

@@ -7,7 +7,6 @@ import random
 import time
 
 from fastlog import codecs
-from fastlog._pack import Buffer, Route
 from fastlog.errors import (
     ClosedError,
     ConfigError,
@@ -16,6 +15,8 @@ from fastlog.errors import (
     UnsupportedFeatureError,
     WrongPartitionError,
 )
+from fastlog.producer._buffer import Buffer
+from fastlog.producer._send import Route
 from fastlog.producer.brokers import Directory, check_topic, frame_header, parse_broker_list
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice

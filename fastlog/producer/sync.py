@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from fastlog import message
-from fastlog._pack import generation
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection
 from fastlog.errors import ClosedError, ForkedError, MessageTooLargeError, TransportError
+from fastlog.producer._send import generation
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import payload_of

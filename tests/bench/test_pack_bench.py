@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from fastlog._pack import Buffer, Outbox, Quota, Route, SendPath
 from fastlog._segment import pack
+from fastlog.producer._buffer import Buffer, Quota
+from fastlog.producer._outbox import Outbox
+from fastlog.producer._send import Route, SendPath
 from fastlog.producer.brokers import frame_header
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(max_time=0.3)]

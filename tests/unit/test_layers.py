@@ -26,8 +26,8 @@ LAYERS = {
     "supervisor": "fastlog.supervisor",
     "broker": "fastlog.broker",
     "connections": "fastlog.client",  # what the clients and the commands share
-    "clients": "fastlog.consumer fastlog.producer fastlog._pack",
     "measuring": "fastlog.perf",  # what the perf commands are made of
+    "clients": "fastlog.consumer fastlog.producer",
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "tests": "tests",

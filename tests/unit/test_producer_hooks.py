@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastlog._pack import Quota
+from fastlog.producer._buffer import Quota
 from fastlog._segment import payloads
 from fastlog.errors import ClosedError, ConfigError, DeliveryError, QueueFullError
 from fastlog.producer import (

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import codecs
-from fastlog._pack import Buffer, Chunk, Outbox, Quota, Route
 from fastlog._segment import pack, payloads
 from fastlog.errors import MessageTooLargeError
+from fastlog.producer._buffer import Buffer, Quota
+from fastlog.producer._frames import Chunk
+from fastlog.producer._outbox import Outbox
+from fastlog.producer._send import Route
 from fastlog.producer.brokers import frame_header
 from fastlog.wire import requests
 

@@ -1,0 +1,76 @@
+cimport cython
+from libc.stdint cimport int32_t, uint32_t
+
+from fastlog.producer._frames cimport Chunk, Frame
+
+cdef enum:
+    AWAKE = 0
+    ASLEEP = 1                    # whatever there is to do wakes the sender
+    ASLEEP_FULL = 2               # it has enough on its way: new messages do not wake it
+
+
+@cython.final
+cdef class Quota:
+    cdef readonly long long messages
+    cdef readonly long long bytes
+    cdef readonly long long accepted
+    cdef readonly long long max_messages
+    cdef readonly long long max_bytes
+
+    cdef inline bint is_full(self) noexcept:
+        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
+
+
+# What the buffers of one broker share with the thread that empties them.
+cdef class Shelf:
+    cdef list active               # buffers with bytes in them
+    cdef bint ready                # one of them has a finished frame
+    cdef bint closed               # nothing more is taken in
+    cdef int sleeping
+    cdef long long sleeps_until
+    cdef long long linger_ns
+    cdef int wake_fd
+    cdef int32_t next_id
+    cdef Quota quota
+
+    cdef void ring(self) noexcept
+
+
+@cython.final
+cdef class Buffer:
+    cdef unsigned char* memory
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t used
+    cdef Frame* frames
+    cdef int frame_count
+    cdef int frame_capacity
+    cdef Py_ssize_t open_start
+    cdef int open_messages
+    cdef long long opened_ns
+    cdef long long finished_messages
+    cdef Py_ssize_t hint           # how much the memory before this one held
+    cdef list full                 # chunks that outgrew a block; or None
+    cdef list tickets
+    cdef list open_tickets
+    cdef bint active
+    cdef bytes header
+    cdef Py_ssize_t header_bytes
+    cdef bint acknowledged
+    cdef Shelf shelf
+    cdef Quota quota
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef readonly int codec
+    cdef readonly object broker
+    cdef int batch_messages
+    cdef Py_ssize_t batch_bytes
+    cdef readonly Py_ssize_t max_payload
+
+    cdef int put(self, object payload, uint32_t crc) except -1
+    cdef int put_followed(self, object payload, uint32_t crc, object ticket) except -1
+    cdef int make_room(self, Py_ssize_t need) except -1
+    cdef int activate(self) except -1
+    cdef int grow(self, Py_ssize_t need) except -1
+    cdef int seal(self) except -1
+    cdef int finish_open_frame(self) except -1
+    cdef Chunk detach(self)

@@ -1,0 +1,270 @@
+"""The producer's accumulation buffers: payloads in, whole request frames out.
+
+A ``Buffer`` holds the open and the finished frames of one topic and partition of one broker. All of it is guarded by the
+GIL: no function here gives it up between looking at a buffer and changing it, so threads need no lock and a signal
+handler finds nothing half-done.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from fastlog.producer._frames cimport (
+    ENTRY_HEADER_BYTES, Chunk, Frame, checksum, finish_frame, monotonic_ns, put_entry,
+)
+
+from fastlog.errors import ClosedError, MessageTooLargeError
+
+
+cdef extern from "Python.h":
+    # A collection runs finalizers, which may send: none may start while a buffer is half-changed.
+    int PyGC_Disable()
+    int PyGC_Enable()
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t c_write "write"(int fd, const void* source, size_t n)
+
+cdef enum:
+    FIRST_BLOCK_BYTES = 4096
+    BLOCK_BYTES = 1 << 20         # memory with finished frames is handed on rather than grown from this size on
+
+
+@cython.final
+cdef class Quota:
+    """What may wait in the queue of one producer, over all its brokers."""
+
+    def __init__(self, long long max_messages, long long max_bytes):
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+
+    def has_room(self, long long count=1):
+        return self.messages == 0 or (self.messages + count <= self.max_messages and self.bytes < self.max_bytes)
+
+
+cdef class Shelf:
+    cdef void ring(self) noexcept:
+        cdef uint64_t one = 1
+        if self.sleeping != AWAKE:
+            self.sleeping = AWAKE
+            if self.wake_fd >= 0:
+                c_write(self.wake_fd, &one, 8)
+
+
+@cython.final
+cdef class Buffer:
+    """The open and finished frames of one topic and partition of one broker.
+
+    ``header`` is the frame's header with zeros for what is not known yet; ``batch_bytes`` bounds the set in a frame
+    unless a single message is larger. Messages above ``max_payload`` are refused.
+    """
+
+    def __init__(self, Shelf shelf, object broker, str topic, int partition, int codec, bytes header, bint acknowledged,
+                 int batch_messages, Py_ssize_t batch_bytes, Py_ssize_t max_payload):
+        if batch_messages < 1 or batch_bytes < 1 or max_payload > 0x7FFFFFFF - 65536:
+            raise ValueError("a batch holds at least one message, and a message fits a frame")
+        self.shelf, self.quota, self.broker = shelf, shelf.quota, broker
+        self.topic, self.partition, self.codec = topic, partition, codec
+        self.header, self.header_bytes, self.acknowledged = header, len(header), acknowledged
+        self.batch_messages, self.batch_bytes, self.max_payload = batch_messages, batch_bytes, max_payload
+        self.hint = FIRST_BLOCK_BYTES
+
+    def __dealloc__(self):
+        free(self.memory)
+        free(self.frames)
+
+    def append(self, payload):
+        """Add one message. Raises MessageTooLargeError."""
+        if not PyBytes_CheckExact(payload):
+            raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+        self.check(PyBytes_GET_SIZE(payload))
+        self.put(payload, checksum(payload))
+
+    def extend(self, list payloads, Py_ssize_t start=0, ticket=None, bint seal=False, bint unbounded=False):
+        """Add messages from index ``start`` on until the queue is full; return the index of the first one not added.
+
+        ``unbounded`` passes over the bound; ``seal`` finishes the frame behind the last one. The caller has checked that
+        the payloads are bytes that are not too large.
+        """
+        cdef Py_ssize_t i = start, count = len(payloads), position
+        cdef uint32_t crc
+        cdef object payload
+        cdef int collecting
+        while i < count and (unbounded or not self.quota.is_full()):
+            payload = payloads[i]
+            if not PyBytes_CheckExact(payload):
+                raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+            crc = checksum(payload)
+            if ticket is None:
+                self.put(payload, crc)
+            else:
+                collecting = PyGC_Disable()
+                try:
+                    self.put_followed(payload, crc, ticket)
+                finally:
+                    if collecting:
+                        PyGC_Enable()
+            i += 1
+        if seal and i == count and self.open_messages:
+            self.seal()
+        return i
+
+    def check(self, Py_ssize_t size):
+        if size > self.max_payload:
+            raise MessageTooLargeError(
+                f"a message of {size} bytes for topic {self.topic!r} is larger than the limit of {self.max_payload}"
+                " (max.message.size, of this producer or of the broker)"
+            )
+
+    cdef int put_followed(self, object payload, uint32_t crc, object ticket) except -1:
+        """Add a payload whose fate somebody wants to know."""
+        cdef Py_ssize_t position, last
+        cdef list item
+        if self.shelf.closed:
+            raise ClosedError("the producer is closed")
+        self.make_room(PyBytes_GET_SIZE(payload) + ENTRY_HEADER_BYTES)
+        position = self.used - self.open_start - self.header_bytes if self.open_messages else 0
+        if self.open_tickets is None:
+            self.open_tickets = []
+        last = len(self.open_tickets) - 1
+        item = <list>self.open_tickets[last] if last >= 0 else None
+        if item is not None and item[2] is ticket:
+            item[1] += 1
+        else:
+            self.open_tickets.append([position, 1, ticket])
+        return self.put(payload, crc)
+
+    cdef int put(self, object payload, uint32_t crc) except -1:
+        """Add a payload that is bytes and not too large; 1 when that finished a frame."""
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(payload)
+        cdef Py_ssize_t need = n + ENTRY_HEADER_BYTES
+        if self.shelf.closed:
+            raise ClosedError("the producer is closed")
+        self.make_room(need)
+        if self.open_messages == 0:
+            self.open_start = self.used
+            memcpy(self.memory + self.used, PyBytes_AS_STRING(self.header), <size_t>self.header_bytes)
+            self.used += self.header_bytes
+        put_entry(self.memory + self.used, <const unsigned char*>PyBytes_AS_STRING(payload), n, 0, crc)
+        self.used += need
+        self.open_messages += 1
+        self.quota.messages += 1
+        self.quota.accepted += 1
+        if self.open_messages >= self.batch_messages:
+            self.seal()
+            return 1
+        if self.open_messages == 1:
+            self.opened_ns = monotonic_ns()
+            self.activate()
+            if self.shelf.sleeping == ASLEEP and (
+                self.shelf.sleeps_until < 0 or self.opened_ns + self.shelf.linger_ns < self.shelf.sleeps_until
+            ):
+                self.shelf.ring()
+        return 0
+
+    cdef int make_room(self, Py_ssize_t need) except -1:
+        """Finish the open frame if it cannot take so many bytes more, and see that the memory can."""
+        if self.open_messages:
+            if self.used - self.open_start - self.header_bytes + need > self.batch_bytes:
+                self.seal()
+                need += self.header_bytes
+        else:
+            need += self.header_bytes
+        if self.capacity - self.used < need:
+            self.grow(need)
+        return 0
+
+    cdef int activate(self) except -1:
+        if not self.active:
+            self.active = True
+            self.shelf.active.append(self)
+        return 0
+
+    cdef int grow(self, Py_ssize_t need) except -1:
+        cdef Py_ssize_t wanted
+        cdef unsigned char* memory
+        cdef int collecting
+        if self.frame_count and self.capacity >= BLOCK_BYTES:
+            collecting = PyGC_Disable()
+            try:
+                if self.full is None:
+                    self.full = []
+                self.full.append(self.detach())
+            finally:
+                if collecting:
+                    PyGC_Enable()
+            if self.capacity - self.used >= need:
+                return 0
+        wanted = max(self.hint, 2 * self.capacity)
+        if wanted < self.used + need:
+            wanted = self.used + need
+        memory = <unsigned char*>realloc(self.memory, <size_t>wanted)
+        if memory == NULL:
+            raise MemoryError
+        self.memory, self.capacity = memory, wanted
+        return 0
+
+    cdef int seal(self) except -1:
+        """Finish the open frame."""
+        cdef int collecting = PyGC_Disable()
+        try:
+            self.finish_open_frame()
+        finally:
+            if collecting:
+                PyGC_Enable()
+        return 0
+
+    cdef int finish_open_frame(self) except -1:
+        cdef Frame* frames
+        cdef Frame* frame
+        cdef Py_ssize_t size = self.used - self.open_start
+        if self.frame_count == self.frame_capacity:
+            frames = <Frame*>realloc(self.frames, max(16, 2 * self.frame_capacity) * sizeof(Frame))
+            if frames == NULL:
+                raise MemoryError
+            self.frames, self.frame_capacity = frames, max(16, 2 * self.frame_capacity)
+        self.activate()
+        frame = self.frames + self.frame_count
+        frame.end = self.used
+        frame.messages = self.open_messages
+        frame.correlation_id = self.shelf.next_id
+        self.shelf.next_id = (self.shelf.next_id + 1) & 0x7FFFFFFF
+        finish_frame(self.memory + self.open_start, size, self.header_bytes, frame.correlation_id, self.acknowledged)
+        if self.open_tickets is not None:
+            if self.tickets is None:
+                self.tickets = []
+            for position, count, ticket in self.open_tickets:
+                self.tickets.append((self.frame_count, position, count, ticket))
+            self.open_tickets = None
+        self.frame_count += 1
+        self.finished_messages += self.open_messages
+        self.quota.bytes += size
+        self.open_messages = 0
+        self.shelf.ready = True
+        if self.shelf.sleeping == ASLEEP:
+            self.shelf.ring()
+        return 0
+
+    cdef Chunk detach(self):
+        """Hand the memory with the finished frames over; the open frame moves to memory of its own."""
+        cdef Chunk chunk = Chunk.__new__(Chunk)
+        cdef Py_ssize_t size = self.frames[self.frame_count - 1].end
+        cdef Py_ssize_t tail = self.used - size
+        cdef unsigned char* memory = NULL
+        self.hint = min(BLOCK_BYTES, max(FIRST_BLOCK_BYTES, self.used))
+        if tail:
+            memory = <unsigned char*>malloc(<size_t>max(self.hint, tail))
+            if memory == NULL:
+                raise MemoryError
+            memcpy(memory, self.memory + size, <size_t>tail)
+        chunk.memory, chunk.size = self.memory, size
+        chunk.frames, chunk.frame_count = self.frames, self.frame_count
+        chunk.messages = self.finished_messages
+        chunk.topic, chunk.partition, chunk.codec = self.topic, self.partition, self.codec
+        chunk.header, chunk.header_bytes = self.header, self.header_bytes
+        chunk.tickets, self.tickets = self.tickets, None
+        self.memory, self.used, self.open_start = memory, tail, 0
+        self.capacity = max(self.hint, tail) if tail else 0
+        self.frames, self.frame_count, self.frame_capacity, self.finished_messages = NULL, 0, 0, 0
+        return chunk

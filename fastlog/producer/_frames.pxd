@@ -1,0 +1,75 @@
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint32_t
+from libc.string cimport memcpy
+
+from fastlog._crc cimport crc32_span
+
+cdef enum:
+    ENTRY_HEADER_BYTES = 10       # length 4, magic 1, attributes 1, crc 4
+    ENTRY_SIZE_BYTES = 6          # of these, the ones that the length field counts
+    GIL_BYTES = 65536             # a longer checksum lets other threads run
+
+
+cdef struct Frame:
+    Py_ssize_t end             # position behind the frame's last byte, from the start of its memory
+    int32_t correlation_id     # of an acknowledged request; counts frames otherwise
+    int32_t messages
+
+
+# Finished frames in memory of their own. Nothing writes into it any more: it is freed with the object, and who sends it
+# holds the object. So a buffer cannot be filled again while a request is still being written from it.
+cdef class Chunk:
+    cdef unsigned char* memory
+    cdef readonly Py_ssize_t size
+    cdef Frame* frames
+    cdef readonly int frame_count
+    cdef readonly long long messages
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef readonly int codec
+    cdef Py_ssize_t header_bytes
+    cdef bytes header
+    cdef list tickets              # (frame index, position in the set, messages, ticket), ascending; or None
+    cdef public long long taken_ns # when it left the queue, on the monotonic clock
+    cdef public int attempts       # connections it was written to before this one
+    cdef public long long sequence # its place among all chunks of its connection's queue
+    # The sender's bookkeeping; the accumulating side does not look at it.
+    cdef Py_ssize_t written        # bytes handed to the kernel on this connection, or not needed again
+    cdef int written_frames        # frames that are wholly handed over
+    cdef int finished_frames       # frames that are acknowledged or failed
+    cdef int next_ticket
+
+
+cdef long long monotonic_ns() noexcept nogil
+
+# Write what is known only now into a frame's header.
+cdef void finish_frame(unsigned char* start, Py_ssize_t size, Py_ssize_t header_bytes, int32_t correlation_id,
+                       bint acknowledged) noexcept
+
+
+cdef inline void put_be32(unsigned char* p, uint32_t value) noexcept nogil:
+    p[0] = <unsigned char>(value >> 24)
+    p[1] = <unsigned char>(value >> 16)
+    p[2] = <unsigned char>(value >> 8)
+    p[3] = <unsigned char>value
+
+
+cdef inline void put_entry(unsigned char* out, const unsigned char* p, Py_ssize_t n, int codec, uint32_t crc) noexcept:
+    put_be32(out, <uint32_t>(n + ENTRY_SIZE_BYTES))
+    out[4] = 1
+    out[5] = <unsigned char>codec
+    put_be32(out + 6, crc)
+    memcpy(out + ENTRY_HEADER_BYTES, p, <size_t>n)
+
+
+# The CRC of a bytes object. Called before a buffer is looked at: it may let another thread run, which may add to that
+# buffer.
+cdef inline uint32_t checksum(object payload) noexcept:
+    cdef const unsigned char* p = <const unsigned char*>PyBytes_AS_STRING(payload)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(payload)
+    cdef uint32_t crc
+    if n < GIL_BYTES:
+        return crc32_span(0, p, <size_t>n)
+    with nogil:
+        crc = crc32_span(0, p, <size_t>n)
+    return crc

@@ -1,0 +1,97 @@
+"""Whole request frames in memory of their own, and how a message is written into one.
+
+The layouts are those of PRODUCE and PRODUCE_ACK in ``docs/protocol.md``; a message is written with magic 1.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from fastlog._crc cimport crc32_span
+
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* now)
+    int CLOCK_MONOTONIC
+
+
+cdef long long monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec * <long long>1000000000 + now.tv_nsec
+
+
+cdef void finish_frame(unsigned char* start, Py_ssize_t size, Py_ssize_t header_bytes, int32_t correlation_id,
+                       bint acknowledged) noexcept:
+    put_be32(start, <uint32_t>(size - 4))
+    if acknowledged:
+        put_be32(start + 8, <uint32_t>correlation_id)
+    put_be32(start + header_bytes - 4, <uint32_t>(size - header_bytes))
+
+
+cdef class Chunk:
+    def __dealloc__(self):
+        free(self.memory)
+        free(self.frames)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.memory, self.size, 1, flags)
+
+    @property
+    def frame_ends(self):
+        return [self.frames[i].end for i in range(self.frame_count)]
+
+    @property
+    def has_tickets(self):
+        return self.tickets is not None
+
+    def compressed(self, compress, Py_ssize_t max_payload):
+        """Return (the chunk with each frame's set as one wrapper, the (ticket, messages) that are too large for one)."""
+        cdef Py_ssize_t start = 0, size, capacity = 0
+        cdef int i
+        cdef Chunk made
+        cdef bytes payload
+        cdef list wrappers = [], refused = [], item_list
+        cdef dict new_index = {}
+        cdef object view = memoryview(self)
+        for i in range(self.frame_count):
+            payload = compress(self.codec, view[start + self.header_bytes:self.frames[i].end])
+            start = self.frames[i].end
+            if PyBytes_GET_SIZE(payload) > max_payload:
+                refused.append((i, PyBytes_GET_SIZE(payload)))
+                continue
+            new_index[i] = len(wrappers)
+            wrappers.append((i, payload))
+            capacity += self.header_bytes + ENTRY_HEADER_BYTES + PyBytes_GET_SIZE(payload)
+        made = Chunk.__new__(Chunk)
+        made.memory = <unsigned char*>malloc(<size_t>max(capacity, 1))
+        made.frames = <Frame*>malloc(max(1, len(wrappers)) * sizeof(Frame))
+        if made.memory == NULL or made.frames == NULL:
+            raise MemoryError
+        made.topic, made.partition, made.codec = self.topic, self.partition, self.codec
+        made.header, made.header_bytes = self.header, self.header_bytes
+        made.taken_ns = self.taken_ns
+        for i, payload in wrappers:
+            size = self.header_bytes + ENTRY_HEADER_BYTES + PyBytes_GET_SIZE(payload)
+            memcpy(made.memory + made.size, PyBytes_AS_STRING(self.header), <size_t>self.header_bytes)
+            put_entry(made.memory + made.size + self.header_bytes, <const unsigned char*>PyBytes_AS_STRING(payload),
+                      PyBytes_GET_SIZE(payload), self.codec,
+                      crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload)))
+            finish_frame(made.memory + made.size, size, self.header_bytes, self.frames[i].correlation_id,
+                         self.header[5] != 0)
+            made.size += size
+            made.frames[made.frame_count] = self.frames[i]
+            made.frames[made.frame_count].end = made.size
+            made.frame_count += 1
+            made.messages += self.frames[i].messages
+        if self.tickets is not None:
+            made.tickets = [(new_index[item[0]], -1, item[2], item[3]) for item in self.tickets if item[0] in new_index]
+        refused = [
+            (size, self.frames[i].messages, [item for item in self.tickets or () if item[0] == i]) for i, size in refused
+        ]
+        return made, refused

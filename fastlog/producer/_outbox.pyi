@@ -1,0 +1,43 @@
+from fastlog.producer._buffer import Quota, Shelf
+from fastlog.producer._frames import Chunk
+
+WOKEN: int
+READABLE: int
+WRITABLE: int
+
+class Outbox(Shelf):
+    """The buffers of one broker, and the bell of the thread that sends what is in them.
+
+    ``wake_fd`` is an eventfd of the caller's; ``linger_ns`` how long a frame stays open for more messages.
+    """
+
+    def __init__(self, quota: Quota, wake_fd: int, linger_ns: int) -> None: ...
+    def retire(self) -> None:
+        """Take nothing more in, and stop using the descriptor: it is about to be closed."""
+
+    def close_if_empty(self) -> bool:
+        """Take nothing more in, unless something is in it now; whether it is closed."""
+
+    def close(self) -> None:
+        """Take nothing more in: a buffer raises ``ClosedError``."""
+
+    def is_empty(self) -> bool:
+        """Whether no buffer holds anything."""
+
+    def wake(self) -> None:
+        """Let the sending thread look around, whatever it waits for."""
+
+    def seal_all(self) -> None:
+        """Finish every open frame: the queue is full, so waiting for them to fill up would be in vain."""
+
+    def sleep(self, fd: int, for_writing: bool, full: bool, until_ns: int) -> int:
+        """Wait until there is something to do: WOKEN, READABLE and WRITABLE are added up; 0 when it is time to take.
+
+        ``fd`` -1 for no connection; ``until_ns`` -1 for no end. While ``full``, new messages do not count.
+        """
+
+    def take(self, everything: bool = False, max_bytes: int = ...) -> list[Chunk]:
+        """Return the finished frames as chunks, those whose time is over finished first; all with ``everything``.
+
+        About ``max_bytes`` of them: no further buffer is looked at once that many are taken.
+        """

@@ -1,0 +1,58 @@
+from collections.abc import Callable
+from typing import Any
+
+from fastlog.producer._buffer import Buffer
+from fastlog.producer.hooks import Delivery, PartitionChoice, ProducerData
+
+def generation() -> int:
+    """A number that differs between a process and the child it forks."""
+
+class Route:
+    """The buffers that messages of one topic may go to.
+
+    ``anywhere`` are those of messages without a key, one of which is used until a frame of it is finished; ``keyed``
+    those that a key's CRC-32 chooses from, or None when that is not for compiled code to decide.
+    """
+
+    def __init__(self, anywhere: list[Buffer], keyed: list[Buffer] | None, seed: int) -> None: ...
+    def choose_from(self, anywhere: list[Buffer]) -> None:
+        """Replace the buffers for messages without a key."""
+
+    def set_keyed(self, keyed: list[Buffer] | None) -> None:
+        """Let a key's CRC-32 choose among these buffers; None leaves it to Python."""
+
+    def buffer_for_any(self) -> Buffer:
+        """The buffer that the next message without a key goes to."""
+
+    def turn(self) -> None:
+        """Choose another buffer for messages without a key."""
+
+class SendPath:
+    """The compiled beginning of ``Producer.send``: takes what is simple and hands the rest to ``_send_slowly``."""
+
+    @property
+    def _routes(self) -> dict[str, Route]: ...
+    def _is_forked(self) -> bool: ...
+    def send(
+        self,
+        topic: str | ProducerData | list[ProducerData],
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: PartitionChoice = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> tuple[Delivery, ...]:
+        """Send a value, or a list of them, to a topic; or a list of ``ProducerData``.
+
+        ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
+        (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``.
+
+        A ``sync`` producer returns the deliveries and raises the first error among them. An ``async`` one returns an
+        empty tuple once the messages are queued.
+
+        Raises:
+            MessageTooLargeError, InvalidTopicError, WrongPartitionError: nothing was sent.
+            QueueFullError: async: no room, and the settings say not to wait (any longer).
+            TransportError: the broker cannot be reached; async: only at the first send to a topic.
+            ClosedError, ForkedError: the producer is closed, or belongs to the parent process.
+        """

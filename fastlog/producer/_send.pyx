@@ -1,0 +1,124 @@
+"""The compiled beginning of ``Producer.send``: from a topic and a key to a buffer, for what is simple."""
+
+import os
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdint cimport uint32_t
+
+from fastlog._crc cimport crc32_span
+from fastlog.producer._buffer cimport Buffer
+from fastlog.producer._frames cimport checksum
+
+
+cdef extern from "Python.h":
+    PyObject* PyDict_GetItem(object mapping, object key)  # borrowed, and no exception for a missing or unhashable key
+    object unicode_bytes "PyUnicode_AsUTF8String"(object text)
+
+cdef long long fork_generation = 0
+
+
+def _after_fork_in_child():
+    global fork_generation
+    fork_generation += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def generation():
+    """A number that differs between a process and the child it forks."""
+    return fork_generation
+
+
+cdef class Route:
+    """The buffers that messages of one topic may go to.
+
+    ``anywhere`` are those of messages without a key, one of which is used until a frame of it is finished; ``keyed``
+    those that a key's hash chooses from, or None when that is not for compiled code to decide.
+    """
+
+    cdef list anywhere
+    cdef Buffer current
+    cdef list keyed
+    cdef uint32_t random
+
+    def __init__(self, list anywhere, list keyed, uint32_t seed):
+        self.random = seed | 1
+        self.keyed = keyed
+        self.choose_from(anywhere)
+
+    def choose_from(self, list anywhere):
+        """Replace the buffers for messages without a key."""
+        if not anywhere:
+            raise ValueError("a route has at least one buffer")
+        self.anywhere = anywhere
+        self.turn()
+
+    def set_keyed(self, list keyed):
+        """Let a key's CRC-32 choose among these buffers; None leaves it to Python."""
+        self.keyed = keyed
+
+    def buffer_for_any(self):
+        """The buffer that the next message without a key goes to."""
+        return self.current
+
+    def turn(self):
+        """Choose another buffer for messages without a key."""
+        self.random ^= self.random << 13
+        self.random ^= self.random >> 17
+        self.random ^= self.random << 5
+        self.current = <Buffer>self.anywhere[self.random % <uint32_t>len(self.anywhere)]
+
+
+cdef class SendPath:
+    """The compiled beginning of ``Producer.send``: takes what is simple and hands the rest to ``_send_slowly``."""
+
+    cdef dict routes
+    cdef long long born
+
+    def __cinit__(self, *args, **kwargs):
+        self.routes = {}
+        self.born = fork_generation
+
+    @property
+    def _routes(self):
+        return self.routes
+
+    def _is_forked(self):
+        return self.born != fork_generation
+
+    def send(self, topic, value=None, *, key=None, partition=None, on_delivery=None):
+        """Send a value, or a list of them, to a topic; or a list of ``ProducerData``.
+
+        ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
+        (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``.
+        """
+        cdef PyObject* found
+        cdef Buffer buffer
+        cdef bytes raw
+        cdef list keyed
+        if PyBytes_CheckExact(value) and partition is None and on_delivery is None and self.born == fork_generation:
+            found = PyDict_GetItem(self.routes, topic)
+            if found != NULL:
+                if key is None:
+                    buffer = (<Route>found).current
+                else:
+                    keyed = (<Route>found).keyed
+                    if keyed is None:
+                        return self._send_slowly(topic, value, key, partition, on_delivery)
+                    if type(key) is str:
+                        raw = unicode_bytes(key)
+                    elif PyBytes_CheckExact(key):
+                        raw = key
+                    else:
+                        return self._send_slowly(topic, value, key, partition, on_delivery)
+                    buffer = <Buffer>keyed[
+                        (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw))
+                         & 0x7FFFFFFF) % <uint32_t>len(keyed)
+                    ]
+                if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
+                    if buffer.put(value, checksum(value)) and key is None and len((<Route>found).anywhere) > 1:
+                        (<Route>found).turn()
+                    return ()
+        return self._send_slowly(topic, value, key, partition, on_delivery)
