@@ -1,5 +1,5 @@
-from fastlog.producer._frames import Chunk
 from fastlog.errors import FastlogError
+from fastlog.producer._frames import Chunk
 
 Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int]
 """Ticket or None, chunk, messages, error (a code or an exception), partition, base offset, next offset, position."""

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from fastlog._segment import payloads
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.wire.framing import FrameReader
@@ -148,3 +149,19 @@ def cut_points(log: bytes, request: rq.CutPointsRequest) -> tuple[int, ...]:
     if at == request.end and len(points) < request.max_points:
         points.append(at)
     return tuple(points)
+
+
+def stored(broker: FakeBroker, topic: str = "t", partition: int = 0) -> list[bytes]:
+    """The payloads of a partition's log."""
+    return payloads(broker.logs.get((topic, partition), b""))
+
+
+def stalled(release: threading.Event) -> Callable[[rq.Request], bytes | None]:
+    """A hook that holds produce requests back."""
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.ProduceAckRequest | rq.ProduceRequest):
+            release.wait(20)
+        return None
+
+    return hook

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fastlog.producer._buffer import Quota
 from fastlog._segment import payloads
 from fastlog.errors import ClosedError, ConfigError, DeliveryError, QueueFullError
 from fastlog.producer import (
@@ -22,6 +21,7 @@ from fastlog.producer import (
     Sender,
     StringEncoder,
 )
+from fastlog.producer._buffer import Quota
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import Gate
