@@ -66,6 +66,7 @@ cdef class Buffer:
     cdef Py_ssize_t batch_bytes
     cdef readonly Py_ssize_t max_payload
 
+    cdef int put_all(self, list payloads) except -1
     cdef int put(self, object payload, uint32_t crc) except -1
     cdef int put_followed(self, object payload, uint32_t crc, object ticket) except -1
     cdef int make_room(self, Py_ssize_t need) except -1

@@ -7,12 +7,14 @@ handler finds nothing half-done.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 cimport cython
+from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from fastlog.producer._frames cimport (
-    ENTRY_HEADER_BYTES, Chunk, Frame, checksum, finish_frame, monotonic_ns, put_entry,
+    BLOCK_BYTES, ENTRY_HEADER_BYTES, GIL_BYTES, Chunk, Frame, checksum, finish_frame, free_memory, monotonic_ns,
+    new_memory, put_entry,
 )
 
 from fastlog.errors import ClosedError, MessageTooLargeError
@@ -22,13 +24,14 @@ cdef extern from "Python.h":
     # A collection runs finalizers, which may send: none may start while a buffer is half-changed.
     int PyGC_Disable()
     int PyGC_Enable()
+    Py_ssize_t PyList_GET_SIZE(object items)
+    PyObject* PyList_GET_ITEM(object items, Py_ssize_t i)  # borrowed
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* source, size_t n)
 
 cdef enum:
     FIRST_BLOCK_BYTES = 4096
-    BLOCK_BYTES = 1 << 20         # memory with finished frames is handed on rather than grown from this size on
 
 
 @cython.final
@@ -71,7 +74,7 @@ cdef class Buffer:
         self.hint = FIRST_BLOCK_BYTES
 
     def __dealloc__(self):
-        free(self.memory)
+        free_memory(self.memory, self.capacity)
         free(self.frames)
 
     def append(self, payload):
@@ -109,6 +112,31 @@ cdef class Buffer:
         if seal and i == count and self.open_messages:
             self.seal()
         return i
+
+    cdef int put_all(self, list payloads) except -1:
+        """Add a list if all of it is simple and fits the queue: 0 when it is not and nothing was added, 1 when it is, 2
+        when that finished a frame."""
+        cdef Py_ssize_t i, n, total = 0, count = PyList_GET_SIZE(payloads)
+        cdef PyObject* payload
+        cdef int result = 1
+        for i in range(count):
+            payload = PyList_GET_ITEM(payloads, i)
+            if not PyBytes_CheckExact(<object>payload):
+                return 0
+            n = PyBytes_GET_SIZE(<object>payload)
+            # From here to the end nothing gives up the GIL, so the list stays as it was looked at.
+            if n > self.max_payload or n >= GIL_BYTES:
+                return 0
+            total += n
+        if count == 0 or count > self.quota.max_messages - self.quota.messages:
+            return 0
+        if total > self.quota.max_bytes - self.quota.bytes:
+            return 0
+        for i in range(count):
+            payload = PyList_GET_ITEM(payloads, i)
+            if self.put(<object>payload, checksum(<object>payload)):
+                result = 2
+        return result
 
     def check(self, Py_ssize_t size):
         if size > self.max_payload:
@@ -199,6 +227,10 @@ cdef class Buffer:
         wanted = max(self.hint, 2 * self.capacity)
         if wanted < self.used + need:
             wanted = self.used + need
+        if self.memory == NULL:
+            self.memory = new_memory(wanted)
+            self.capacity = wanted
+            return 0
         memory = <unsigned char*>realloc(self.memory, <size_t>wanted)
         if memory == NULL:
             raise MemoryError
@@ -254,11 +286,9 @@ cdef class Buffer:
         cdef unsigned char* memory = NULL
         self.hint = min(BLOCK_BYTES, max(FIRST_BLOCK_BYTES, self.used))
         if tail:
-            memory = <unsigned char*>malloc(<size_t>max(self.hint, tail))
-            if memory == NULL:
-                raise MemoryError
+            memory = new_memory(max(self.hint, tail))
             memcpy(memory, self.memory + size, <size_t>tail)
-        chunk.memory, chunk.size = self.memory, size
+        chunk.memory, chunk.capacity, chunk.size = self.memory, self.capacity, size
         chunk.frames, chunk.frame_count = self.frames, self.frame_count
         chunk.messages = self.finished_messages
         chunk.topic, chunk.partition, chunk.codec = self.topic, self.partition, self.codec

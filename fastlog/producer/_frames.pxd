@@ -8,6 +8,7 @@ cdef enum:
     ENTRY_HEADER_BYTES = 10       # length 4, magic 1, attributes 1, crc 4
     ENTRY_SIZE_BYTES = 6          # of these, the ones that the length field counts
     GIL_BYTES = 65536             # a longer checksum lets other threads run
+    BLOCK_BYTES = 1 << 20         # memory with finished frames is handed on rather than grown from this size on
 
 
 cdef struct Frame:
@@ -20,6 +21,7 @@ cdef struct Frame:
 # holds the object. So a buffer cannot be filled again while a request is still being written from it.
 cdef class Chunk:
     cdef unsigned char* memory
+    cdef Py_ssize_t capacity
     cdef readonly Py_ssize_t size
     cdef Frame* frames
     cdef readonly int frame_count
@@ -41,6 +43,10 @@ cdef class Chunk:
 
 
 cdef long long monotonic_ns() noexcept nogil
+
+# Memory for frames, and its way back. Blocks of BLOCK_BYTES are kept for the next one who asks.
+cdef unsigned char* new_memory(Py_ssize_t capacity) except NULL
+cdef void free_memory(unsigned char* memory, Py_ssize_t capacity) noexcept
 
 # Write what is known only now into a frame's header.
 cdef void finish_frame(unsigned char* start, Py_ssize_t size, Py_ssize_t header_bytes, int32_t correlation_id,

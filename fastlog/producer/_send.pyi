@@ -27,11 +27,20 @@ class Route:
     def turn(self) -> None:
         """Choose another buffer for messages without a key."""
 
+class Routes:
+    """The routes that compiled code may use, by topic."""
+
+    def set(self, topic: str, route: Route) -> None:
+        """Let compiled code use a route from now on."""
+
+    def clear(self) -> None:
+        """Leave every topic to Python."""
+
 class SendPath:
     """The compiled beginning of ``Producer.send``: takes what is simple and hands the rest to ``_send_slowly``."""
 
     @property
-    def _routes(self) -> dict[str, Route]: ...
+    def _routes(self) -> Routes: ...
     def _is_forked(self) -> bool: ...
     def send(
         self,

@@ -13,6 +13,7 @@ from fastlog.producer._frames cimport checksum
 
 cdef extern from "Python.h":
     PyObject* PyDict_GetItem(object mapping, object key)  # borrowed, and no exception for a missing or unhashable key
+    bint PyList_CheckExact(object value)
     object unicode_bytes "PyUnicode_AsUTF8String"(object text)
 
 cdef long long fork_generation = 0
@@ -59,6 +60,22 @@ cdef class Route:
         """Let a key's CRC-32 choose among these buffers; None leaves it to Python."""
         self.keyed = keyed
 
+    cdef Buffer buffer_for_key(self, object key):
+        """The buffer that a key's hash chooses; None when that is not for compiled code to decide."""
+        cdef bytes raw
+        if self.keyed is None:
+            return None
+        if type(key) is str:
+            raw = unicode_bytes(key)
+        elif PyBytes_CheckExact(key):
+            raw = key
+        else:
+            return None
+        return <Buffer>self.keyed[
+            (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw)) & 0x7FFFFFFF)
+            % <uint32_t>len(self.keyed)
+        ]
+
     def buffer_for_any(self):
         """The buffer that the next message without a key goes to."""
         return self.current
@@ -71,19 +88,44 @@ cdef class Route:
         self.current = <Buffer>self.anywhere[self.random % <uint32_t>len(self.anywhere)]
 
 
+cdef class Routes:
+    """The routes that compiled code may use, by topic."""
+
+    cdef dict by_topic
+    cdef object last_topic         # that of the last call: the same str each time in the loop of a program
+    cdef Route last_route
+
+    def __init__(self):
+        self.by_topic = {}
+
+    def set(self, str topic, Route route):
+        """Let compiled code use a route from now on."""
+        self.by_topic[topic] = route
+        self.last_topic = self.last_route = None
+
+    def clear(self):
+        """Leave every topic to Python."""
+        self.by_topic.clear()
+        self.last_topic = self.last_route = None
+
+    cdef Route find(self, object topic):
+        cdef PyObject* found = PyDict_GetItem(self.by_topic, topic)
+        if found == NULL:
+            return None
+        if type(topic) is str:
+            self.last_topic, self.last_route = topic, <Route>found
+        return <Route>found
+
+
 cdef class SendPath:
     """The compiled beginning of ``Producer.send``: takes what is simple and hands the rest to ``_send_slowly``."""
 
-    cdef dict routes
+    cdef readonly Routes _routes
     cdef long long born
 
     def __cinit__(self, *args, **kwargs):
-        self.routes = {}
+        self._routes = Routes()
         self.born = fork_generation
-
-    @property
-    def _routes(self):
-        return self.routes
 
     def _is_forked(self):
         return self.born != fork_generation
@@ -94,31 +136,22 @@ cdef class SendPath:
         ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
         (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``.
         """
-        cdef PyObject* found
+        cdef Routes routes = self._routes
+        cdef Route route
         cdef Buffer buffer
-        cdef bytes raw
-        cdef list keyed
-        if PyBytes_CheckExact(value) and partition is None and on_delivery is None and self.born == fork_generation:
-            found = PyDict_GetItem(self.routes, topic)
-            if found != NULL:
-                if key is None:
-                    buffer = (<Route>found).current
-                else:
-                    keyed = (<Route>found).keyed
-                    if keyed is None:
-                        return self._send_slowly(topic, value, key, partition, on_delivery)
-                    if type(key) is str:
-                        raw = unicode_bytes(key)
-                    elif PyBytes_CheckExact(key):
-                        raw = key
-                    else:
-                        return self._send_slowly(topic, value, key, partition, on_delivery)
-                    buffer = <Buffer>keyed[
-                        (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw))
-                         & 0x7FFFFFFF) % <uint32_t>len(keyed)
-                    ]
-                if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
-                    if buffer.put(value, checksum(value)) and key is None and len((<Route>found).anywhere) > 1:
-                        (<Route>found).turn()
-                    return ()
+        cdef int done = 0
+        if partition is None and on_delivery is None and self.born == fork_generation:
+            route = routes.last_route if topic is routes.last_topic else routes.find(topic)
+            if route is not None:
+                buffer = route.current if key is None else route.buffer_for_key(key)
+                if buffer is not None:
+                    if PyBytes_CheckExact(value):
+                        if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
+                            done = 1 + buffer.put(value, checksum(value))
+                    elif PyList_CheckExact(value):
+                        done = buffer.put_all(<list>value)
+                    if done:
+                        if done > 1 and key is None and len(route.anywhere) > 1:
+                            route.turn()
+                        return ()
         return self._send_slowly(topic, value, key, partition, on_delivery)

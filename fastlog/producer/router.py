@@ -16,7 +16,7 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.producer._buffer import Buffer
-from fastlog.producer._send import Route
+from fastlog.producer._send import Route, Routes
 from fastlog.producer.brokers import Directory, check_topic, frame_header, parse_broker_list
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
@@ -50,7 +50,7 @@ class Router:
         config: ProducerConfig,
         ledger: Ledger,
         partitioner: Partitioner | None,
-        fast_routes: dict[str, Route] | None,
+        fast_routes: Routes | None,
     ) -> None:
         assert config.broker_list is not None
         self.links: dict[int, Link] = {}
@@ -184,7 +184,7 @@ class Router:
         if self._fast_routes is None or route.fast is None:
             return
         route.fast.set_keyed(None if self._custom else route.keyed)
-        self._fast_routes[route.topic] = route.fast
+        self._fast_routes.set(route.topic, route.fast)
         if self.closed:
             self._fast_routes.clear()
 

@@ -43,7 +43,7 @@ class Path(SendPath):
 def test_send(benchmark: BenchmarkFixture, outbox: Outbox, batch: int) -> None:
     """5000 calls of send(topic, value), the loop around them included."""
     path = Path()
-    path._routes["topic"] = Route([buffer(outbox, batch)], None, 1)
+    path._routes.set("topic", Route([buffer(outbox, batch)], None, 1))
 
     def run() -> None:
         for _ in range(MESSAGES):
@@ -58,7 +58,7 @@ def test_send_with_a_key(benchmark: BenchmarkFixture, outbox: Outbox) -> None:
     """The same with a key that chooses one of four partitions."""
     path = Path()
     buffers = [buffer(outbox, 200, partition) for partition in range(4)]
-    path._routes["topic"] = Route([buffers[0]], buffers, 1)
+    path._routes.set("topic", Route([buffers[0]], buffers, 1))
     keys = [f"10.0.0.{number % 250}" for number in range(MESSAGES)]
 
     def run() -> None:
