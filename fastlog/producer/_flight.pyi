@@ -1,8 +1,13 @@
+from collections.abc import Collection
+
 from fastlog.errors import FastlogError
 from fastlog.producer._frames import Chunk
 
 Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int]
 """Ticket or None, chunk, messages, error (a code or an exception), partition, base offset, next offset, position."""
+
+Outcome = tuple[str, int, int | FastlogError | None, Chunk | None]
+"""Topic, partition, error (None for success), and a refused frame as a chunk of its own."""
 
 class Flight:
     """Chunks on their way over one connection, in order. For the thread that owns the connection."""
@@ -15,7 +20,10 @@ class Flight:
     delivered: int
     failed: int
     written_frames: int
+    finished_frames: int
     handed_over: int
+    retried: Collection[int]
+    watched: set[tuple[str, int]]
     def __init__(self, acknowledged: bool) -> None: ...
     def add(self, chunk: Chunk) -> None:
         """Put a chunk behind all others."""
@@ -38,6 +46,9 @@ class Flight:
     def take_events(self) -> list[Event]:
         """What happened since the last call: to frames with tickets, to failed ones, and with ``report`` to all."""
 
+    def take_outcomes(self) -> list[Outcome]:
+        """Answers since the last call: refusals with a code of ``retried``, and all that came for ``watched`` ones."""
+
     def write(self, fd: int, max_frames: int) -> int:
         """Hand frames to the kernel until none is left, ``max_frames`` are out, an answer waits, or 100 ms are over.
 
@@ -55,6 +66,18 @@ class Flight:
 
     def drop_head(self, error: FastlogError) -> None:
         """Fail what is left of the oldest chunk. Only after ``rewind``, or when nothing of it is written."""
+
+    def give_up(self, chunk: Chunk, error: FastlogError) -> None:
+        """Fail a chunk that is not among those on their way."""
+
+    def number(self, chunk: Chunk) -> None:
+        """Give a chunk that is kept elsewhere its place behind all others."""
+
+    def has_any(self, topic: str, partition: int) -> bool:
+        """Whether anything for a partition is on its way."""
+
+    def pull_back(self, topic: str, partition: int) -> list[Chunk]:
+        """Take out, as chunks, all frames for a partition of which nothing is written."""
 
     def remove_movable(self) -> list[Chunk]:
         """Take out the untouched chunks whose partition the broker chooses: any other broker may have them as well."""

@@ -72,14 +72,21 @@ cdef class Flight:
     cdef readonly long long delivered     # messages, ever
     cdef readonly long long failed        # messages, ever
     cdef readonly long long written_frames
+    cdef readonly long long finished_frames   # ever, refused ones as well
     cdef readonly long long handed_over   # messages in frames that the kernel took, on this connection
+    cdef public object retried            # error codes after which a frame is worth another try
+    cdef readonly set watched             # (topic, partition) of refused frames: every later answer is an outcome
     cdef list events
+    cdef list outcomes
     cdef unsigned char inbox[INBOX_BYTES]
     cdef Py_ssize_t inbox_used
 
     def __init__(self, bint acknowledged):
         self.chunks = []
         self.events = []
+        self.outcomes = []
+        self.retried = frozenset()
+        self.watched = set()
         self.acknowledged = acknowledged
 
     def add(self, Chunk chunk):
@@ -126,6 +133,13 @@ cdef class Flight:
         if events:
             self.events = []
         return events
+
+    def take_outcomes(self):
+        """Answers that decide about other tries: (topic, partition, code, chunk), with a refused frame as a chunk."""
+        cdef list outcomes = self.outcomes
+        if outcomes:
+            self.outcomes = []
+        return outcomes
 
     def write(self, int fd, long long max_frames):
         """Hand frames to the kernel until none is left, ``max_frames`` are written, an answer waits, or 100 ms are over.
@@ -265,6 +279,24 @@ cdef class Flight:
     cdef int finish(self, Chunk chunk, object error, int32_t partition, int64_t base, int64_t next) except -1:
         """Finish the first unfinished frame of the first unfinished chunk; ``error`` is None, a code or an exception."""
         cdef int index = chunk.finished_frames
+        self.finished_frames += 1
+        if error is not None and error in self.retried:
+            self.watched.add((chunk.topic, chunk.partition))
+            self.outcomes.append((chunk.topic, chunk.partition, error, chunk.part(index, index + 1)))
+            chunk.finished_frames += 1
+        else:
+            if self.watched and (chunk.topic, chunk.partition) in self.watched:
+                self.outcomes.append((chunk.topic, chunk.partition, error, None))
+            self.note(chunk, error, partition, base, next)
+        if chunk.finished_frames == chunk.frame_count:
+            self.first += 1
+            self.messages -= chunk.messages
+            self.bytes -= chunk.size
+        return 0
+
+    cdef int note(self, Chunk chunk, object error, int32_t partition, int64_t base, int64_t next) except -1:
+        """Count the first unfinished frame of a chunk as finished, and say so to those who want to know."""
+        cdef int index = chunk.finished_frames
         cdef int messages = chunk.frames[index].messages
         chunk.finished_frames += 1
         if error is None:
@@ -278,10 +310,6 @@ cdef class Flight:
                 self.events.append((ticket, chunk, count, error, partition, base, next, position))
         if self.report or error is not None:
             self.events.append((None, chunk, messages, error, partition, base, next, 0))
-        if chunk.finished_frames == chunk.frame_count:
-            self.first += 1
-            self.messages -= chunk.messages
-            self.bytes -= chunk.size
         return 0
 
     cdef int compact(self) except -1:
@@ -323,6 +351,63 @@ cdef class Flight:
         if self.cursor < self.first:
             self.cursor = self.first
         self.compact()
+
+    def give_up(self, Chunk chunk, error):
+        """Fail a chunk that is not among those on their way."""
+        while chunk.finished_frames < chunk.frame_count:
+            self.note(chunk, error, chunk.partition, -1, -1)
+
+    def number(self, Chunk chunk):
+        """Give a chunk that is kept elsewhere its place behind all others."""
+        self.added_chunks += 1
+        chunk.sequence = self.added_chunks
+
+    def has_any(self, str topic, int partition):
+        """Whether anything for a partition is on its way."""
+        cdef Py_ssize_t i
+        cdef Chunk chunk
+        for i in range(self.first, len(self.chunks)):
+            chunk = <Chunk>self.chunks[i]
+            if chunk.partition == partition and chunk.topic == topic:
+                return True
+        return False
+
+    def pull_back(self, str topic, int partition):
+        """Take out, as chunks, all frames for a partition of which nothing is written."""
+        cdef list kept = self.chunks[:self.cursor], found = []
+        cdef Chunk chunk, rest
+        cdef int keep
+        for chunk in self.chunks[self.cursor:]:
+            if chunk.partition != partition or chunk.topic != topic:
+                kept.append(chunk)
+                continue
+            keep = chunk.written_frames + (chunk.written > frame_start(chunk, chunk.written_frames))
+            if keep == 0:
+                found.append(chunk)
+                self.messages -= chunk.messages
+                self.bytes -= chunk.size
+                continue
+            kept.append(chunk)
+            if keep == chunk.frame_count:
+                continue
+            rest = chunk.part(keep, chunk.frame_count)
+            found.append(rest)
+            chunk.frame_count = keep
+            chunk.size -= rest.size
+            chunk.messages -= rest.messages
+            if chunk.tickets is not None:
+                chunk.tickets = [item for item in chunk.tickets if item[0] < keep]
+            self.messages -= rest.messages
+            self.bytes -= rest.size
+            if chunk.finished_frames == keep:     # only the first one can be finished so far
+                self.messages -= chunk.messages
+                self.bytes -= chunk.size
+                self.first += 1
+            if chunk.written == chunk.size:
+                self.cursor += 1
+        self.chunks = kept
+        self.compact()
+        return found
 
     def remove_movable(self):
         """Take out the untouched chunks whose partition the broker chooses: any other broker may have them as well."""

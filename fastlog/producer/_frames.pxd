@@ -34,12 +34,15 @@ cdef class Chunk:
     cdef list tickets              # (frame index, position in the set, messages, ticket), ascending; or None
     cdef public long long taken_ns # when it left the queue, on the monotonic clock
     cdef public int attempts       # connections it was written to before this one
+    cdef public int refusals       # how often the broker refused it for now
     cdef public long long sequence # its place among all chunks of its connection's queue
     # The sender's bookkeeping; the accumulating side does not look at it.
     cdef Py_ssize_t written        # bytes handed to the kernel on this connection, or not needed again
     cdef int written_frames        # frames that are wholly handed over
     cdef int finished_frames       # frames that are acknowledged or failed
     cdef int next_ticket
+
+    cdef Chunk part(self, int start, int stop)
 
 
 cdef long long monotonic_ns() noexcept nogil

@@ -12,6 +12,7 @@ class Chunk:
     codec: int
     taken_ns: int
     attempts: int
+    refusals: int
     sequence: int
     @property
     def frame_ends(self) -> list[int]:

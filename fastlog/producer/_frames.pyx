@@ -79,6 +79,31 @@ cdef class Chunk:
     def has_tickets(self):
         return self.tickets is not None
 
+    cdef Chunk part(self, int start, int stop):
+        """A copy of some of the frames, none of them written yet."""
+        cdef Py_ssize_t first = self.frames[start - 1].end if start else 0
+        cdef Chunk made = Chunk.__new__(Chunk)
+        cdef int i
+        made.size = self.frames[stop - 1].end - first
+        made.memory, made.capacity = new_memory(made.size), made.size
+        made.frames = <Frame*>malloc((stop - start) * sizeof(Frame))
+        if made.frames == NULL:
+            raise MemoryError
+        memcpy(made.memory, self.memory + first, <size_t>made.size)
+        for i in range(start, stop):
+            made.frames[i - start] = self.frames[i]
+            made.frames[i - start].end -= first
+            made.messages += self.frames[i].messages
+        made.frame_count = stop - start
+        made.topic, made.partition, made.codec = self.topic, self.partition, self.codec
+        made.header, made.header_bytes = self.header, self.header_bytes
+        made.taken_ns, made.attempts, made.refusals = self.taken_ns, self.attempts, self.refusals
+        made.sequence = self.sequence
+        if self.tickets is not None:
+            made.tickets = [(item[0] - start, item[1], item[2], item[3]) for item in self.tickets
+                            if start <= item[0] < stop]
+        return made
+
     def compressed(self, compress, Py_ssize_t max_payload):
         """Return (the chunk with each frame's set as one wrapper, the (ticket, messages) that are too large for one)."""
         cdef Py_ssize_t start = 0, size, capacity = 0

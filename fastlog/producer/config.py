@@ -109,7 +109,8 @@ class ProducerConfig:
         low=0,
         high=_INT32,
         default_text="until the delivery time is over",
-        doc="How often messages are sent again after a broken connection (0.7: 0).",
+        doc="How often messages are sent again after a broken connection, or when the broker refuses them for now (0.7:"
+        " 0).",
     )
     delivery_timeout_ms: int = prop(
         "delivery.timeout.ms",

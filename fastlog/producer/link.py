@@ -22,6 +22,7 @@ from fastlog.producer.brokers import Directory
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.ledger import Ledger, Receipt, call_back, logger
+from fastlog.producer.refusals import Refusals
 from fastlog.producer.waiting import Gate
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Link:
         self.outbox = Outbox(ledger.quota, self._wake_fd, linger_ns)
         self._flight = Flight(acks > 0)
         self._flight.report = ledger.on_delivery is not None
+        self._refusals = Refusals(self._flight, config.num_retries, config.delivery_timeout_ms)
         self._adopted: deque[Chunk] = deque()
         self._flush_requests: deque[Gate] = deque()
         self._flush_marks: deque[tuple[int, Gate]] = deque()
@@ -100,7 +102,7 @@ class Link:
     @property
     def in_flight(self) -> int:
         """Messages that left the queue and are not finished."""
-        return self._flight.messages
+        return self._flight.messages + self._refusals.messages
 
     def is_this_thread(self) -> bool:
         """Whether the caller is this link's thread, which cannot wait for itself."""
@@ -163,13 +165,15 @@ class Link:
             return False
         self._take()
         now = time.monotonic()
+        self._refusals.try_again(now)
         if self._connection is None and self._flight.head() is not None and now >= self._next_attempt:
             self._connect()
         if self._connection is not None:
             self._write()
         self._expire()
         self._settle()
-        if self._stopping and self._flight.head() is None and self.outbox.is_empty() and not self._adopted:
+        idle = self._flight.head() is None and not self._refusals and not self._adopted
+        if self._stopping and idle and self.outbox.is_empty():
             if self._connection is None and self.outbox.close_if_empty():
                 return False
             if not self._leaving:
@@ -180,9 +184,9 @@ class Link:
     def _take(self) -> None:
         """Move what is due from the outbox to the flight."""
         asked = len(self._flush_requests)
-        window = self._config.in_flight_bytes - self._flight.bytes
+        window = self._config.in_flight_bytes - self._flight.bytes - self._refusals.bytes
         while self._adopted:
-            self._flight.add(self._adopted.popleft())
+            self._add(self._adopted.popleft())
         chunks: list[Chunk] = []
         if asked or self._stopping:
             chunks = self.outbox.take(True)
@@ -193,9 +197,13 @@ class Link:
             if self._flight.head() is None:
                 self._progress_at = time.monotonic()
         for chunk in chunks:
-            self._flight.add(self._compressed(chunk) if chunk.codec else chunk)
+            self._add(self._compressed(chunk) if chunk.codec else chunk)
         for _ in range(asked):
             self._flush_marks.append((self._flight.added_chunks, self._flush_requests.popleft()))
+
+    def _add(self, chunk: Chunk) -> None:
+        if not self._refusals.keep(chunk):
+            self._flight.add(chunk)
 
     def _compressed(self, chunk: Chunk) -> Chunk:
         made, refused = chunk.compressed(codecs.compress, self._max_payload)
@@ -244,6 +252,7 @@ class Link:
         if retries is not None and now - self._down_since >= (retries + 1) * self._config.connect_timeout_ms / 1000:
             while self._flight.head() is not None:
                 self._flight.drop_head(error)
+            self._refusals.give_up(error)
         self._back_off(now)
 
     def _back_off(self, now: float) -> None:
@@ -300,7 +309,7 @@ class Link:
         connection = self._connection
         if connection is None:
             return
-        before = self._flight.delivered + self._flight.failed
+        before = self._flight.finished_frames
         try:
             got = self._flight.receive(connection.fileno())
         except OSError as error:
@@ -309,7 +318,9 @@ class Link:
         except ProtocolError as error:
             self._broken(TransportError(f"{connection.peer} does not keep to the protocol: {error}"))
             return
-        if self._flight.delivered + self._flight.failed > before:
+        for line in self._refusals.settle():
+            self._ledger.log(logging.WARNING, f"refused {self.broker_id}", f"refused for now, tried again {line}")
+        if self._flight.finished_frames > before:
             self._progress_at = time.monotonic()
             self._answered = True
         if got == 0:
@@ -337,6 +348,7 @@ class Link:
             note = "; without acknowledgements, the last messages before that may be lost"
         self._ledger.log(level, f"broken {self.broker_id}", f"{error}{note}")
         self.possible_duplicates += self._flight.rewind()
+        self._refusals.after_break()
         if self._answered or now - self._connected_at > _SETTLED_SECONDS:
             self._pause = _LEAST_PAUSE
             self._next_attempt = now
@@ -360,6 +372,7 @@ class Link:
             self._broken(error)
             if self._flight.head() is head:
                 self._flight.drop_head(error)
+        self._refusals.expire(time.monotonic_ns())
 
     def _is_waiting(self) -> bool:
         return self._leaving or self._flight.head() is not None
@@ -368,7 +381,10 @@ class Link:
         """Tell everybody what became of their messages."""
         for event in self._flight.take_events():
             self._report(event)
-        finished = self._flight.finished_up_to()
+        if self._refusals.readded:
+            self._flush_marks = deque((self._flight.added_chunks, gate) for _, gate in self._flush_marks)
+            self._refusals.readded = False
+        finished = self._refusals.finished_up_to()
         while self._flush_marks and self._flush_marks[0][0] <= finished:
             self._flush_marks.popleft()[1].open()
 
@@ -390,7 +406,7 @@ class Link:
 
     def _sleep(self) -> None:
         flight = self._flight
-        moments: list[float] = []
+        moments = self._refusals.moments()
         head = flight.head()
         if head is not None:
             moments.append((head.taken_ns + self._config.delivery_timeout_ms * _MS_NS) / 1e9)
@@ -398,7 +414,7 @@ class Link:
                 moments.append(self._next_attempt)
         if self._connection is not None and self._is_waiting():
             moments.append(self._progress_at + self._config.socket_timeout_ms / 1000)
-        full = flight.bytes >= self._config.in_flight_bytes
+        full = flight.bytes + self._refusals.bytes >= self._config.in_flight_bytes
         writes = self._connection is not None and not self._leaving and flight.has_unsent()
         fd = self._connection.fileno() if self._connection is not None else -1
         until = int(min(moments) * 1e9) if moments else -1
@@ -416,6 +432,7 @@ class Link:
             self._connection.close()
             self._connection = None
         self.possible_duplicates += self._flight.rewind()
+        self._refusals.give_up(error)
         while self._adopted:
             self._flight.add(self._adopted.popleft())
         for chunk in self.outbox.take(True):

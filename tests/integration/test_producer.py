@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastlog import codecs
+from fastlog import codecs, testing
 from fastlog._segment import payloads
 from fastlog.producer import Crc32Partitioner, Delivery, Producer, SyncProducer
 from tests.harness.broker import Broker
@@ -171,6 +171,47 @@ def test_the_broker_was_away(start_broker: Callable[..., Broker], topic: str) ->
         producer.flush(10)
         assert time.monotonic() - start < 2
     assert messages_of(broker, topic, 0) == [b"before", *(b"%d" % number for number in range(100))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acks", ["appended", "flushed"])
+def test_the_disk_was_full(acks: str) -> None:
+    """Messages sent before, while and after every write fails are all stored, once, in order; reading goes on."""
+    with testing.broker(processors=2, partitions=2) as running:
+        with Producer(
+            running.address,
+            producer_type="async",
+            acks=acks,
+            batch_messages=5,
+            queue_time_ms=1,
+            delivery_timeout_ms=30_000,
+        ) as producer:
+            sent = 0
+
+            def send_for(seconds: float) -> None:
+                nonlocal sent
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    for _ in range(20):
+                        producer.send("t", b"%d" % sent, partition=sent % 2)
+                        sent += 1
+                    time.sleep(0.005)
+
+            send_for(0.1)
+            running.fill_disk()
+            send_for(0.2)
+            stored = producer.stats().delivered
+            assert producer.stats().in_flight > 0
+            running.free_disk()
+            send_for(0.1)
+            producer.flush(20)
+            stats = producer.stats()
+        assert 0 < stored < stats.delivered == sent
+        assert (stats.failed, stats.possible_duplicates) == (0, 0)
+        with running.consumer() as consumer:
+            for partition in range(2):
+                found = [int(message.payload) for message in consumer.messages("t", partition)]
+                assert found == list(range(partition, sent, 2))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from fastlog.errors import (
     ConfigError,
     InvalidTopicError,
     MessageTooLargeError,
-    StorageError,
+    PartitionOfflineError,
     TransportError,
     UnsupportedFeatureError,
     WrongPartitionError,
@@ -153,7 +153,7 @@ def test_compressed_topics(kind: str, codec: str) -> None:
 
 def test_an_error_answer_is_raised() -> None:
     """The broker's code becomes its exception; nothing is sent again, and the producer goes on."""
-    codes = [103]
+    codes = [101]
 
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.ProduceAckRequest) and codes:
@@ -161,7 +161,7 @@ def test_an_error_answer_is_raised() -> None:
         return None
 
     with FakeBroker(hook=hook) as broker, Producer(broker.address) as producer:
-        with pytest.raises(StorageError):
+        with pytest.raises(PartitionOfflineError):
             producer.send("t", b"x")
         producer.send("t", b"y")
         assert stored(broker) == [b"y"]
