@@ -31,6 +31,9 @@ class Flight:
     def has_unsent(self) -> bool:
         """Whether there is something to write."""
 
+    def has_answers(self) -> bool:
+        """Whether ``write`` put answers by (or the beginning of one)."""
+
     def is_torn(self) -> bool:
         """Whether a frame is written in part."""
 
@@ -50,9 +53,9 @@ class Flight:
         """Answers since the last call: refusals with a code of ``retried``, and all that came for ``watched`` ones."""
 
     def write(self, fd: int, max_frames: int) -> int:
-        """Hand frames to the kernel until none is left, ``max_frames`` are out, an answer waits, or 100 ms are over.
+        """Hand frames to the kernel until none is left, ``max_frames`` are out, the inbox is full, or 100 ms are over.
 
-        Returns the bytes written. Raises OSError when the connection is broken.
+        Answers that come meanwhile are put by for ``receive``. Returns the bytes written. Raises OSError when the connection is broken.
         """
 
     def receive(self, fd: int) -> int:

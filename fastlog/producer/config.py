@@ -158,7 +158,7 @@ class ProducerConfig:
     )
     in_flight_bytes: int = prop(
         "in.flight.bytes",
-        8 * 2**20,
+        32 * 2**20,
         unit="bytes",
         low=1,
         high=_INT64,

@@ -170,6 +170,8 @@ class Link:
             self._connect()
         if self._connection is not None:
             self._write()
+        if self._flight.has_answers():
+            self._read()
         self._expire()
         self._settle()
         idle = self._flight.head() is None and not self._refusals and not self._adopted
