@@ -55,7 +55,8 @@ class Flight:
     def write(self, fd: int, max_frames: int) -> int:
         """Hand frames to the kernel until none is left, ``max_frames`` are out, the inbox is full, or 100 ms are over.
 
-        Answers that come meanwhile are put by for ``receive``. Returns the bytes written. Raises OSError when the connection is broken.
+        Answers that come meanwhile are put by for ``receive``. Returns the bytes written. Raises OSError when the
+        connection is broken.
         """
 
     def receive(self, fd: int) -> int:

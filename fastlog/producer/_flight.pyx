@@ -327,6 +327,9 @@ cdef class Flight:
             self.watched.add((chunk.topic, chunk.partition))
             self.outcomes.append((chunk.topic, chunk.partition, error, chunk.part(index, index + 1)))
             chunk.finished_frames += 1
+            while chunk.tickets is not None and chunk.next_ticket < len(chunk.tickets) \
+                    and chunk.tickets[chunk.next_ticket][0] == index:
+                chunk.next_ticket += 1        # they went with the copy
         else:
             if self.watched and (chunk.topic, chunk.partition) in self.watched:
                 self.outcomes.append((chunk.topic, chunk.partition, error, None))

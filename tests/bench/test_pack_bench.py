@@ -54,6 +54,21 @@ def test_send(benchmark: BenchmarkFixture, outbox: Outbox, batch: int) -> None:
     assert sum(chunk.messages for chunk in outbox.take(True)) == MESSAGES
 
 
+def test_send_of_lists(benchmark: BenchmarkFixture, outbox: Outbox) -> None:
+    """100 calls of send(topic, list of 50)."""
+    path = Path()
+    path._routes.set("topic", Route([buffer(outbox, 50)], None, 1))
+    many = [PAYLOAD] * 50
+
+    def run() -> None:
+        for _ in range(MESSAGES // 50):
+            path.send("topic", many)
+
+    benchmark.group = "5000 × send() of 200 bytes"
+    benchmark.pedantic(run, setup=lambda: outbox.take(True) and None, rounds=100, warmup_rounds=5)
+    assert sum(chunk.messages for chunk in outbox.take(True)) == MESSAGES
+
+
 def test_send_with_a_key(benchmark: BenchmarkFixture, outbox: Outbox) -> None:
     """The same with a key that chooses one of four partitions."""
     path = Path()

@@ -15,7 +15,7 @@ from fastlog.errors import MessageTooLargeError
 from fastlog.producer._buffer import Buffer, Quota
 from fastlog.producer._frames import Chunk
 from fastlog.producer._outbox import Outbox
-from fastlog.producer._send import Route
+from fastlog.producer._send import Route, SendPath
 from fastlog.producer.brokers import frame_header
 from fastlog.wire import requests
 
@@ -125,19 +125,25 @@ def test_marker_bytes_stay_in_their_topic() -> None:
 
 
 def test_a_large_buffer_is_handed_on_in_blocks() -> None:
-    """What outgrows a block comes whole and in order."""
-    with outboxes() as outbox:
-        buffer = new_buffer(outbox, batch=100)
-        messages = [number.to_bytes(4, "big") * 2500 for number in range(1000)]
-        assert buffer.extend(messages) == 1000
-        chunks = outbox.take(True)
-        assert len(chunks) > 5
-        found = [
-            payload
-            for frame in frames_of(chunks)
-            for payload in payloads(requests.decode_request(frame[4:]).message_set)  # type: ignore[union-attr]
-        ]
-        assert found == messages
+    """What outgrows a block comes whole and in order, also in blocks that are used again."""
+    for turn in range(3):
+        with outboxes() as outbox:
+            check_blocks(outbox, turn)
+
+
+def check_blocks(outbox: Outbox, turn: int) -> None:
+    """Put 10 MB in and take them out."""
+    buffer = new_buffer(outbox, batch=100)
+    messages = [(number + turn).to_bytes(4, "big") * 2500 for number in range(1000)]
+    assert buffer.extend(messages) == 1000
+    chunks = outbox.take(True)
+    assert len(chunks) > 5
+    found = [
+        payload
+        for frame in frames_of(chunks)
+        for payload in payloads(requests.decode_request(frame[4:]).message_set)  # type: ignore[union-attr]
+    ]
+    assert found == messages
 
 
 def test_batch_bytes_bound_a_frame() -> None:
@@ -230,3 +236,64 @@ def test_a_route_uses_all_its_buffers() -> None:
         assert route.buffer_for_any() is buffers[0]
         with pytest.raises(ValueError, match="at least one"):
             route.choose_from([])
+
+
+class Path(SendPath):
+    """The compiled beginning of send(); what it leaves is noted."""
+
+    def __init__(self) -> None:
+        self.left: list[object] = []
+
+    def _send_slowly(self, topic: str, value: object, *_: object) -> tuple[()]:
+        self.left.append(value)
+        return ()
+
+
+def test_send_takes_lists_of_bytes() -> None:
+    """A list goes in whole, one buffer for all of it; what needs a decision is left to Python untouched."""
+    quota = Quota(20, 10_000)
+    with outboxes(quota=quota) as outbox:
+        path = Path()
+        keyed = [new_buffer(outbox, partition=number, max_payload=70_000) for number in range(2)]
+        path._routes.set("t", Route([keyed[0]], keyed, 1))
+        path.send("t", [b"a", b"b", b"c", b"d"])
+        path.send("t", [b"e"], key="0")
+        assert path.left == []
+        left: list[list[object]] = [
+            [],
+            [b"x", "text"],
+            [b"x", bytearray(b"y")],
+            [bytes(70_001)],
+            [bytes(66_000)],
+            [b"x"] * 16,
+            [bytes(2000)] * 6,
+        ]
+        for value in left:
+            path.send("t", value)
+        path.send("unknown", [b"x"])
+        path.send("t", [b"x"], partition=1)
+        path.send("t", (b"x",))
+        assert path.left == [*left, [b"x"], [b"x"], (b"x",)]
+        assert quota.messages == 5
+        path.send("t", [b"x"] * 15)
+        assert quota.messages == 20
+        assert {chunk.partition: chunk.messages for chunk in outbox.take(True)} in ({0: 19, 1: 1}, {0: 20})
+
+
+def test_a_route_that_changes_is_used_at_once() -> None:
+    """The topic of the last call is remembered by what it is, and forgotten when routes change."""
+    with outboxes() as outbox:
+        first, second = new_buffer(outbox, topic="first"), new_buffer(outbox, topic="second")
+        path = Path()
+        name = "".join(["a ", "topic"])
+        path.send(name, b"0")
+        path._routes.set("a topic", Route([first], None, 1))
+        path.send(name, b"1")
+        path.send("a topic", [b"2"])
+        path._routes.set("a topic", Route([second], None, 1))
+        path.send(name, b"3")
+        path._routes.clear()
+        path.send(name, b"4")
+        path.send(None, b"5")  # type: ignore[arg-type]
+        assert path.left == [b"0", b"4", b"5"]
+        assert {chunk.topic: chunk.messages for chunk in outbox.take(True)} == {"first": 2, "second": 1}
