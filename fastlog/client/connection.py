@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import time
@@ -12,13 +13,15 @@ from types import TracebackType
 
 from fastlog.client.addresses import Address, parse_brokers, resolve
 from fastlog.client.inbox import Inbox
-from fastlog.errors import TransportError, error_for
+from fastlog.client.slices import sleep, wait_ready
+from fastlog.errors import ProtocolError, TransportError, error_for
 from fastlog.wire import requests, responses
 
 MAX_METADATA_BYTES = 64 * 2**20
 MAX_ANSWER_BYTES = 2**31 - 1
 _RECEIVE_BYTES = 256 * 1024
 _PROBES = 2
+_METADATA_ID = 0x4D444154
 _LEAST_PAUSE = 0.02
 
 Waiting = Callable[[], AbstractContextManager[object]]
@@ -80,6 +83,14 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # not connected any more, or closed
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that was not taken yet: no bytes, and no end of the connection."""
+        if self._inbox.held_bytes:
+            return False
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return not waiting.poll(0)
 
     def send(self, frame: bytes) -> None:
         """Hand a frame to the kernel. Raises ``TransportError``."""
@@ -174,13 +185,11 @@ class Connection:
         return True
 
     def _wait(self, seconds: float, *, for_writing: bool = False, shown: float | None = None) -> None:
-        waiting = select.poll()  # not select(), which fails where a process has many descriptors
         try:
-            waiting.register(self._socket, select.POLLOUT if for_writing else select.POLLIN)
+            with self._waiting():
+                ready = wait_ready(self._socket, select.POLLOUT if for_writing else select.POLLIN, seconds)
         except ValueError:
             raise ConnectionEnded(f"the connection to {self.peer} was closed") from None
-        with self._waiting():
-            ready = waiting.poll(max(1, seconds * 1000))
         if not ready:
             raise self._late(self._timeout if shown is None else shown)
 
@@ -227,11 +236,10 @@ class Broker:
             for family, kind, protocol, target in candidates:
                 sock = socket.socket(family, kind, protocol)
                 try:
-                    sock.settimeout(self.timeout)
                     if receive_buffer_bytes is not None:
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
                     with self._waiting():
-                        sock.connect(target)
+                        _connect(sock, target, self.timeout)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                     return Connection(sock, self.timeout, max_answer_bytes, self._waiting)
@@ -260,12 +268,15 @@ class Broker:
         Raises:
             TransportError: no connection, or no answer in time.
             BrokerError: the broker refuses the request.
+            ProtocolError: what came is no answer to it.
         """
         refusals = 0
         while self._offers_metadata is not False:
             with self.connect(MAX_METADATA_BYTES) as connection:
                 try:
-                    answer = responses.decode_metadata(connection.request(requests.encode_metadata(0, topics)))
+                    answer = responses.decode_metadata(
+                        connection.request(requests.encode_metadata(_METADATA_ID, topics))
+                    )
                 except ConnectionEnded:
                     refusals += 1
                     if self._offers_metadata:
@@ -275,6 +286,10 @@ class Broker:
                     elif refusals == _PROBES:
                         self._offers_metadata = False
                     continue
+            if answer.correlation_id != _METADATA_ID:
+                raise ProtocolError(
+                    f"metadata was asked for as {_METADATA_ID} and is answered as {answer.correlation_id}"
+                )
             if answer.error:
                 raise error_for(answer.error)
             self._offers_metadata = True
@@ -309,4 +324,16 @@ class Patience:
 def pause(seconds: float, waiting: Waiting = nullcontext) -> None:
     """Sleep so that a signal can interrupt it where ``waiting`` allows."""
     with waiting():
-        time.sleep(seconds)
+        sleep(seconds)
+
+
+def _connect(sock: socket.socket, target: object, timeout: float) -> None:
+    """Connect, and leave the socket non-blocking. Raises ``OSError``; one without text when the time is over."""
+    sock.setblocking(False)
+    code = sock.connect_ex(target)  # type: ignore[arg-type]
+    if code == errno.EINPROGRESS:
+        if not wait_ready(sock, select.POLLOUT, timeout):
+            raise TimeoutError
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))

@@ -114,6 +114,9 @@ class Channel:
         self._failure = None
         self._pending = _Pending(frame, max_bytes, extra_wait, False)
         try:
+            if self._connection is not None and not self._connection.is_quiet():
+                # Taken for the answer to this request, what came unasked would shift every later one as well.
+                self._drop(keep_pending=True)
             self._connected().send(frame)
             self._pending = self._pending._replace(sent=True)
         except TransportError as error:

@@ -238,7 +238,7 @@ def _whole_spans(
 def _numpy() -> Any:
     try:
         import numpy
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingDependencyError("numpy is not installed: pip install numpy") from error
     return numpy
 
@@ -246,6 +246,6 @@ def _numpy() -> Any:
 def _pyarrow() -> Any:
     try:
         import pyarrow
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingDependencyError("pyarrow is not installed: pip install 'fastlog[arrow]'") from error
     return pyarrow

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_FETCH_BYTES = 2**30
 _LENGTH_BYTES = 4
+_MOST_OFFSET = 2**63 - 1
 _FRAME_HEAD_BYTES = 64  # more than any head of an answer
 _LOCAL_ANSWER_BYTES = 16 * 2**20
 _PROOF_BYTES = 512
@@ -42,6 +43,12 @@ class Chunk(NamedTuple):
     offset: int
     data: memoryview
     result: ScanResult
+
+
+def check_end(offset: int, data: memoryview) -> None:
+    """Raise ``ProtocolError`` for bytes that no log can have at an offset: they end beyond the largest number."""
+    if len(data) > _MOST_OFFSET - offset:
+        raise ProtocolError(f"{len(data)} bytes came for offset {offset}, where no log goes on")
 
 
 class Reader:
@@ -149,6 +156,8 @@ class Reader:
                 data = self._fetch(wait, _PROOF_BYTES)
                 if not data:
                     return data
+                if len(data) < _PROOF_BYTES and not scan(data).valid_bytes:
+                    raise NotLocalError("the broker sent too little to compare the files with")
                 if not local.same_bytes(self.offset, data):
                     raise NotLocalError("the files here hold other bytes than the broker sends")
                 if not self._proven:
@@ -204,6 +213,7 @@ class Reader:
                 self.local.limit = max(self.local.limit, answer.high_watermark)
         if error:
             raise self._refused(error, detail)
+        check_end(self.offset, data)
         return data
 
     def _post(self, wait: float, max_bytes: int) -> None:

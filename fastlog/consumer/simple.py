@@ -16,7 +16,7 @@ from fastlog.consumer.channel import Channel
 from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
 from fastlog.consumer.local import LocalLog
 from fastlog.consumer.offered import Offer, Offers
-from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader
+from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end
 from fastlog.consumer.walking import walk
 from fastlog.errors import ConfigError, ProtocolError, UnsupportedFeatureError, error_for
 from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
@@ -164,6 +164,7 @@ class SimpleConsumer:
         found = []
         for (topic, partition, offset, max_bytes), (code, data) in zip(asked, parts, strict=True):
             error = None
+            check_end(offset, data)
             if code:
                 error = error_for(code, f"{topic}, partition {partition}, offset {offset}: {error_for(code)}")
             made = MessageSet(topic, partition, offset, data, error=error, limits=self._limits)
@@ -189,6 +190,8 @@ class SimpleConsumer:
             answer = self._decoded(responses.decode_offsets, bytes(body))
         if answer.error:
             raise error_for(answer.error, f"{topic}, partition {partition}: {error_for(answer.error)}")
+        if len(answer.offsets) > max_offsets or min(answer.offsets, default=0) < 0:
+            raise self._nonsense(f"{max_offsets} offsets were asked for, the answer is {list(answer.offsets)}")
         return list(answer.offsets)
 
     def cut_points(

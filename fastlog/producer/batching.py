@@ -82,9 +82,11 @@ class BatchQueue:
             self.accepted += 1
             self._items.append(item)
             self._work.wake_all()
+            added = not self.finished.is_open or self._keep_or_take_back(item)
         if callback is not None:
             callback.after_enqueue(item, added)
         if not added:
+            self._check_open()
             self.dropped += 1
             if self._config.queue_full == "raise" or self._config.enqueue_timeout_ms is not None:
                 raise QueueFullError(f"the queue holds {self._config.queue_messages} messages (queue.size)")
@@ -96,7 +98,7 @@ class BatchQueue:
         self._items.append(gate)
         self._work.wake_all()
         if self.finished.is_open:
-            gate.open()
+            self._let_go()
         return gate
 
     def stop(self) -> None:
@@ -105,9 +107,33 @@ class BatchQueue:
         self._work.wake_all()
         self._room.wake_all()
 
-    def _has_room(self) -> bool:
+    def _check_open(self) -> None:
         if self._stopping:
             raise ClosedError("the producer is closed")
+
+    def _keep_or_take_back(self, item: QueueItem) -> bool:
+        """False when the end came after the look for room: nobody will handle the item any more."""
+        try:
+            self._items.remove(item)
+        except ValueError:
+            return True  # the batching thread found it at its end and has said that it failed
+        self.accepted -= 1
+        return False
+
+    def _let_go(self) -> None:
+        """At the end: open the gates that nobody comes to, and count what came too late for the last batch."""
+        late: list[QueueItem] = []
+        while self._items:
+            item = self._items.popleft()
+            if isinstance(item, Gate):
+                item.open()
+            else:
+                late.append(item)
+        if late:
+            self._give_up(late, ClosedError("the producer was closed"))
+
+    def _has_room(self) -> bool:
+        self._check_open()
         return len(self._items) < self._config.queue_messages
 
     def _wait_room(self) -> bool:
@@ -146,12 +172,10 @@ class BatchQueue:
             logger.exception("the batching thread failed")
         finally:
             self._stopping = True
+            self._let_go()
             self.finished.open()
             self._room.wake_all()
-            while self._items:
-                item = self._items.popleft()
-                if isinstance(item, Gate):
-                    item.open()
+            self._let_go()  # of what came between the two lines before
 
     def _dequeued(self, item: QueueItem | None) -> Sequence[QueueItem]:
         if self._callback_handler is None:
@@ -172,11 +196,16 @@ class BatchQueue:
             self._event_handler.handle(batch, self._sender, self._encoder)
         except Exception as error:
             logger.exception("event handler failed batch=%d", len(batch))
-            self.failed += len(batch)
             cause = error if isinstance(error, FastlogError) else FastlogError(f"event handler failed: {error!r}")
-            delivery = Delivery(batch[0].topic, batch[0].broker, batch[0].partition, -1, -1, len(batch), cause)
-            self._ledger.failed(delivery, told=False)
+            self._give_up(batch, cause)
+            return
         self.handled += len(batch)
+
+    def _give_up(self, items: Sequence[QueueItem], cause: FastlogError) -> None:
+        self.failed += len(items)
+        self.handled += len(items)
+        delivery = Delivery(items[0].topic, items[0].broker, items[0].partition, -1, -1, len(items), cause)
+        self._ledger.failed(delivery, told=False)
 
     def _close(self, batch: list[QueueItem]) -> None:
         """The last batch, then the closing hooks: nothing is sent after a handler was told that all is over."""

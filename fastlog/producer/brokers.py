@@ -6,10 +6,19 @@ from dataclasses import dataclass
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
-from fastlog.errors import ConfigError, InvalidTopicError, TransportError, UnsupportedFeatureError, error_for
+from fastlog.errors import (
+    ConfigError,
+    InvalidTopicError,
+    ProtocolError,
+    TransportError,
+    UnsupportedFeatureError,
+    error_for,
+)
 from fastlog.wire import requests
 
 ACKS_BY_NAME = {"none": 0, "appended": requests.ACKS_APPENDED, "flushed": requests.ACKS_FLUSHED}
+_MOST_PARTITIONS = 65536
+"""What a broker can be set to; each of them costs memory once keys choose among them."""
 _FORM = "write broker.list as id:host:port,id:host:port, or as host:port"
 
 
@@ -81,6 +90,7 @@ class Directory:
         Raises:
             TransportError: the broker cannot be reached.
             BrokerError: the topic's name is not allowed there.
+            ProtocolError: the answer makes no sense.
         """
         known = self._partitions.get(topic)
         if known is not None or (self.offer is not None and not self.offer.own):
@@ -101,6 +111,8 @@ class Directory:
             count = max(found.configured_partitions, len(found.partitions))
             if count < 1:
                 break
+            if count > _MOST_PARTITIONS:
+                raise ProtocolError(f"{self.broker.address} claims {count} partitions for topic {topic!r}")
             self._partitions[topic] = count
             return count
         raise TransportError(f"{self.broker.address} told nothing about topic {topic!r}")

@@ -14,6 +14,7 @@ from typing import Any, Self
 from fastlog import message
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection
+from fastlog.client.slices import sleep
 from fastlog.errors import ClosedError, ForkedError, MessageTooLargeError, TransportError
 from fastlog.producer._send import generation
 from fastlog.producer.brokers import check_topic
@@ -144,7 +145,7 @@ class SyncProducer:
             except TransportError:
                 if time.monotonic() + pause > deadline or self._closed:
                     raise
-                time.sleep(pause)
+                sleep(pause)
                 pause = min(10 * pause, 1.0)
         config = self._config
         if config.send_buffer_bytes is not None:

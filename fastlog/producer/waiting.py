@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from fastlog.client.slices import slice_of
 from fastlog.errors import TransportError
 
 FOREVER = -1.0
@@ -100,8 +101,12 @@ def _wait(waiters: deque[_thread.LockType], condition: Callable[[], bool], secon
     # Whoever made the condition true before the lock was in the list has not released it.
     if condition():
         return True
-    lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX) if seconds >= 0 else FOREVER)
-    return condition()
+    deadline = time.monotonic() + seconds if seconds >= 0 else None
+    while True:
+        left = FOREVER if deadline is None else max(0.0, deadline - time.monotonic())
+        step = slice_of(left)
+        if lock.acquire(timeout=min(step, threading.TIMEOUT_MAX)) or step == left:
+            return condition()
 
 
 def _release_all(waiters: deque[_thread.LockType]) -> None:

@@ -19,6 +19,12 @@ MODULES = (
     "tests.fault.shared_log",
     "tests.fault.kills",
     "tests.fault.disk_errors",
+    "tests.fault.hostile_broker",
+    "tests.fault.stalls",
+    "tests.fault.interrupts",
+    "tests.fault.exits",
+    "tests.fault.overload",
+    "tests.fault.side_by_side",
 )
 TIERS = ("S", "N", "R")
 

@@ -85,10 +85,9 @@ class FakeBroker(Server):
                 placed = self._append(request.topic, request.partition, request.message_set)
                 return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, *placed))
             case rq.FetchRequest():
-                log = self.logs.get((request.topic, request.partition), b"")
-                if request.offset > len(log):
-                    return rs.encode_fetch(1)
-                return rs.encode_fetch(0, log[request.offset :][: request.max_bytes])
+                return rs.encode_fetch(*self._fetched(request))
+            case rq.MultiFetchRequest():
+                return rs.encode_multifetch(map(self._fetched, request.fetches))
             case rq.HeldFetchRequest():
                 log = self.logs.get((request.topic, request.partition), b"")
                 if request.offset > len(log):
@@ -110,6 +109,12 @@ class FakeBroker(Server):
                 self.logs.setdefault((request.topic, 0), b"")
                 return rs.encode_create_topic(rs.CreateTopicAnswer(request.correlation_id, 0, request.partitions or 1))
         raise ConnectionError
+
+    def _fetched(self, request: rq.FetchRequest) -> rs.FetchAnswer:
+        log = self.logs.get((request.topic, request.partition), b"")
+        if request.offset > len(log):
+            return rs.FetchAnswer(1)
+        return rs.FetchAnswer(0, log[request.offset :][: request.max_bytes])
 
     def _metadata(self, request: rq.MetadataRequest) -> bytes:
         names = {topic for topic, _ in self.logs} if request.topics is None else set(request.topics)

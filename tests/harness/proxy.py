@@ -9,6 +9,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Self
 
 from tests.harness.server import Server
 
@@ -19,17 +20,24 @@ class Proxy(Server):
     """Listens on a port of its own while the ``with`` block lasts; each connection goes to the next target.
 
     ``stall_after(count)``: each connection that is open or comes later carries so many more bytes to the broker, then
-    stands still, until ``go_on()``.
+    stands still, until ``go_on()``. ``receive_buffer_bytes``: about so many more bytes than that leave a client.
     """
 
-    def __init__(self, targets: Sequence[int]) -> None:
+    def __init__(self, targets: Sequence[int], receive_buffer_bytes: int | None = None) -> None:
         super().__init__()
         self.targets = list(targets)
+        self._receive_buffer_bytes = receive_buffer_bytes
         self.connections = 0
         """How many came."""
         self._lock = threading.Condition()
         self._left: int | None = None
         self._closed = False
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._receive_buffer_bytes is not None:  # connections have what the listener has
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

@@ -248,6 +248,22 @@ def test_files_that_are_not_those_of_the_log_are_left_alone(
         assert reason in why
 
 
+def test_a_few_bytes_prove_nothing(told: Told) -> None:
+    """Every segment file begins with the same bytes: only a whole message shows that the files are those of the log."""
+    told.path(0).write_bytes(encode_set([b"somebody else's"] * 10))
+    short = told.log[:3]
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.HeldFetchRequest):
+            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(told.log), 0, short))
+        return told_hook(request)
+
+    told_hook, told.fake.hook = told.fake.hook, hook
+    with consumer_of(told.fake.port, local="read") as consumer:
+        assert not consumer.fetch("t", 0, 0)
+        assert "too little" in consumer.source_of("t", 0)[1]
+
+
 def test_a_broker_on_another_machine_is_not_asked(told: Told) -> None:
     """The other end of the connection has another address: what its paths mean here is anybody's guess."""
     with consumer_of(told.fake.port) as consumer, pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from fastlog import testing
 from fastlog.errors import TransportError
 from fastlog.message import encode_set
 from fastlog.testing import BrokerStartError, Proxy, RunningBroker
+from tests.fault.side_by_side import xdist
 from tests.harness.broker import wait_until
 from tests.harness.raw_client import RawClient
 
@@ -51,7 +51,7 @@ def traces() -> tuple[set[int], set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("own_temporary_files")
 def test_two_hundred_cycles_leave_nothing() -> None:
     """No process, file or descriptor."""
@@ -276,33 +276,9 @@ def test_the_plugin_imports_nothing_before_it_is_used() -> None:
     assert set(run.stdout.split()) <= {"fastlog", "fastlog.pytest_plugin"}
 
 
-PLUGIN_TESTS = """
-import pytest
-
-@pytest.mark.parametrize("number", range(6))
-def test_one(fastlog_broker, fastlog_topic, number):
-    with fastlog_broker.consumer() as consumer:
-        assert list(consumer.messages(fastlog_topic, 0)) == []
-        assert consumer.metadata([]).broker_id == 0
-
-def test_several(fastlog_cluster):
-    first, second = fastlog_cluster(2, processors=1)
-    (third,) = fastlog_cluster(1)
-    assert len({broker.port for broker in (first, second, third)}) == 3
-"""
-
-
 @pytest.mark.slow
 def test_the_fixtures_work_side_by_side(tmp_path: Path) -> None:
     """In several worker processes at once, in a project that knows nothing but the installed plugin."""
-    (tmp_path / "test_it.py").write_text(PLUGIN_TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # its own root: not the settings of a checkout around it
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4", "."],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "7 passed" in run.stdout, run.stdout + run.stderr
+    outcome = xdist(8, 1, tmp_path)
+    assert outcome.runs == 8
+    assert outcome.violations == []

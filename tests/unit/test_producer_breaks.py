@@ -11,6 +11,7 @@ import pytest
 
 from fastlog.errors import (
     DeliveryError,
+    ProtocolError,
     TransportError,
 )
 from fastlog.producer import Producer
@@ -169,3 +170,11 @@ def test_another_broker_takes_over_what_may_go_anywhere() -> None:
         producer.close()
         found = [payload for payload in stored(first) + stored(second) if payload != b"w"]
         assert {int(payload) for payload in found} == set(range(100))
+
+
+def test_a_broker_that_claims_any_number_of_partitions() -> None:
+    """T-25: a number takes no memory, though with keys each partition does."""
+    with FakeBroker(partitions=2**31 - 1) as broker, Producer(broker.address) as producer:
+        with pytest.raises(ProtocolError, match="claims 2147483647 partitions"):
+            producer.send("t", b"x", key="k")
+        assert producer.stats().accepted == 0

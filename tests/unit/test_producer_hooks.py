@@ -255,6 +255,27 @@ def test_a_full_queue_drops_with_a_count_or_waits() -> None:
     assert queue.dropped == 0
 
 
+def test_a_close_between_the_look_for_room_and_the_queue_loses_nothing_silently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R-29: a signal handler closes the producer inside send(): the message that was not queued yet is refused."""
+    with FakeBroker() as broker:
+        producer = Producer(broker.address, producer_type="async", callback_handler=CallbackHandler())
+        queue = producer._queue
+        assert queue is not None
+        look = queue._has_room
+
+        def close_then(found: bool) -> bool:
+            producer.close()
+            return found
+
+        monkeypatch.setattr(queue, "_has_room", lambda: close_then(look()))
+        with pytest.raises(ClosedError):
+            producer.send("t", b"x")
+        stats = producer.stats()
+        assert (stats.accepted, stats.delivered, stats.queued, stats.failed) == (0, 0, 0, 0)
+
+
 def test_a_handler_that_fails_loses_its_batch_loudly() -> None:
     """The producer goes on with the next batch, and flush() says what was lost."""
 

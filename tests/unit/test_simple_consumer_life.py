@@ -193,7 +193,7 @@ def test_no_descriptor_is_left(own: bool) -> None:
 
     with with_log(pack(PAYLOADS), own=own) as fake:
         gc.collect()
-        connections = len(fake._connections)
+        connections = len(fake._sockets)
         base = sockets() - connections
         for tidy in (True, False):
             consumer = consumer_of(fake, fetch_bytes=100)
@@ -205,7 +205,7 @@ def test_no_descriptor_is_left(own: bool) -> None:
             del consumer, found
             gc.collect()
             deadline = time.monotonic() + 5
-            while (held := sockets() - sum(c.fileno() >= 0 for c in fake._connections)) != base:
+            while (held := sockets() - sum(c.fileno() >= 0 for c in fake._sockets)) != base:
                 assert time.monotonic() < deadline, (held, base)
                 time.sleep(0.01)
 
@@ -307,3 +307,66 @@ def test_refusals_of_one_request_do_not_break_the_connection() -> None:
         source, reason = consumer.source_of("t", 0)
         assert source == "socket"
         assert "principal" in reason
+
+
+def test_what_comes_unasked_is_not_taken_for_the_next_answer() -> None:
+    """0.7's answers say nothing of what they answer: one too many would move all that follow by one."""
+
+    def twice(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.FetchRequest) and request.offset == 0:
+            return 2 * rs.encode_fetch(0, pack([b"first"]))
+        return None
+
+    entry = len(pack([b"first"]))
+    with with_log(pack([b"first", b"later"]), own=False, hook=twice) as fake, consumer_of(fake) as consumer:
+        for _ in range(3):
+            assert consumer.fetch("t", 0, 0).payloads() == [b"first"]
+            assert consumer.fetch("t", 0, entry).payloads() == [b"later"]
+
+
+@pytest.mark.parametrize("offsets", [[7, 5], [-1]])
+def test_offsets_that_were_not_asked_for_are_refused(offsets: list[int]) -> None:
+    def hook(request: rq.Request) -> bytes | None:
+        return rs.encode_offsets(0, offsets) if isinstance(request, rq.OffsetsRequest) else None
+
+    with with_log(b"", hook=hook) as fake, consumer_of(fake) as consumer:
+        with pytest.raises(ProtocolError, match="1 offsets were asked for"):
+            consumer.get_offsets_before("t", 0, LATEST)
+        with pytest.raises(ProtocolError):
+            next(consumer.messages("t", 0))
+
+
+def test_bytes_beyond_the_largest_offset_are_refused(own: bool) -> None:
+    last = 2**63 - 1
+
+    def hook(request: rq.Request) -> bytes | None:
+        match request:
+            case rq.FetchRequest():
+                return rs.encode_fetch(0, pack([b"a"]))
+            case rq.HeldFetchRequest():
+                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, last, 0, pack([b"a"])))
+            case rq.MultiFetchRequest():
+                return rs.encode_multifetch([rs.FetchAnswer(0, pack([b"a"]))])
+        return None
+
+    with with_log(b"", own=own, hook=hook) as fake, consumer_of(fake) as consumer:
+        for call in (
+            lambda: consumer.fetch("t", 0, last),
+            lambda: next(consumer.messages("t", 0, last)),
+            lambda: consumer.multifetch([("t", 0, last)]),
+        ):
+            with pytest.raises(ProtocolError, match="where no log goes on"):
+                call()
+
+
+def test_metadata_for_somebody_else_is_refused() -> None:
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.MetadataRequest):
+            return rs.encode_metadata(rs.MetadataAnswer(request.correlation_id + 1, 0))
+        return None
+
+    with with_log(b"", hook=hook) as fake, consumer_of(fake) as consumer:
+        with pytest.raises(ProtocolError, match="is answered as"):
+            consumer.metadata()
+        with pytest.raises(ProtocolError, match="is answered as"):
+            consumer.fetch("t", 0, 0)

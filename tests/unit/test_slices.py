@@ -1,0 +1,100 @@
+"""R-1: a signal is not overlooked that comes before a call blocks, which is when it does not interrupt the call."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fastlog.client.connection import Broker, Connection, pause
+from fastlog.client.slices import sleep, slice_of, wait_ready
+from fastlog.errors import TransportError
+from fastlog.producer.waiting import Gate, Turnstile
+
+LONG = 20.0
+
+
+def receive_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sock = socket.create_connection(listener.getsockname())
+        with Connection(sock, LONG) as connection:
+            connection.receive()
+
+
+def connect_to_nobody() -> None:
+    """A full backlog neither takes nor refuses."""
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for stuffing in (first, second):
+            stuffing.setblocking(False)
+            stuffing.connect_ex(listener.getsockname())
+        Broker(f"127.0.0.1:{listener.getsockname()[1]}", LONG).connect()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Gate().wait(),
+        lambda: Gate().wait(LONG),
+        lambda: Turnstile().wait(lambda: False),
+        lambda: pause(LONG),
+        receive_nothing,
+        connect_to_nobody,
+    ],
+    ids=["gate", "gate with a limit", "turnstile", "pause", "receive", "connect"],
+)
+def test_a_signal_that_interrupts_nothing_is_still_seen(call: Callable[[], object]) -> None:
+    """Another thread takes the signal from the system; the main one, which is blocked, has to handle it."""
+
+    def take_it() -> None:
+        time.sleep(0.05)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=take_it)
+    started = time.monotonic()
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert time.monotonic() - started < 1.0
+    thread.join()
+
+
+def test_only_the_main_thread_wakes_up_in_between() -> None:
+    found = []
+    thread = threading.Thread(target=lambda: found.extend((slice_of(LONG), slice_of(-1.0))))
+    thread.start()
+    thread.join()
+    assert found == [LONG, -1.0]
+    assert 0 < slice_of(-1.0) == slice_of(LONG) < 0.2
+    assert slice_of(0.01) == 0.01
+
+
+@pytest.mark.slow
+def test_slices_add_up() -> None:
+    """The whole time is waited, and no more than that."""
+    left, right = socket.socketpair()
+    with left, right:
+        for call in (
+            lambda: wait_ready(left, select.POLLIN, 0.25),
+            lambda: Gate().wait(0.25),
+            lambda: sleep(0.25),
+        ):
+            started = time.monotonic()
+            assert not call()
+            assert 0.24 < time.monotonic() - started < 1.25
+        right.send(b"x")
+        assert wait_ready(left, select.POLLIN, 0.25)
+
+
+def test_a_refused_connection_says_why() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(TransportError, match="Connection refused"):
+            Broker(f"127.0.0.1:{unused.getsockname()[1]}", 1).connect()
