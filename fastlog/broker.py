@@ -20,10 +20,12 @@ from fastlog.errors import ConfigError, FastlogError, LogError
 from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
+from fastlog.log.creators import add_creator
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import LOCK_NAME, partition_directory_name
 from fastlog.supervisor import Supervisor
+from fastlog.workers import advertised
 from fastlog.workers.child import Listener, Shared
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,10 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
     started = time.monotonic()
     files = FileOps()
     retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
+    if config.zookeeper:
+        from fastlog.registry import parse_connect  # not for a broker that registers nowhere
+
+        parse_connect(config.zookeeper)
     directories = [Path(path).resolve() for path in config.log_dirs]
     stack.enter_context(access.umask(access.UMASKS[config.log_access]))
     for directory in directories:
@@ -67,6 +73,8 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
         if wider is not None:
             log.warning("%s", wider)
     listeners = _bind(config, stack)  # a port that is taken is said before recovery takes its time
+    if config.zookeeper or config.hostname:
+        advertised.refuse_unknown(listeners[0])
     arena = Arena(
         [str(path) for path in directories],
         FIRST_PROCESSOR + config.processors,
@@ -90,7 +98,8 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
                 found.truncated_messages,
                 found.log_end,
             )
-    shared = _shared(config, arena, listeners, stack)
+    creators = _creators(listeners[0], directories, files) if config.zookeeper else ()
+    shared = _shared(config, arena, listeners, creators, stack)
     for listener in listeners:
         socket.socket(fileno=os.dup(listener.fd)).listen(BACKLOG)
     supervisor = Supervisor(shared)
@@ -103,7 +112,8 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
     if on_ready is not None:
         on_ready(listeners[0].port)
     stop = supervisor.run()
-    return _finish(config, arena, directories, files, stop.clean, stop.problems)
+    code = _finish(config, arena, directories, files, stop.clean, stop.problems)
+    return code if stop.asked_for else 1
 
 
 @contextlib.contextmanager
@@ -179,10 +189,35 @@ def _bind(config: BrokerConfig, stack: contextlib.ExitStack) -> tuple[Listener, 
             "stop what uses it or choose another --port (0 picks a free one)"
         ) from error
     server.setblocking(False)
-    return (Listener("default", "kafka-0.7", host, server.getsockname()[1], config.advertised_host, server.fileno()),)
+    port = server.getsockname()[1]
+    told = advertised.advertised_host(config), config.advertised_port or port
+    return (Listener("default", "kafka-0.7", host, port, *told, server.fileno()),)
 
 
-def _shared(config: BrokerConfig, arena: Arena, listeners: tuple[Listener, ...], stack: contextlib.ExitStack) -> Shared:
+def _creators(listener: Listener, directories: list[Path], files: FileOps) -> tuple[str, ...]:
+    """What this start is called in ZooKeeper, written down first, and what earlier ones were."""
+    if ":" in listener.advertised_host:
+        log.warning(
+            "the advertised address %s is written to ZooKeeper in brackets: clients of Kafka 0.7, which divide what "
+            "they read at colons, cannot connect to it. Give a name with --advertise HOST[:PORT]",
+            listener.advertised_host,
+        )
+    from fastlog.zkpaths import new_creator  # as above
+
+    creator = new_creator(listener.advertised_host)
+    former: dict[str, None] = {}
+    for directory in directories:
+        former.update(dict.fromkeys(add_creator(directory, creator, files)))
+    return creator, *former
+
+
+def _shared(
+    config: BrokerConfig,
+    arena: Arena,
+    listeners: tuple[Listener, ...],
+    creators: tuple[str, ...],
+    stack: contextlib.ExitStack,
+) -> Shared:
     """Make what the children inherit: hand-over sockets and the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -198,7 +233,7 @@ def _shared(config: BrokerConfig, arena: Arena, listeners: tuple[Listener, ...],
         theirs.setblocking(False)
         receive.append(ours.fileno())
         send.append(theirs.fileno())
-    return Shared(config, arena, listeners, tuple(receive), tuple(send), descriptors)
+    return Shared(config, arena, listeners, tuple(receive), tuple(send), descriptors, creators=creators)
 
 
 def promise(config: BrokerConfig) -> str:
@@ -214,9 +249,13 @@ def _say_ready(
     config: BrokerConfig, listener: Listener, directories: list[Path], partitions: int, seconds: float
 ) -> None:
     insecure = " INSECURE=no-login" if config.insecure else ""
+    zookeeper = f"zookeeper={config.zookeeper} " if config.zookeeper else ""
+    told = (listener.advertised_host, listener.advertised_port)
+    told_text = f"advertised={told[0]}:{told[1]} " if told != (listener.host, listener.port) else ""
     print(
         f"fastlog-broker: ready host={listener.host} port={listener.port}{insecure} broker={config.broker_id} "
-        f"processors={config.processors} directories={','.join(map(str, directories))} partitions={partitions} "
+        f"{told_text}{zookeeper}processors={config.processors} directories={','.join(map(str, directories))} "
+        f"partitions={partitions} "
         f"flush=every {config.flush_interval_messages} messages or {config.flush_interval_ms} ms or "
         f"{config.flush_bytes} bytes, on demand after {config.flush_min_interval_ms} ms "
         f"start_seconds={seconds:.2f} ({promise(config)})",

@@ -49,7 +49,18 @@ class BrokerConfig:
 
     broker_id: int = prop("brokerid", 0, low=0, high=_INT32, doc="The number of this broker.")
     hostname: str = prop(
-        "hostname", "", default_text="the bind address", doc="The name that clients are told to connect to."
+        "hostname",
+        "",
+        default_text="the bind address",
+        doc="The name that clients are told to connect to; the machine's name where all its addresses are bound.",
+    )
+    advertised_port: int | None = prop(
+        "advertised.port",
+        None,
+        low=1,
+        high=65535,
+        default_text="",
+        doc="The port that clients are told to connect to, where it is not `port`.",
     )
     host: str = prop(
         "host",
@@ -334,10 +345,41 @@ class BrokerConfig:
         "monitoring.period.secs", 600, low=1, high=_INT32, unit="seconds", doc="How often the counters are logged."
     )
     trace_requests: bool = prop("trace.requests", False, doc="Log each request to the logger `fastlog.request`.")
-    enable_zookeeper: bool = prop(
+    enable_zookeeper: bool | None = prop(
         "enable.zookeeper",
-        False,
-        doc="Must be false: this version does not register in ZooKeeper; the `zk.*` settings of 0.7 are refused too.",
+        None,
+        default_text="",
+        doc="Register this broker and its topics in ZooKeeper. Where not given: when there is a `zk.connect`.",
+    )
+    zk_connect: str = prop(
+        "zk.connect",
+        "",
+        doc="The servers of ZooKeeper, `host:port,host:port/path`; without a path all lies at its root.",
+    )
+    zk_connection_timeout_ms: int = prop(
+        "zk.connectiontimeout.ms",
+        6000,
+        low=1,
+        high=_INT32,
+        unit="ms",
+        doc="How long one try to reach ZooKeeper may take. The broker serves meanwhile, and tries again.",
+    )
+    zk_session_timeout_ms: int = prop(
+        "zk.sessiontimeout.ms",
+        6000,
+        low=100,
+        high=_INT32,
+        unit="ms",
+        doc="Silence after which ZooKeeper takes this broker for dead and removes its nodes; the server has bounds.",
+    )
+    zk_sync_time_ms: int = prop(
+        "zk.synctime.ms",
+        2000,
+        low=0,
+        high=_INT32,
+        unit="ms",
+        doc="How far a follower of ZooKeeper may be behind: a broker id that another start holds is waited for so much"
+        " longer than `zk.sessiontimeout.ms`, before it counts as taken.",
     )
 
     def __post_init__(self) -> None:
@@ -347,10 +389,10 @@ class BrokerConfig:
         if any(not path for path in self.log_dirs):
             raise ConfigError("log.dir: an empty name is no directory")
         self._check_topic_names()
-        if self.enable_zookeeper:
+        self._check_advertised()
+        if self.enable_zookeeper and not self.zk_connect:
             raise ConfigError(
-                "enable.zookeeper: this version does not register in ZooKeeper; set enable.zookeeper=false"
-                " and give clients the broker's address"
+                "enable.zookeeper: true, but there is no zk.connect: name the servers with --zookeeper host:port"
             )
         if self.retention_policy and not _is_dotted_callable(self.retention_policy):
             raise ConfigError(f"log.retention.policy: {self.retention_policy!r} is not of the form module:callable")
@@ -371,11 +413,25 @@ class BrokerConfig:
         Raises:
             ConfigError: an unknown name (with the nearest one), a malformed value, or one out of range.
         """
-        values = settings.read_properties(cls, properties, _refused)
+        values = settings.read_properties(cls, properties)
         scheduler = values.get("flush_scheduler_interval_ms")
         if scheduler is not None:
             values.setdefault("flush_interval_ms", scheduler)
         return cls(**values)
+
+    def _check_advertised(self) -> None:
+        host = self.hostname
+        if any(character in "/,[] \t\r\n" for character in host.removeprefix("[").removesuffix("]")):
+            raise ConfigError(f"hostname: {host!r} is no name of a machine")
+        if ":" in host:
+            import ipaddress  # 3 ms that a default start does not need
+
+            try:
+                ipaddress.IPv6Address(host.strip("[]"))
+            except ValueError:
+                raise ConfigError(
+                    f"hostname: {host!r} is neither a name nor an address; the port belongs into advertised.port"
+                ) from None
 
     def _check_topic_names(self) -> None:
         for item in dataclasses.fields(self):
@@ -392,8 +448,13 @@ class BrokerConfig:
 
     @property
     def advertised_host(self) -> str:
-        """The name clients are told to connect to."""
-        return self.hostname or self.host
+        """The name clients are told to connect to, as far as the settings say it; IPv6 addresses without brackets."""
+        return (self.hostname or self.host).strip("[]")
+
+    @property
+    def zookeeper(self) -> str:
+        """Where to register; empty: nowhere."""
+        return "" if self.enable_zookeeper is False else self.zk_connect
 
     def for_topic(self, topic: str) -> TopicSettings:
         """What holds for ``topic``: its own values where given, else the general ones."""
@@ -427,12 +488,3 @@ def _hours_to_ms(hours: float) -> int:
 def _is_dotted_callable(text: str) -> bool:
     module, colon, attribute = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
-
-
-def _refused(name: str) -> str | None:
-    if name.startswith("zk."):
-        return (
-            f"{name}: this version does not register in ZooKeeper;"
-            " remove the setting and give clients the broker's address"
-        )
-    return None

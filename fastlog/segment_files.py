@@ -25,6 +25,7 @@ SEGMENT_SUFFIX = ".kafka"
 SIDE_FILE_NAME = "fastlog.json"
 CLEAN_MARKER_NAME = ".kafka_cleanshutdown"
 LOCK_NAME = ".lock"
+CREATORS_NAME = ".fastlog-creators"
 
 LENGTH_BYTES = 4
 WALK_WINDOW_BYTES = 256 * 1024

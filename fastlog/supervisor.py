@@ -51,9 +51,10 @@ class _Child:
 
 @dataclass(slots=True)
 class Stop:
-    """How the stop went: whether every process finished its part in time."""
+    """How the stop went: whether every process finished its part in time, and whether it was asked for."""
 
     clean: bool = True
+    asked_for: bool = True
     problems: list[str] = field(default_factory=list)
 
 
@@ -71,6 +72,7 @@ class Supervisor:
         self._signal_fd, self._signal_send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop_asked = 0
         self._failed = ""
+        self._may_run = True
         self._last_turn = time.monotonic()
 
     def start(self) -> None:
@@ -152,6 +154,10 @@ class Supervisor:
     def _died(self, item: _Child, now: float) -> None:
         name = child.role_name(item.number)
         lived = now - item.started
+        if item.exit_code == child.MAY_NOT_RUN:
+            self._failed = f"role={name} found that this broker may not run: see the lines above; it stops"
+            self._may_run = False
+            return
         item.proven = item.proven or lived >= QUICK_DEATH_SECONDS
         if item.exit_code == child.CANNOT_START and not item.proven:
             self._failed = f"role={name} could not start: see the lines above; the broker stops"
@@ -207,9 +213,16 @@ class Supervisor:
 
     def _stop(self) -> Stop:
         """Acceptor, processors, flusher, keeper, each after the one before; all within the time."""
-        result = Stop(clean=not self._failed)
+        # a broker that may not run has run well until now, and flushes as every other one
+        result = Stop(clean=not self._failed or not self._may_run, asked_for=self._may_run)
         deadline = time.monotonic() + STOP_SECONDS
-        signal_name = signal.Signals(self._stop_asked).name if self._stop_asked else "a failed start"
+        signal_name = (
+            signal.Signals(self._stop_asked).name
+            if self._stop_asked
+            else "a failed start"
+            if self._may_run
+            else "refused"
+        )
         log.info("stopping reason=%s", signal_name)
         processors = [number for number in self._children if number >= FIRST_PROCESSOR]
         for stage, numbers in ((1, [ACCEPTOR, *processors]), (2, [FLUSHER]), (3, [KEEPER])):

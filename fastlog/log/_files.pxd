@@ -30,6 +30,7 @@ cdef enum Op:
     AT_START_RECOVERED
     AT_START_MARKER_TAKEN
     AT_REWRITE
+    AT_CREATORS
     OP_COUNT
 
 cdef int file_open(const char* path, int flags, int mode) noexcept nogil

@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastlog.errors import RecoveryError
-from fastlog.segment_files import CLEAN_MARKER_NAME, LOCK_NAME, SegmentFile, segment_name, split_directory_name
+from fastlog.segment_files import (
+    CLEAN_MARKER_NAME,
+    CREATORS_NAME,
+    LOCK_NAME,
+    SegmentFile,
+    segment_name,
+    split_directory_name,
+)
 
-OWN_NAMES = frozenset({LOCK_NAME, CLEAN_MARKER_NAME, CLEAN_MARKER_NAME + ".tmp"})
+OWN_NAMES = frozenset({LOCK_NAME, CLEAN_MARKER_NAME, CLEAN_MARKER_NAME + ".tmp", CREATORS_NAME, CREATORS_NAME + ".tmp"})
 
 
 class FoundPartition(NamedTuple):

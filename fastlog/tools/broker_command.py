@@ -9,6 +9,7 @@ import click
 
 from fastlog import __version__
 from fastlog.config import BrokerConfig, load_properties
+from fastlog.errors import ConfigError
 from fastlog.tools import options, signals
 from fastlog.tools.report import run
 
@@ -21,7 +22,7 @@ from fastlog.tools.report import run
         ("2", "wrong usage, or a setting that cannot be used"),
     ),
     examples=(
-        "fastlog-broker --processors 2 --log-dir /data/fastlog",
+        "fastlog-broker --log-dir /data/fastlog --zookeeper zk1:2181,zk2:2181/logs",
         "fastlog-broker --config server.properties --set log.flush.interval=500",
     ),
 )
@@ -29,6 +30,18 @@ from fastlog.tools.report import run
 @options.option("--port", group="Connection", metavar="PORT", help="Port; 0 picks one and prints it. Default: 9092.")
 @options.option(
     "--insecure", group="Connection", is_flag=True, help="Allow other addresses than loopback; there is no login."
+)
+@options.option(
+    "--zookeeper",
+    group="Connection",
+    metavar="H:P[,H:P][/PATH]",
+    help="Register in this ZooKeeper, so that clients find this broker.",
+)
+@options.option(
+    "--advertise",
+    group="Connection",
+    metavar="HOST[:PORT]",
+    help="Where clients are told to connect. Default: the address that is listened on.",
 )
 @options.option("--processors", group="Limits", metavar="N", help="Processes that serve. Default: the number of CPUs.")
 @options.option(
@@ -63,6 +76,8 @@ def broker_command(
     host: str | None,
     port: str | None,
     insecure: bool,
+    zookeeper: str | None,
+    advertise: str | None,
     processors: str | None,
     log_dirs: tuple[str, ...],
     broker_id: str | None,
@@ -70,12 +85,29 @@ def broker_command(
     settings_given: tuple[str, ...],
 ) -> int:
     """Run a broker. A flag goes before --set, --set before the file."""
-    flags = {"host": host, "port": port, "num.threads": processors, "brokerid": broker_id}
+    flags = {"host": host, "port": port, "num.threads": processors, "brokerid": broker_id, "zk.connect": zookeeper}
+    if advertise is not None:
+        flags["hostname"], flags["advertised.port"] = split_address(advertise)
     config = make_config(flags, insecure, log_dirs, config_file, settings_given)
     from fastlog.broker import run_broker  # after --help and every refusal, which should be quick
 
     signals.uninstall()
     return run_broker(config)
+
+
+def split_address(text: str) -> tuple[str, str | None]:
+    """Host, without brackets, and port of ``host``, ``host:port`` or ``[IPv6]:port``.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or text.strip().endswith("]"):
+        host, port = text.strip(), ""
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or (colon and not host.startswith("[") and ":" in host) or (text.strip().endswith(":")):
+        raise ConfigError(f"--advertise {text}: write HOST or HOST:PORT, an IPv6 address in brackets")
+    return bare, port or None
 
 
 def make_config(

@@ -18,8 +18,8 @@ the file before the default. An unknown name is refused, and the nearest known o
 Sizes may be written as `1000`, `64MiB` (powers of 1024) or `1GB` (powers of 1000); durations as `100ms`, `5s`, `2min`,
 `1h`, `7d`, or a plain number in the unit of the setting; values for single topics as `topic:value,topic:value`.
 
-The names of Kafka 0.7.2 mean what they mean there. Those that begin with `zk.` are known and refused: this version does
-not register in ZooKeeper.
+The names of Kafka 0.7.2 mean what they mean there. What a broker does in ZooKeeper stands in
+[coordination.md](coordination.md).
 
 | property | default | unit | accepted | meaning |
 |---|---|---|---|---|
@@ -30,7 +30,7 @@ def page() -> str:
     """The whole page, as Markdown."""
     rows = []
     for setting in BrokerConfig.describe():
-        kind = {"bool": "true, false"}.get(setting.kind, setting.range)
+        kind = "true, false" if setting.kind.startswith("bool") else setting.range
         default = f"`{setting.default}`" if setting.default and " " not in setting.default else setting.default
         unit = f"{setting.unit} by topic".strip() if setting.kind.startswith("dict") else setting.unit
         rows.append(f"| `{setting.name}` | {default} | {unit} | {kind} | {setting.doc} |\n")

@@ -30,11 +30,12 @@ PEEK_BYTES = 1 << 20
 class Answers:
     """Makes whole answer frames for one processor; for one thread."""
 
-    def __init__(self, config: BrokerConfig, arena: Arena, manager: LogManager, port: int) -> None:
+    def __init__(self, config: BrokerConfig, arena: Arena, manager: LogManager, advertised: tuple[str, int]) -> None:
+        """``advertised``: host and port that clients are told to connect to."""
         self._config = config
         self._arena = arena
         self._manager = manager
-        self._port = port
+        self._advertised = advertised
 
     def answer(self, body: bytes) -> bytes | bool | None:
         """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.
@@ -108,8 +109,8 @@ class Answers:
             request.correlation_id,
             0,
             broker_id=self._config.broker_id,
-            advertised_host=self._config.advertised_host,
-            port=self._port,
+            advertised_host=self._advertised[0],
+            port=self._advertised[1],
             max_message_bytes=self._config.max_message_bytes,
             max_request_bytes=self._config.max_request_bytes,
             max_wait_ms=self._config.fetch_max_wait_ms,

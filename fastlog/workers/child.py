@@ -18,17 +18,20 @@ from fastlog.workers import _process
 
 CANNOT_START = 78
 """Exit code of a child that could not begin; it is not started again."""
+MAY_NOT_RUN = 79
+"""Exit code of a child that found out why this broker may not run; it has said so, and the broker stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address the broker serves: bound here, told to clients as ``advertised_host``."""
+    """One address the broker serves: bound here, told to clients as ``advertised_host`` and ``advertised_port``."""
 
     name: str
     protocol: str
     host: str
     port: int
     advertised_host: str
+    advertised_port: int
     fd: int
 
 
@@ -43,6 +46,7 @@ class Shared:
     handoff_send: tuple[int, ...]
     descriptors: int  # soft limit of open files of each process
     supervisor_pid: int = field(default_factory=os.getpid)
+    creators: tuple[str, ...] = ()  # what this broker is called in ZooKeeper, and what earlier starts of it were
 
 
 def role_name(number: int) -> str:

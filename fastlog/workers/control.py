@@ -30,14 +30,14 @@ class Control:
     helper thread's; what a log manager remembers is for one thread, so each has one.
     """
 
-    def __init__(self, config: BrokerConfig, arena: Arena, process: int, port: int) -> None:
+    def __init__(self, config: BrokerConfig, arena: Arena, process: int, advertised: tuple[str, int]) -> None:
         self._config = config
         self._arena = arena
         self._process = process
         self._manager = LogManager(config, arena, FileOps())
-        self._answers = Answers(config, arena, self._manager, port)
+        self._answers = Answers(config, arena, self._manager, advertised)
         self._helper_manager = LogManager(config, arena, FileOps())
-        self._helper_answers = Answers(config, arena, self._helper_manager, port)
+        self._helper_answers = Answers(config, arena, self._helper_manager, advertised)
         self._limits = DeepLimits(
             max_inflated_bytes=config.max_inflated_bytes,
             max_depth=config.max_inflated_depth,

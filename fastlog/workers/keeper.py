@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, roll_now
@@ -17,7 +18,10 @@ from fastlog.log.files import FileOps
 from fastlog.log.manager import FORMAT_NAMES
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import list_segments, partition_directory_name, segment_name
-from fastlog.workers import child
+from fastlog.workers import advertised, child
+
+if TYPE_CHECKING:
+    from fastlog.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,8 @@ CHECKPOINT_SECONDS = 10.0
 CLOCK_JUMP_MS = 60_000
 CLOCK = retention.SteadyClock()
 """Made when the supervisor imports this module, before it forks, so that a new keeper sees an earlier jump too."""
+DEREGISTER_SECONDS = 1.0
+"""From the first stage of the stop on; a ZooKeeper that does not answer until then ends the session by its time-out."""
 FINAL = 3
 """The stage of the stop at which the keeper writes its last side files and leaves."""
 
@@ -49,6 +55,12 @@ class Keeper:
         self._again: set[int] = set()
         self._jumped = False
         self._reported: dict[str, int] = {}
+        self._registry: Registry | None = None
+        if shared.config.zookeeper:
+            from fastlog.registry import Registry  # not for a broker that registers nowhere
+
+            self._registry = Registry(shared)
+        self._leave_by = 0.0
 
     def run(self) -> int:
         """Work until the final stage of the stop; the exit code of the process."""
@@ -63,14 +75,21 @@ class Keeper:
         next_report += self._config.monitoring_period_seconds
         waiting = select.poll()
         waiting.register(self._arena.eventfd(KEEPER), select.POLLIN)
+        if self._registry is not None:
+            self._registry.start()
         while True:
             self._arena.beat(KEEPER)
             if os.getppid() != self._shared.supervisor_pid:
                 return 1
+            now = time.monotonic()
+            if self._registry is not None and self._registration_ends(self._registry, now):
+                self._look(final=True)
+                return child.MAY_NOT_RUN
             if self._arena.stopping >= FINAL:
                 self._look(final=True)
+                if self._registry is not None:
+                    self._registry.wait_stopped(self._leave_by - time.monotonic())
                 return 0
-            now = time.monotonic()
             if now >= next_look:
                 next_look = now + LOOK_SECONDS
                 self._look(final=False)
@@ -86,6 +105,17 @@ class Keeper:
             pause = max(0.0, min(TICK_SECONDS, next_cleanup - now))
             if waiting.poll(pause * 1000):
                 self._arena.wake_taken(KEEPER)
+
+    def _registration_ends(self, registry: Registry, now: float) -> bool:
+        """Tell the registry what happened; True when it found that this broker may not run."""
+        if self._arena.stopping:
+            # at the first stage already: whoever looks for a broker should not find this one any more
+            self._leave_by = self._leave_by or now + DEREGISTER_SECONDS
+            registry.stop()
+            return False
+        self._arena.wait_for_creation(KEEPER)
+        registry.look()
+        return registry.may_not_run
 
     # -- states and side files -----------------------------------------------------------------------------------------
 
@@ -281,4 +311,5 @@ def _why(view: SlotView) -> int:
 def run(shared: child.Shared, number: int) -> int:
     """Keep house until the broker stops; the exit code of the process."""
     child.begin(shared, number)
+    advertised.start_check(shared)
     return Keeper(shared).run()

@@ -19,7 +19,8 @@ def run(shared: child.Shared, number: int) -> int:
     signal_fd = child.begin(shared, number)
     config = shared.config
     files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
-    control = Control(config, shared.arena, number, shared.listeners[0].port)
+    listener = shared.listeners[0]
+    control = Control(config, shared.arena, number, (listener.advertised_host, listener.advertised_port))
     requests = Requests(
         shared.arena,
         files,

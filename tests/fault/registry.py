@@ -19,6 +19,7 @@ MODULES = (
     "tests.fault.shared_log",
     "tests.fault.kills",
     "tests.fault.disk_errors",
+    "tests.fault.registration",
     "tests.fault.hostile_broker",
     "tests.fault.stalls",
     "tests.fault.interrupts",

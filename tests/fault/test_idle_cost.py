@@ -99,7 +99,7 @@ class Processor:
         )
         self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
         files = SegmentFiles(self.arena, 16)
-        control = Control(self.config, self.arena, FIRST_PROCESSOR, 0)
+        control = Control(self.config, self.arena, FIRST_PROCESSOR, ("127.0.0.1", 0))
         requests = Requests(
             self.arena,
             files,

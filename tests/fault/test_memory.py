@@ -149,3 +149,16 @@ def test_processes_are_small_whatever_the_backlog(start_broker: Callable[..., Br
     assert max(sizes.values()) <= PER_PROCESS, sizes
     for role, pid in broker.pids().items():
         assert private_bytes(pid) - before[role] <= 3 * MIB, role
+
+
+@pytest.mark.slow
+def test_zookeeper_costs_the_keeper_alone(start_broker: Callable[..., Broker]) -> None:
+    """What speaks to it is loaded by the keeper; the others are as large as without. There need be no ZooKeeper."""
+    plain = start_broker()
+    registering = start_broker(settings={"zk.connect": "127.0.0.1:1", "zk.connectiontimeout.ms": 100})
+    registering.wait_log("no ZooKeeper answers")
+    without = {role: private_bytes(pid) for role, pid in plain.pids().items()}
+    sizes = {role: private_bytes(pid) for role, pid in registering.pids().items()}
+    assert sizes.pop("keeper") <= PER_PROCESS
+    for role, size in sizes.items():
+        assert size - without[role] <= MIB, role

@@ -81,10 +81,12 @@ def test_texts_give_values(name: str, text: str, value: object) -> None:
         ("log.flush.intervl", "5", "did you mean 'log.flush.interval'"),
         ("num.partition", "5", "did you mean 'num.partitions'"),
         ("qqqqqq", "5", "unknown setting 'qqqqqq'"),
-        ("zk.connect", "localhost:2181", "zk.connect: this version does not register in ZooKeeper"),
-        ("zk.sessiontimeout.ms", "6000", "does not register"),
-        ("enable.zookeeper", "true", "does not register"),
+        ("enable.zookeeper", "true", "no zk.connect"),
         ("enable.zookeeper", "TRUE", "neither true nor false"),
+        ("zk.sessiontimeout.ms", "99", "the least is 100 ms"),
+        ("hostname", "a,b", "no name of a machine"),
+        ("hostname", "me:9092", "the port belongs into advertised.port"),
+        ("advertised.port", "0", "the least is 1"),
         ("port", "65536", "too large, the most is 65535"),
         ("port", "-1", "too small"),
         ("port", "x", "no number"),
@@ -166,6 +168,23 @@ def test_loopback(host: str) -> None:
     assert BrokerConfig(host=host, hostname="me.example.org").advertised_host == "me.example.org"
 
 
+@pytest.mark.parametrize(
+    ("properties", "connect"),
+    [
+        ({}, ""),
+        ({"zk.connect": "h:1,i:2/c"}, "h:1,i:2/c"),
+        ({"zk.connect": "h:1", "enable.zookeeper": "true"}, "h:1"),
+        ({"zk.connect": "h:1", "enable.zookeeper": "false"}, ""),
+    ],
+)
+def test_zookeeper_is_used_where_it_is_named_and_not_switched_off(properties: dict[str, str], connect: str) -> None:
+    assert BrokerConfig.from_properties(properties).zookeeper == connect
+
+
+def test_an_advertised_ipv6_address_may_have_brackets() -> None:
+    assert BrokerConfig(hostname="[::1]").advertised_host == "::1" == BrokerConfig(hostname="::1").advertised_host
+
+
 def test_scheduler_interval_is_the_default_of_the_flush_interval() -> None:
     """As in 0.7: the tick's interval is the flush interval of who gives no other."""
     assert one("log.default.flush.scheduler.interval.ms", "3000") == 3000
@@ -183,8 +202,8 @@ def test_topic_overrides() -> None:
     assert config.for_topic("b") == (1, 2**30, 168 * 3_600_000, 168 * 3_600_000, None, 50_000, 1000)
 
 
-def test_shipped_file_of_07_without_zookeeper(tmp_path: Path) -> None:
-    """The sample file of 0.7.2, ZooKeeper switched off, is taken as it is."""
+def test_shipped_file_of_07(tmp_path: Path) -> None:
+    """The sample file of 0.7.2 is taken as it is."""
     path = tmp_path / "server.properties"
     path.write_text(
         "# see kafka.server.KafkaConfig\n! a comment\nbrokerid=0\nport: 9092\nnum.threads 8\n"
@@ -192,10 +211,12 @@ def test_shipped_file_of_07_without_zookeeper(tmp_path: Path) -> None:
         "  log.dir = /data/kafka-logs\nnum.partitions=1\ntopic.flush.intervals.ms=topic1:1000, \\\n"
         "    topic2:3000\nlog.flush.interval=10000\nlog.default.flush.interval.ms=1000\n"
         "log.default.flush.scheduler.interval.ms=1000\nlog.retention.hours=168\n#log.retention.size=1073741824\n"
-        "log.file.size=536870912\nlog.cleanup.interval.mins=1\nenable.zookeeper=false\n"
+        "log.file.size=536870912\nlog.cleanup.interval.mins=1\n"
+        "enable.zookeeper=true\nzk.connect=localhost:2181\nzk.connectiontimeout.ms=1000000\n"
     )
     config = BrokerConfig.from_properties(load_properties(path))
     assert config.processors == 8 and config.port == 9092
+    assert (config.zookeeper, config.zk_connection_timeout_ms) == ("localhost:2181", 1_000_000)
     assert config.flush_interval_ms_by_topic == {"topic1": 1000, "topic2": 3000}
     assert config.log_dirs == ("/data/kafka-logs",) and config.segment_bytes == 512 * 2**20
 

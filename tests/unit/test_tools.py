@@ -166,7 +166,10 @@ def test_flag_before_set_before_file(tmp_path: Path) -> None:
         (["--set", "port"], "name=value"),
         (["--config", "/no/such/file"], "No such file"),
         (["--port", "x"], "port: 'x' is no number"),
-        (["--set", "zk.connect=h:2181"], "does not register in ZooKeeper"),
+        (["--set", "enable.zookeeper=true"], "--zookeeper host:port"),
+        (["--advertise", "::1"], "IPv6 address in brackets"),
+        (["--advertise", "h:"], "HOST:PORT"),
+        (["--advertise", "h:x"], "advertised.port: 'x' is no number"),
     ],
 )
 def test_broker_refuses_in_three_lines(arguments: list[str], says: str) -> None:

@@ -1,0 +1,392 @@
+"""The broker in ZooKeeper: its own node, and one for each topic it has, so that producers and consumers find it.
+
+Written exactly as Kafka 0.7.2 writes them (KafkaZooKeeper, LogManager), and otherwise than there kept so: whatever
+ZooKeeper shows is compared with what the broker has, until both agree, again whenever either changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Protocol
+
+from fastlog.coordination.addresses import parse_connect
+from fastlog.coordination.session import (
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Session,
+    SessionLostError,
+    VersionError,
+    Watch,
+)
+from fastlog.errors import CoordinationError
+from fastlog.log._arena import KEEPER
+from fastlog.log.files import FileOps
+from fastlog.log.manager import LogManager
+from fastlog.workers import child
+from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
+
+__all__ = ["Registration", "Registry", "parse_connect"]
+
+log = logging.getLogger(__name__)
+
+AUDIT_SECONDS = 60.0
+"""How often everything is read again that no watch has reported."""
+BLOCKED_LOOK_SECONDS = 1.0
+AWAY_LOOK_SECONDS = 0.5
+AWAY_SESSIONS = 2.0
+"""After so many time-outs without a server a session is given up. One that lost its data never says that a session is
+over: it hangs up on whoever has seen more than it has."""
+LEAST_PAUSE, MOST_PAUSE = 0.1, 2.0
+GATHER_SECONDS, MOST_GATHER_SECONDS = 0.02, 0.1
+SHOWN_TOPICS = 10
+_TRIES = 5
+
+
+class Registration:
+    """What one session shows of a broker. For one thread; watches of the session only note what has changed."""
+
+    def __init__(
+        self, session: Session, broker: int, value: BrokerRegistration, former: Collection[str], notify: Watch
+    ) -> None:
+        """``former``: creators of earlier starts, whose processes are known to be gone.
+
+        ``notify`` is called, as a watch is, when something of it has changed.
+        """
+        self._session = session
+        self._path = broker_path(broker)
+        self._broker = broker
+        self._value = value
+        self._former = frozenset(former)
+        self._notify = notify
+        self._made: set[str] = set()
+        self._settled: dict[str, bytes] = {}
+        self._watched: set[str] = set()
+        self._changed: deque[str] = deque()
+
+    def hold_broker(self) -> Node | None:
+        """Let ZooKeeper show the broker; the node in which another one holds the id, if there is one.
+
+        Raises (so does ``hold_topics``):
+            SessionLostError: everything this session made is gone.
+            CoordinationError: ZooKeeper does not answer or refuses; what was done stays, the rest is for the next call.
+        """
+        while self._changed:
+            path = self._changed.popleft()
+            self._settled.pop(path, None)
+            self._watched.discard(path)
+        return self._hold(self._path, self._value.encode(), self._is_stale)
+
+    def hold_topics(self, topics: Mapping[str, int], is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Let ZooKeeper show the partition count of each topic, while ``is_wanted``; free where nothing changed.
+
+        For who holds the id: what another session made of these nodes is left over.
+        """
+        first: CoordinationError | None = None
+        for topic, count in topics.items():
+            if not is_wanted():
+                return
+            try:
+                self._hold(topic_broker_path(topic, self._broker), encode_number(count), lambda _: True)
+            except CoordinationError as error:
+                if self._session.is_lost or not self._session.is_connected:
+                    raise
+                first = first or error  # a topic that ZooKeeper refuses keeps no other one back
+        if first is not None:
+            raise first
+
+    def recheck(self) -> None:
+        """Let the next calls read everything again."""
+        self._settled.clear()
+
+    def _hold(self, path: str, data: bytes, may_replace: Callable[[Node], bool]) -> Node | None:
+        if self._settled.get(path) == data:
+            return None
+        if path not in self._made:
+            self._create(path, data)
+            self._made.add(path)
+        for _ in range(_TRIES):
+            node = self._get(path)
+            if node is None:
+                self._create(path, data)
+            elif node.owner == self._session.id:
+                if node.data == data:
+                    self._settled[path] = data
+                    return None
+                log.info("path=%s is %r, changed to %r", path, node.data[:200], data)
+                with contextlib.suppress(VersionError, NoNodeError):
+                    self._session.set(path, data, node.version)
+            elif may_replace(node) or not node.owner:
+                if not node.owner:  # a broker's node ends with its session: somebody made this one by hand
+                    log.warning("removing path=%s, which is no broker's: value=%r", path, node.data[:200])
+                elif path == self._path:
+                    log.info("replacing path=%s of an earlier session: value=%r", path, node.data[:200])
+                with contextlib.suppress(VersionError):
+                    self._session.delete(path, node.version)
+            else:
+                return node
+        raise CoordinationError(f"{path} is changed by somebody else all the time")
+
+    def _create(self, path: str, data: bytes) -> None:
+        with contextlib.suppress(NodeExistsError):
+            self._session.create(path, data, ephemeral=True)
+
+    def _get(self, path: str) -> Node | None:
+        """Reads the node; leaves one watch, however often it is read."""
+        if path in self._watched:
+            return self._session.get(path)
+        node = self._session.get(path, partial(self._on_change, path))
+        self._watched.add(path)
+        return node
+
+    def _on_change(self, path: str) -> None:
+        self._changed.append(path)
+        self._notify()
+
+    def _is_stale(self, node: Node) -> bool:
+        if node.data == self._value.encode():
+            return True  # of a keeper before this one
+        try:
+            return BrokerRegistration.parse(node.data).creator in self._former
+        except CoordinationError:
+            return False
+
+
+class OpenSession(Protocol):
+    """Opens a session; waits for it while ``is_wanted``. Raises ``CoordinationError``."""
+
+    def __call__(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session: ...
+
+
+class Registry:
+    """Keeps a broker in ZooKeeper, in a thread of its own, through every outage. ``start`` and the rest: one thread.
+
+    Nothing waits for it: while ZooKeeper is away, clients are served, and topics wait to be announced.
+    """
+
+    def __init__(self, shared: child.Shared, open_session: OpenSession | None = None) -> None:
+        config, listener = shared.config, shared.listeners[0]
+        self._config = config
+        self._arena = shared.arena
+        self._manager = LogManager(config, shared.arena, FileOps())
+        self._value = BrokerRegistration(shared.creators[0], listener.advertised_host, listener.advertised_port)
+        self._former = shared.creators[1:]
+        self._open = open_session or self._open_zookeeper
+        self._patience = (config.zk_session_timeout_ms + config.zk_sync_time_ms) / 1000
+        self._flag = threading.Event()
+        self._stopping = threading.Event()
+        self._disturbed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fastlog-registry", daemon=True)
+        self._slot_count = -1
+        self._topics: dict[str, int] = {}
+        self._blocked_since: float | None = None
+        self._away_since: float | None = None
+        self._pause_seconds = LEAST_PAUSE
+        self.may_not_run = False
+        """Another broker that lives has the id, and this one never had it. The reason is in the log."""
+
+    # -- the keeper's side ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to register."""
+        self._thread.start()
+
+    def look(self) -> None:
+        """See whether there are new partitions; returns at once."""
+        if self._arena.slot_count != self._slot_count:
+            self._flag.set()
+
+    def stop(self) -> None:
+        """End the session, so that this broker's nodes vanish; returns at once."""
+        self._stopping.set()
+        self._flag.set()
+
+    def wait_stopped(self, seconds: float) -> None:
+        """Wait until they have. When ZooKeeper does not answer they vanish with the session's time-out."""
+        self._thread.join(max(0.0, seconds))
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and not self.may_not_run:
+            try:
+                session = self._open(self._on_session_change, self._is_wanted)
+            except CoordinationError as error:
+                self._failed(error)
+                continue
+            except Exception:
+                log.exception("no session with ZooKeeper: tried again")
+                self._pause()
+                continue
+            try:
+                self._arena.count(KEEPER, "zookeeper_sessions")
+                self._serve(session)
+            except Exception:
+                log.exception("registration: tried again in a new session")
+                self._pause()
+            finally:
+                session.close()
+
+    def _open_zookeeper(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session:
+        # here and not above: of all processes this one alone pays for it, and only when it is used
+        from fastlog.coordination.zookeeper import ZooKeeperSession
+
+        return ZooKeeperSession(
+            self._config.zookeeper,
+            session_timeout=self._config.zk_session_timeout_ms / 1000,
+            connection_timeout=self._config.zk_connection_timeout_ms / 1000,
+            on_change=on_change,
+            is_wanted=is_wanted,
+        )
+
+    def _is_wanted(self) -> bool:
+        return not self._stopping.is_set()
+
+    def _on_session_change(self) -> None:
+        self._disturbed.set()
+        self._flag.set()
+
+    def _serve(self, session: Session) -> None:
+        """Keep ZooKeeper right until the session or the broker ends, or the broker may not run."""
+        table = Registration(session, self._config.broker_id, self._value, self._former, self._flag.set)
+        holds = False
+        shown: dict[str, int] = {}
+        next_audit = time.monotonic() + AUDIT_SECONDS
+        while True:
+            # cleared before anything is read: what happens from now on is looked at in the next turn
+            self._flag.clear()
+            if self._stopping.is_set():
+                return
+            if session.is_lost:
+                self._pause()
+                return
+            if not session.is_connected:
+                if self._has_been_away_for_good():
+                    return
+                self._flag.wait(AWAY_LOOK_SECONDS)
+                continue
+            self._away_since = None
+            if time.monotonic() >= next_audit:
+                next_audit = time.monotonic() + AUDIT_SECONDS
+                table.recheck()
+            try:
+                other = table.hold_broker()
+                if other is not None:
+                    if self._has_waited_for(other):
+                        return
+                    left = (self._blocked_since or 0.0) + self._patience - time.monotonic()
+                    self._flag.wait(left if 0 < left < BLOCKED_LOOK_SECONDS else BLOCKED_LOOK_SECONDS)
+                    continue
+                self._blocked_since = None
+                if not holds:
+                    holds = True
+                    self._say_registered(session)
+                wanted = self._wanted()
+                table.hold_topics(wanted, self._is_wanted)
+            except SessionLostError:
+                continue
+            except CoordinationError as error:
+                self._blocked_since = None
+                self._failed(error)
+                continue
+            self._pause_seconds = LEAST_PAUSE
+            if wanted != shown:
+                _say_topics({topic: count for topic, count in wanted.items() if shown.get(topic) != count})
+                shown = wanted
+            self._flag.wait(max(0.0, next_audit - time.monotonic()))
+
+    def _has_been_away_for_good(self) -> bool:
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        self._blocked_since = None
+        if now - self._away_since < AWAY_SESSIONS * self._config.zk_session_timeout_ms / 1000:
+            return False
+        log.warning("registration: no ZooKeeper for two time-outs of a session: trying with a new one")
+        self._away_since = None
+        return True
+
+    def _say_registered(self, session: Session) -> None:
+        self._arena.count(KEEPER, "zookeeper_registrations")
+        log.info(
+            "registered path=%s value=%r session=0x%x zookeeper=%s",
+            broker_path(self._config.broker_id),
+            self._value.encode().decode(),
+            session.id,
+            self._config.zookeeper,
+        )
+
+    def _wanted(self) -> dict[str, int]:
+        """The partition count of every topic that has a partition here."""
+        count = self._arena.slot_count
+        if count == self._slot_count:
+            return self._topics
+        # several partitions of one topic are often made one after the other
+        deadline = time.monotonic() + MOST_GATHER_SECONDS
+        while self._slot_count >= 0 and time.monotonic() < deadline and not self._stopping.wait(GATHER_SECONDS):
+            before, count = count, self._arena.slot_count
+            if before == count:
+                break
+        self._slot_count = count
+        self._topics = {topic: self._manager.partition_count(topic) for topic in self._manager.topics()}
+        return self._topics
+
+    def _has_waited_for(self, other: Node) -> bool:
+        """Whether the broker must stop, because the node of another one stays for longer than a dead one's would."""
+        now = time.monotonic()
+        if self._disturbed.is_set() or self._blocked_since is None:
+            # a ZooKeeper that was away begins to count a session's time anew
+            self._disturbed.clear()
+            self._blocked_since = now
+            log.info("waiting up to %g s for %s to go", self._patience, self._shown(other))
+        if now - self._blocked_since < self._patience:
+            return False
+        if self._arena.counters(KEEPER)["zookeeper_registrations"]:
+            log.warning("not registered: %s has taken the id; tried again until it is free", self._shown(other))
+            return False
+        log.error(
+            "broker id %d is taken by %s, which lives: it was not gone after %g s, and this broker may not run. Give "
+            "it an id of its own with --broker-id (brokerid), or stop the other one",
+            self._config.broker_id,
+            self._shown(other),
+            self._patience,
+        )
+        self.may_not_run = True
+        return True
+
+    def _shown(self, other: Node) -> str:
+        try:
+            found = BrokerRegistration.parse(other.data)
+        except CoordinationError:
+            who = f"{other.data[:200]!r}"
+        else:
+            host = f"[{found.host}]" if ":" in found.host else found.host
+            who = f"the broker at {host}:{found.port} (creator {found.creator})"
+        path = broker_path(self._config.broker_id)
+        return f"{who}, session 0x{other.owner:x}, in {path} of ZooKeeper {self._config.zookeeper}"
+
+    def _failed(self, error: CoordinationError) -> None:
+        if self._stopping.is_set():
+            return
+        self._arena.count(KEEPER, "zookeeper_failures")
+        log.warning("registration: %s; clients are served, and it is tried again", error)
+        self._pause()
+
+    def _pause(self) -> None:
+        """Wait a while, longer each time, and at random, so that many brokers do not come back at once."""
+        import random  # 5 ms that a start does not need
+
+        self._stopping.wait(self._pause_seconds * random.uniform(0.5, 1.0))
+        self._pause_seconds = min(2 * self._pause_seconds, MOST_PAUSE)
+
+
+def _say_topics(topics: Mapping[str, int]) -> None:
+    named = ", ".join(f"{topic!r}: {count}" for topic, count in list(topics.items())[:SHOWN_TOPICS])
+    more = f" and {len(topics) - SHOWN_TOPICS} more" if len(topics) > SHOWN_TOPICS else ""
+    if topics:
+        log.info("announced topics with their partitions: %s%s", named, more)

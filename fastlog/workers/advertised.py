@@ -1,0 +1,120 @@
+"""The address that clients are told to connect to: is it known, and does it lead to this broker?"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+
+from fastlog.config import BrokerConfig
+from fastlog.errors import ConfigError, ProtocolError
+from fastlog.wire import requests, responses
+from fastlog.workers.child import Listener, Shared
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+TRIES = 3
+TRY_AGAIN_SECONDS = 1.0
+MAX_ANSWER_BYTES = 1 << 16
+WILDCARDS = ("0.0.0.0", "::")
+
+
+def advertised_host(config: BrokerConfig) -> str:
+    """The configured name, else the address that is listened on; for one that stands for all, the machine's name."""
+    host = config.advertised_host
+    return socket.gethostname() if not config.hostname and host in WILDCARDS else host
+
+
+def refuse_unknown(listener: Listener) -> None:
+    """Raises ``ConfigError`` when nothing is known of the advertised name here."""
+    try:
+        socket.getaddrinfo(listener.advertised_host, listener.advertised_port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a possible host name"
+        raise ConfigError(
+            f"hostname: clients would be told to connect to {listener.advertised_host!r}, a name that cannot be looked "
+            f"up here ({reason}); set --advertise HOST[:PORT] to a name or an address of this broker"
+        ) from None
+
+
+def start_check(shared: Shared) -> None:
+    """See from a thread of its own, once, whether the advertised address leads here, where that is in doubt."""
+    listener = shared.listeners[0] if shared.listeners else None
+    if listener is None or (listener.advertised_host, listener.advertised_port) == (listener.host, listener.port):
+        return
+    threading.Thread(target=_check, args=(shared, listener), name="fastlog-advertised", daemon=True).start()
+
+
+def _check(shared: Shared, listener: Listener) -> None:
+    for left in reversed(range(TRIES)):
+        problem = problem_or_none(listener, shared.config.broker_id)
+        if problem is None or shared.arena.stopping:
+            return
+        if left:
+            time.sleep(TRY_AGAIN_SECONDS)
+    log.warning(
+        "ADVERTISED ADDRESS: clients are told to connect to %s, which does not lead to this broker, listening on %s: "
+        "%s. Set --advertise HOST[:PORT] (hostname, advertised.port) to where clients reach this broker",
+        _shown(listener.advertised_host, listener.advertised_port),
+        _shown(listener.host, listener.port),
+        problem,
+    )
+
+
+def problem_or_none(listener: Listener, broker_id: int, timeout: float = ANSWER_SECONDS) -> str | None:
+    """Why a client that connects to the advertised address would not get this broker; None when it does.
+
+    Like a client, takes the first address of the name that can be connected to. ``timeout`` seconds for each.
+    """
+    expected = (broker_id, listener.advertised_host, listener.advertised_port)
+    try:
+        candidates = socket.getaddrinfo(*expected[1:], type=socket.SOCK_STREAM)
+    except OSError as error:
+        return f"the name cannot be looked up: {error.strerror}"
+    reasons = []
+    for family, kind, protocol, _, target in candidates:
+        try:
+            with socket.socket(family, kind, protocol) as sock:
+                sock.settimeout(timeout)
+                sock.connect(target)
+                answer = _ask(sock)
+        except TimeoutError:
+            reasons.append(f"{target[0]} does not answer within {timeout:g} s")
+        except OSError as error:
+            reasons.append(f"{target[0]}: {error.strerror}")
+        except (EOFError, ProtocolError):
+            return f"what answers at {target[0]} is no fastlog broker"
+        else:
+            found = (answer.broker_id, answer.advertised_host, answer.port)
+            if found == expected:
+                return None
+            return (
+                f"another broker answers at {target[0]}, with the id {found[0]} and the address "
+                f"{_shown(found[1], found[2])}"
+            )
+    return "; ".join(reasons)
+
+
+def _ask(sock: socket.socket) -> responses.MetadataAnswer:
+    """What the other side says it is. Raises ``EOFError``, ``OSError``, ``ProtocolError``."""
+    sock.sendall(requests.encode_metadata(0, ()))
+    size = int.from_bytes(_received(sock, 4), "big", signed=True)
+    if not 0 < size <= MAX_ANSWER_BYTES:
+        raise EOFError
+    return responses.decode_metadata(_received(sock, size))
+
+
+def _received(sock: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = sock.recv(size - len(parts))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,401 @@
+"""The broker in ZooKeeper: what is shown becomes what is there, whatever anybody does to it in between."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastlog.config import BrokerConfig
+from fastlog.coordination.session import Session, SessionLostError, Watch
+from fastlog.errors import CoordinationError
+from fastlog.log._arena import FIRST_PROCESSOR, KEEPER, Arena
+from fastlog.log.manager import LogManager
+from fastlog.registry import Registration, Registry
+from fastlog.workers import child, keeper
+from fastlog.workers.child import Listener, Shared
+from fastlog.zkpaths import BrokerRegistration
+from tests.harness.broker import wait_until
+from tests.harness.fake_zookeeper import FakeSession, FakeZooKeeper
+
+ID = "/brokers/ids/7"
+VALUE = BrokerRegistration("me-5", "me", 9092)
+OTHER = BrokerRegistration("you-9", "you", 9093)
+FORMER = ("me-4", "me-3")
+STRANGER = 77
+
+
+class Shown:
+    """A registration in a tree of its own; ``settle`` does what the thread would until it has nothing more to do."""
+
+    def __init__(self) -> None:
+        self.tree = FakeZooKeeper()
+        self.session = self.tree.open()
+        self.flag = threading.Event()
+        self.table = Registration(self.session, 7, VALUE, FORMER, self.flag.set)
+
+    def settle(self, **topics: int) -> None:
+        for _ in range(20):
+            self.flag.clear()
+            assert self.table.hold_broker() is None
+            self.table.hold_topics(topics)
+            if not self.flag.is_set():
+                return
+        raise AssertionError("it never comes to rest")
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def test_nodes_are_those_of_0_7(shown: Shown) -> None:
+    shown.settle(logs=4, clicks=1)
+    assert shown.tree.shown() == {
+        ID: b"me-5:me:9092",
+        "/brokers/topics/logs/7": b"4",
+        "/brokers/topics/clicks/7": b"1",
+    }
+    assert {stored.owner for stored in shown.tree.nodes.values()} == {shown.session.id}
+
+
+def test_what_is_settled_costs_nothing(shown: Shown) -> None:
+    shown.settle(logs=4)
+    before = len(shown.tree.calls)
+    shown.settle(logs=4)
+    assert len(shown.tree.calls) == before
+    shown.settle(logs=4, clicks=1)
+    assert {path for _, path in shown.tree.calls[before:]} == {"/brokers/topics/clicks/7"}
+
+
+def test_a_count_that_grows_is_written(shown: Shown) -> None:
+    shown.settle(logs=1)
+    shown.settle(logs=4)
+    assert shown.tree.shown()["/brokers/topics/logs/7"] == b"4"
+
+
+@pytest.mark.parametrize("data", [b"me-4:me:9000", b"me-3:elsewhere:1", VALUE.encode()])
+def test_a_node_of_an_earlier_start_or_keeper_is_replaced_at_once(shown: Shown, data: bytes) -> None:
+    shown.tree.write(ID, data, owner=STRANGER)
+    shown.tree.write("/brokers/topics/logs/7", b"2", owner=STRANGER)
+    shown.settle(logs=4)
+    assert shown.tree.shown() == {ID: VALUE.encode(), "/brokers/topics/logs/7": b"4"}
+    assert {stored.owner for stored in shown.tree.nodes.values()} == {shown.session.id}
+
+
+@pytest.mark.parametrize("data", [OTHER.encode(), b"me-5:me:9093", b"garbage", b"\xff", b""])
+def test_a_node_of_another_broker_stays(shown: Shown, data: bytes) -> None:
+    """Also of one that was started in the same millisecond, and of one that writes what nobody understands."""
+    shown.tree.write(ID, data, owner=STRANGER)
+    other = shown.table.hold_broker()
+    assert other is not None
+    assert (other.data, other.owner) == (data, STRANGER)
+    assert shown.tree.shown() == {ID: data}
+    shown.flag.clear()
+    shown.tree.remove(ID)
+    assert shown.flag.is_set(), "nobody noticed that the id is free"
+    shown.settle()
+
+
+@pytest.mark.parametrize("path", [ID, "/brokers/topics/logs/7"])
+@pytest.mark.parametrize("data", [VALUE.encode(), b"1", b"garbage"])
+def test_a_node_that_was_made_by_hand_is_replaced(shown: Shown, path: str, data: bytes) -> None:
+    """It has no session, so it is no broker's, and would stand there for ever."""
+    shown.tree.write(path, data, owner=0)
+    shown.settle(logs=1)
+    assert shown.tree.nodes[path].owner == shown.session.id
+    assert shown.tree.shown()[path] == (VALUE.encode() if path == ID else b"1")
+
+
+@pytest.mark.parametrize("path", [ID, "/brokers/topics/logs/7"])
+@pytest.mark.parametrize("harm", ["remove", "garbage", "stranger"])
+def test_what_somebody_does_to_a_node_is_noticed_and_undone(shown: Shown, path: str, harm: str) -> None:
+    shown.settle(logs=1)
+    before = dict(shown.tree.shown())
+    for _ in range(3):
+        shown.flag.clear()
+        if harm == "remove":
+            shown.tree.remove(path)
+        elif harm == "garbage":
+            shown.tree.write(path, b"garbage", owner=shown.session.id)
+        else:
+            shown.tree.write(path, VALUE.encode(), owner=STRANGER)
+        assert shown.flag.is_set()
+        shown.settle(logs=1)
+        assert shown.tree.shown() == before
+        assert {stored.owner for stored in shown.tree.nodes.values()} == {shown.session.id}
+
+
+def test_a_change_right_after_the_read_is_not_lost(shown: Shown) -> None:
+    """The node goes while its good value is on the way to us: the watch has fired before the value is noted."""
+    removed = []
+
+    def remove_once(path: str) -> None:
+        if path == ID and not removed:
+            removed.append(path)
+            shown.tree.remove(path)
+
+    shown.tree.after_read = remove_once
+    shown.settle()
+    assert removed
+    assert ID in shown.tree.shown()
+
+
+def test_a_node_that_somebody_changes_all_the_time_is_an_error_and_no_endless_loop(shown: Shown) -> None:
+    shown.settle()
+    shown.tree.write(ID, b"garbage")
+    shown.tree.after_read = lambda path: shown.tree.write(path, b"garbage")
+    with pytest.raises(CoordinationError, match=ID):
+        shown.table.hold_broker()
+
+
+def test_reading_everything_again_leaves_no_second_watch(shown: Shown) -> None:
+    shown.settle(logs=1)
+    watches = shown.tree.watch_count()
+    shown.tree.nodes["/brokers/topics/logs/7"].data = b"2"  # without a watch's firing
+    for _ in range(3):
+        shown.table.recheck()
+        shown.settle(logs=1)
+    assert shown.tree.shown()["/brokers/topics/logs/7"] == b"1"
+    assert shown.tree.watch_count() == watches
+
+
+def test_a_topic_that_is_refused_keeps_no_other_one_back(shown: Shown) -> None:
+    shown.tree.refused.add("/brokers/topics/a/7")
+    assert shown.table.hold_broker() is None
+    with pytest.raises(CoordinationError, match="refuses /brokers/topics/a/7"):
+        shown.table.hold_topics({"a": 1, "b": 2})
+    assert shown.tree.shown()["/brokers/topics/b/7"] == b"2"
+    shown.tree.refused.clear()
+    shown.settle(a=1, b=2)
+    assert shown.tree.shown()["/brokers/topics/a/7"] == b"1"
+
+
+def test_a_silent_server_is_asked_once_and_not_for_every_topic(shown: Shown) -> None:
+    shown.tree.silent = True
+    before = len(shown.tree.calls)
+    with pytest.raises(CoordinationError, match="no answer"):
+        shown.table.hold_topics({"a": 1, "b": 2})
+    assert len(shown.tree.calls) == before + 1
+
+
+def test_nothing_is_done_in_a_lost_session(shown: Shown) -> None:
+    shown.settle(logs=1)
+    shown.session.expire()
+    with pytest.raises(SessionLostError):
+        shown.table.hold_broker()
+    assert shown.tree.shown() == {}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["remove", "ours", "stranger", "by hand"]),
+            st.sampled_from([ID, "/brokers/topics/a/7", "/brokers/topics/b/7"]),
+            st.sampled_from([b"", b"1", b"2", VALUE.encode(), b"me-4:x:1"]),
+        ),
+        max_size=12,
+    ),
+    st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(1, 3)), min_size=1, max_size=4),
+)
+def test_any_history_ends_in_what_is_wanted(harms: list[tuple[str, str, bytes]], wanted: list[dict[str, int]]) -> None:
+    shown = Shown()
+    topics: dict[str, int] = {}
+    for number, (harm, path, data) in enumerate(harms):
+        topics |= wanted[number % len(wanted)]
+        if number % 2:
+            shown.settle(**topics)
+        if harm == "remove":
+            shown.tree.remove(path)
+        else:
+            stale = data if path != ID or harm != "stranger" else b"me-4:x:1"
+            shown.tree.write(path, stale, {"ours": shown.session.id, "stranger": STRANGER, "by hand": 0}[harm])
+    topics |= wanted[-1]
+    shown.settle(**topics)
+    found = shown.tree.shown()
+    for path, data in {ID: VALUE.encode(), **{f"/brokers/topics/{t}/7": b"%d" % n for t, n in topics.items()}}.items():
+        assert found[path] == data
+        assert shown.tree.nodes[path].owner == shown.session.id
+
+
+# --- the thread ---
+
+
+class Running:
+    """A registry over a tree in memory, with a real arena."""
+
+    def __init__(self, directory: Path, *, session_ms: int = 100) -> None:
+        self.tree = FakeZooKeeper()
+        self.sessions: list[FakeSession] = []
+        self.failures = 0
+        config = BrokerConfig(
+            broker_id=7,
+            log_dirs=(str(directory),),
+            zk_connect="h:1",
+            zk_session_timeout_ms=session_ms,
+            zk_sync_time_ms=0,
+        )
+        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 16, 16)
+        self.manager = LogManager(config, self.arena)
+        self.manager.load([{}])
+        listener = Listener("default", "kafka-0.7", "me", 9092, "me", 9092, -1)
+        self.shared = Shared(
+            config, self.arena, (listener,), (), (), 64, supervisor_pid=os.getppid(), creators=("me-5", *FORMER)
+        )
+        self.registry = Registry(self.shared, self._open)
+
+    def _open(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session:
+        if self.failures:
+            self.failures -= 1
+            raise CoordinationError("nobody answers")
+        session = self.tree.open(on_change)
+        self.sessions.append(session)
+        return session
+
+    def registrations(self) -> int:
+        return self.arena.counters(KEEPER)["zookeeper_registrations"]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    made.registry.stop()
+    made.registry.wait_stopped(5)
+
+
+def test_it_registers_when_zookeeper_comes_and_again_after_expiry(running: Running) -> None:
+    running.manager.create_partition("logs", 0)
+    running.failures = 2
+    running.registry.start()
+    for number in (1, 2, 3):
+        wait_until("it is shown", lambda: set(running.tree.shown()) == {ID, "/brokers/topics/logs/7"})
+        wait_until("it is counted", lambda n=number: running.registrations() == n)  # type: ignore[misc]
+        running.sessions[-1].expire()
+    assert running.arena.counters(KEEPER)["zookeeper_failures"] == 2
+
+
+def test_a_new_partition_is_announced_and_a_stop_takes_everything_away(running: Running) -> None:
+    running.registry.start()
+    wait_until("it is shown", lambda: ID in running.tree.shown())
+    running.manager.create_partition("logs", 0)
+    running.registry.look()
+    wait_until("the topic is shown", lambda: running.tree.shown().get("/brokers/topics/logs/7") == b"1")
+    running.registry.stop()
+    running.registry.wait_stopped(5)
+    assert running.tree.shown() == {}
+    assert running.sessions[-1].closed
+    assert not running.registry.may_not_run
+
+
+def test_another_broker_that_stays_ends_one_that_never_was_registered(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    running.tree.write(ID, OTHER.encode(), owner=STRANGER)
+    running.registry.start()
+    wait_until("it gives up", lambda: running.registry.may_not_run)
+    running.registry.wait_stopped(5)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    for part in ("broker id 7", "you:9093", "you-9", "h:1", "--broker-id"):
+        assert part in line
+    assert running.tree.shown() == {ID: OTHER.encode()}, "the first one was touched"
+
+
+def test_another_broker_that_goes_in_time_is_waited_for(tmp_path: Path) -> None:
+    running = Running(tmp_path, session_ms=10_000)
+    running.tree.write(ID, OTHER.encode(), owner=STRANGER)
+    running.registry.start()
+    try:
+        wait_until("it looked", lambda: ("get", ID) in running.tree.calls)
+        running.tree.remove(ID)
+        wait_until("it took the id", lambda: running.tree.shown() == {ID: VALUE.encode()})
+        assert not running.registry.may_not_run
+    finally:
+        running.registry.stop()
+
+
+@pytest.mark.slow
+def test_another_broker_that_takes_the_id_later_ends_nobody(running: Running) -> None:
+    """It was this broker's, which lost it while it was cut off: it serves on, and takes it back when it can."""
+    running.registry.start()
+    wait_until("it is shown", lambda: running.registrations() == 1)
+    running.sessions[-1].expire = lambda: None  # type: ignore[method-assign]
+    running.tree.write(ID, OTHER.encode(), owner=STRANGER)
+    threading.Event().wait(0.5)
+    assert not running.registry.may_not_run
+    assert running.tree.shown() == {ID: OTHER.encode()}
+    running.tree.remove(ID)
+    wait_until("it took the id back", lambda: running.tree.shown() == {ID: VALUE.encode()})
+
+
+def test_a_session_that_no_server_answers_is_given_up(running: Running) -> None:
+    """A server that lost its data never says that the session is over: it hangs up."""
+    running.registry.start()
+    wait_until("it is shown", lambda: running.registrations() == 1)
+    running.tree.silent = True
+    running.sessions[-1]._on_change()
+    wait_until("it tries another session", lambda: len(running.sessions) > 1)
+    assert running.sessions[0].closed
+    running.tree.silent = False
+    wait_until("it is shown", lambda: running.registrations() > 1)
+    assert running.tree.shown() == {ID: VALUE.encode()}
+
+
+def test_an_error_nobody_thought_of_ends_the_session_and_not_the_thread(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_once(path: str) -> None:
+        running.tree.after_read = lambda path: None
+        raise ZeroDivisionError
+
+    running.tree.after_read = fail_once
+    running.registry.start()
+    wait_until("it is shown in a second session", lambda: running.registrations() == 1)
+    assert len(running.sessions) == 2
+    assert running.sessions[0].closed
+
+
+# --- and the keeper ---
+
+
+@pytest.mark.slow
+def test_a_keeper_whose_zookeeper_hangs_beats_and_leaves_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(tmp_path)
+    hanging, let_go = threading.Event(), threading.Event()
+
+    def hang(_self: object, _on_change: Watch, _is_wanted: object) -> Session:
+        hanging.set()
+        let_go.wait(30)
+        return running.tree.open()
+
+    monkeypatch.setattr(Registry, "_open_zookeeper", hang)
+    codes: list[int] = []
+    working = threading.Thread(target=lambda: codes.append(keeper.Keeper(running.shared).run()))
+    working.start()
+    try:
+        assert hanging.wait(5)
+        beats = set()
+        wait_until("it beats", lambda: beats.add(running.arena.cell(KEEPER)[1]) or len(beats) > 3)
+        for stage in (1, 2, keeper.FINAL):
+            running.arena.set_stopping(stage)
+        began = time.monotonic()
+        working.join(5 * keeper.DEREGISTER_SECONDS)
+        assert codes == [0]
+        assert time.monotonic() - began > keeper.DEREGISTER_SECONDS / 2, "it gave ZooKeeper no chance"
+    finally:
+        let_go.set()
+
+
+def test_a_keeper_whose_id_is_taken_ends_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(tmp_path)
+    running.tree.write(ID, OTHER.encode(), owner=STRANGER)
+    monkeypatch.setattr(Registry, "_open_zookeeper", lambda _, on_change, is_wanted: running.tree.open(on_change))
+    assert keeper.Keeper(running.shared).run() == child.MAY_NOT_RUN
