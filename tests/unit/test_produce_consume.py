@@ -236,14 +236,14 @@ def test_lines_that_were_not_stored_are_named() -> None:
         if isinstance(request, rq.ProduceAckRequest):
             count += 1
             if count == 2:
-                return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 103))
+                return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 101))
         return None
 
     with FakeBroker(hook=full) as fake:
         arguments = ("produce", "--brokers", fake.address, "--topic", "t", "--batch-size", "10")
         code, _, err = run(*arguments, data=b"".join(b"%d\n" % number for number in range(1, 41)))
         stored = payloads(fake.logs["t", 0])
-    assert code == 1 and "error 103" in refused(code, err)[0]
+    assert code == 1 and "error 101" in refused(code, err)[0]
     assert "not acknowledged: stdin, lines 11-20\n" in err and "produced 30 messages" in err and "failed: 10" in err
     assert stored == [b"%d" % number for number in range(1, 41) if not 11 <= number <= 20]
 
@@ -252,7 +252,7 @@ def test_lines_that_were_not_stored_are_named() -> None:
 def test_a_failure_ends_the_wait_for_input() -> None:
     def full(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.ProduceAckRequest):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 103))
+            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 101))
         return None
 
     with FakeBroker(hook=full) as fake, started("produce", "--brokers", fake.address, "--topic", "t") as process:

@@ -306,7 +306,9 @@ def test_refused_batches_are_counted_and_exit_1() -> None:
         return None
 
     with FakeBroker(hook=full) as fake:
-        code, _, err = run("produce", "--brokers", fake.address, "--topic", "t", data=b"a\nb\n")
+        code, _, err = run(
+            "produce", "--brokers", fake.address, "--topic", "t", "--property", "num.retries=2", data=b"a\nb\n"
+        )
     assert code == 1 and "produced 0 messages" in err and "failed: 2" in err
     assert "error 103" in refused(code, err)[0]
 
