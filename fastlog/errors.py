@@ -196,6 +196,14 @@ class MissingCodecError(FastlogError):
     """The library for a compression codec is not installed."""
 
 
+class DataLossError(FastlogError):
+    """Bytes that were still to be read are not there any more; names the partition and the range."""
+
+
+class RangeIncompleteError(FastlogError):
+    """A range of a partition could not be read to its end; names the partition, the range and how far it went."""
+
+
 class MissingDependencyError(FastlogError, ImportError):
     """A library that only this call needs is not installed; the message says what to install."""
 

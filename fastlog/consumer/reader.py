@@ -68,6 +68,8 @@ class Reader:
     ) -> None:
         self.offset = offset
         self.local = local
+        self.anywhere = False
+        """Local files count also where the broker is on another machine."""
         self.local_refused = "" if local is not None else "not asked for"
         self._channel = channel
         self._offer = offer
@@ -175,7 +177,7 @@ class Reader:
     def _ask_for_files(self, local: LocalLog) -> None:
         frame = requests.encode_local_read(self._next_id(), self._topic, self._partition)
         try:
-            if not self._channel.reaches_this_host():
+            if not self.anywhere and not self._channel.reaches_this_host():
                 raise NotLocalError("the broker is on another machine")
             body = self._channel.request(frame, _LOCAL_ANSWER_BYTES)
         except TransportError as error:  # if the broker is away altogether, the fetch that follows says so

@@ -29,7 +29,7 @@ EARLIEST = requests.TIME_EARLIEST
 LATEST = requests.TIME_LATEST
 
 _T = TypeVar("_T")
-_LOCAL_MODES = ("auto", "read", "map", "off")
+_LOCAL_MODES = ("auto", "read", "map", "shared", "off")
 _KEPT_READERS = 64
 _OFFSETS_HEAD_BYTES = 64
 
@@ -63,7 +63,9 @@ class SimpleConsumer:
         is longer is fetched alone, up to ``max_message_bytes`` of payload; by default that is what the broker says (at
         most 100 MiB), or 1,000,000 for a broker that does not say. ``local``: read the segment files instead of the
         socket where the broker runs on this machine and they are readable: ``"read"`` into memory, ``"map"`` as maps,
-        ``"auto"`` whichever is faster, ``"off"`` never. ``limits``: how much may come out of one compressed set.
+        ``"auto"`` whichever is faster, ``"off"`` never. ``"shared"`` is ``"read"`` also where the broker is on another
+        machine: its log directory then has to be here under the same path. ``limits``: how much may come out of one
+        compressed set.
 
         Raises:
             ConfigError: a value is out of range.
@@ -321,6 +323,7 @@ class SimpleConsumer:
         if self._local != "off" and offer.local_read and offer.held_fetch:
             local = LocalLog(topic, partition, mapped=self._local == "map")
         reader = Reader(channel, offer, topic, partition, offset, fetch_bytes, ahead=ahead, local=local)
+        reader.anywhere = self._local == "shared"
         if self._local != "off" and local is None:
             reader.local_refused = "the broker does not offer it"
         return reader

@@ -1,0 +1,11 @@
+"""Topics in Spark: ``spark.read.format("fastlog")`` and ``spark.readStream.format("fastlog")``.
+
+Spark finds the source by itself once ``fastlog[spark]`` is installed. ``session`` makes a Spark session whose workers
+run this interpreter; who makes one otherwise calls ``use_this_python`` first. Nothing of Spark is imported before that.
+"""
+
+from __future__ import annotations
+
+from fastlog.spark.environment import check_java, session, use_this_python
+
+__all__ = ["check_java", "session", "use_this_python"]

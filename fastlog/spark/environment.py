@@ -1,0 +1,105 @@
+"""What a Spark session needs of the machine: pyspark, a Java, and workers that run the right interpreter."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastlog.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_JAVA = 17
+INSTALL_JAVA = "install Java 17 or 21 (apt-get install openjdk-17-jre-headless), or set JAVA_HOME to its directory"
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_JAVA_SECONDS = 30.0
+
+
+def session(
+    name: str = "fastlog", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A Spark session for the source: that of this process when there is one, else a new one.
+
+    ``master`` is Spark's; without it, and without one in Spark's own configuration, tasks run in this machine's
+    processors and are tried four times. ``settings`` are Spark's and go before the ones given here: times in UTC, no
+    progress bar.
+
+    Raises:
+        MissingDependencyError: pyspark, pyarrow or a Java is missing or too old; says what to install.
+    """
+    _check_packages()
+    if not os.environ.get("SPARK_REMOTE"):
+        check_java()
+    use_this_python()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    given = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        **(settings or {}),
+    }
+    if master is not None:
+        given["spark.master"] = master
+    elif not _is_submitted():
+        given.setdefault("spark.master", "local[*,4]")
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    made: SparkSession = builder.getOrCreate()
+    return made
+
+
+def use_this_python() -> None:
+    """Let the workers of sessions that are made from now on run this interpreter, unless the environment names another.
+
+    Spark would take the ``python3`` of ``PATH``, which is another one where a virtual environment is not activated: a
+    query then fails with "Python worker exited unexpectedly", or the source is not found.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def check_java() -> int:
+    """The version of the Java that Spark will start.
+
+    Raises:
+        MissingDependencyError: there is none, or it is too old; says what to do.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java in PATH"
+        raise MissingDependencyError(f"Spark needs Java, and {where}: {INSTALL_JAVA}")
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingDependencyError(f"Spark needs Java, and {java} does not run ({error}): {INSTALL_JAVA}") from error
+    found = _VERSION.search(run.stderr + run.stdout)
+    if found is None:
+        raise MissingDependencyError(f"Spark needs Java, and {java} does not tell its version: {INSTALL_JAVA}")
+    if int(found[1]) < LEAST_JAVA:
+        raise MissingDependencyError(f"Spark needs Java {LEAST_JAVA}, and {java} is Java {found[1]}: {INSTALL_JAVA}")
+    return int(found[1])
+
+
+def _check_packages() -> None:
+    try:
+        import pyarrow  # type: ignore[import-untyped]  # noqa: F401
+        import pyspark.sql.streaming.datasource  # noqa: F401 - not there before 4.2
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"pyspark 4.2 or newer, or pyarrow, is not installed ({error}): pip install 'fastlog[spark]'"
+        ) from error
+
+
+def _is_submitted() -> bool:
+    """Whether ``spark-submit`` runs this program and says where tasks run."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "spark.master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")

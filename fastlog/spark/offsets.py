@@ -1,0 +1,151 @@
+"""What a batch covers and where a query begins, as the JSON that Spark keeps in a checkpoint. Knows neither Spark nor
+a broker.
+
+Spark writes the end of each batch into its log before it runs the batch, and plans the same batch again after a crash.
+It never writes down where the first batch began: it asks the source again, perhaps days later. So an end names the
+whole range of its batch, and the beginning of a query is a word, or what the user gave:
+
+    {"v": 1, "initial": "latest"}                                 only what a query begins with
+    {"v": 1, "topics": {"logs": {"0-0": [1048576, 2097152]}}}     from, to of each partition, named broker-partition
+
+Spark compares such texts as texts, so keys have one order: topics by name, partitions by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.errors import ConfigError, CoordinationError
+from fastlog.topics import valid_topic
+from fastlog.zkpaths import PartitionId
+
+VERSION = 1
+LATEST = -1
+EARLIEST = -2
+MAX_OFFSET = 2**63 - 1
+
+
+class Interval(NamedTuple):
+    """Bytes of one partition: from ``start`` up to ``end``, both of which are message boundaries."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it has."""
+        return self.end - self.start
+
+
+Ranges = Mapping[TopicPartition, Interval]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to begin or to end: a word for all partitions, a time for all (ms since 1970), or something for each.
+
+    ``kind`` is ``earliest``, ``latest``, ``time``, ``offsets`` or ``times``. Offsets may be ``EARLIEST`` or ``LATEST``.
+    """
+
+    kind: str
+    time_ms: int = 0
+    by_partition: tuple[tuple[TopicPartition, int], ...] = ()
+
+    def of(self, partition: TopicPartition) -> int | None:
+        """What it says of a partition; None where it does not name it."""
+        return dict(self.by_partition).get(partition)
+
+    def to_json(self) -> Any:
+        """The value of ``initial``."""
+        if self.kind in ("earliest", "latest"):
+            return self.kind
+        if self.kind == "time":
+            return {"time": self.time_ms}
+        return {self.kind: _nested(self.by_partition)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Place:
+        """Raises ``ConfigError`` for what ``to_json`` does not write."""
+        if value in ("earliest", "latest"):
+            return cls(value)
+        match value:
+            case {"time": int(time_ms)}:
+                return cls("time", time_ms=time_ms)
+            case {"offsets": dict(nested)}:
+                return cls("offsets", by_partition=parse_partitions(nested, "initial", EARLIEST))
+            case {"times": dict(nested)}:
+                return cls("times", by_partition=parse_partitions(nested, "initial", 0))
+        raise ConfigError(f"{value!r} is no place to begin a query at")
+
+
+def encode_initial(place: Place) -> dict[str, Any]:
+    """What a query begins with."""
+    return {"v": VERSION, "initial": place.to_json()}
+
+
+def encode_ranges(ranges: Ranges) -> dict[str, Any]:
+    """The end of a batch that covers these ranges."""
+    return {"v": VERSION, "topics": _nested((partition, list(interval)) for partition, interval in ranges.items())}
+
+
+def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
+    """The beginning of a query, or the ranges of a batch.
+
+    Raises:
+        ConfigError: it is neither, or was written by a version that is not known.
+    """
+    if not isinstance(offset, dict) or offset.get("v") != VERSION:
+        raise ConfigError(f"{offset!r} is no offset of this source: does the checkpoint belong to another one?")
+    if "initial" in offset:
+        return Place.from_json(offset["initial"])
+    ranges = {}
+    for partition, value in _items(offset.get("topics"), "offset"):
+        match value:
+            case [int(start), int(end)] if 0 <= start <= end <= MAX_OFFSET:
+                ranges[partition] = Interval(start, end)
+            case _:
+                raise ConfigError(f"offset: {value!r} is no range of {partition}")
+    return ranges
+
+
+def parse_partitions(nested: Any, name: str, least: int) -> tuple[tuple[TopicPartition, int], ...]:
+    """``{"topic": {"0-1": number}}`` in canonical order; ``least`` is the smallest number there may be.
+
+    Raises:
+        ConfigError: it has another form; begins with ``name``.
+    """
+    found = []
+    for partition, value in _items(nested, name):
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_OFFSET:
+            raise ConfigError(f"{name}: {value!r} for {partition} is not from {least} to {MAX_OFFSET}")
+        found.append((partition, value))
+    return tuple(sorted(found))
+
+
+def parse_partition(topic: object, text: object, name: str) -> TopicPartition:
+    """A partition of a topic by its name ``broker-partition``. Raises ``ConfigError`` that begins with ``name``."""
+    reason = valid_topic(topic) if isinstance(topic, str) else f"{topic!r} is no topic"
+    if reason is not None:
+        raise ConfigError(f"{name}: {reason}")
+    try:
+        return TopicPartition(str(topic), PartitionId.parse(str(text)))
+    except CoordinationError:
+        raise ConfigError(f"{name}: {text!r} of {topic!r} is not broker-partition, such as 0-3") from None
+
+
+def _items(nested: Any, name: str) -> Iterable[tuple[TopicPartition, Any]]:
+    if not isinstance(nested, dict) or not all(isinstance(value, dict) for value in nested.values()):
+        raise ConfigError(f'{name}: {nested!r} has not the form {{"topic": {{"0-0": …}}}}')
+    for topic, values in nested.items():
+        for text, value in values.items():
+            yield parse_partition(topic, text, name), value
+
+
+def _nested(items: Iterable[tuple[TopicPartition, Any]]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for partition, value in sorted(items):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = value
+    return found

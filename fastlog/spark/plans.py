@@ -1,0 +1,228 @@
+"""What a batch read and a streaming query read, decided on the driver. Everything but Spark's own classes.
+
+A streaming query is asked in the order that Spark has: ``prepare`` (AvailableNow only), ``initial``, ``latest``,
+``initial`` again, ``tasks``. After a crash it begins in a new process with ``initial`` and ``tasks`` for a batch whose
+end was written down, so nothing that matters is kept here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.errors import ConfigError, DataLossError
+from fastlog.spark import offsets, planner
+from fastlog.spark.cluster import Bounds, Cluster
+from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+
+class Task(NamedTuple):
+    """What one task reads, and from where: bytes ``start`` to ``end`` of a partition, both message boundaries."""
+
+    topic: str
+    broker: int
+    partition: int
+    host: str
+    port: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}-{self.partition}, bytes {self.start} to {self.end}"
+
+
+class Plan:
+    """What both kinds share."""
+
+    def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+
+    def _tasks(self, ranges: Mapping[TopicPartition, Interval]) -> list[Task]:
+        pieces = planner.split(
+            ranges, self._options.max_bytes_per_partition, self._options.min_partitions, self._cluster
+        )
+        found = []
+        for partition, (start, end) in pieces:
+            host, port = self._cluster.address(partition.partition.broker)
+            found.append(Task(partition.topic, *partition.partition, host, port, start, end))
+        return found
+
+    def _resolved(self, name: str, place: Place, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+        """The offset of each partition at a place; ``name`` is that of the option, for errors."""
+        if place.by_partition:
+            named = {partition for partition, _ in place.by_partition}
+            for partition in sorted(named ^ bounds.keys()):
+                what = "does not name" if partition in bounds else "names, but there is no"
+                raise ConfigError(f"{name}: {what} {partition}")
+        return {partition: self._one_resolved(name, place, partition, bounds[partition]) for partition in bounds}
+
+    def _one_resolved(self, name: str, place: Place, partition: TopicPartition, bounds: Bounds) -> int:
+        value = place.of(partition)
+        if place.kind == "earliest" or (place.kind == "offsets" and value == offsets.EARLIEST):
+            return bounds.log_start
+        if place.kind == "latest" or (place.kind == "offsets" and value == offsets.LATEST):
+            return bounds.high_watermark
+        if place.kind == "offsets":
+            assert value is not None
+            return value
+        time_ms = place.time_ms if value is None else value
+        found = self._cluster.offset_at(partition, time_ms)
+        if found is None:
+            if name == "starting" and self._options.unmatched_start == "error":
+                raise ConfigError(
+                    f"startingTimestamp: nothing was appended to {partition} at or after {time_ms};"
+                    " startingOffsetsByTimestampStrategy=latest begins at the end then"
+                )
+            return bounds.high_watermark
+        return min(max(found, bounds.log_start), bounds.high_watermark)
+
+    def _aligned(self, name: str, place: Place, partition: TopicPartition, offset: int, bounds: Bounds) -> None:
+        """An offset that a person gave is a message boundary, if it is in the log at all."""
+        if place.kind != "offsets" or not bounds.log_start <= offset <= bounds.high_watermark:
+            return
+        nearest = self._cluster.next_boundary(partition, offset, bounds)
+        if nearest != offset:
+            raise ConfigError(f"{name}: no message of {partition} begins at {offset}; the next one begins at {nearest}")
+
+    def _still_there(self, partition: TopicPartition, wanted: Interval, bounds: Bounds | None) -> Interval:
+        """What of a range can still be read.
+
+        Raises:
+            DataLossError: not all of it, and ``failOnDataLoss`` is not switched off.
+        """
+        if bounds is None:
+            self._lost(partition, wanted, "the broker does not have the partition any more")
+            return Interval(wanted.end, wanted.end)
+        start, end = wanted
+        if start < bounds.log_start:
+            lost = Interval(start, min(end, bounds.log_start) if end > start else bounds.log_start)
+            self._lost(partition, lost, f"the log begins at {bounds.log_start}")
+            start = bounds.log_start
+        if max(start, end) > bounds.high_watermark:
+            lost = Interval(max(wanted.start, bounds.high_watermark), max(start, end))
+            self._lost(partition, lost, f"the log ends at {bounds.high_watermark}")
+            start = min(start, bounds.high_watermark)
+            end = bounds.high_watermark
+        return Interval(start, max(start, end))
+
+    def _lost(self, partition: TopicPartition, lost: Interval, why: str) -> None:
+        message = f"{partition}: bytes {lost.start} to {lost.end} cannot be read any more: {why}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{message}; failOnDataLoss=false goes on without them")
+        log.warning("%s; going on without these %d bytes", message, lost.size_bytes)
+
+
+class BatchPlan(Plan):
+    """A batch read: everything between two places, as they are when it is planned."""
+
+    def tasks(self) -> list[Task]:
+        """What there is to do; the end is fixed now.
+
+        Raises:
+            ConfigError: a topic does not exist, or the places do not fit the log.
+            DataLossError, TransportError: as for streaming.
+        """
+        options = self._options
+        waits = options.ending.kind == "latest"
+        bounds = self._cluster.visible_bounds() if waits else self._cluster.bounds()
+        for topic in options.topics:
+            if not any(partition.topic == topic for partition in bounds):
+                raise ConfigError(f"subscribe: no broker has the topic {topic!r}")
+        for partition in options.assigned:
+            if partition not in bounds:
+                raise ConfigError(f"assign: there is no {partition}")
+        starts = self._resolved("starting", options.starting, bounds)
+        ends = self._resolved("ending", options.ending, bounds)
+        ranges = {}
+        for partition, (start, end) in {item: (starts[item], ends[item]) for item in bounds}.items():
+            known = bounds[partition]
+            if options.ending.kind == "offsets" and end > known.high_watermark:
+                raise ConfigError(f"endingOffsets: {partition} ends at {known.high_watermark}, before {end}")
+            if options.starting.kind == "offsets" and start > end:
+                raise ConfigError(f"startingOffsets: {partition} would begin at {start} and end at {end}")
+            self._aligned("startingOffsets", options.starting, partition, start, known)
+            self._aligned("endingOffsets", options.ending, partition, end, known)
+            ranges[partition] = self._still_there(partition, Interval(start, max(start, end)), known)
+        return self._tasks(ranges)
+
+
+class StreamPlan(Plan):
+    """A streaming query, seen from its driver."""
+
+    def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
+        super().__init__(options, cluster)
+        self._targets: dict[TopicPartition, Bounds] | None = None
+        self._seen: dict[TopicPartition, Bounds] = {}
+
+    def initial(self) -> dict[str, Any]:
+        """What the query begins with: never a number, since Spark asks again later and keeps no answer."""
+        return offsets.encode_initial(self._options.starting)
+
+    def prepare(self) -> None:
+        """Nothing that is appended from now on is read (AvailableNow)."""
+        self._targets = self._cluster.visible_bounds()
+
+    def latest(self, start: Any, max_bytes: int | None) -> Any:
+        """The end of the next batch, which names its whole range; ``start`` itself when there is nothing new.
+
+        Raises:
+            DataLossError: what comes next is not there any more, and ``failOnDataLoss`` is not switched off.
+            ConfigError: ``start`` is nothing that this source wrote, or the place to begin at does not exist.
+            TransportError: a broker does not answer.
+        """
+        begun = offsets.decode(start)
+        real = self._seen = self._cluster.bounds()
+        bounds = self._shown(real)
+        if isinstance(begun, Place):
+            previous = self._resolved("starting", begun, bounds)
+            for partition, offset in previous.items():
+                self._aligned("startingOffsets", begun, partition, offset, real[partition])
+        else:
+            previous = {partition: interval.end for partition, interval in begun.items()}
+        ranges = {}
+        for partition in sorted(previous.keys() | bounds.keys()):
+            # A partition that was not there before is read from its beginning.
+            at = previous[partition] if partition in previous else bounds[partition].log_start
+            end = bounds[partition].high_watermark if partition in bounds else at
+            ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), real.get(partition))
+        ranges = planner.limit_batch(ranges, max_bytes, self._cluster)
+        if not isinstance(begun, Place) and all(
+            interval == (previous.get(partition), previous.get(partition)) for partition, interval in ranges.items()
+        ):
+            return start
+        return offsets.encode_ranges(ranges)
+
+    def tasks(self, end: Any) -> list[Task]:
+        """What a batch with this end reads, whether it is new or was begun before a crash. Raises as ``latest``."""
+        ranges = offsets.decode(end)
+        if isinstance(ranges, Place):
+            return []
+        wanted = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
+        if not wanted:
+            return []
+        bounds = self._cluster.bounds()
+        return self._tasks(
+            {
+                partition: self._still_there(partition, interval, bounds.get(partition))
+                for partition, interval in wanted.items()
+            }
+        )
+
+    def report(self) -> dict[str, Any] | None:
+        """The ends of what is visible, as far as they were seen; None before the first look."""
+        if not self._seen:
+            return None
+        return offsets.encode_ranges(
+            {item: Interval(bounds.high_watermark, bounds.high_watermark) for item, bounds in self._seen.items()}
+        )
+
+    def _shown(self, bounds: dict[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+        if self._targets is None:
+            return bounds
+        return {item: bounds[item].until(end.high_watermark) for item, end in self._targets.items() if item in bounds}

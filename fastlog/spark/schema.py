@@ -1,0 +1,67 @@
+"""The columns of the source: their names, types and order. Knows no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastlog.errors import ConfigError
+
+TYPES = {
+    "topic": "string",
+    "broker": "int",
+    "partition": "int",
+    "offset": "bigint",
+    "idx": "int",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "nextOffset": "bigint",
+}
+"""Each column and its type in Spark's SQL."""
+
+USUAL = tuple(name for name in TYPES if name != "nextOffset")
+EMPTY = ("timestamp", "key")  # null: no message carries them in a form that is known
+
+_NAMES = {name.lower(): name for name in TYPES}
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """``topic,offset,value`` as names in the order given, whatever their case.
+
+    Raises:
+        ConfigError: a name that is not known or stands there twice, or none at all.
+    """
+    found: list[str] = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name = _NAMES.get(item.lower())
+        if name is None:
+            raise ConfigError(f"columns: there is no column {item!r}; there are {', '.join(TYPES)}")
+        if name in found:
+            raise ConfigError(f"columns: {name} is named twice")
+        found.append(name)
+    if not found:
+        raise ConfigError("columns: none is named")
+    return tuple(found)
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """The schema of these columns in Spark's SQL."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+
+
+def check_schema(fields: Sequence[tuple[str, str, bool]]) -> None:
+    """Check (name, type, may be null) of each column of a schema that a user gave.
+
+    Raises:
+        ConfigError: a column that the source has not, or has with another type or sometimes without a value.
+    """
+    for name, kind, nullable in fields:
+        if name not in TYPES:
+            near = f"; {_NAMES[name.lower()]} is meant" if name.lower() in _NAMES else ""
+            raise ConfigError(f"schema: there is no column {name!r}{near}; there are {', '.join(TYPES)}")
+        if kind != TYPES[name]:
+            raise ConfigError(f"schema: the column {name} is {TYPES[name]}, not {kind}")
+        if not nullable and name in EMPTY:
+            raise ConfigError(f"schema: the column {name} may be null")
+    if len({name for name, _, _ in fields}) < len(fields):
+        raise ConfigError("schema: a column stands there twice")

@@ -1,0 +1,145 @@
+"""``format("fastlog")``: Spark's classes around what the other modules decide. Needs pyspark 4.2 or newer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fastlog.errors import ConfigError
+from fastlog.spark import schema as columns
+from fastlog.spark.cluster import Cluster
+from fastlog.spark.options import SourceOptions, parse_options
+from fastlog.spark.plans import BatchPlan, StreamPlan
+from fastlog.spark.ranges import read_task
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
+
+Fields = list[tuple[str, bool]]
+
+
+class FastlogDataSource(DataSource):
+    """Spark makes one for each query, in a process of its own, and sends copies to others."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in ``format``."""
+        return "fastlog"
+
+    def schema(self) -> str:
+        """The columns when the user gives no schema. Whether it is for a stream is not known here."""
+        return columns.ddl(parse_options(self.options, streaming=None).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        options = parse_options(self.options, streaming=False)
+        return FastlogReader(options, _fields(schema, options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        options = parse_options(self.options, streaming=True)
+        return FastlogStreamReader(options, _fields(schema, options))
+
+
+class FastlogReader(DataSourceReader):
+    """A batch read. ``partitions`` runs on the driver, ``read`` on copies in the workers."""
+
+    def __init__(self, options: SourceOptions, fields: Fields) -> None:
+        self._options = options
+        self._fields = fields
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks. Spark takes nothing but a list."""
+        with closing(Cluster(self._options)) as cluster:
+            return [InputPartition(task) for task in BatchPlan(self._options, cluster).tasks()]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of a task; none for the empty one that Spark makes of an empty list."""
+        return _read(partition, self._options, self._fields)
+
+
+class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query. One lives in a process beside the driver and plans; copies of it read in the workers."""
+
+    def __init__(self, options: SourceOptions, fields: Fields) -> None:
+        self._options = options
+        self._fields = fields
+        self._made: tuple[Cluster, StreamPlan] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without connections."""
+        return {**self.__dict__, "_made": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """See ``StreamPlan.initial``."""
+        return self._plan.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What ``maxBytesPerTrigger`` says."""
+        most = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """See ``StreamPlan.prepare``."""
+        self._plan.prepare()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """See ``StreamPlan.latest``."""
+        if not isinstance(limit, ReadAllAvailable | ReadMaxBytes):
+            raise ConfigError(f"this source cannot limit a batch by {type(limit).__name__}")
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        found: dict[str, Any] = self._plan.latest(start, most)
+        return found
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """See ``StreamPlan.report``."""
+        return self._plan.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch: its end says all, and the start that Spark remembers for a first batch is a word."""
+        return [InputPartition(task) for task in self._plan.tasks(end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of a task."""
+        return _read(partition, self._options, self._fields)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: what was read stays in the log, and the checkpoint keeps the place."""
+
+    def stop(self) -> None:
+        """Close the connections. Spark does not always call it: the process just ends."""
+        made, self._made = self._made, None
+        if made is not None:
+            made[0].close()
+
+    @property
+    def _plan(self) -> StreamPlan:
+        if self._made is None:
+            cluster = Cluster(self._options)
+            self._made = cluster, StreamPlan(self._options, cluster)
+        return self._made[1]
+
+
+def _read(partition: InputPartition, options: SourceOptions, fields: Fields) -> Iterator[pyarrow.RecordBatch]:
+    task = partition.value
+    if task is None:
+        return
+    from fastlog.spark.columns import BatchMaker  # pyarrow and numpy, in the workers alone
+
+    yield from read_task(task, options, BatchMaker(fields, task.topic, task.broker, task.partition))
+
+
+def _fields(schema: StructType, options: SourceOptions) -> Fields:
+    """Name of each column and whether Spark takes it for one that may be null; the user may have given the schema."""
+    columns.check_schema([(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields])
+    names = tuple(field.name for field in schema.fields)
+    if options.columns_chosen and names != options.columns:
+        raise ConfigError(
+            f"columns: {', '.join(options.columns)} and the schema {', '.join(names)} contradict each other"
+        )
+    return [(field.name, field.nullable) for field in schema.fields]
