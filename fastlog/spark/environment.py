@@ -35,7 +35,7 @@ def session(
     Raises:
         MissingDependencyError: pyspark, pyarrow or a Java is missing or too old; says what to install.
     """
-    _check_packages()
+    check_packages()
     if not os.environ.get("SPARK_REMOTE"):
         check_java()
     use_this_python()
@@ -90,7 +90,8 @@ def check_java() -> int:
     return int(found[1])
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Raise ``MissingDependencyError`` unless pyspark, new enough, and pyarrow are installed; says what to install."""
     try:
         import pyarrow  # type: ignore[import-untyped]  # noqa: F401
         import pyspark.sql.streaming.datasource  # noqa: F401 - not there before 4.2

@@ -105,7 +105,7 @@ class Plan:
             self._lost(partition, lost, f"the log begins at {bounds.log_start}")
             start = bounds.log_start
         if max(start, end) > bounds.high_watermark:
-            lost = Interval(max(wanted.start, bounds.high_watermark), max(start, end))
+            lost = Interval(bounds.high_watermark, max(start, end))
             self._lost(partition, lost, f"the log ends at {bounds.high_watermark}")
             start = min(start, bounds.high_watermark)
             end = bounds.high_watermark

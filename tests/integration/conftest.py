@@ -1,0 +1,44 @@
+"""One Spark session for all modules that need one: starting it takes longer than most of what it is used for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Small, and as a user's: workers find the source as an installed one, by its name."""
+    from fastlog.spark import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        scratch = str(tmp_path_factory.mktemp("spark"))
+        settings = {
+            "spark.driver.memory": "512m",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": scratch,
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+        }
+        made = session("fastlog-tests", master="local[2,4]", settings=settings)
+        made.sparkContext.setLogLevel("ERROR")
+        yield made
+        gateway = made.sparkContext._gateway
+        made.stop()
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(20)

@@ -1,0 +1,75 @@
+"""What is missing for Spark is one clear line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastlog.errors import MissingDependencyError
+from fastlog.spark import environment
+from fastlog.spark.environment import check_java, use_this_python
+
+
+def java_in(directory: Path, says: str) -> Path:
+    """A Java that says its version and no more."""
+    (directory / "bin").mkdir()
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "21" 2023', 21), ('openjdk version "17-ea"', 17)],
+)
+def test_a_java_that_is_new_enough(says: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_in(tmp_path, says)))
+    assert check_java() == version
+
+
+@pytest.mark.parametrize(
+    ("says", "what"),
+    [
+        ('java version "1.8.0_401"', "Spark needs Java 17, and .* is Java 8: install Java 17 or 21"),
+        ('openjdk version "11.0.2"', "is Java 11"),
+        ("hello", "does not tell its version"),
+    ],
+)
+def test_a_java_that_will_not_do(says: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_in(tmp_path, says)))
+    with pytest.raises(MissingDependencyError, match=what) as caught:
+        check_java()
+    assert "\n" not in str(caught.value)
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingDependencyError, match=r"there is no java in PATH: install Java 17 or 21"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(MissingDependencyError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
+        check_java()
+
+
+@pytest.mark.parametrize("name", ["pyspark.sql.streaming.datasource", "pyarrow"])
+def test_a_package_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older pyspark lacks the first."""
+    for loaded in [item for item in sys.modules if item == name or item.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog\[spark\]'") as caught:
+        environment.session()
+    assert "\n" not in str(caught.value)
+
+
+def test_workers_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user has chosen another one."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/mine")
+    use_this_python()
+    assert (os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"]) == (sys.executable, "/mine")

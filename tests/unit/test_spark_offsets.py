@@ -1,0 +1,87 @@
+"""Offsets of a query as text: one form for one meaning, and nothing else is taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.errors import ConfigError
+from fastlog.spark.offsets import EARLIEST, Interval, Place, decode, encode_initial, encode_ranges
+from fastlog.zkpaths import PartitionId
+from tests.harness.spark import partition_of
+
+PARTITIONS = st.builds(
+    TopicPartition,
+    st.sampled_from(["a", "b-1", "é", "t 2"]),
+    st.builds(PartitionId, st.integers(0, 30), st.integers(0, 30)),
+)
+OFFSETS = st.integers(0, 2**63 - 1)
+INTERVALS = st.tuples(OFFSETS, OFFSETS).map(lambda pair: Interval(*sorted(pair)))
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(st.dictionaries(PARTITIONS, INTERVALS), st.randoms())
+def test_ranges_have_one_text(ranges: dict[TopicPartition, Interval], random: Any) -> None:
+    """Whatever order they come in; it reads back as the same ranges, and once more as the same text."""
+    shuffled = list(ranges.items())
+    random.shuffle(shuffled)
+    text = json.dumps(encode_ranges(ranges))
+    assert json.dumps(encode_ranges(dict(shuffled))) == text
+    found = decode(json.loads(text))
+    assert found == ranges
+    assert json.dumps(encode_ranges(found)) == text
+
+
+def test_partitions_are_ordered_as_numbers() -> None:
+    ranges = {partition_of(name): Interval(0, 1) for name in ("b/10-0", "b/2-10", "b/2-9", "a/0-0")}
+    assert encode_ranges(ranges) == {
+        "v": 1,
+        "topics": {"a": {"0-0": [0, 1]}, "b": {"2-9": [0, 1], "2-10": [0, 1], "10-0": [0, 1]}},
+    }
+    assert list(encode_ranges(ranges)["topics"]["b"]) == ["2-9", "2-10", "10-0"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place("earliest"),
+        Place("latest"),
+        Place("time", time_ms=1_700_000_000_000),
+        Place("offsets", by_partition=((partition_of("t/0-0"), EARLIEST), (partition_of("t/0-1"), 17))),
+        Place("times", by_partition=((partition_of("t/0-0"), 5),)),
+    ],
+    ids=lambda place: place.kind,
+)
+def test_the_beginning_of_a_query_reads_back(place: Place) -> None:
+    assert decode(json.loads(json.dumps(encode_initial(place)))) == place
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        None,
+        {},
+        {"topics": {}},
+        {"v": 2, "topics": {}},
+        {"v": 1},
+        {"v": 1, "topics": {"t": [0, 1]}},
+        {"v": 1, "topics": {"t": {"0": [0, 1]}}},
+        {"v": 1, "topics": {"t": {"0-0": [1, 0]}}},
+        {"v": 1, "topics": {"t": {"0-0": [-1, 0]}}},
+        {"v": 1, "topics": {"t": {"0-0": 5}}},
+        {"v": 1, "topics": {"": {"0-0": [0, 1]}}},
+        {"v": 1, "initial": "middle"},
+        {"v": 1, "initial": {"offsets": {"t": {"0-0": -3}}}},
+        {"t": {"0": 5}},
+    ],
+)
+def test_what_this_source_did_not_write_is_refused(offset: Any) -> None:
+    """A checkpoint of another source, or of a later version, is not read as something else."""
+    with pytest.raises(ConfigError):
+        decode(offset)

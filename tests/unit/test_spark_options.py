@@ -1,0 +1,195 @@
+"""The options of the Spark source: all of them are used, and what makes no sense is refused by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from fastlog.client.addresses import Address
+from fastlog.errors import ConfigError
+from fastlog.spark import options, schema
+from fastlog.spark.offsets import EARLIEST, Place
+from fastlog.spark.options import NamedAddress, SourceOptions, parse_options
+from tests.harness.spark import partition_of
+
+LEAST = {"brokers": "localhost", "subscribe": "logs"}
+
+
+def parsed(streaming: bool | None = False, **given: str) -> SourceOptions:
+    return parse_options(
+        {**LEAST, **{name.replace("__", "."): text for name, text in given.items()}}, streaming=streaming
+    )
+
+
+def test_defaults() -> None:
+    found = parsed()
+    assert found.brokers == (NamedAddress(Address("localhost", 9092)),)
+    assert (found.topics, found.columns, found.fail_on_data_loss) == (("logs",), schema.USUAL, True)
+    assert (found.starting, found.ending) == (Place("earliest"), Place("latest"))
+    assert parsed(True).starting == Place("latest")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("brokers", "3@h:1, [::1]:2", "brokers", (NamedAddress(Address("h", 1), 3), NamedAddress(Address("::1", 2)))),
+        ("startingOffsets", " Earliest ", "starting", Place("earliest")),
+        (
+            "startingOffsets",
+            '{"logs": {"0-1": 7, "0-0": -2}}',
+            "starting",
+            Place("offsets", by_partition=((partition_of("logs/0-0"), EARLIEST), (partition_of("logs/0-1"), 7))),
+        ),
+        ("startingTimestamp", "1700000000000", "starting", Place("time", time_ms=1_700_000_000_000)),
+        (
+            "startingOffsetsByTimestamp",
+            '{"logs": {"0-0": 5}}',
+            "starting",
+            Place("times", by_partition=((partition_of("logs/0-0"), 5),)),
+        ),
+        ("minPartitions", "8", "min_partitions", 8),
+        ("maxBytesPerPartition", "1MiB", "max_bytes_per_partition", 2**20),
+        ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+        ("fetch.size", "64KiB", "fetch_bytes", 65536),
+        ("fetch.timeout.ms", "1500", "fetch_timeout", 1.5),
+        ("fetch.numRetries", "0", "retries", 0),
+        ("fetch.retryIntervalMs", "1s", "retry_interval", 1.0),
+        ("columns", "VALUE, offset", "columns", ("value", "offset")),
+        ("includeNextOffset", "true", "columns", (*schema.USUAL, "nextOffset")),
+        ("direct", "only", "direct", "only"),
+    ],
+)
+def test_each_option_sets_its_field(name: str, text: str, field: str, value: object) -> None:
+    """In any case, and for streams too."""
+    for key in (name, name.lower(), name.upper()):
+        for streaming in (False, True):
+            given = {"brokers": "localhost", "subscribe": "logs"} | {key: text}
+            if key != "brokers" and key.lower() == "brokers":
+                del given["brokers"]
+            assert getattr(parse_options(given, streaming=streaming), field) == value
+
+
+def test_options_of_one_kind_of_query() -> None:
+    assert parsed(True, maxBytesPerTrigger="10MB").max_bytes_per_trigger == 10_000_000
+    assert parsed(endingOffsets='{"logs": {"0-0": 9}}').ending.kind == "offsets"
+    assert parsed(endingTimestamp="9").ending == Place("time", time_ms=9)
+    assert parsed(endingOffsetsByTimestamp='{"logs": {"0-0": 9}}').ending.kind == "times"
+    assert parsed(startingTimestamp="9", startingOffsetsByTimestampStrategy="latest").unmatched_start == "latest"
+    assert parsed(None, endingTimestamp="9", maxBytesPerTrigger="1").max_bytes_per_trigger == 1
+
+
+def test_ways_to_choose_partitions() -> None:
+    by_pattern = parse_options({"brokers": "h", "subscribePattern": "log.*"}, streaming=False)
+    assert by_pattern.named_topics is None
+    assert by_pattern.wants(partition_of("logs/0-0"))
+    assert not by_pattern.wants(partition_of("my-logs/0-0"))
+    assigned = parse_options({"brokers": "h", "assign": '{"b": ["1-0"], "a": ["0-2", "0-0"]}'}, streaming=False)
+    assert assigned.named_topics == ("a", "b")
+    assert [str(item) for item in assigned.assigned] == ["a/0-0", "a/0-2", "b/1-0"]
+    assert not assigned.wants(partition_of("a/0-1"))
+    assert parsed(subscribe="b, a,b").named_topics == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"startingOffset": "latest"}, "'startingOffset'; did you mean 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "h"}, "brokers is meant"),
+        ({"zk.connect": "h:2181"}, "zk.connect: finding brokers through ZooKeeper is not there yet"),
+        ({"maxOffsetsPerTrigger": "10"}, "maxBytesPerTrigger is meant"),
+        ({"includeHeaders": "true"}, "no headers"),
+        ({"path": "logs"}, "load.. takes no path"),
+        ({"envelope": "true"}, "envelope"),
+        ({"group": "g"}, "group"),
+        ({"assign": '{"t": ["0-0"]}'}, "subscribe and assign contradict"),
+        ({"subscribePattern": "t"}, "subscribe and subscribePattern contradict"),
+        ({"startingOffsets": "latest"}, "startingOffsets: latest would read nothing"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: earliest would read nothing"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp contradict"),
+        (
+            {"endingTimestamp": "5", "endingOffsetsByTimestamp": "{}"},
+            "endingTimestamp and endingOffsetsByTimestamp contradict",
+        ),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "no starting time is given"),
+        ({"maxBytesPerTrigger": "1"}, "maxBytesPerTrigger: only for a streaming query"),
+        ({"columns": "value", "includeNextOffset": "true"}, "columns and includeNextOffset contradict"),
+        ({"columns": "value,size"}, "columns: there is no column 'size'"),
+        ({"columns": "value,Value"}, "columns: value is named twice"),
+        ({"columns": ","}, "columns: none is named"),
+        ({"startingOffsets": "middle"}, "startingOffsets: 'middle' is neither"),
+        ({"startingOffsets": '{"logs": {"0": 5}}'}, "startingOffsets: '0' of 'logs' is not broker-partition"),
+        ({"startingOffsets": '{"logs": {"0-0": -3}}'}, "startingOffsets: -3"),
+        ({"startingOffsets": '{"logs": {"0-0": true}}'}, "startingOffsets: True"),
+        ({"startingOffsets": '{"logs": {"0-0": 1, "0-0": 2}}'}, "startingOffsets: a topic or partition is named twice"),
+        ({"startingOffsets": '{"logs": 5}'}, "startingOffsets: .* has not the form"),
+        ({"startingOffsets": '{"logs"'}, "startingOffsets: .* is no JSON"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is no whole number"),
+        ({"minPartitions": "0"}, "minPartitions: 0 is not from 1"),
+        ({"maxBytesPerPartition": "x"}, "maxBytesPerPartition: 'x'"),
+        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition: 0 is not from 1"),
+        ({"fetch.size": "2GiB"}, "fetch.size: 2147483648 is not from 1"),
+        ({"fetch.timeout.ms": "0"}, "fetch.timeout.ms: '0' is not above 0"),
+        ({"fetch.numRetries": "-1"}, "fetch.numRetries: -1"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is neither true nor false"),
+        ({"direct": "yes"}, "direct: 'yes' is none of"),
+        ({"brokers": ""}, "brokers: none is named"),
+        ({"brokers": "x@h:1"}, "brokers: 'x' is no whole number"),
+        ({"brokers": "h:port"}, "brokers: 'h:port' is none"),
+        ({"brokers": "h:1,h:1"}, "brokers: .* names a broker twice"),
+        ({"brokers": "1@h:1,1@h:2"}, "brokers: .* names a broker twice"),
+        ({"subscribe": "a,,b"}, "subscribe: the topic name is empty"),
+        ({"subscribe": "a/b"}, "subscribe: the topic name has the illegal character"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        parse_options({**LEAST, **given}, streaming=False)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: only for a batch read"):
+        parsed(True, **{name: "{}"})
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"subscribe": "t"}, "brokers: not given"),
+        ({"brokers": "h"}, "one of subscribe, subscribePattern and assign"),
+        ({"brokers": "h", "assign": "[]"}, "assign: .* has not the form"),
+        ({"brokers": "h", "assign": "{}"}, "assign: no partition"),
+        ({"brokers": "h", "assign": '{"t": ["0-0", "0-0"]}'}, "assign: a partition is named twice"),
+        ({"brokers": "h", "subscribePattern": "("}, "subscribePattern: .* no regular expression"),
+    ],
+)
+def test_what_must_be_given(given: dict[str, str], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        parse_options(given, streaming=True)
+
+
+def test_no_option_is_parsed_and_left_aside() -> None:
+    """Every option leads to a field, and every field of the result is reached by an option."""
+    reached = {field for _, field, _ in options._OPTIONS if field} | {"starting", "ending", "columns_chosen"}
+    assert reached == {field.name for field in dataclasses.fields(SourceOptions)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ([("size", "int", True)], "no column 'size'"),
+        ([("Value", "binary", True)], "value is meant"),
+        ([("offset", "int", True)], "offset is bigint, not int"),
+        ([("key", "binary", False)], "key may be null"),
+        ([("key", "binary", True), ("key", "binary", True)], "twice"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(fields: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        schema.check_schema(fields)
+
+
+def test_a_schema_may_take_columns_in_any_order() -> None:
+    schema.check_schema([("value", "binary", False), ("offset", "bigint", True)])

@@ -1,0 +1,102 @@
+"""Cutting batches and tasks: everything once, between messages only, within the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.spark.offsets import Interval
+from fastlog.spark.planner import limit_batch, split
+from tests.harness.spark import MadeUpCluster, partition_of
+
+LOGS = st.lists(st.lists(st.integers(10, 300), max_size=40), min_size=1, max_size=4)
+
+
+def made_up(logs: Sequence[Sequence[int]]) -> tuple[MadeUpCluster, dict[TopicPartition, Interval]]:
+    cluster = MadeUpCluster(**{f"t_0_{number}": sizes for number, sizes in enumerate(logs)})
+    return cluster, {item: Interval(0, borders[-1]) for item, borders in cluster.borders.items()}
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(LOGS, st.integers(1, 5000))
+def test_a_limited_batch(logs: list[list[int]], max_bytes: int) -> None:
+    """Whole messages, at most the limit but for a first message that is longer than its share, and always some."""
+    cluster, ranges = made_up(logs)
+    found = limit_batch(ranges, max_bytes, cluster)
+    assert found.keys() == ranges.keys()
+    total = sum(interval.size_bytes for interval in ranges.values())
+    excess = 0
+    for partition, interval in found.items():
+        assert interval.start == ranges[partition].start
+        assert interval.end in cluster.borders[partition]
+        assert interval.size_bytes or not ranges[partition].size_bytes
+        share = max_bytes * ranges[partition].size_bytes // total if total else 0
+        if interval.size_bytes > share and total > max_bytes:
+            assert len(cluster.messages(partition, interval)) == 1
+            excess += interval.size_bytes - share
+    assert sum(interval.size_bytes for interval in found.values()) <= max_bytes + excess
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(LOGS, st.integers(1, 5000))
+def test_batches_reach_the_end(logs: list[list[int]], max_bytes: int) -> None:
+    cluster, left = made_up(logs)
+    for _ in range(200):
+        left = {
+            item: Interval(interval.end, left[item].end)
+            for item, interval in limit_batch(left, max_bytes, cluster).items()
+        }
+        if not any(interval.size_bytes for interval in left.values()):
+            return
+    raise AssertionError(left)
+
+
+def test_a_limit_comes_close() -> None:
+    """A large batch of small messages is hardly smaller than it may be."""
+    cluster, ranges = made_up([[20] * 100_000])
+    (interval,) = limit_batch(ranges, 1_000_000, cluster).values()
+    assert 960_000 <= interval.size_bytes <= 1_000_000
+
+
+def test_shares_follow_what_is_there() -> None:
+    cluster, ranges = made_up([[10] * 900, [10] * 100])
+    found = [interval.size_bytes for interval in limit_batch(ranges, 1000, cluster).values()]
+    assert found == pytest.approx([900, 100], abs=40)
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(LOGS, st.integers(1, 5000), st.integers(1, 20))
+def test_pieces_are_the_ranges(logs: list[list[int]], max_bytes: int, min_pieces: int) -> None:
+    """Put together they are what was cut; each ends between messages and, but for one message, within the limit."""
+    cluster, ranges = made_up(logs)
+    pieces = split(ranges, max_bytes, min_pieces, cluster)
+    joined: dict[TopicPartition, int] = {}
+    for partition, interval in pieces:
+        assert interval.start == joined.get(partition, 0)
+        assert interval.size_bytes > 0
+        messages = cluster.messages(partition, interval)
+        assert messages[-1] - interval.start < max_bytes
+        joined[partition] = interval.end
+    assert joined == {item: interval.end for item, interval in ranges.items() if interval.size_bytes}
+
+
+def test_pieces_are_many_enough() -> None:
+    cluster, ranges = made_up([[10] * 1000, [10] * 500])
+    assert len(split(ranges, 2**26, 1, cluster)) == 2
+    pieces = split(ranges, 2**26, 6, cluster)
+    assert [str(piece.partition) for piece in pieces] == ["t/0-0"] * 4 + ["t/0-1"] * 2
+    assert {piece.interval.size_bytes for piece in pieces} == {2500}
+    assert len(split(ranges, 1000, 1, cluster)) == 15
+    assert len(split(ranges, 2**26, 100_000, cluster)) == 1500  # one for each message, no more
+
+
+def test_nothing_makes_no_pieces() -> None:
+    assert split({}, 1, 1, MadeUpCluster()) == []
+    assert split({partition_of("t/0-0"): Interval(5, 5)}, 1, 10, MadeUpCluster()) == []

@@ -1,0 +1,296 @@
+"""What queries read, asked in Spark's order: every message once, over restarts, for each place to begin at."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastlog.errors import ConfigError, DataLossError
+from fastlog.spark.options import parse_options
+from fastlog.spark.plans import BatchPlan, StreamPlan
+from tests.harness.spark import Killed, MadeUpCluster, MadeUpSpark, partition_of
+
+
+def stream_of(cluster: MadeUpCluster, **given: str) -> StreamPlan:
+    options = parse_options({"brokers": "h", "subscribePattern": ".*", **given}, streaming=True)
+    return StreamPlan(options, cluster)  # type: ignore[arg-type]
+
+
+def spark_of(cluster: MadeUpCluster, **given: str) -> MadeUpSpark:
+    return MadeUpSpark(cluster, lambda: stream_of(cluster, **given))
+
+
+def ranges_of(cluster: MadeUpCluster, **given: str) -> list[tuple[str, int, int]]:
+    """What a batch read reads."""
+    options = parse_options({"brokers": "h", "subscribePattern": ".*", **given}, streaming=False)
+    tasks = BatchPlan(options, cluster).tasks()  # type: ignore[arg-type]
+    return [(f"{task.topic}/{task.broker}-{task.partition}", task.start, task.end) for task in tasks]
+
+
+def all_rows(cluster: MadeUpCluster) -> list[Any]:
+    return sorted((item, at) for item, borders in cluster.borders.items() for at in borders[:-1])
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 3), st.lists(st.integers(10, 200), min_size=1, max_size=6)),
+        st.tuples(st.just("run"), st.sampled_from([None, "planned", "read", "written"]), st.integers(0, 3)),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(STEPS, st.sampled_from([None, 1, 100, 1000]), st.sampled_from(["earliest", "latest"]), st.booleans())
+def test_every_message_once_over_kills(
+    steps: list[Any], max_bytes: int | None, begin: str, available_now: bool
+) -> None:
+    """Kills at each point of a batch, in new processes each time, with appends and new partitions in between. With
+    ``latest``: everything behind what was there when the first batch was planned.
+    """
+    cluster = MadeUpCluster(t_0_0=[50, 50])
+    spark = spark_of(cluster, startingOffsets=begin)
+    skipped: list[Any] | None = [] if begin == "earliest" else None
+    for what, first, second in [*steps, ("run", None, 0)]:
+        if what == "append":
+            cluster.append(f"t/{first % 2}-{first}", *second)
+            continue
+        if skipped is None:
+            skipped = all_rows(cluster)
+        killed_at = len(spark.ends) + second
+
+        def kill(point: str, batch: int, wanted: Any = first, number: int = killed_at) -> bool:
+            return point == wanted and batch == number
+
+        try:
+            spark.run(max_bytes, available_now=available_now, kill=kill)
+        except Killed:
+            assert first is not None
+    assert skipped is not None
+    assert sorted(spark.all_rows) == [row for row in all_rows(cluster) if row not in skipped]
+
+
+def test_a_first_batch_that_was_killed_is_not_skipped() -> None:
+    """Spark wrote down the end of batch 0 only, and asks for its beginning anew: by then latest is somewhere else."""
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    spark = spark_of(cluster)
+    spark.run()
+    assert spark.rows == {0: []}
+    cluster.append("t/0-0", 10, 10)
+    with pytest.raises(Killed):
+        spark.run(kill=lambda point, batch: point == "planned")
+    cluster.append("t/0-0", *[10] * 100)
+    spark.run()
+    assert [at for _, at in spark.all_rows] == list(range(50, 50 + 1020, 10))
+    assert len(spark.rows[1]) == 2
+
+
+def test_a_kill_before_the_first_end_was_written() -> None:
+    """Nothing was promised yet: the query begins where ``latest`` is when it is started again."""
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    plan = stream_of(cluster)
+    assert plan.initial() == {"v": 1, "initial": "latest"}
+    cluster.append("t/0-0", 10)
+    assert stream_of(cluster).latest(plan.initial(), None) == {"v": 1, "topics": {"t": {"0-0": [60, 60]}}}
+
+
+def test_nothing_new_is_the_same_offset() -> None:
+    """The very object that Spark gave, whatever its order of keys: else it would run empty batches for ever."""
+    cluster = MadeUpCluster(t_0_0=[10], t_0_1=[20])
+    start = {"topics": {"t": {"0-1": [0, 20], "0-0": [0, 10]}}, "v": 1}
+    assert stream_of(cluster).latest(start, None) is start
+    cluster.append("t/0-1", 5)
+    found = stream_of(cluster).latest(start, None)
+    assert json.dumps(found) == '{"v": 1, "topics": {"t": {"0-0": [10, 10], "0-1": [20, 25]}}}'
+
+
+def test_available_now_ends_where_it_began() -> None:
+    """What is appended meanwhile, also to a new partition, is for the next run."""
+    cluster = MadeUpCluster(t_0_0=[10] * 10)
+    plan = stream_of(cluster, startingOffsets="earliest")
+    plan.prepare()
+    cluster.append("t/0-0", 10)
+    cluster.append("t/0-1", 10)
+    end = plan.latest(plan.initial(), None)
+    assert end["topics"] == {"t": {"0-0": [0, 100]}}
+    assert plan.latest(end, None) is end
+    assert stream_of(cluster).latest(end, None)["topics"] == {"t": {"0-0": [100, 110], "0-1": [0, 10]}}
+
+
+def test_latest_with_available_now_is_what_was_there_when_it_was_prepared() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 10)
+    plan = stream_of(cluster)
+    plan.prepare()
+    cluster.append("t/0-0", 10)
+    end = plan.latest(plan.initial(), None)
+    assert end["topics"] == {"t": {"0-0": [100, 100]}}
+
+
+def test_a_limit_below_one_message_moves_on() -> None:
+    cluster = MadeUpCluster(t_0_0=[500, 400, 300])
+    spark = spark_of(cluster, startingOffsets="earliest")
+    spark.run(1)
+    assert [len(rows) for rows in spark.rows.values()] == [1, 1, 1]
+
+
+def test_a_topic_that_comes_later_is_read_from_its_beginning() -> None:
+    cluster = MadeUpCluster()
+    spark = spark_of(cluster)
+    spark.run()
+    cluster.append("t/0-0", 10, 20)
+    spark.run()
+    assert spark.all_rows == all_rows(cluster)
+
+
+def test_tasks_of_a_batch() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 10, u_2_0=[10])
+    plan = stream_of(cluster, startingOffsets="earliest", maxBytesPerPartition="40")
+    tasks = plan.tasks(plan.latest(plan.initial(), None))
+    assert [tuple(task) for task in tasks] == [
+        ("t", 0, 0, "host0", 9092, 0, 40),
+        ("t", 0, 0, "host0", 9092, 40, 80),
+        ("t", 0, 0, "host0", 9092, 80, 100),
+        ("u", 2, 0, "host2", 9092, 0, 10),
+    ]
+    assert plan.tasks({"v": 1, "initial": "latest"}) == []
+    assert plan.report() == {"v": 1, "topics": {"t": {"0-0": [100, 100]}, "u": {"2-0": [10, 10]}}}
+    assert stream_of(cluster).report() is None
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def lost_end(cluster: MadeUpCluster) -> dict[str, Any]:
+    """An end at 50, of a log that is then changed."""
+    end: dict[str, Any] = stream_of(cluster, startingOffsets="earliest").latest(stream_of(cluster).initial(), None)
+    assert end["topics"]["t"]["0-0"][1] == 50
+    cluster.append("t/0-0", *[10] * 5)
+    return end
+
+
+def test_retention_that_was_faster() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    end = lost_end(cluster)
+    cluster.retain("t/0-0", 70)
+    with pytest.raises(DataLossError, match="t/0-0: bytes 50 to 70 cannot be read any more: the log begins at 70"):
+        stream_of(cluster).latest(end, None)
+    found = stream_of(cluster, failOnDataLoss="false").latest(end, None)
+    assert found["topics"] == {"t": {"0-0": [70, 100]}}
+
+
+def test_retention_between_a_kill_and_the_replay() -> None:
+    """The batch that was promised is not quietly a smaller one."""
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    end = stream_of(cluster, startingOffsets="earliest").latest({"v": 1, "initial": "earliest"}, None)
+    cluster.retain("t/0-0", 30)
+    with pytest.raises(DataLossError, match="bytes 0 to 30 cannot be read"):
+        stream_of(cluster).tasks(end)
+    (task,) = stream_of(cluster, failOnDataLoss="false").tasks(end)
+    assert (task.start, task.end) == (30, 50)
+    cluster.append("t/0-0", 10, 10)
+    cluster.retain("t/0-0", 60)
+    with pytest.raises(DataLossError, match="bytes 0 to 50 cannot be read"):
+        stream_of(cluster).tasks(end)
+    assert stream_of(cluster, failOnDataLoss="false").tasks(end) == []
+
+
+def test_a_log_that_lost_its_tail() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    end = lost_end(cluster)
+    cluster.cut("t/0-0", 40)
+    with pytest.raises(DataLossError, match="bytes 40 to 50 cannot be read any more: the log ends at 40"):
+        stream_of(cluster).latest(end, None)
+    assert stream_of(cluster, failOnDataLoss="false").latest(end, None)["topics"] == {"t": {"0-0": [40, 40]}}
+
+
+def test_a_partition_that_is_gone_stays_in_the_offset() -> None:
+    cluster = MadeUpCluster(t_0_0=[10], t_1_0=[10])
+    end = stream_of(cluster, startingOffsets="earliest").latest({"v": 1, "initial": "earliest"}, None)
+    del cluster.borders[partition_of("t/1-0")]
+    with pytest.raises(DataLossError, match="t/1-0: .* does not have the partition any more"):
+        stream_of(cluster).latest(end, None)
+    cluster.append("t/0-0", 10)
+    found = stream_of(cluster, failOnDataLoss="false").latest(end, None)
+    assert found["topics"] == {"t": {"0-0": [10, 20], "1-0": [10, 10]}}
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_read_is_everything_by_default() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 5, t_0_1=[], u_0_0=[7])
+    cluster.retain("t/0-0", 20)
+    assert ranges_of(cluster) == [("t/0-0", 20, 50), ("u/0-0", 0, 7)]
+
+
+def test_offsets_for_each_partition() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 5, t_0_1=[10] * 5)
+    assert ranges_of(
+        cluster,
+        startingOffsets='{"t": {"0-0": 20, "0-1": -2}}',
+        endingOffsets='{"t": {"0-0": -1, "0-1": 30}}',
+    ) == [("t/0-0", 20, 50), ("t/0-1", 0, 30)]
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"startingOffsets": '{"t": {"0-0": 25}}'}, "no message of t/0-0 begins at 25; the next one begins at 30"),
+        ({"endingOffsets": '{"t": {"0-0": 25}}'}, "endingOffsets: no message of t/0-0 begins at 25"),
+        ({"startingOffsets": '{"t": {"0-1": 0}}'}, "does not name t/0-0"),
+        ({"startingOffsets": '{"t": {"0-0": 0, "0-1": 0}}'}, "names, but there is no t/0-1"),
+        ({"endingOffsets": '{"t": {"0-0": 60}}'}, "endingOffsets: t/0-0 ends at 50, before 60"),
+        (
+            {"startingOffsets": '{"t": {"0-0": 30}}', "endingOffsets": '{"t": {"0-0": 20}}'},
+            "t/0-0 would begin at 30 and end at 20",
+        ),
+    ],
+)
+def test_offsets_that_do_not_fit(given: dict[str, str], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        ranges_of(MadeUpCluster(t_0_0=[10] * 5), **given)
+
+
+def test_a_stream_that_is_to_begin_inside_a_message() -> None:
+    plan = stream_of(MadeUpCluster(t_0_0=[10] * 5), startingOffsets='{"t": {"0-0": 25}}')
+    with pytest.raises(ConfigError, match="begins at 25; the next one begins at 30"):
+        plan.latest(plan.initial(), None)
+
+
+def test_a_start_before_the_log_is_a_loss() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    cluster.retain("t/0-0", 20)
+    with pytest.raises(DataLossError, match="bytes 10 to 20"):
+        ranges_of(cluster, startingOffsets='{"t": {"0-0": 10}}')
+    assert ranges_of(cluster, startingOffsets='{"t": {"0-0": 10}}', failOnDataLoss="false") == [("t/0-0", 20, 50)]
+
+
+def test_times() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    cluster.times[partition_of("t/0-0")] = {100: 20, 200: 40, 300: None}
+    assert ranges_of(cluster, startingTimestamp="100", endingTimestamp="200") == [("t/0-0", 20, 40)]
+    assert ranges_of(cluster, startingTimestamp="100", endingTimestamp="300") == [("t/0-0", 20, 50)]
+    assert ranges_of(cluster, startingOffsetsByTimestamp='{"t": {"0-0": 200}}') == [("t/0-0", 40, 50)]
+    with pytest.raises(ConfigError, match="nothing was appended to t/0-0 at or after 300"):
+        ranges_of(cluster, startingTimestamp="300")
+    assert ranges_of(cluster, startingTimestamp="300", startingOffsetsByTimestampStrategy="latest") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"subscribe": "t,u"}, "no broker has the topic 'u'"),
+        ({"assign": '{"t": ["0-0", "1-0"]}'}, "assign: there is no t/1-0"),
+    ],
+)
+def test_a_batch_read_of_what_is_not_there(given: dict[str, str], what: str) -> None:
+    options = parse_options({"brokers": "h", **given}, streaming=False)
+    with pytest.raises(ConfigError, match=what):
+        BatchPlan(options, MadeUpCluster(t_0_0=[1])).tasks()  # type: ignore[arg-type]
