@@ -138,7 +138,9 @@ with open("pyproject.toml", "rb") as file:
 END
         "$VENV/bin/python" -m pip install -q -r "$TMPDIR/build-requirements.txt"
         build_extensions # here, not by pip, which would compile all of it again whenever pyproject.toml changes
-        FASTLOG_NO_EXTENSIONS=1 "$VENV/bin/python" -m pip install -q --no-build-isolation -e ".${extra:+[$extra]}"
+        # compat: Spark looks for its sources in the folders of the path, and would not see what an import hook brings.
+        FASTLOG_NO_EXTENSIONS=1 "$VENV/bin/python" -m pip install -q --no-build-isolation \
+            --config-settings editable_mode=compat -e ".${extra:+[$extra]}"
         echo "$requirements" >"$VENV/installed-$extra"
         sources_sum >"$VENV/built"
     fi

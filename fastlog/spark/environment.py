@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ INSTALL_JAVA = "install Java 17 or 21 (apt-get install openjdk-17-jre-headless),
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _JAVA_SECONDS = 30.0
+_SOURCE = "pyspark_fastlog"
 
 
 def session(
@@ -54,6 +56,11 @@ def session(
     for key, value in given.items():
         builder = builder.config(key, value)
     made: SparkSession = builder.getOrCreate()
+    if not any(found.name == _SOURCE for found in pkgutil.iter_modules()):
+        # An editable installation may bring modules by an import hook, which is not where Spark looks for sources.
+        from fastlog.spark.source import FastlogDataSource
+
+        made.dataSource.register(FastlogDataSource)
     return made
 
 

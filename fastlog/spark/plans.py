@@ -8,17 +8,20 @@ end was written down, so nothing that matters is kept here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import ConfigError, DataLossError
+from fastlog.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from fastlog.spark import offsets, planner
 from fastlog.spark.cluster import Bounds, Cluster
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import SourceOptions
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_TRIES = 3
 
 
 class Task(NamedTuple):
@@ -42,6 +45,16 @@ class Plan:
     def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
+
+    @staticmethod
+    def _settled(plan: Callable[[], _T]) -> _T:
+        """Plan again when retention has removed what was about to be cut: the next look says what is lost."""
+        for _ in range(_TRIES - 1):
+            try:
+                return plan()
+            except OffsetOutOfRangeError as error:
+                log.debug("planning again: %s", error)
+        return plan()
 
     def _tasks(self, ranges: Mapping[TopicPartition, Interval]) -> list[Task]:
         pieces = planner.split(
@@ -128,6 +141,9 @@ class BatchPlan(Plan):
             ConfigError: a topic does not exist, or the places do not fit the log.
             DataLossError, TransportError: as for streaming.
         """
+        return self._settled(self._planned)
+
+    def _planned(self) -> list[Task]:
         options = self._options
         waits = options.ending.kind == "latest"
         bounds = self._cluster.visible_bounds() if waits else self._cluster.bounds()
@@ -176,6 +192,13 @@ class StreamPlan(Plan):
             ConfigError: ``start`` is nothing that this source wrote, or the place to begin at does not exist.
             TransportError: a broker does not answer.
         """
+        return self._settled(lambda: self._next(start, max_bytes))
+
+    def tasks(self, end: Any) -> list[Task]:
+        """What a batch with this end reads, whether it is new or was begun before a crash. Raises as ``latest``."""
+        return self._settled(lambda: self._of_batch(end))
+
+    def _next(self, start: Any, max_bytes: int | None) -> Any:
         begun = offsets.decode(start)
         real = self._seen = self._cluster.bounds()
         bounds = self._shown(real)
@@ -198,8 +221,7 @@ class StreamPlan(Plan):
             return start
         return offsets.encode_ranges(ranges)
 
-    def tasks(self, end: Any) -> list[Task]:
-        """What a batch with this end reads, whether it is new or was begun before a crash. Raises as ``latest``."""
+    def _of_batch(self, end: Any) -> list[Task]:
         ranges = offsets.decode(end)
         if isinstance(ranges, Place):
             return []

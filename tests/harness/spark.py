@@ -1,4 +1,4 @@
-"""Brokers and an engine for what Spark's side decides, without either: logs of made-up messages, and Spark's call order."""
+"""What Spark's side decides, without brokers and without Spark: logs of made-up messages, and Spark's call order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics as data frames: all of it, parts of it, in tasks, through sockets and files; and what a user sees of errors."""
+"""Topics as data frames: all, parts, in tasks, through sockets and files; and what a user sees of errors."""
 
 from __future__ import annotations
 

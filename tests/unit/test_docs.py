@@ -15,6 +15,7 @@ from fastlog.config import BrokerConfig
 from fastlog.log import _files
 from fastlog.log._arena import COUNTERS
 from fastlog.producer.config import ProducerConfig
+from fastlog.spark.options import OPTION_NAMES
 from fastlog.tools.broker_command import broker_command
 from fastlog.tools.cli import fastlog
 from fastlog.tools.consumer_perf import consumer_perf_command
@@ -177,7 +178,7 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
     known = {setting.name for config in (BrokerConfig, ProducerConfig) for setting in config.describe()}
-    known |= set(_files.OPS)
+    known |= {*_files.OPS, *OPTION_NAMES}
     for text in inline(page.read_text()):
         name = text.partition("=")[0]
         if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ def test_boundaries(both: Cluster, step: int) -> None:
     points = both.between(T00, Interval(2 * ENTRY, end), step)
     assert points[0] == 2 * ENTRY
     assert all(point % ENTRY == 0 for point in points)
-    assert all(later - earlier >= step for earlier, later in zip(points[:-1], points[1:-1], strict=False))
+    assert all(later - earlier >= step for earlier, later in itertools.pairwise(points[:-1]))
     assert points == sorted(set(points))
     assert points[-1] <= end
     if step <= 5 * ENTRY:
@@ -88,7 +89,7 @@ def test_a_batch_of_a_plain_broker() -> None:
         )
         tasks = BatchPlan(options, Cluster(options)).tasks()
         assert [tasks[0].start, tasks[-1].end] == [0, len(LOG)]
-        assert all(a.end == b.start and a.end % ENTRY == 0 for a, b in zip(tasks[:-1], tasks[1:], strict=True))
+        assert all(a.end == b.start and a.end % ENTRY == 0 for a, b in itertools.pairwise(tasks))
         assert len(tasks) == 5
         assert {(task.broker, task.port) for task in tasks} == {(7, fake.port)}
 

@@ -39,8 +39,7 @@ def expected_rows(data: bytes, base: int) -> list[dict[str, Any]]:
     rows = []
     at = base
     for top, after in message.shallow(data, base):
-        index = 0
-        for inner, next_offset in message.deep(top.encode(), at):
+        for index, (inner, next_offset) in enumerate(message.deep(top.encode(), at)):
             rows.append(
                 {
                     "topic": "logs",
@@ -54,7 +53,6 @@ def expected_rows(data: bytes, base: int) -> list[dict[str, Any]]:
                     "nextOffset": next_offset,
                 }
             )
-            index += 1
         at = after
     return rows
 

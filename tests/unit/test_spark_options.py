@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,11 @@ def test_a_stream_has_no_end(name: str) -> None:
 def test_what_must_be_given(given: dict[str, str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         parse_options(given, streaming=True)
+
+
+def test_every_option_is_described() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    assert [name for name in options.OPTION_NAMES if f"`{name}`" not in text] == []
 
 
 def test_no_option_is_parsed_and_left_aside() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastlog.errors import ConfigError, DataLossError
+from fastlog.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan
 from tests.harness.spark import Killed, MadeUpCluster, MadeUpSpark, partition_of
@@ -201,6 +201,27 @@ def test_retention_between_a_kill_and_the_replay() -> None:
     assert stream_of(cluster, failOnDataLoss="false").tasks(end) == []
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_retention_while_a_batch_is_planned(fails: str) -> None:
+    """What is removed between two questions to the broker is named, or left out, as if it had gone before."""
+    cluster = MadeUpCluster(t_0_0=[10] * 100)
+    plan = stream_of(cluster, startingOffsets="earliest", maxBytesPerPartition="100", failOnDataLoss=fails)
+    end = plan.latest(plan.initial(), None)
+    check = cluster._check
+
+    def removed_meanwhile(*arguments: Any) -> None:
+        cluster._check = check  # type: ignore[method-assign]
+        cluster.retain("t/0-0", 900)
+        raise OffsetOutOfRangeError("gone")
+
+    cluster._check = removed_meanwhile  # type: ignore[method-assign]
+    if fails == "true":
+        with pytest.raises(DataLossError, match="t/0-0: bytes 0 to 900 cannot be read"):
+            plan.tasks(end)
+    else:
+        assert [(task.start, task.end) for task in plan.tasks(end)] == [(900, 1000)]
+
+
 def test_a_log_that_lost_its_tail() -> None:
     cluster = MadeUpCluster(t_0_0=[10] * 5)
     end = lost_end(cluster)
@@ -214,7 +235,7 @@ def test_a_partition_that_is_gone_stays_in_the_offset() -> None:
     cluster = MadeUpCluster(t_0_0=[10], t_1_0=[10])
     end = stream_of(cluster, startingOffsets="earliest").latest({"v": 1, "initial": "earliest"}, None)
     del cluster.borders[partition_of("t/1-0")]
-    with pytest.raises(DataLossError, match="t/1-0: .* does not have the partition any more"):
+    with pytest.raises(DataLossError, match=r"t/1-0: .* does not have the partition any more"):
         stream_of(cluster).latest(end, None)
     cluster.append("t/0-0", 10)
     found = stream_of(cluster, failOnDataLoss="false").latest(end, None)
