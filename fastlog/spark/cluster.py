@@ -197,7 +197,13 @@ class Cluster:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _consumer(self, address: Address) -> SimpleConsumer:
-        return SimpleConsumer(address.host, address.port, timeout=self._options.fetch_timeout, local="off")
+        return SimpleConsumer(
+            address.host,
+            address.port,
+            timeout=self._options.fetch_timeout,
+            max_message_bytes=self._options.max_message_bytes,
+            local="off",
+        )
 
     def _tried(self, call: Callable[[], _T]) -> _T:
         patience = Patience(self._options.retries, self._options.retry_interval)

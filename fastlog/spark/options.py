@@ -67,6 +67,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     fetch_bytes: int = 2**20
     fetch_timeout: float = 30.0
+    max_message_bytes: int | None = None
     retries: int = 5
     retry_interval: float = 0.2
     columns: tuple[str, ...] = schema.USUAL
@@ -301,6 +302,7 @@ _OPTIONS: tuple[tuple[str, str | None, _Parse | None], ...] = (
     ("failOnDataLoss", "fail_on_data_loss", _truth),
     ("fetch.size", "fetch_bytes", _sized(_LARGEST_FETCH)),
     ("fetch.timeout.ms", "fetch_timeout", _seconds),
+    ("max.message.size", "max_message_bytes", _sized(_LARGEST_FETCH)),
     ("fetch.numRetries", "retries", _counted(0, 1000)),
     ("fetch.retryIntervalMs", "retry_interval", _seconds),
     ("columns", "columns", lambda name, text: schema.parse_columns(text)),

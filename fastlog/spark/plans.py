@@ -110,7 +110,9 @@ class Plan:
             DataLossError: not all of it, and ``failOnDataLoss`` is not switched off.
         """
         if bounds is None:
-            self._lost(partition, wanted, "the broker does not have the partition any more")
+            wants = self._options.wants(partition)
+            gone = "the broker does not have the partition any more" if wants else "the query does not read the topic"
+            self._lost(partition, wanted, gone)
             return Interval(wanted.end, wanted.end)
         start, end = wanted
         if start < bounds.log_start:
@@ -210,6 +212,10 @@ class StreamPlan(Plan):
             previous = {partition: interval.end for partition, interval in begun.items()}
         ranges = {}
         for partition in sorted(previous.keys() | bounds.keys()):
+            if not self._options.wants(partition):
+                # It was taken out of the options: who puts it in again goes on from here.
+                ranges[partition] = Interval(previous[partition], previous[partition])
+                continue
             # A partition that was not there before is read from its beginning.
             at = previous[partition] if partition in previous else bounds[partition].log_start
             end = bounds[partition].high_watermark if partition in bounds else at

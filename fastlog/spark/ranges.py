@@ -50,6 +50,7 @@ def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:
             task.port,
             timeout=options.fetch_timeout,
             fetch_bytes=options.fetch_bytes,
+            max_message_bytes=options.max_message_bytes,
             local=_LOCAL[options.direct],
         )
     ) as consumer:

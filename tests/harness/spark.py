@@ -27,7 +27,7 @@ class MadeUpCluster:
 
     def __init__(self, **sizes: Sequence[int]) -> None:
         self.borders: dict[TopicPartition, list[int]] = {}
-        self.hidden: dict[TopicPartition, int] = {}
+        self.wants: Callable[[TopicPartition], bool] = lambda partition: True
         self.times: dict[TopicPartition, dict[int, int | None]] = {}
         for name, items in sizes.items():
             topic, broker, partition = name.rsplit("_", 2)
@@ -57,7 +57,11 @@ class MadeUpCluster:
         return borders[borders.index(interval.start) : borders.index(interval.end)]
 
     def bounds(self) -> dict[TopicPartition, Bounds]:
-        return {item: Bounds(borders[0], borders[-1], borders[-1]) for item, borders in self.borders.items()}
+        return {
+            item: Bounds(borders[0], borders[-1], borders[-1])
+            for item, borders in self.borders.items()
+            if self.wants(item)
+        }
 
     visible_bounds = bounds
 

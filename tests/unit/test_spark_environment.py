@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -73,3 +74,17 @@ def test_workers_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/mine")
     use_this_python()
     assert (os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"]) == (sys.executable, "/mine")
+
+
+@pytest.mark.java
+@pytest.mark.spark
+@pytest.mark.slow
+def test_why_the_source_cannot_be_used_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would say that there is no such source, if the module that it looks for could not be imported."""
+    monkeypatch.delitem(sys.modules, "pyspark_fastlog", raising=False)
+    monkeypatch.setitem(sys.modules, "fastlog.spark.source", None)
+    source = importlib.import_module("pyspark_fastlog").DefaultSource
+    monkeypatch.delitem(sys.modules, "pyspark_fastlog")
+    assert source.name() == "fastlog"
+    with pytest.raises(ImportError, match=r"needs pyspark 4\.2 or newer, and fastlog with its extensions built: "):
+        source({})

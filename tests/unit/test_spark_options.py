@@ -55,6 +55,7 @@ def test_defaults() -> None:
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("fetch.size", "64KiB", "fetch_bytes", 65536),
         ("fetch.timeout.ms", "1500", "fetch_timeout", 1.5),
+        ("max.message.size", "2MB", "max_message_bytes", 2_000_000),
         ("fetch.numRetries", "0", "retries", 0),
         ("fetch.retryIntervalMs", "1s", "retry_interval", 1.0),
         ("columns", "VALUE, offset", "columns", ("value", "offset")),

@@ -242,6 +242,26 @@ def test_a_partition_that_is_gone_stays_in_the_offset() -> None:
     assert found["topics"] == {"t": {"0-0": [10, 20], "1-0": [10, 10]}}
 
 
+def test_a_topic_that_was_taken_out_of_the_options() -> None:
+    """It is left where it was, and goes on there when it comes back; a batch that was promised still needs it."""
+    cluster = MadeUpCluster(t_0_0=[10], u_0_0=[10])
+    begun = stream_of(cluster, startingOffsets="earliest").latest({"v": 1, "initial": "earliest"}, None)
+    cluster.append("t/0-0", 10)
+    cluster.append("u/0-0", 10)
+
+    def without_u() -> StreamPlan:
+        options = parse_options({"brokers": "h", "subscribe": "t"}, streaming=True)
+        cluster.wants = options.wants
+        return StreamPlan(options, cluster)  # type: ignore[arg-type]
+
+    with pytest.raises(DataLossError, match=r"u/0-0: bytes 0 to 10 .* the query does not read the topic"):
+        without_u().tasks(begun)
+    end = without_u().latest(begun, None)
+    assert end["topics"] == {"t": {"0-0": [10, 20]}, "u": {"0-0": [10, 10]}}
+    cluster.wants = lambda partition: True
+    assert stream_of(cluster).latest(end, None)["topics"]["u"] == {"0-0": [10, 20]}
+
+
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
