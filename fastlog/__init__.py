@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastlog import errors, testing
+    from fastlog.consumer.database import DatabaseOffsets
+    from fastlog.consumer.offsets import FileOffsets
     from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
     from fastlog.producer.hooks import ProducerData
     from fastlog.producer.producer import Producer
@@ -18,7 +20,9 @@ __version__ = "0.1.0"
 
 # Public name → the module it is in, or the module that it is.
 _MODULES = {
+    "DatabaseOffsets": "fastlog.consumer.database",
     "EARLIEST": "fastlog.consumer.simple",
+    "FileOffsets": "fastlog.consumer.offsets",
     "LATEST": "fastlog.consumer.simple",
     "Producer": "fastlog.producer.producer",
     "ProducerData": "fastlog.producer.hooks",
@@ -31,6 +35,8 @@ _MODULES = {
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "DatabaseOffsets",
+    "FileOffsets",
     "Producer",
     "ProducerData",
     "SimpleConsumer",

@@ -5,6 +5,9 @@ Source of the codes: Kafka 0.7 (-1 … 4); the codes from 100 up belong to fastl
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 
 class FastlogError(Exception):
     """The root: whatever fastlog raises on purpose is one of these."""
@@ -177,7 +180,11 @@ class ConsumerTimeout(FastlogError):
 
 
 class OwnershipLostError(FastlogError):
-    """Another consumer owns the partition now."""
+    """Partitions are not owned any more, or not by who asked; ``partitions`` are those."""
+
+    def __init__(self, message: str, partitions: Collection[Any] = ()) -> None:
+        super().__init__(message)
+        self.partitions = tuple(partitions)
 
 
 class RebalanceFailedError(FastlogError):

@@ -164,6 +164,11 @@ def offset_path(group: str, topic: str, partition: PartitionId) -> str:
     return f"{CONSUMERS}/{group}/offsets/{topic}/{partition}"
 
 
+def lost_path(group: str, topic: str, partition: PartitionId) -> str:
+    """Persistent, fastlog's own; says which messages the group never saw because the broker had removed them."""
+    return f"{CONSUMERS}/{group}/fastlog/lost/{topic}/{partition}"
+
+
 def encode_number(number: int) -> bytes:
     """A partition count or an offset."""
     return b"%d" % number

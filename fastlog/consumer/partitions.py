@@ -21,11 +21,14 @@ class TopicPartition(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A partition that is ours: which of our threads reads it, from which broker, from where on."""
+    """A partition that is ours: which of our threads reads it, from which broker, from where on.
+
+    ``offset`` is None when nothing was ever committed: the reader asks the broker where to begin.
+    """
 
     thread: str
     address: Address
-    offset: int
+    offset: int | None
 
 
 class Lease:
@@ -45,9 +48,9 @@ class Lease:
         """Seconds on the clock of leases, which also runs while the machine sleeps."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def extend(self, sent: float) -> None:
-        """The server has answered a request that was sent at ``sent``."""
-        self._until = max(self._until, sent + self._seconds)
+    def extend(self, sent: float, seconds: float | None = None) -> None:
+        """The server has answered a request that was sent at ``sent``; ``seconds``: as long as it holds from then."""
+        self._until = max(self._until, sent + (self._seconds if seconds is None else seconds))
 
     def drop(self) -> None:
         """Nothing is owned any more."""

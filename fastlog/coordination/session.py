@@ -61,6 +61,10 @@ class Session(Protocol):
         """What ``Node.owner`` shows for its ephemeral nodes."""
 
     @property
+    def timeout(self) -> float:
+        """Seconds of silence after which the server ends it: what was asked for, within the server's bounds."""
+
+    @property
     def is_lost(self) -> bool:
         """It is over. Never becomes False again."""
 

@@ -22,6 +22,7 @@ from kazoo.exceptions import (
 from kazoo.exceptions import NodeExistsError as KazooNodeExistsError
 from kazoo.exceptions import NoNodeError as KazooNoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
@@ -48,7 +49,24 @@ _T = TypeVar("_T")
 
 
 class _OneSessionClient(KazooClient):  # type: ignore[misc]
-    """Kazoo goes on with a new session when one has expired, and what was queued for the old one may run in it."""
+    """Kazoo goes on with a new session when one has expired, and what was queued for the old one may run in it.
+
+    It also keeps to itself how long a session the server has granted.
+    """
+
+    granted_ms: int = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        invoke = self._connection._invoke
+
+        def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect):
+                self.granted_ms = answer[0].time_out
+            return answer
+
+        self._connection._invoke = noting
 
     def _session_callback(self, state: Any) -> None:
         if state in ("EXPIRED_SESSION", "AUTH_FAILED", "CLOSED"):
@@ -120,6 +138,11 @@ class ZooKeeperSession:
     def id(self) -> int:
         """What ``Node.owner`` shows for its ephemeral nodes."""
         return self._id
+
+    @property
+    def timeout(self) -> float:
+        """Seconds of silence after which the server ends it."""
+        return self._client.granted_ms / 1000
 
     @property
     def is_lost(self) -> bool:

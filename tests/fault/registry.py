@@ -26,6 +26,7 @@ MODULES = (
     "tests.fault.exits",
     "tests.fault.overload",
     "tests.fault.side_by_side",
+    "tests.fault.exactly_once",
 )
 TIERS = ("S", "N", "R")
 

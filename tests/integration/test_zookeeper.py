@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from fastlog import testing
 from fastlog.coordination.addresses import parse_connect
-from fastlog.coordination.session import NodeExistsError, NoNodeError, SessionLostError, VersionError
 from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.errors import ConfigError, CoordinationError, MissingDependencyError
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkserver import jars
+from tests.harness.session_cases import CASES, Case
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
-SECONDS = 5 * 2.0
 
 
 @pytest.fixture(scope="module")
@@ -26,88 +26,19 @@ def zookeeper() -> Iterator[RunningZooKeeper]:
         yield running
 
 
-@pytest.fixture
-def session(zookeeper: RunningZooKeeper, fastlog_topic: str) -> Iterator[ZooKeeperSession]:
-    """Below a chroot of the test's own, which is made by connecting."""
-    with ZooKeeperSession(f"{zookeeper.connect}/a/{fastlog_topic}", session_timeout=2.0) as made:
-        yield made
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_what_holds_for_every_session(zookeeper: RunningZooKeeper, fastlog_topic: str, case: Case) -> None:
+    """The same cases as for the fake that other tests use."""
+    with ExitStack() as stack:
+        connect = f"{zookeeper.connect}/{fastlog_topic}"
+        case(lambda: stack.enter_context(ZooKeeperSession(connect, session_timeout=2.0)), zookeeper.expire)
 
 
-def test_a_tree_of_values(session: ZooKeeperSession) -> None:
-    assert session.get("/x/y") is None
-    assert session.children("/x") is None
-    session.create("/x/y", b"1")
-    found = session.get("/x/y")
-    assert found is not None
-    assert (found.data, found.version, found.owner) == (b"1", 0, 0)
-    assert abs(found.modified_ms - time.time() * 1000) < 60_000
-    assert session.set("/x/y", b"2") == 1
-    assert session.set("/x/y", b"3", 1) == 2
-    with pytest.raises(VersionError):
-        session.set("/x/y", b"4", 1)
-    with pytest.raises(VersionError):
-        session.delete("/x/y", 1)
-    assert session.children("/x") == ["y"]
-    assert session.delete("/x/y", 2)
-    assert not session.delete("/x/y")
-    with pytest.raises(NoNodeError):
-        session.set("/x/y", b"5")
-    session.put("/x/y", b"6")
-    session.put("/x/y", b"7")
-    assert session.get("/x/y").data == b"7"  # type: ignore[union-attr]
-    with pytest.raises(CoordinationError, match=r"refuses /x: .*children|NotEmpty"):
-        session.delete("/x")
-
-
-def test_an_ephemeral_node_is_its_sessions(zookeeper: RunningZooKeeper, session: ZooKeeperSession) -> None:
-    """Making it again is success for the same session and value, and a conflict for any other."""
-    session.create("/id/1", b"me", ephemeral=True)
-    session.create("/id/1", b"me", ephemeral=True)
-    found = session.get("/id/1")
-    assert found is not None
-    assert found.owner == session.id
-    with pytest.raises(NodeExistsError, match="/id/1 exists with b'me'"):
-        session.create("/id/1", b"you", ephemeral=True)
-    with ZooKeeperSession(str(session.servers)) as other:
-        with pytest.raises(NodeExistsError):
-            other.create("/id/1", b"me", ephemeral=True)
-        session.close()
-        assert other.get("/id/1") is None
-
-
-def test_a_watch_fires_once_for_a_change(session: ZooKeeperSession) -> None:
-    for read in (session.children, session.get):
-        path = f"/{read.__name__}"
-        changed = threading.Event()
-        assert read(path, changed.set) is None  # type: ignore[operator]
-        session.create(path, b"1")
-        assert changed.wait(SECONDS), "nothing said that the node was made"
-        changed.clear()
-        read(path, changed.set)  # type: ignore[operator]
-        if read == session.get:
-            session.set(path, b"2")
-        else:
-            session.create(f"{path}/child")
-        assert changed.wait(SECONDS)
-
-
-def test_an_expired_session_is_over_for_good(zookeeper: RunningZooKeeper, session: ZooKeeperSession) -> None:
-    """Its watches fire, its nodes are gone, and no call goes through; a new session is another one."""
-    changed = threading.Event()
-    session.create("/mine", ephemeral=True)
-    session.get("/mine", changed.set)
-    zookeeper.expire(session.id)
-    assert changed.wait(SECONDS)
-    deadline = time.monotonic() + SECONDS
-    while not session.is_lost and time.monotonic() < deadline:
-        time.sleep(0.01)
-    for _ in range(3):
-        with pytest.raises(SessionLostError):
-            session.put("/x", b"1")
-    with ZooKeeperSession(str(session.servers)) as other:
-        assert other.get("/mine") is None
-        assert other.get("/x") is None
-        assert other.id != session.id
+def test_a_session_says_how_long_it_may_be_silent(zookeeper: RunningZooKeeper) -> None:
+    """The server keeps to its own bounds, whatever is asked for."""
+    for asked, granted in ((0.05, 0.2), (3.0, 3.0), (600.0, 20.0)):
+        with ZooKeeperSession(zookeeper.connect, session_timeout=asked) as session:
+            assert session.timeout == granted
 
 
 def test_calls_wait_for_a_server_that_comes_back(zookeeper: RunningZooKeeper) -> None:

@@ -1,0 +1,273 @@
+"""Offsets in a database of the program's own, so that what messages did and how far they were read commit together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from fastlog.consumer.offsets import lost_error
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.errors import ConfigError, CoordinationError
+
+if TYPE_CHECKING:
+    from fastlog.consumer.exactly_once import ExactlyOnce
+
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+_PLACEHOLDER = re.compile(r"\?")
+
+
+class Cursor(Protocol):
+    """What is used of a DB-API cursor."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def execute(self, statement: str, parameters: Any = ..., /) -> Any: ...
+    def fetchone(self) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class Connection(Protocol):
+    """What is used of a DB-API connection."""
+
+    def cursor(self) -> Any: ...
+    def commit(self) -> Any: ...
+    def rollback(self) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class Span(NamedTuple):
+    """From where to where a transaction moves a partition, and under which claim; ``begin`` None: nothing was saved."""
+
+    claim: str
+    begin: int | None
+    end: int
+
+
+class Place(NamedTuple):
+    """A partition as it was loaded, and moved since: the name of that claim, and what is saved."""
+
+    claim: str
+    offset: int | None
+
+
+class DatabaseOffsets:
+    """A table of offsets in any database with a DB-API 2 driver. Safe for any thread.
+
+    One row for each partition: ``consumer_group``, ``topic``, ``broker_partition``, ``next_offset`` (null until the
+    first commit) and ``owner``. Loading an offset writes a new name into ``owner``, and a save under an older one finds
+    no row to change: a process that was stopped and lost its partitions cannot save over their new owner, however late
+    it wakes, nor a thread that is busy with what its consumer has lost and got again.
+
+    Used as a consumer's store it keeps offsets as ZooKeeper would. With ``exactly_once`` they are saved by the
+    program's transactions alone.
+
+    What these calls raise is what the driver raises, and ``OwnershipLostError``.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Connection], *, table: str = "fastlog_offsets", paramstyle: str | None = None
+    ) -> None:
+        """``connect`` makes a connection of its own for each call here, which is closed again.
+
+        The table is made when it is missing. ``paramstyle``: the driver's, when it does not say it itself.
+
+        Raises:
+            ConfigError: the table's name is none, or the parameter style is not one of DB-API 2.
+        """
+        if not _TABLE.fullmatch(table):
+            raise ConfigError(f"{table!r} is no name of a table")
+        if paramstyle is not None and paramstyle not in _STYLES:
+            raise ConfigError(f"paramstyle {paramstyle!r}: it is one of {', '.join(_STYLES)}")
+        self.table = table
+        self._connect = connect
+        self._paramstyle = paramstyle
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._has_table = False
+        self._places: dict[tuple[str, TopicPartition], Place] = {}
+        self._is_theirs = False
+
+    def load(self, group: str, partition: TopicPartition) -> int | None:
+        """The offset kept; from now on it is saved by this object, for who has loaded it now."""
+        claim = uuid.uuid4().hex
+        with contextlib.closing(self._connect()) as connection:
+            self._make_table(connection)
+            with _transaction(connection) as cursor:
+                # The change comes first: it waits for a transaction that is still saving, and keeps out later ones.
+                self._run(connection, cursor, _CLAIM, (claim, *_key(group, partition)))
+                self._run(connection, cursor, _LOOK, _key(group, partition))
+                row = cursor.fetchone()
+                if row is None:
+                    self._run(connection, cursor, _BEGIN, (*_key(group, partition), claim))
+        offset = None if row is None or row[0] is None else int(row[0])
+        with self._lock:
+            self._forget_if_forked()
+            self._places[group, partition] = Place(claim, offset)
+        return offset
+
+    def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Keep these offsets, in a transaction of their own: what a consumer's commits call.
+
+        Raises:
+            OwnershipLostError: names those that others have loaded since; the others are kept.
+            CoordinationError: the program saves them in its own transactions.
+        """
+        if self._is_theirs:
+            raise CoordinationError(
+                "offsets are saved in the program's own transactions here: set autocommit.enable=false, and leave"
+                " commit_offsets() out"
+            )
+        lost = []
+        saved = {}
+        with contextlib.closing(self._connect()) as connection, _transaction(connection) as cursor:
+            for partition, offset in offsets.items():
+                place = self.place_or_none(group, partition)
+                if place is None or not self._save(connection, cursor, group, partition, place.claim, offset):
+                    lost.append(partition)
+                else:
+                    saved[partition] = Span(place.claim, None, offset)
+        self.moved(group, saved)
+        if lost:
+            raise lost_error(lost)
+
+    def exactly_once(self, connection: Connection, group: str) -> ExactlyOnce:
+        """See ``ExactlyOnce``. From now on this store refuses the commits of the consumer that uses it."""
+        from fastlog.consumer.exactly_once import ExactlyOnce
+
+        self._is_theirs = True
+        return ExactlyOnce(self, connection, group)
+
+    # --- for ExactlyOnce ---
+
+    def place_or_none(self, group: str, partition: TopicPartition) -> Place | None:
+        """Where the partition stands, if it was loaded here."""
+        with self._lock:
+            self._forget_if_forked()
+            return self._places.get((group, partition))
+
+    def look_again(self, connection: Connection, group: str, partition: TopicPartition, place: Place) -> Place:
+        """Learn where the partition stands, after a transaction of which nobody knows how it ended."""
+        with contextlib.closing(connection.cursor()) as cursor:
+            self._run(connection, cursor, _LOOK, _key(group, partition))
+            row = cursor.fetchone()
+        if row is None or row[1] != place.claim or row[0] is None:
+            return place
+        self.moved(group, {partition: Span(place.claim, None, int(row[0]))})
+        return Place(place.claim, int(row[0]))
+
+    def save_within(self, connection: Connection, group: str, spans: Mapping[TopicPartition, Span]) -> None:
+        """Move offsets in a transaction that the caller ends.
+
+        Raises:
+            OwnershipLostError: names those that stand elsewhere or were loaded again since; roll back then.
+        """
+        lost = []
+        with contextlib.closing(connection.cursor()) as cursor:
+            for partition, span in sorted(spans.items()):
+                known = () if span.begin is None else (span.begin,)
+                statement = _MOVE_FIRST if span.begin is None else _MOVE
+                self._run(connection, cursor, statement, (span.end, *_key(group, partition), span.claim, *known))
+                if cursor.rowcount != 1:
+                    lost.append(partition)
+        if lost:
+            raise lost_error(lost, ": what was done with them is rolled back")
+
+    def moved(self, group: str, spans: Mapping[TopicPartition, Span]) -> None:
+        """The transaction was committed."""
+        with self._lock:
+            for partition, span in spans.items():
+                found = self._places.get((group, partition))
+                if found is not None and found.claim == span.claim:
+                    self._places[group, partition] = Place(span.claim, span.end)
+
+    def _forget_if_forked(self) -> None:
+        if os.getpid() != self._pid:  # a child after fork has claimed nothing
+            self._pid = os.getpid()
+            self._places = {}
+
+    def _save(
+        self, connection: Connection, cursor: Cursor, group: str, partition: TopicPartition, claim: str, offset: int
+    ) -> bool:
+        key = _key(group, partition)
+        self._run(connection, cursor, _SAVE, (offset, *key, claim))
+        if cursor.rowcount > 0:
+            return True
+        self._run(connection, cursor, _LOOK, key)  # some drivers do not count a row that was set to what it held
+        row = cursor.fetchone()
+        return row is not None and (row[0], row[1]) == (offset, claim)
+
+    def _make_table(self, connection: Connection) -> None:
+        if self._has_table:
+            return
+        with _transaction(connection) as cursor:
+            cursor.execute(_TABLE_TEXT.format(table=self.table))
+        self._has_table = True
+
+    def _run(self, connection: Connection, cursor: Cursor, statement: str, values: Sequence[Any]) -> None:
+        style = self._paramstyle or _paramstyle_of(connection)
+        text, parameters = _in_style(statement.format(table=self.table), values, style)
+        cursor.execute(text, parameters)
+
+
+_TABLE_TEXT = (
+    "CREATE TABLE IF NOT EXISTS {table} (consumer_group VARCHAR(255) NOT NULL, topic VARCHAR(255) NOT NULL,"
+    " broker_partition VARCHAR(32) NOT NULL, next_offset BIGINT, owner VARCHAR(32) NOT NULL,"
+    " PRIMARY KEY (consumer_group, topic, broker_partition))"
+)
+_WHERE = "WHERE consumer_group = ? AND topic = ? AND broker_partition = ?"
+_CLAIM = f"UPDATE {{table}} SET owner = ? {_WHERE}"
+_LOOK = f"SELECT next_offset, owner FROM {{table}} {_WHERE}"
+_BEGIN = "INSERT INTO {table} (consumer_group, topic, broker_partition, next_offset, owner) VALUES (?, ?, ?, NULL, ?)"
+_SAVE = f"UPDATE {{table}} SET next_offset = ? {_WHERE} AND owner = ?"
+_MOVE = f"{_SAVE} AND next_offset = ?"
+_MOVE_FIRST = f"{_SAVE} AND next_offset IS NULL"
+
+_STYLES: dict[str, Callable[[int], str]] = {
+    "qmark": lambda number: "?",
+    "numeric": lambda number: f":{number}",
+    "named": lambda number: f":p{number}",
+    "format": lambda number: "%s",
+    "pyformat": lambda number: f"%(p{number})s",
+}
+
+
+def _key(group: str, partition: TopicPartition) -> tuple[str, str, str]:
+    return group, partition.topic, str(partition.partition)
+
+
+def _in_style(statement: str, values: Sequence[Any], style: str) -> tuple[str, Any]:
+    """The statement with the driver's placeholders, and the values as it takes them."""
+    numbers = iter(range(1, len(values) + 1))
+    text = _PLACEHOLDER.sub(lambda _: _STYLES[style](next(numbers)), statement)
+    if style in ("named", "pyformat"):
+        return text, {f"p{number}": value for number, value in enumerate(values, 1)}
+    return text, tuple(values)
+
+
+def _paramstyle_of(connection: Connection) -> str:
+    """What the module of the connection's class, or a package around it, says; the class may be derived from it."""
+    for kind in type(connection).__mro__:
+        module = kind.__module__
+        while module:
+            style = getattr(sys.modules.get(module), "paramstyle", None)
+            if style in _STYLES:
+                return str(style)
+            module = module.rpartition(".")[0]
+    raise ConfigError(f"{type(connection).__module__} does not say its paramstyle: pass paramstyle=")
+
+
+@contextlib.contextmanager
+def _transaction(connection: Connection) -> Iterator[Cursor]:
+    with contextlib.closing(connection.cursor()) as cursor:
+        try:
+            yield cursor
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise

@@ -1,0 +1,268 @@
+"""Membership of a group: who reads what is agreed on through ZooKeeper, again whenever anything changes.
+
+One worker thread owns all state. Watches, timers and calls from outside only leave a note and wake it; it reads what
+holds now and acts. How long a program takes over a message does not matter to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from fastlog.consumer.assignment import streams_by_topic
+from fastlog.consumer.config import ConsumerConfig
+from fastlog.consumer.group_session import GroupSession, GroupWork
+from fastlog.consumer.offsets import OffsetStore
+from fastlog.consumer.partitions import Lease, Readers, TopicPartition
+from fastlog.consumer.standing import GroupState
+from fastlog.coordination.session import Session, Watch
+from fastlog.errors import ClosedError, CoordinationError, FastlogError, ForkedError
+from fastlog.zkpaths import Subscription, new_consumer_id
+
+log = logging.getLogger(__name__)
+
+_LATE_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
+_LOOK_SECONDS = 0.005
+
+OpenSession = Callable[[Watch, Callable[[], bool]], Session]
+"""Makes a session; given what to call when its connection changes, and whether it is still wanted."""
+
+
+class Group:
+    """A member of a group, from ``start`` to ``stop``. Safe in every thread of the process that made it.
+
+    Nothing ends it but ``stop``: lost connections, expired sessions, partitions that others keep and failing stores
+    are tried again for ever, with growing pauses, and shown by ``state`` and ``error``.
+
+    Source: Kafka 0.7.2 (ZookeeperConsumerConnector), whose nodes these are.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        readers: Readers,
+        *,
+        consumer_id: str | None = None,
+        store: OffsetStore | None = None,
+        lease: Lease | None = None,
+        open_session: OpenSession | None = None,
+    ) -> None:
+        """``store``: where offsets are kept, ZooKeeper unless given. ``consumer_id``: made as 0.7 does unless given.
+
+        ``readers`` are to deliver only while ``lease`` is valid.
+
+        Raises:
+            ConfigError: the subscription's filter is no regular expression.
+        """
+        streams_by_topic(subscription, ())
+        self.config = config
+        self.consumer_id = consumer_id or make_consumer_id(config)
+        self.lease = lease or Lease(config.session_timeout)
+        self._work = GroupWork(config, self.consumer_id, subscription, readers, store, self.lease)
+        self._inbox = self._work.inbox
+        self._standing = self._work.standing
+        self._open_session = open_session or self._open_zookeeper
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f"fastlog-group-{config.group_id}", daemon=True)
+        self._session: Session | None = None
+        self._fatal: Exception | None = None
+        self._is_over = False
+
+    # --- for everybody ---
+
+    def start(self) -> None:
+        """Become a member; what is then owned follows by itself.
+
+        Raises:
+            CoordinationError: no ZooKeeper within ``zk.connectiontimeout.ms``, or another consumer of this id lives.
+            ConfigError: ZooKeeper's address cannot be read.
+        """
+        self._check()
+        self._thread.start()
+        since = time.monotonic()
+        was_connected = False
+        while not self._standing.is_member and not self._is_over:
+            session = self._session
+            if session is None:
+                patience = self.config.zk_connection_timeout_ms / 1000
+            else:
+                patience = session.timeout + _LATE_SECONDS  # a member of this id that died a moment ago is still there
+                if not was_connected:
+                    was_connected, since = True, time.monotonic()
+            if time.monotonic() - since > patience:
+                silence = CoordinationError(f"no ZooKeeper answers at {self.config.zk_connect} within {patience:g} s")
+                self._fatal = self._standing.error or silence
+                break
+            time.sleep(_LOOK_SECONDS)
+        if self._fatal is not None:
+            error = self._fatal
+            self.stop()
+            raise error
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop reading, commit unless auto-commit is off, and leave; may be called again, also in a signal handler.
+
+        Returns within ``timeout`` seconds. If ZooKeeper does not answer by then, what was owned is free when the
+        session ends.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._inbox.stop()
+        if self._thread.ident is None:
+            self._is_over = True
+        if not self._thread.is_alive() or self._thread is threading.current_thread():
+            return
+        deadline = time.monotonic() + timeout
+        self._thread.join(max(0.0, timeout - min(_CLOSE_SECONDS, timeout / 2)))
+        session = self._session
+        if self._thread.is_alive() and session is not None:
+            # It waits for an answer; without a session there is none to wait for.
+            threading.Thread(target=session.close, name="fastlog-group-close", daemon=True).start()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning("event=group_stop_late group=%s consumer=%s", self.config.group_id, self.consumer_id)
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, wait: bool = True) -> None:
+        """Save how far what is owned was consumed, or these offsets; what has not changed is not written.
+
+        With ``wait=False`` it returns at once, and a failure is counted and logged.
+
+        Raises:
+            OwnershipLostError: names partitions that are not owned; the others are saved. Without ``offsets`` these
+                are the ones taken away since the last commit though they had been consumed further than was saved;
+                each is raised for once.
+            CoordinationError: it could not be saved, or nobody knows whether it was.
+            ClosedError: the group was stopped.
+            ValueError: an offset is negative.
+        """
+        self._check()
+        if self._inbox.is_stopping:
+            raise ClosedError("the consumer was shut down")
+        if offsets is not None and any(offset < 0 for offset in offsets.values()):
+            raise ValueError(f"a negative offset cannot be committed: {dict(offsets)}")
+        if wait and self._thread is threading.current_thread():
+            raise RuntimeError("readers cannot wait for the worker that calls them")
+        request = self._inbox.ask(None if offsets is None else dict(offsets), wait)
+        if self._is_over or self._thread.ident is None:
+            self._work.refuse_commits()
+        if wait:
+            request.wait(3 * self.config.session_timeout + _LATE_SECONDS)
+
+    def note_jump(self, partition: TopicPartition, from_offset: int, to_offset: int) -> None:
+        """Keep in ZooKeeper, beside the offsets, that the messages between were gone. Returns at once."""
+        self._inbox.jumps[partition] = (from_offset, to_offset)
+        self._inbox.wake()
+
+    def wait_settled(self, timeout: float) -> bool:
+        """Wait until it reads exactly what it is to read; False when ``timeout`` seconds have passed before."""
+        deadline = time.monotonic() + timeout
+        while self.state not in (GroupState.ASSIGNED, GroupState.NOTHING):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    @property
+    def state(self) -> GroupState:
+        """What it is about at this moment."""
+        if self._is_over:
+            return GroupState.STOPPED
+        session = self._session
+        if session is None or not session.is_connected or (self._standing.is_member and not self.lease.is_valid):
+            return GroupState.NO_ZOOKEEPER
+        return self._standing.state
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong last and has not been put right."""
+        return self._standing.error
+
+    @property
+    def session_id(self) -> int | None:
+        """The session with ZooKeeper that owns what is owned; None while there is none."""
+        session = self._session
+        return None if session is None else session.id
+
+    @property
+    def owned(self) -> dict[TopicPartition, str]:
+        """The partitions read by this member, with the name of the thread; none while that is not certain."""
+        owned = dict(self._standing.owned)
+        return owned if self.lease.is_valid else {}
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """The offsets that are saved, of the partitions owned, where there are any."""
+        return dict(self._standing.committed)
+
+    @property
+    def failed_commits(self) -> int:
+        """Commits that failed and that nobody waited for."""
+        return self._standing.failed_commits
+
+    @property
+    def rebalances(self) -> int:
+        """How often partitions came or went."""
+        return self._standing.rebalances
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions with ZooKeeper there have been."""
+        return self._standing.sessions
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError("the consumer belongs to the parent process; make a new one after fork")
+
+    # --- the worker ---
+
+    def _run(self) -> None:
+        work, inbox, standing = self._work, self._inbox, self._standing
+        failures = 0
+        try:
+            while not inbox.is_stopping:
+                failures += 1
+                try:
+                    session = self._open_session(inbox.wake, lambda: not inbox.is_stopping)
+                except CoordinationError as error:
+                    standing.error = error
+                except FastlogError as error:  # a setting; trying again does not mend it
+                    standing.error = self._fatal = error
+                    return
+                except Exception as error:
+                    log.exception("event=group_failed group=%s: no session", self.config.group_id)
+                    standing.error = error
+                else:
+                    standing.sessions += 1
+                    self._session = session
+                    try:
+                        was_member = GroupSession(work, session).run()
+                    finally:
+                        self._session = None
+                    failures = 0 if was_member else failures
+                work.refuse_commits()
+                if failures and not inbox.is_stopping:
+                    inbox.wait(work.pause(failures))
+        finally:
+            inbox.is_stopping = self._is_over = True
+            work.refuse_commits()
+
+    def _open_zookeeper(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session:
+        from fastlog.coordination.zookeeper import ZooKeeperSession
+
+        return ZooKeeperSession(
+            self.config.zk_connect,
+            session_timeout=self.config.session_timeout,
+            connection_timeout=self.config.zk_connection_timeout_ms / 1000,
+            on_change=on_change,
+            is_wanted=is_wanted,
+        )
+
+
+def make_consumer_id(config: ConsumerConfig) -> str:
+    """As 0.7 does: the group, and the given id or one that nobody else has."""
+    return f"{config.group_id}_{config.consumer_id}" if config.consumer_id else new_consumer_id(config.group_id)
