@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastlog import errors, testing
+    from fastlog.consumer.connector import Consumer
     from fastlog.consumer.database import DatabaseOffsets
     from fastlog.consumer.offsets import FileOffsets
+    from fastlog.consumer.partitions import TopicPartition
     from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+    from fastlog.consumer.stream import NoMessage
     from fastlog.producer.hooks import ProducerData
     from fastlog.producer.producer import Producer
     from fastlog.producer.sync import SyncProducer
@@ -20,14 +23,17 @@ __version__ = "0.1.0"
 
 # Public name → the module it is in, or the module that it is.
 _MODULES = {
+    "Consumer": "fastlog.consumer.connector",
     "DatabaseOffsets": "fastlog.consumer.database",
     "EARLIEST": "fastlog.consumer.simple",
     "FileOffsets": "fastlog.consumer.offsets",
     "LATEST": "fastlog.consumer.simple",
+    "NoMessage": "fastlog.consumer.stream",
     "Producer": "fastlog.producer.producer",
     "ProducerData": "fastlog.producer.hooks",
     "SimpleConsumer": "fastlog.consumer.simple",
     "SyncProducer": "fastlog.producer.sync",
+    "TopicPartition": "fastlog.consumer.partitions",
     "errors": "fastlog.errors",
     "testing": "fastlog.testing",
 }
@@ -35,12 +41,15 @@ _MODULES = {
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "Consumer",
     "DatabaseOffsets",
     "FileOffsets",
+    "NoMessage",
     "Producer",
     "ProducerData",
     "SimpleConsumer",
     "SyncProducer",
+    "TopicPartition",
     "__version__",
     "errors",
     "testing",

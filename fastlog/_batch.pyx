@@ -9,10 +9,22 @@ The offsets of a span: at the top of a log each entry has its own, ``offset`` th
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
+
+
+cdef object span_view(entries, const unsigned char** base, Py_ssize_t* size):
+    cdef Py_buffer* view
+    found = PyMemoryView_FromObject(entries)
+    view = PyMemoryView_GET_BUFFER(found)
+    if not PyBuffer_IsContiguous(view, b"C"):
+        raise BufferError("the bytes of a span do not lie in one piece")
+    base[0] = <const unsigned char*>view.buf
+    size[0] = view.len
+    return found
 
 
 cdef int changed() except -1:
@@ -67,8 +79,9 @@ cdef class SpanCursor:
     """
 
     cdef object spans
-    cdef Py_buffer view
-    cdef bint held
+    cdef object entries         # the span in hand: a view that nobody else has
+    cdef const unsigned char* base
+    cdef Py_ssize_t size
     cdef bint inner
     cdef Py_ssize_t at
     cdef Py_ssize_t left        # entries of this span
@@ -78,9 +91,6 @@ cdef class SpanCursor:
     def __init__(self, spans):
         self.let_go()
         self.spans = iter(spans)
-
-    def __dealloc__(self):
-        self.let_go()
 
     def __iter__(self):
         return self
@@ -95,9 +105,7 @@ cdef class SpanCursor:
 
     cdef void let_go(self) noexcept:
         self.left = 0
-        if self.held:
-            self.held = False
-            PyBuffer_Release(&self.view)
+        self.entries = None
 
     cdef bint advance(self) except -1:
         """Take the next span with an entry in it; False when there is none."""
@@ -108,8 +116,7 @@ cdef class SpanCursor:
                 return False
             entries, count, offset, next_offset, inner = span
             self.let_go()   # of another thread that was faster
-            PyObject_GetBuffer(entries, &self.view, PyBUF_SIMPLE)
-            self.held = True
+            self.entries = span_view(entries, &self.base, &self.size)
             self.at = 0
             self.left = count
             self.offset = offset
@@ -120,7 +127,7 @@ cdef class SpanCursor:
 
     cdef int step(self, Entry* entry) except -1:
         """Describe the entry in turn and go on to the next one."""
-        if not next_entry(<const unsigned char*>self.view.buf + self.at, self.view.len - self.at, entry):
+        if not next_entry(self.base + self.at, self.size - self.at, entry):
             self.let_go()
             changed()
         self.at += entry.entry_bytes

@@ -176,7 +176,19 @@ class DeliveryError(FastlogError):
 
 
 class ConsumerTimeout(FastlogError):
-    """No message came within the time the consumer was told to wait."""
+    """No message came within the time the consumer was told to wait; ``reason`` is why, where it is known."""
+
+    def __init__(self, message: str = "", reason: Any = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class DecodeError(FastlogError):
+    """A decoder failed: ``message`` is what it could not decode, and counts as handed out; ``__cause__`` says why."""
+
+    def __init__(self, text: str, message: Any = None) -> None:
+        super().__init__(text)
+        self.message = message
 
 
 class OwnershipLostError(FastlogError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-_KEPT = 2  # one is looked at while the next is filled
-_MOST_KEPT_BYTES = 16 * 2**20
+_LEAST_KEPT = 2  # one is looked at while the next is filled
+_MOST_KEPT_BYTES = 16 * 2**20  # of one buffer, and of all where there are more than those
 _LEAST_SHARE = 4
 
 
@@ -17,7 +17,8 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._kept: deque[bytearray] = deque(maxlen=_KEPT)
+        self._kept: deque[bytearray] = deque()
+        self._kept_bytes = 0
 
     def take(self, size: int) -> bytearray:
         """A byte array of ``size`` bytes or somewhat more; what it holds is left from before."""
@@ -27,7 +28,18 @@ class Buffers:
         buffer = bytearray(size)
         if size <= _MOST_KEPT_BYTES:
             self._kept.append(buffer)
+            self._kept_bytes += size
+            while self._kept_bytes > _MOST_KEPT_BYTES and len(self._kept) > _LEAST_KEPT:
+                self._drop_oldest()
         return buffer
+
+    def rest(self) -> None:
+        """Keep no more than is needed for a little at a time."""
+        while len(self._kept) > _LEAST_KEPT:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._kept_bytes -= len(self._kept.popleft())
 
 
 def _unseen(buffer: bytearray) -> bool:

@@ -74,6 +74,10 @@ class Connection:
         """Close the connection; may be called again."""
         self._socket.close()
 
+    def rest(self) -> None:
+        """Keep no memory for many large answers."""
+        self._inbox.rest()
+
     def interrupt(self) -> None:
         """End the connection without closing its descriptor: whoever waits on it in another thread returns at once.
 

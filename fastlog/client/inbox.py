@@ -64,6 +64,10 @@ class Inbox:
             self._begin_body(size, at)
         return None
 
+    def rest(self) -> None:
+        """Keep no memory for many large frames."""
+        self._buffers.rest()
+
     def receive(self, sock: socket.socket) -> bool:
         """Take what one read of the socket gives; False when the other side has closed.
 

@@ -157,6 +157,11 @@ class Channel:
                 self._drop()
                 raise
 
+    def rest(self) -> None:
+        """Keep no memory for many large answers, as little comes now."""
+        if self._connection is not None:
+            self._connection.rest()
+
     def drop(self) -> None:
         """Close the connection; the next request makes a new one. What was posted is forgotten."""
         self._drop()

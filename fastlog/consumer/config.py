@@ -141,8 +141,9 @@ class ConsumerConfig:
     local: str = prop(
         "local",
         "auto",
-        choices=("auto", "read", "map", "off"),
-        doc="Read the broker's files on its own machine instead of the socket. fastlog's own.",
+        choices=("auto", "read", "map", "shared", "off"),
+        doc="Read the broker's files on its own machine instead of the socket; `shared`: also on another one that has"
+        " them under the same path. fastlog's own.",
     )
 
     def __post_init__(self) -> None:

@@ -74,6 +74,10 @@ class LocalLog:
         if fd >= 0:
             os.close(fd)
 
+    def rest(self) -> None:
+        """Keep no memory for many pieces."""
+        self._buffers.rest()
+
     def told(self, answer: LocalReadAnswer) -> None:
         """Take what the broker says of the files.
 

@@ -82,6 +82,8 @@ class Reader:
         self._correlation_id = 0
         self._proven = False
         self._log_start = 0
+        self.high_watermark: int | None = None
+        """Up to where the log could be read when the broker last said so; of a plain 0.7 broker when it had no more."""
         if local is not None:
             channel.owned.add(local)
 
@@ -90,6 +92,12 @@ class Reader:
         if self.local is not None:
             self._channel.owned.discard(self.local)
             self.local.close()
+
+    def rest(self) -> None:
+        """Keep no memory for many pieces, as there are none now."""
+        self._channel.rest()
+        if self.local is not None:
+            self.local.rest()
 
     def seek(self, offset: int, fetch_bytes: int) -> None:
         """Go on at another place; not for a reader that fetches ahead."""
@@ -187,6 +195,7 @@ class Reader:
         if answer.error:
             raise NotLocalError(str(error_for(answer.error)))
         self._log_start = answer.log_start
+        self.high_watermark = answer.high_watermark
         local.told(answer)
 
     def _refuse_local(self, reason: str) -> None:
@@ -206,11 +215,14 @@ class Reader:
         if not self._offer.held_fetch:
             error, data = responses.split_fetch(body)
             detail = ""
+            if not error and not data:
+                self.high_watermark = self.offset
         else:
             answer, data = responses.split_held_fetch(body)
             self._check_id(answer.correlation_id)
             error = answer.error
             detail = f"; the log goes from {answer.log_start} to {answer.high_watermark}"
+            self.high_watermark = answer.high_watermark
             if not error and self.local is not None:
                 self.local.limit = max(self.local.limit, answer.high_watermark)
         if error:
@@ -274,3 +286,25 @@ class Reader:
 
     def _where(self) -> str:
         return f"{self._topic}, partition {self._partition}, offset {self.offset}"
+
+
+def open_reader(
+    channel: Channel,
+    offer: Offer,
+    topic: str,
+    partition: int,
+    offset: int,
+    fetch_bytes: int,
+    *,
+    ahead: bool,
+    local: str,
+) -> Reader:
+    """A reader that reads the broker's files where ``local``, as ``SimpleConsumer`` knows it, and the offer allow."""
+    log_files = None
+    if local != "off" and offer.local_read and offer.held_fetch:
+        log_files = LocalLog(topic, partition, mapped=local == "map")
+    reader = Reader(channel, offer, topic, partition, offset, fetch_bytes, ahead=ahead, local=log_files)
+    reader.anywhere = local == "shared"
+    if local != "off" and log_files is None:
+        reader.local_refused = "the broker does not offer it"
+    return reader

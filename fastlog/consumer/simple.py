@@ -14,9 +14,8 @@ from fastlog.client.addresses import DEFAULT_PORT, Address
 from fastlog.client.connection import Broker
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
-from fastlog.consumer.local import LocalLog
-from fastlog.consumer.offered import Offer, Offers
-from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end
+from fastlog.consumer.offered import Offers
+from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end, open_reader
 from fastlog.consumer.walking import walk
 from fastlog.errors import ConfigError, ProtocolError, UnsupportedFeatureError, error_for
 from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
@@ -308,26 +307,6 @@ class SimpleConsumer:
     def _new_channel(self) -> Channel:
         return Channel(self._broker, "SimpleConsumer", self._receive_buffer_bytes)
 
-    def _reader(
-        self,
-        channel: Channel,
-        offer: Offer,
-        topic: str,
-        partition: int,
-        offset: int,
-        fetch_bytes: int,
-        *,
-        ahead: bool,
-    ) -> Reader:
-        local = None
-        if self._local != "off" and offer.local_read and offer.held_fetch:
-            local = LocalLog(topic, partition, mapped=self._local == "map")
-        reader = Reader(channel, offer, topic, partition, offset, fetch_bytes, ahead=ahead, local=local)
-        reader.anywhere = self._local == "shared"
-        if self._local != "off" and local is None:
-            reader.local_refused = "the broker does not offer it"
-        return reader
-
     def _fetch_chunk(self, topic: str, partition: int, offset: int, max_bytes: int | None, wait: float) -> Chunk | None:
         wanted = self._fetch_bytes if max_bytes is None else max_bytes
         _check_range("max_bytes", wanted, 1, MAX_FETCH_BYTES)
@@ -336,7 +315,9 @@ class SimpleConsumer:
         with self._channel.held():
             reader = self._readers.get((topic, partition))
             if reader is None:
-                reader = self._reader(self._channel, offer, topic, partition, offset, wanted, ahead=False)
+                reader = open_reader(
+                    self._channel, offer, topic, partition, offset, wanted, ahead=False, local=self._local
+                )
                 self._readers[topic, partition] = reader
                 if len(self._readers) > _KEPT_READERS:
                     self._readers.popitem(last=False)[1].close()
@@ -358,7 +339,7 @@ class SimpleConsumer:
             offer = self._offers.get()
             if offset < 0:
                 offset = self._resolved(topic, partition, offset)
-            reader = self._reader(channel, offer, topic, partition, offset, wanted, ahead=True)
+            reader = open_reader(channel, offer, topic, partition, offset, wanted, ahead=True, local=self._local)
             yield walk(self._broker, channel, reader, topic, partition, wait)
         finally:
             channel.close()

@@ -36,3 +36,18 @@ def test_memory_follows_what_is_asked_for() -> None:
     assert buffers.take(1000) is not large
     huge = buffers.take(64 * 2**20)
     assert buffers.take(64 * 2**20) is not huge
+
+
+def test_as_many_are_kept_as_are_looked_at_within_a_limit() -> None:
+    """A queue of pieces costs no fresh memory once it has been full; when little comes, most of it goes back."""
+    buffers = Buffers()
+    waiting = [memoryview(buffers.take(2**20)) for _ in range(24)]
+    before = [view.obj for view in waiting]
+    for view in waiting:
+        view.release()
+    again = [memoryview(buffers.take(2**20)) for _ in range(24)]
+    assert sum(any(view.obj is known for known in before) for view in again) == 16
+    for view in again:
+        view.release()
+    buffers.rest()
+    assert sum(len(kept) for kept in buffers._kept) == 2 * 2**20 == buffers._kept_bytes

@@ -12,6 +12,7 @@ import pytest
 
 from fastlog import broker
 from fastlog.config import BrokerConfig
+from fastlog.consumer.config import ConsumerConfig
 from fastlog.log import _files
 from fastlog.log._arena import COUNTERS
 from fastlog.producer.config import ProducerConfig
@@ -177,7 +178,7 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 @pages
 def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
-    known = {setting.name for config in (BrokerConfig, ProducerConfig) for setting in config.describe()}
+    known = {setting.name for config in (BrokerConfig, ProducerConfig, ConsumerConfig) for setting in config.describe()}
     known |= {*_files.OPS, *OPTION_NAMES}
     for text in inline(page.read_text()):
         name = text.partition("=")[0]

@@ -1,0 +1,225 @@
+"""What stands between the thread that fetches a partition and the stream that hands it out."""
+
+from __future__ import annotations
+
+import _thread
+import enum
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from fastlog.client.addresses import Address
+from fastlog.consumer._delivery import Place
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.consumer.reader import Chunk
+from fastlog.errors import FastlogError
+
+log = logging.getLogger(__name__)
+
+
+class Bell:
+    """Wakes one thread that waits; a ring that nobody waits for is kept for the next one.
+
+    Takes no lock that an interrupted thread could hold, so that a signal handler may ring it.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """Let the one who waits, or who comes next, look again."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # it has rung already
+
+    def wait(self, seconds: float | None) -> None:
+        """Return when it rings, at the latest after so many seconds; None: no end. Ctrl-C ends it at once."""
+        self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+
+class Jump(NamedTuple):
+    """Reading goes on elsewhere, since the broker does not have the offset ``old`` (any more).
+
+    With ``new`` above ``old``, what is between was lost to the group; below it, the log had ended before ``old``.
+    """
+
+    source: TopicPartition
+    old: int
+    new: int
+    reason: str
+    time: float
+    """Seconds since 1970."""
+
+    def __str__(self) -> str:
+        what = (
+            f"offsets {self.old} to {self.new} are lost to the group"
+            if self.new > self.old
+            else f"it goes back to {self.new}"
+        )
+        return f"{self.source}: offset {self.old} is out of range, {what} ({self.reason})"
+
+
+class Failure(NamedTuple):
+    """An error for the user, which comes once what was fetched before it has been handed out."""
+
+    error: FastlogError
+
+
+Item = Chunk | Jump | Failure
+
+
+class Phase(enum.Enum):
+    """What the fetching of a partition does."""
+
+    STARTING = "starting"
+    READING = "reading"
+    AT_END = "at end"
+    PAUSED = "paused"
+    FAILING = "failing"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition of this consumer as it is now. Offsets are None while they are not known.
+
+    ``position``: fetched up to here. ``high_watermark``: the broker's, when it last answered. ``queued``: pieces
+    that wait. ``source``: ``socket``, or ``read`` or ``map`` while the broker's files are read. ``error``: why it is
+    failing or stopped, ``failures`` how often in a row, ``failing_since`` in seconds since 1970. ``gaps``: how often a
+    piece did not begin where the one before had ended, and was fetched again.
+    """
+
+    phase: Phase
+    address: Address
+    thread: str
+    position: int | None
+    consumed: int | None
+    high_watermark: int | None
+    queued: int
+    source: str
+    error: FastlogError | None
+    failures: int
+    failing_since: float | None
+    gaps: int
+
+
+class Fetching(Protocol):
+    """A thread that fetches one partition from one place on; made anew to go on elsewhere."""
+
+    place: Place
+    queue: deque[Item]
+    bell: Bell
+    at_end: bool
+    """The broker had nothing more when it last answered."""
+
+    @property
+    def error(self) -> FastlogError | None:
+        """Why nothing can be fetched now."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self, error: FastlogError | None = None) -> None:
+        """Fetch nothing any more. ``error`` is why."""
+
+    def renewed(self) -> Fetching:
+        """Another one, not started, that goes on behind what was taken in hand."""
+
+    def state(self, feed: Feed) -> PartitionState:
+        """For who asks."""
+
+
+class Feed:
+    """One owned partition on its way to a stream.
+
+    The group's worker makes it and gives it up; a user may reposition it meanwhile. Who exchanges ``fetch`` looks at
+    ``is_released`` afterwards, and who releases sets it first, so that one of them stops the last one.
+    """
+
+    def __init__(self, source: TopicPartition, thread: str, fetch: Fetching) -> None:
+        self.source = source
+        self.thread = thread
+        self.fetch = fetch
+        self.is_released = False
+        self.gaps = 0
+        self._exchange = threading.Lock()
+
+    def release(self) -> int:
+        """Hand nothing out any more and fetch nothing; the offset that it has been consumed to, -1 when not known."""
+        self.is_released = True
+        fetch = self.fetch
+        consumed = fetch.place.end()
+        fetch.stop()
+        return consumed
+
+    def replace(self, following: Callable[[Fetching], Fetching]) -> bool:
+        """Go on with what follows the one at work; False when the partition was given up meanwhile."""
+        with self._exchange:
+            before = self.fetch
+            fetch = self.fetch = following(before)
+            before.stop()
+        if self.is_released:
+            fetch.place.end()
+            return False
+        fetch.start()
+        if self.is_released:
+            fetch.stop()
+        return True
+
+    @property
+    def at_end(self) -> bool:
+        """Everything that the broker had to show was handed out."""
+        return self.fetch.at_end and not self.fetch.queue
+
+    def take_or_none(self, stream: TakesChunks) -> bool:
+        """Give the stream the next chunk to take in hand; False when there is none.
+
+        An item leaves the queue when it is in hand: an interrupt in between shows it twice, and the second time it lies
+        before what is expected.
+
+        Raises:
+            FastlogError: the partition could not be read any further; once for each place and reason.
+        """
+        fetch = self.fetch
+        queue, place = fetch.queue, fetch.place
+        while queue:
+            item = queue[0]
+            taken = False
+            if isinstance(item, Chunk):
+                end = item.offset + item.result.valid_bytes
+                start = max(item.offset, place.expected)
+                if item.offset > place.expected:
+                    self._close_gap(fetch, item.offset)
+                    return False
+                if start < end:
+                    stream.begin_chunk(place, item, start, end)
+                    taken = True
+            elif isinstance(item, Jump):
+                place.begin(item.new)
+            queue.popleft()
+            fetch.bell.ring()
+            if taken:
+                return True
+            if isinstance(item, Failure):
+                raise item.error
+        return False
+
+    def _close_gap(self, fetch: Fetching, found: int) -> None:
+        self.gaps += 1
+        expected = fetch.place.expected
+        log.error("gap partition=%s expected=%d found=%d: fetched again from there", self.source, expected, found)
+        self.replace(lambda before: before.renewed())
+
+
+class TakesChunks(Protocol):
+    """A stream, as a feed sees it."""
+
+    def begin_chunk(self, place: Place, chunk: Chunk, start: int, end: int) -> None:
+        """Take a part of the chunk in hand."""

@@ -1,0 +1,420 @@
+"""Fetches the partitions that a group owns: a thread and a connection for each, so that none waits for another.
+
+A held fetch keeps its connection to itself, and a thread that waits costs nothing; so a partition that is full, that
+fails or whose broker is away stops nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from fastlog._segment import SCAN_OK
+from fastlog.client.addresses import Address
+from fastlog.client.connection import Broker
+from fastlog.consumer._delivery import Place
+from fastlog.consumer.channel import Channel
+from fastlog.consumer.config import ConsumerConfig
+from fastlog.consumer.feed import Bell, Failure, Feed, Fetching, Item, Jump, PartitionState, Phase
+from fastlog.consumer.offered import Offers
+from fastlog.consumer.partitions import Claim, TopicPartition
+from fastlog.consumer.reader import Chunk, Reader, open_reader
+from fastlog.consumer.stream import Stream
+from fastlog.errors import (
+    BrokerError,
+    ClosedError,
+    FastlogError,
+    InvalidFetchSizeError,
+    InvalidMessageError,
+    LogError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    error_for,
+)
+from fastlog.wire import requests, responses
+
+log = logging.getLogger(__name__)
+
+EARLIEST = requests.TIME_EARLIEST
+LATEST = requests.TIME_LATEST
+RESET_TIMES = {"smallest": EARLIEST, "largest": LATEST}
+_HOLD_SECONDS = 5.0
+_LEAST_PAUSE = 0.02
+_LOG_SECONDS = 10.0
+_MOST_LOCAL = 2  # a file is there at once, and what is read far ahead has left the cache when its turn comes
+_OFFSETS_ANSWER_BYTES = 1024
+# What no second try makes better, as long as the bytes are the same: the user has to know.
+_OF_THE_DATA = (InvalidMessageError, InvalidFetchSizeError, MessageTooLargeError, LogError)
+
+
+class Link:
+    """Where a broker is, and what it offers."""
+
+    def __init__(self, address: Address, config: ConsumerConfig) -> None:
+        self.address = address
+        self.broker = Broker([address], config.socket_timeout_ms / 1000)
+        self.offers = Offers(self.broker, config.max_message_bytes)
+
+
+class Links:
+    """The link to each broker by its id, shared by the partitions there; asks anew what it offers after a failure."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self._known: dict[int, Link] = {}
+
+    def learn(self, broker: int, address: Address) -> bool:
+        """Whether that is news."""
+        known = self._known.get(broker)
+        if known is not None and known.address == address:
+            return False
+        self._known[broker] = Link(address, self._config)
+        return True
+
+    def get(self, broker: int) -> Link:
+        """The link to a broker whose address was learned."""
+        return self._known[broker]
+
+    def renew(self, broker: int, failed: Link) -> None:
+        """The broker may be another one when it is back: another version, or other limits."""
+        if self._known.get(broker) is failed:
+            self._known[broker] = Link(failed.address, self._config)
+
+
+class Fetch:
+    """The thread that fetches one partition, from where its place stands until it is stopped."""
+
+    def __init__(
+        self,
+        place: Place,
+        links: Links,
+        config: ConsumerConfig,
+        wake: Callable[[], None],
+        on_jump: Callable[[Jump], None],
+    ) -> None:
+        self.place = place
+        self.queue: deque[Item] = deque()
+        self.bell = Bell()
+        self.at_end = False
+        self._links = links
+        self._config = config
+        self._wake = wake
+        self._on_jump = on_jump
+        self._broker, self._partition = place.source.partition
+        self._offset = place.expected
+        self._channel: Channel | None = None
+        self._reader: Reader | None = None
+        self._is_stopped = False
+        self._is_paused = False
+        self._has_answered = False
+        self._error: FastlogError | None = None
+        self._failures = 0
+        self._jumps = 0
+        self._failing_since: float | None = None
+        self._logged = 0.0
+        self._told: tuple[int, type] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Fetch of {self.place.source} at {self._offset}>"
+
+    # -- from outside --------------------------------------------------------------------------------------------------
+
+    @property
+    def error(self) -> FastlogError | None:
+        """Why nothing can be fetched now."""
+        return self._error
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name=f"fastlog-fetch-{self.place.source}", daemon=True).start()
+
+    def stop(self, error: FastlogError | None = None) -> None:
+        """Fetch nothing any more; waits for nobody. ``error`` is why, for who asks for the state."""
+        if error is not None:
+            self._error = error
+            self._failing_since = time.time()
+        self._is_stopped = True
+        channel = self._channel
+        if channel is not None:
+            channel.close()
+        self.bell.ring()
+
+    def renewed(self) -> Fetch:
+        """Another one, not started, that goes on behind what was taken in hand."""
+        return Fetch(self.place, self._links, self._config, self._wake, self._on_jump)
+
+    def state(self, feed: Feed) -> PartitionState:
+        """What it does."""
+        reader, place = self._reader, self.place
+        if self._is_stopped:
+            phase = Phase.STOPPED
+        elif self._error is not None:
+            phase = Phase.FAILING
+        elif not self._has_answered:
+            phase = Phase.STARTING
+        elif self._is_paused:
+            phase = Phase.PAUSED
+        else:
+            phase = Phase.AT_END if feed.at_end else Phase.READING
+        return PartitionState(
+            phase=phase,
+            address=self._links.get(self._broker).address,
+            thread=feed.thread,
+            position=self._offset if self._offset >= 0 else None,
+            consumed=place.consumed if place.consumed >= 0 else None,
+            high_watermark=None if reader is None else reader.high_watermark,
+            queued=len(self.queue),
+            source="socket" if reader is None else reader.source,
+            error=self._error,
+            failures=self._failures,
+            failing_since=self._failing_since,
+            gaps=feed.gaps,
+        )
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            link = self._links.get(self._broker)
+            try:
+                self._fetch(link)
+            except ClosedError:
+                continue
+            except OffsetOutOfRangeError as error:
+                self._try_to_jump(link, error)
+            except FastlogError as error:
+                self._failed(link, error)
+            except Exception as error:
+                log.exception("fetching partition=%s offset=%d", self.place.source, self._offset)
+                self._failed(link, FastlogError(f"{type(error).__name__}: {error}"))
+
+    def _fetch(self, link: Link) -> None:
+        """Until it is stopped, or something fails."""
+        topic, config = self.place.source.topic, self._config
+        offer = link.offers.get()
+        channel = Channel(link.broker, "consumer", config.receive_buffer_bytes)
+        self._channel = channel
+        try:
+            if self._is_stopped:
+                return
+            if self._offset < 0:
+                with channel.held():
+                    self._offset = self._asked(channel, RESET_TIMES[config.auto_offset_reset])
+                self.place.start(self._offset)
+                self._offset = self.place.expected
+            reader = self._reader = open_reader(
+                channel, offer, topic, self._partition, self._offset, config.fetch_bytes, ahead=True, local=config.local
+            )
+            self._read(channel, reader, holds=offer.held_fetch and offer.max_wait_ms > 0)
+        finally:
+            channel.close()
+
+    def _read(self, channel: Channel, reader: Reader, *, holds: bool) -> None:
+        wait = 0.0  # the first answer says at once whether there is anything
+        pause = _LEAST_PAUSE
+        while not self._is_stopped:
+            most = self._config.queued_chunks
+            if len(self.queue) >= (most if reader.source == "socket" else min(most, _MOST_LOCAL)):
+                self._is_paused = True
+                self.bell.wait(_HOLD_SECONDS)
+                self._is_paused = False
+                continue
+            with channel.held():
+                chunk = reader.next(wait)
+            self._answered(reader, chunk)
+            if chunk is not None:
+                pause = _LEAST_PAUSE
+                continue
+            reader.rest()
+            if holds:
+                wait = _HOLD_SECONDS
+            else:
+                self.bell.wait(pause)
+                pause = min(2 * pause, self._config.fetcher_backoff_ms / 1000)
+
+    def _answered(self, reader: Reader, chunk: Chunk | None) -> None:
+        if self._failures:
+            log.info("partition=%s is read again from offset=%d", self.place.source, self._offset)
+        self._has_answered = True
+        self._failures = self._jumps = 0
+        self._error = self._failing_since = None
+        if chunk is not None:
+            # Damage behind is found again by the next fetch, which begins with it, and told then.
+            whole = chunk.data[: chunk.result.valid_bytes]
+            self._put(Chunk(chunk.offset, whole, chunk.result._replace(status=SCAN_OK)))
+        self._offset = reader.offset
+        self.at_end = reader.offset == reader.high_watermark
+
+    def _put(self, item: Item) -> None:
+        self.queue.append(item)
+        self._wake()
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+
+    def _failed(self, link: Link, error: FastlogError) -> None:
+        """Note it, say it, and wait a little."""
+        if self._is_stopped:
+            return
+        self._failures += 1
+        self._error = error
+        self.at_end = False
+        self._failing_since = self._failing_since or time.time()
+        now = time.monotonic()
+        if self._failures == 1 or now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            log.warning(
+                "partition=%s offset=%d failures=%d: %s", self.place.source, self._offset, self._failures, error
+            )
+        if isinstance(error, _OF_THE_DATA) and self._told != (self._offset, type(error)):
+            self._told = (self._offset, type(error))
+            self._put(Failure(error))
+        elif not isinstance(error, BrokerError):
+            self._links.renew(self._broker, link)
+        self._sleep(self._backoff(self._failures))
+
+    def _backoff(self, failures: int) -> float:
+        most = min(self._config.fetcher_backoff_ms / 1000, _LEAST_PAUSE * 2.0 ** min(failures, 20))
+        return most * random.uniform(0.5, 1.0)
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._is_stopped and (left := until - time.monotonic()) > 0:
+            self.bell.wait(left)  # also rings when the stream has taken something
+
+    def _try_to_jump(self, link: Link, error: OffsetOutOfRangeError) -> None:
+        """Go on where ``autooffset.reset`` says, and report it."""
+        if self._is_stopped:
+            return
+        try:
+            channel = self._channel = Channel(link.broker, "consumer", self._config.receive_buffer_bytes)
+            try:
+                with channel.held():
+                    new = self._asked(channel, RESET_TIMES[self._config.auto_offset_reset])
+            finally:
+                channel.close()
+        except ClosedError:
+            return
+        except FastlogError as failure:
+            self._failed(link, failure)
+            return
+        if new == self._offset:
+            self._failed(link, error)  # the broker contradicts itself, or retention is at work just now
+            return
+        jump = Jump(self.place.source, self._offset, new, str(error), time.time())
+        log.error("out of range: %s", jump)
+        self._on_jump(jump)
+        self._offset = new
+        self._put(jump)
+        self._jumps += 1
+        if self._jumps > 1:  # nothing could be read in between
+            self._sleep(self._backoff(self._jumps))
+
+    def _asked(self, channel: Channel, when: int) -> int:
+        """The oldest or the newest offset, as the broker says."""
+        topic = self.place.source.topic
+        frame = requests.encode_offsets(topic, self._partition, when, 1)
+        answer = responses.decode_offsets(bytes(channel.request(frame, _OFFSETS_ANSWER_BYTES)))
+        if answer.error:
+            raise error_for(answer.error, f"{self.place.source}: {error_for(answer.error)}")
+        if not answer.offsets or answer.offsets[0] < 0:
+            raise FastlogError(f"{self.place.source}: the broker names no offset to begin at")
+        return answer.offsets[0]
+
+
+class Fetchers:
+    """What reads the partitions of one consumer: ``Readers``, for the group's worker, and what its users ask for.
+
+    ``stream_of(topic, thread)`` is the stream of a thread.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        stream_of: Callable[[str, str], Stream],
+        on_jump: Callable[[Jump], None] = lambda jump: None,
+    ) -> None:
+        self._config = config
+        self._stream_of = stream_of
+        self._on_jump = on_jump
+        self._links = Links(config)
+        self._feeds: dict[TopicPartition, Feed] = {}
+        self._is_closed = False
+
+    # -- Readers -------------------------------------------------------------------------------------------------------
+
+    def acquire(self, claims: Mapping[TopicPartition, Claim]) -> None:
+        """Begin to read and to hand out these partitions."""
+        self.release([source for source in claims if source in self._feeds])
+        self.moved({source.partition.broker: claim.address for source, claim in claims.items()})
+        for source, claim in claims.items():
+            stream = self._stream_of(source.topic, claim.thread)
+            offset = claim.offset if claim.offset is not None and claim.offset >= 0 else None
+            place = Place(source, offset, by_hand=stream.acknowledge)
+            fetch = Fetch(place, self._links, self._config, stream.wake, self._on_jump)
+            feed = self._feeds[source] = Feed(source, claim.thread, fetch)
+            stream.add(feed)
+            fetch.start()
+        if self._is_closed:
+            self.close()
+
+    def release(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Stop; nothing of them is handed out any more. Those of which no offset was known are left out."""
+        consumed = {}
+        for source in partitions:
+            feed = self._feeds.pop(source, None)
+            if feed is None:
+                continue
+            offset = feed.release()
+            self._stream_of(source.topic, feed.thread).remove(feed)
+            if offset >= 0:
+                consumed[source] = offset
+        return consumed
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        """The offset to which each partition has been consumed, as far as it is known."""
+        offsets = {source: feed.fetch.place.consumed for source, feed in list(self._feeds.items())}
+        return {source: offset for source, offset in offsets.items() if offset >= 0}
+
+    def moved(self, addresses: Mapping[int, Address]) -> None:
+        """Where each broker that lives is now. One that is not among them is tried where it was."""
+        elsewhere = {broker for broker, address in addresses.items() if self._links.learn(broker, address)}
+        for source, feed in list(self._feeds.items()):
+            if source.partition.broker in elsewhere:
+                feed.replace(lambda before: before.renewed())
+
+    # -- for users -----------------------------------------------------------------------------------------------------
+
+    def feeds(self) -> dict[TopicPartition, Feed]:
+        """The partitions that are read now."""
+        return dict(self._feeds)
+
+    def states(self) -> dict[TopicPartition, PartitionState]:
+        """What each of them does."""
+        return {source: feed.fetch.state(feed) for source, feed in list(self._feeds.items())}
+
+    def close(self) -> None:
+        """Give up whatever is still read, and take nothing on any more."""
+        self._is_closed = True
+        self.release(list(self._feeds))
+
+    def link(self, broker: int) -> Link:
+        """Where a broker is that has a partition of ours."""
+        return self._links.get(broker)
+
+    def seek(self, source: TopicPartition, offset: int) -> bool:
+        """Go on at an offset; what was fetched or handed out before counts no more. False when it is not ours now."""
+        feed = self._feeds.get(source)
+        if feed is None:
+            return False
+        stream = self._stream_of(source.topic, feed.thread)
+
+        def following(before: Fetching) -> Fetching:
+            before.place.end()
+            place = Place(source, offset, by_hand=stream.acknowledge)
+            return Fetch(place, self._links, self._config, stream.wake, self._on_jump)
+
+        return feed.replace(following)

@@ -1,0 +1,470 @@
+"""Fetching for streams: nothing stops a partition for good, none stops another, and every wait can be interrupted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from fastlog._segment import pack
+from fastlog.client.addresses import Address
+from fastlog.consumer._delivery import GroupMessage
+from fastlog.consumer.feed import Jump, Phase
+from fastlog.consumer.fetcher import EARLIEST
+from fastlog.consumer.reader import Chunk
+from fastlog.consumer.stream import NoMessage, Stream
+from fastlog.errors import ConsumerTimeout, ForkedError, InvalidMessageError, MessageTooLargeError, TransportError
+from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.reading import Reading, fetching_threads, held_lease, source_of, wait_until
+
+SEVERAL = [b"message %03d" % number for number in range(100)]
+FETCHES = rq.FetchRequest | rq.HeldFetchRequest
+
+
+@pytest.fixture(params=[True, False], ids=["fastlog", "plain 0.7"])
+def own(request: pytest.FixtureRequest) -> bool:
+    """Whether the broker has fastlog's own requests."""
+    return bool(request.param)
+
+
+@contextmanager
+def served(*logs: bytes, **options: object) -> Iterator[FakeBroker]:
+    """A broker whose topic ``t`` has these logs as partitions."""
+    fake = FakeBroker(partitions=len(logs), **options)  # type: ignore[arg-type]
+    for number, data in enumerate(logs):
+        fake.logs["t", number] = data
+    with fake:
+        yield fake
+
+
+def take(stream: Stream, count: int, seconds: float = 10.0) -> list[bytes]:
+    """So many payloads; fails when one takes too long."""
+    found = []
+    for _ in range(count):
+        message = stream.poll(seconds)
+        assert isinstance(message, GroupMessage), message
+        found.append(message.payload)
+    return found
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_take_turns_and_keep_their_order(own: bool) -> None:
+    logs = [pack([b"%d %03d" % (number, count) for count in range(100)]) for number in range(3)]
+    with served(*logs, own=own) as fake, Reading(fetch_bytes=200) as reading:
+        for number in range(3):
+            reading.own(fake.port, number)
+        wait_until(lambda: all(state.queued >= 5 for state in reading.fetchers.states().values()))
+        found = take(reading.stream(), 300)
+        for number in range(3):
+            mine = [payload for payload in found if payload.startswith(b"%d " % number)]
+            assert mine == sorted(mine) and len(mine) == 100
+        turns = [payload[:1] for payload in found[:60]]
+        assert set(turns[:30]) == {b"0", b"1", b"2"}
+        assert reading.stream().poll(0.1) is NoMessage.AT_END
+        assert reading.fetchers.consumed() == {source_of(number): len(logs[number]) for number in range(3)}
+
+
+def test_growing_logs_and_compressed_sets(own: bool) -> None:
+    with served(b"", own=own) as fake, Reading() as reading:
+        reading.own(fake.port)
+        for number in range(3):
+            fake.logs["t", 0] += pack([b"%d" % number])
+            assert take(reading.stream(), 1) == [b"%d" % number]
+
+
+def test_a_slow_stream_stops_nobody() -> None:
+    """Its partition is fetched until its queue is full, and goes on when something is taken; others never wait."""
+    data = pack(SEVERAL * 3)
+    with served(data, data) as fake, Reading(fetch_bytes=500, queued_chunks=3) as reading:
+        slow = reading.own(fake.port, 0, stream="slow")
+        reading.own(fake.port, 1, stream="fast")
+        take(reading.stream("slow"), 1)
+        assert take(reading.stream("fast"), 300) == SEVERAL * 3
+        wait_until(lambda: reading.state(slow).phase is Phase.PAUSED)
+        assert reading.state(slow).queued == 3
+        assert take(reading.stream("slow"), 299) == (SEVERAL * 3)[1:]
+
+
+def test_two_streams_of_one_topic_have_their_own_partitions() -> None:
+    with served(pack([b"a"]), pack([b"b"])) as fake, Reading() as reading:
+        reading.own(fake.port, 0, stream="a")
+        reading.own(fake.port, 1, stream="b")
+        assert take(reading.stream("b"), 1) == [b"b"] and take(reading.stream("a"), 1) == [b"a"]
+        assert reading.stream("b").partitions == (source_of(1),)
+
+
+# -- silence ---------------------------------------------------------------------------------------------------------
+
+
+def test_polling_tells_why_nothing_comes() -> None:
+    release = threading.Event()
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, FETCHES):
+            release.wait(10)
+        return None
+
+    with Reading() as reading, served(b"", hook=hook) as fake:
+        stream = reading.stream()
+        assert stream.poll() is NoMessage.NOT_ASSIGNED
+        source = reading.own(fake.port)
+        assert stream.poll() is NoMessage.NO_DATA
+        release.set()
+        wait_until(lambda: stream.poll() is NoMessage.AT_END)
+        reading.lease.drop()
+        time.sleep(0.02)
+        assert stream.poll() is NoMessage.NOT_ASSIGNED
+        reading.lease.extend(reading.lease.now())
+        fake.logs["t", 0] = pack([b"a"])
+        assert take(stream, 1) == [b"a"]
+        reading.fetchers.release([source])
+        assert stream.poll() is NoMessage.NOT_ASSIGNED
+        stream.end()
+        assert stream.poll() is NoMessage.ENDED and not NoMessage.ENDED
+
+
+def test_no_broker_is_another_silence_than_no_message() -> None:
+    with Reading(fetcher_backoff_ms=50, options={"timeout": 0.05}) as reading:
+        with served(pack([b"a", b"b"])) as fake:
+            source = reading.own(fake.port)
+            assert take(reading.stream(), 2) == [b"a", b"b"]
+            wait_until(lambda: reading.stream().poll() is NoMessage.AT_END)
+        wait_until(lambda: reading.state(source).failures > 2)
+        with pytest.raises(ConsumerTimeout, match=f"(?s)broker of every.*127.0.0.1:{fake.port}: Connection") as caught:
+            next(reading.stream())
+        assert caught.value.reason is NoMessage.NO_BROKER
+        state = reading.state(source)
+        assert state.phase is Phase.FAILING and isinstance(state.error, TransportError) and state.failing_since
+        assert state.position == 22
+
+
+@pytest.mark.parametrize("way", ["messages", "batches", "arrays"])
+def test_a_stream_can_be_used_after_a_time_out(way: str) -> None:
+    with served(b"") as fake, Reading(options={"timeout": 0.02}) as reading:
+        reading.own(fake.port)
+        stream = reading.stream()
+        found = {"messages": stream, "batches": stream.batches(), "arrays": stream.numpy_batches()}[way]
+        for _ in range(2):
+            with pytest.raises(ConsumerTimeout, match=r"no message within 0.02 s"):
+                next(found)
+        fake.logs["t", 0] = pack([b"a"])
+        wait_until(lambda: reading.state(source_of()).queued == 1)
+        assert next(found) is not None
+
+
+# -- brokers that come and go ----------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_back_is_read_on_at_the_same_offset(caplog: pytest.LogCaptureFixture) -> None:
+    """At the same address, and at another one when that is told; also when it is told while the old one hangs."""
+    caplog.set_level(logging.INFO, "fastlog.consumer")
+    data = pack(SEVERAL)
+    with ExitStack() as stack:
+        reading = stack.enter_context(Reading(fetch_bytes=200, queued_chunks=2, fetcher_backoff_ms=50))
+        deaths = 5
+
+        def hook(request: rq.Request) -> bytes | None:
+            nonlocal deaths
+            if isinstance(request, FETCHES) and request.offset > 400 and deaths:
+                deaths -= 1
+                raise ConnectionError
+            return None
+
+        first = stack.enter_context(served(data, hook=hook))
+        source = reading.own(first.port)
+        found = take(reading.stream(), 60)
+        assert not deaths
+        assert "failures=1" in caplog.text and "is read again" in caplog.text
+        hung = threading.Event()
+        first.hook = lambda request: hung.wait(10) and None
+        second = stack.enter_context(served(data))
+        reading.fetchers.moved({0: Address("127.0.0.1", second.port), 7: Address("127.0.0.1", 1)})
+        found += take(reading.stream(), 40)
+        assert found == SEVERAL
+        assert reading.state(source).address.port == second.port
+        hung.set()
+
+
+def test_a_broker_that_was_replaced_by_an_older_one_is_asked_anew_what_it_offers() -> None:
+    with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20) as reading:
+        source = reading.own(fake.port)
+        take(reading.stream(), 100)
+        fake.own = False
+        fake.cut()
+        fake.logs["t", 0] += pack([b"later"])
+        assert take(reading.stream(), 1) == [b"later"]
+        assert reading.state(source).error is None
+
+
+@pytest.mark.parametrize(("reset", "first"), [("smallest", SEVERAL[0]), ("largest", b"later")])
+def test_where_nothing_was_committed_the_broker_says_where_to_begin(own: bool, reset: str, first: bytes) -> None:
+    """However long it takes until it answers; nothing counts as consumed before that."""
+    failures = 3
+
+    def hook(request: rq.Request) -> bytes | None:
+        nonlocal failures
+        if isinstance(request, rq.OffsetsRequest) and failures:
+            failures -= 1
+            return rs.encode_offsets(0, []) if failures else rs.encode_offsets(0, [-1])
+        return None
+
+    data = pack(SEVERAL)
+    with (
+        served(data, own=own, hook=hook) as fake,
+        Reading(auto_offset_reset=reset, fetcher_backoff_ms=20) as reading,
+    ):
+        source = reading.own(fake.port, offset=None)
+        begin = 0 if reset == "smallest" else len(data)
+        wait_until(lambda: reading.fetchers.consumed().get(source, begin) == begin and not failures)
+        wait_until(lambda: source in reading.fetchers.consumed())
+        fake.logs["t", 0] += pack([b"later"])
+        assert take(reading.stream(), 1) == [first]
+        assert reading.jumps == []
+
+
+@pytest.mark.parametrize("reset", ["smallest", "largest"])
+def test_an_offset_that_is_gone_is_jumped_from_and_reported(
+    own: bool, reset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was fetched before comes first; then the new place counts as consumed though no message of it has come."""
+    data = pack(SEVERAL)
+    start = len(pack(SEVERAL[:50]))
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.OffsetsRequest):
+            return rs.encode_offsets(0, [start if request.time == EARLIEST else len(data)])
+        if isinstance(request, FETCHES) and 200 <= request.offset < start:
+            if isinstance(request, rq.FetchRequest):
+                return rs.encode_fetch(1)
+            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(data), start))
+        return None
+
+    with served(data, own=own, hook=hook) as fake, Reading(fetch_bytes=105, auto_offset_reset=reset) as reading:
+        source = reading.own(fake.port)
+        before = take(reading.stream(), 10)
+        assert before == SEVERAL[:10]
+        if reset == "smallest":
+            assert take(reading.stream(), 50) == SEVERAL[50:]
+        assert reading.stream().poll(0.1) is NoMessage.AT_END
+        (jump,) = reading.jumps
+        assert jump[:3] == (source, 210, start if reset == "smallest" else len(data))
+        assert reading.fetchers.consumed() == {source: len(data)}
+        assert f"offsets 210 to {jump.new} are lost" in caplog.text
+
+
+def test_a_log_that_ends_before_the_offset_is_a_jump_back() -> None:
+    with served(pack([b"a"])) as fake, Reading() as reading:
+        source = reading.own(fake.port, offset=5000)
+        assert take(reading.stream(), 1) == [b"a"]
+        assert reading.jumps[0][:3] == (source, 5000, 0) and "goes back to 0" in str(reading.jumps[0])
+
+
+# -- what cannot be read ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["too large", "damaged"])
+def test_an_error_of_the_data_is_told_once_and_stops_its_partition_alone(kind: str) -> None:
+    start = pack([b"first"])
+    bad = pack([bytes(5000)]) if kind == "too large" else b"\0\0\0\x0a\1\0\0\0\0\1spoilt"[:14]
+    behind = pack([b"behind"])
+    with (
+        served(start + bad + behind, pack(SEVERAL), max_message_bytes=1000) as fake,
+        Reading(fetch_bytes=300, fetcher_backoff_ms=20) as reading,
+    ):
+        broken = reading.own(fake.port, 0)
+        assert take(reading.stream(), 1) == [b"first"]
+        error = MessageTooLargeError if kind == "too large" else InvalidMessageError
+        with pytest.raises(error, match=r"t, partition 0, offset 15"):
+            reading.stream().poll(10)
+        reading.own(fake.port, 1)
+        assert take(reading.stream(), 100) == SEVERAL
+        wait_until(lambda: reading.state(broken).failures > 3)
+        assert reading.stream().poll(0.05) is NoMessage.NO_BROKER
+        assert reading.state(broken).phase is Phase.FAILING and isinstance(reading.state(broken).error, error)
+        assert reading.fetchers.consumed()[broken] == 15
+        assert reading.fetchers.seek(broken, len(start + bad))
+        assert take(reading.stream(), 1) == [b"behind"]
+
+
+def test_a_gap_is_counted_and_fetched_again(caplog: pytest.LogCaptureFixture) -> None:
+    with served(pack(SEVERAL)) as fake, Reading(fetch_bytes=200, queued_chunks=3) as reading:
+        source = reading.own(fake.port)
+        queue = reading.fetchers.feeds()[source].fetch.queue
+        wait_until(lambda: len(queue) == 3)
+        lost = queue[1]
+        assert isinstance(lost, Chunk)
+        del queue[1]
+        assert take(reading.stream(), 100) == SEVERAL
+        assert reading.state(source).gaps == 1
+        assert f"expected={lost.offset}" in caplog.text
+
+
+def test_an_error_nobody_thought_of_ends_no_fetching(caplog: pytest.LogCaptureFixture) -> None:
+    with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20) as reading:
+        real, failures = reading.fetchers._links.get, [ZeroDivisionError("never thought of")]
+
+        class Broken:
+            @property
+            def offers(self) -> None:
+                raise failures.pop()
+
+        reading.fetchers._links.get = lambda broker: Broken() if failures else real(broker)  # type: ignore
+        reading.own(fake.port)
+        assert take(reading.stream(), 100) == SEVERAL
+        assert "never thought of" in caplog.text
+
+
+# -- giving up and repositioning -------------------------------------------------------------------------------------
+
+
+def test_release_stops_a_partition_in_the_middle_of_a_chunk() -> None:
+    with served(pack(SEVERAL), pack(SEVERAL)) as fake, Reading() as reading:
+        source = reading.own(fake.port, 0)
+        messages = iter(reading.stream())
+        for _ in range(10):
+            message = next(messages)
+        assert reading.fetchers.release([source, source_of(5)]) == {source: message.offset}
+        assert not reading.stream().done(message)
+        kept = reading.own(fake.port, 1)
+        assert {next(messages).source for _ in range(100)} == {kept}
+        reading.own(fake.port, 0, offset=message.offset)
+        assert next(messages).payload == message.payload
+
+
+def test_release_while_another_thread_reads() -> None:
+    """Again and again, at any moment: what comes after it returns is only what the next claim begins with."""
+    with served(pack(SEVERAL * 50)) as fake, Reading(fetch_bytes=3000) as reading:
+        stream = reading.stream()
+        seen: list[tuple[int, int]] = []
+        claim = [0]
+        ended = threading.Event()
+
+        def read() -> None:
+            for message in stream:
+                seen.append((claim[0], message.offset))
+                time.sleep(0.0001)
+            ended.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        offset = 0
+        for number in range(1, 30):
+            source = reading.own(fake.port, offset=offset)
+            wait_until(lambda: reading.fetchers.consumed()[source] > offset)  # noqa: B023
+            offset = reading.fetchers.release([source])[source]
+            claim[0] = number
+            count = len(seen)
+            time.sleep(0.001)
+            # One may have been given before, and be noted only now.
+            assert len(seen) - count <= 1
+        stream.end()
+        assert ended.wait(5)
+        offsets = [offset for _, offset in seen]
+        assert set(offsets) == set(range(0, max(offsets) + 21, 21))
+        assert len(offsets) - len(set(offsets)) <= 29  # of each claim, the one in hand may come again
+
+
+def test_seek_goes_on_elsewhere_at_once() -> None:
+    with served(pack(SEVERAL)) as fake, Reading(fetch_bytes=200) as reading:
+        source = reading.own(fake.port)
+        stream = reading.stream()
+        given = [stream.poll(5) for _ in range(50)]
+        assert reading.fetchers.seek(source, 21 * 10)
+        assert reading.fetchers.consumed() == {source: 210}
+        assert take(stream, 1) == [SEVERAL[10]]
+        assert not stream.done(given[-1])  # of before: it would count what was rewound as consumed
+        assert reading.fetchers.seek(source, 21 * 90)
+        assert take(stream, 10) == SEVERAL[90:]
+        assert not reading.fetchers.seek(source_of(7), 0)
+        wait_until(lambda: len(fetching_threads()) == 1)
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["next", "poll", "batches", "arrays"])
+def test_an_interrupt_ends_a_wait_at_once_and_costs_nothing(call: str) -> None:
+    with served(b"") as fake, Reading() as reading:
+        reading.own(fake.port)
+        stream = reading.stream()
+        calls: dict[str, Callable[[], object]] = {
+            "next": lambda: next(stream),
+            "poll": lambda: stream.poll(10),
+            "batches": lambda: next(stream.batches()),
+            "arrays": lambda: next(stream.numpy_batches()),
+        }
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            calls[call]()
+        assert time.monotonic() - started < 0.25
+        timer.join()
+        fake.logs["t", 0] = pack([b"a"])
+        assert take(stream, 1) == [b"a"]
+
+
+def test_the_end_is_seen_by_every_iteration_and_leaves_nothing() -> None:
+    with served(pack([b"a"]), b"") as fake:
+        with Reading() as reading:
+            for number in range(2):
+                reading.own(fake.port, number)
+            stream = reading.stream()
+            ended = []
+            threads = [threading.Thread(target=lambda: ended.append(list(stream))) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: reading.fetchers.consumed()[source_of()] == 11 and stream.silence() is NoMessage.AT_END)
+            started = time.monotonic()
+            stream.end()
+            for thread in threads:
+                thread.join(5)
+            assert time.monotonic() - started < 1
+            assert sorted(map(len, ended)) == [0, 0, 1]
+            assert list(stream) == [] == list(stream.batches())
+        wait_until(lambda: not fetching_threads())
+        wait_until(lambda: not fake._sockets)  # its side of the connections
+
+
+def test_a_signal_handler_can_end_it() -> None:
+    with served(b"") as fake, Reading() as reading:
+        reading.own(fake.port)
+        stream = reading.stream()
+        before = signal.signal(signal.SIGUSR1, lambda *_: stream.end())
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        try:
+            assert list(stream) == []
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            timer.join()
+
+
+def test_a_stream_belongs_to_its_process() -> None:
+    stream = Stream("a", held_lease())
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            stream.poll()
+        except ForkedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_what_a_jump_says() -> None:
+    jump = Jump(source_of(), 10, 30, "the log goes from 30 to 50", 0.0)
+    assert str(jump) == (
+        "t/0-0: offset 10 is out of range, offsets 10 to 30 are lost to the group (the log goes from 30 to 50)"
+    )
