@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -138,6 +139,12 @@ class Printer:
 def write_all(data: bytes) -> None:
     """Hand bytes to stdout. The reader of a pipe may be slow, so a signal ends it in the middle."""
     left = memoryview(data)
+    if len(left) <= select.PIPE_BUF:
+        # So much goes out at once where there is room: no signal comes between the bytes and their count.
+        with signals.waiting():
+            select.select([], [_STDOUT], [])
+        with contextlib.suppress(BlockingIOError):
+            left = left[os.write(_STDOUT, left) :]
     while left:
         try:
             with signals.waiting():
