@@ -91,6 +91,7 @@ class DatabaseOffsets:
         self._pid = os.getpid()
         self._has_table = False
         self._places: dict[tuple[str, TopicPartition], Place] = {}
+        self._fenced: dict[tuple[str, TopicPartition], str] = {}
         self._is_theirs = False
 
     def load(self, group: str, partition: TopicPartition) -> int | None:
@@ -109,6 +110,7 @@ class DatabaseOffsets:
         with self._lock:
             self._forget_if_forked()
             self._places[group, partition] = Place(claim, offset)
+            self._fenced.pop((group, partition), None)
         return offset
 
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -136,6 +138,11 @@ class DatabaseOffsets:
         if lost:
             raise lost_error(lost)
 
+    def fenced(self, group: str) -> list[TopicPartition]:
+        """What a transaction could not save, since somebody else has loaded it; who still owns it loads it again."""
+        with self._lock:
+            return [partition for name, partition in self._fenced if name == group]
+
     def exactly_once(self, connection: Connection, group: str) -> ExactlyOnce:
         """See ``ExactlyOnce``. From now on this store refuses the commits of the consumer that uses it."""
         from fastlog.consumer.exactly_once import ExactlyOnce
@@ -150,6 +157,11 @@ class DatabaseOffsets:
         with self._lock:
             self._forget_if_forked()
             return self._places.get((group, partition))
+
+    def is_fenced(self, group: str, partition: TopicPartition, claim: str) -> bool:
+        """Nothing can be saved any more under this claim."""
+        with self._lock:
+            return self._fenced.get((group, partition)) == claim
 
     def look_again(self, connection: Connection, group: str, partition: TopicPartition, place: Place) -> Place:
         """Learn where the partition stands, after a transaction of which nobody knows how it ended."""
@@ -176,6 +188,11 @@ class DatabaseOffsets:
                 if cursor.rowcount != 1:
                     lost.append(partition)
         if lost:
+            with self._lock:
+                for partition in lost:
+                    place = self._places.get((group, partition))
+                    if place is not None and place.claim == spans[partition].claim:
+                        self._fenced[group, partition] = place.claim
             raise lost_error(lost, ": what was done with them is rolled back")
 
     def moved(self, group: str, spans: Mapping[TopicPartition, Span]) -> None:
@@ -189,7 +206,7 @@ class DatabaseOffsets:
     def _forget_if_forked(self) -> None:
         if os.getpid() != self._pid:  # a child after fork has claimed nothing
             self._pid = os.getpid()
-            self._places = {}
+            self._places, self._fenced = {}, {}
 
     def _save(
         self, connection: Connection, cursor: Cursor, group: str, partition: TopicPartition, claim: str, offset: int

@@ -58,7 +58,8 @@ class ExactlyOnce:
     When the block ends, the offsets are saved and the transaction is committed; when it raises, it is rolled back, and
     the same messages may be tried again. A process that dies anywhere leaves a whole transaction or none, and whoever
     reads the partitions next goes on behind it. When they belong to somebody else by then, committing raises
-    ``OwnershipLostError`` and rolls back: the messages are the other one's, and the next batch may be taken.
+    ``OwnershipLostError`` and rolls back: the messages are the other one's, and the next batch may be taken. Messages of
+    several partitions have to be tried again then; those that were lost are left out.
 
     For one thread, that of the connection.
     """
@@ -148,7 +149,8 @@ class ExactlyOnce:
             raise OwnershipLostError(
                 f"{source} was not loaded from these offsets: is this the consumer's offset store?", [source]
             )
-        if getattr(getattr(first, "place", None), "is_over", False):
+        is_over = getattr(getattr(first, "place", None), "is_over", False)
+        if is_over or self._offsets.is_fenced(self._group, source, place.claim):
             return None  # looked at after the claim: what is not over yet was read under it
         undone = self._undone.get(source)
         if undone is None:

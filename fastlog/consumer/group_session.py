@@ -185,7 +185,7 @@ class GroupSession:
                 log.warning("event=watch_missed group=%s", config.group_id)
         if (
             self._watched.is_stale
-            or self._ownership.is_fenced
+            or self._ownership.is_fenced()
             or (self._settle_due is not None and now >= self._settle_due)
         ):
             self._settle()

@@ -28,6 +28,9 @@ class OffsetStore(Protocol):
 
     Whoever loads a partition's offset owns it from then on: a store takes no more saves of it from who loaded it
     before, however late they come. What these calls raise is logged, counted, and tried again.
+
+    A store in which others than the worker save may also have ``fenced(group)``: the partitions whose saves were not
+    taken, which the worker loads again if it owns them.
     """
 
     def load(self, group: str, partition: TopicPartition) -> int | None:

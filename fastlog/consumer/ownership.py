@@ -84,6 +84,7 @@ class Ownership:
         self._trouble: dict[TopicPartition, _Trouble] = {}
         self._saved: dict[TopicPartition, int] = {}
         self._fenced: set[TopicPartition] = set()
+        self._store_fenced: Callable[[str], Collection[TopicPartition]] | None = getattr(store, "fenced", None)
         self.unsaved: set[TopicPartition] = set()
         """Let go of without saving how far they were consumed; whoever reports it clears it."""
         self.failed_saves = 0
@@ -102,9 +103,10 @@ class Ownership:
         """The offsets that the store has, of the partitions that are owned, as far as they are known."""
         return dict(self._saved)
 
-    @property
     def is_fenced(self) -> bool:
         """The store did not take the last save of some partition: ``settle`` is to load its offset again."""
+        if self._store_fenced is not None:
+            self._fenced.update(self._held.keys() & self._store_fenced(self._group))
         return bool(self._fenced)
 
     def holds(self, partition: TopicPartition) -> bool:

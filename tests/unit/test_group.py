@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.consumer.database import DatabaseOffsets
 from fastlog.consumer.group import Group
 from fastlog.consumer.offsets import FileOffsets
 from fastlog.consumer.partitions import TopicPartition
@@ -472,6 +475,33 @@ def test_an_offset_that_somebody_else_loaded_is_loaded_again(
         member.readers.consume(part("1-0"), 9)
         member.group.commit()
         assert member.group.committed[part("1-0")] == 9
+
+
+def test_a_transaction_that_was_fenced_lets_the_owner_load_again(
+    tree: FakeZooKeeper, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The same where the program saves: what it has in hand is left out until the partition begins anew."""
+    tree.timeout = 0.4  # so that the worker looks up every tenth of a second
+
+    def store() -> DatabaseOffsets:
+        return DatabaseOffsets(lambda: sqlite3.connect(tmp_path / "offsets.db"))
+
+    class Batch(list[bytes]):
+        source, offset, next_offset = part("1-0"), 0, 5
+
+    mine = store()
+    with contextlib.closing(sqlite3.connect(tmp_path / "offsets.db")) as connection:
+        once = mine.exactly_once(connection, GROUP)
+        with fake_member(tree, {"t": 1}, "a", store=mine) as member:
+            member.settled()
+            store().load(GROUP, part("1-0"))
+            moves = len(member.readers.moves)
+            with pytest.raises(OwnershipLostError), once(Batch([b"x"])):
+                pass
+            wait_until("loaded again", lambda: len(member.readers.moves) == moves + 2)
+            with once(Batch([b"x"])) as fresh:
+                assert fresh == [b"x"]
+            assert store().load(GROUP, part("1-0")) == 5
 
 
 def test_an_offset_that_makes_no_sense_is_not_taken_for_none(tree: FakeZooKeeper, cluster: Cluster) -> None:
