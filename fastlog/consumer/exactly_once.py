@@ -58,8 +58,8 @@ class ExactlyOnce:
     When the block ends, the offsets are saved and the transaction is committed; when it raises, it is rolled back, and
     the same messages may be tried again. A process that dies anywhere leaves a whole transaction or none, and whoever
     reads the partitions next goes on behind it. When they belong to somebody else by then, committing raises
-    ``OwnershipLostError`` and rolls back: the messages are the other one's, and the next batch may be taken. Messages of
-    several partitions have to be tried again then; those that were lost are left out.
+    ``OwnershipLostError`` and rolls back: the messages are the other one's, and the next batch may be taken. Messages
+    of several partitions have to be tried again then; those that were lost are left out.
 
     For one thread, that of the connection.
     """
