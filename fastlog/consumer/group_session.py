@@ -15,8 +15,8 @@ from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
 from fastlog.consumer.rare_log import RareLog
 from fastlog.consumer.standing import CommitRequest, GroupState, Inbox, Standing
-from fastlog.consumer.watched import Watched
 from fastlog.coordination.session import Session, SessionLostError
+from fastlog.coordination.watched import Watched
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.zkpaths import Subscription, lost_path
 

@@ -6,32 +6,26 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fastlog.client.addresses import Address
+from fastlog.client.registrations import read_addresses, read_partitions
 from fastlog.consumer.assignment import TopicFilter, assign_group, streams_by_topic
 from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.rare_log import RareLog
-from fastlog.consumer.watched import Watched
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, VersionError
+from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError
 from fastlog.zkpaths import (
-    BROKER_IDS,
     BROKER_TOPICS,
-    BrokerRegistration,
     PartitionId,
     Subscription,
-    broker_path,
     member_path,
     members_path,
-    parse_number,
     thread_ids,
-    topic_broker_path,
-    topic_path,
 )
 
 LEASE_SHARE = 0.75
 """Of the session's time-out. A server that passes requests on tells the leader of its sessions every half tick, and a
 session lasts two ticks at least: by the leader's count it may be a quarter further on than by ours."""
 
-_MOST_PARTITIONS = 100_000
 _TRIES = 5
 
 
@@ -117,7 +111,9 @@ class Registrations:
         """
         members = self._read_members()
         topics = self._subscription.topics if self._filter is None else self._allowed()
-        return Cluster(members, {topic: self._partitions(topic) for topic in topics}, self._addresses())
+        return Cluster(
+            members, {topic: self._partitions(topic) for topic in topics}, read_addresses(self._watched, self._garbage)
+        )
 
     def wanted(self, cluster: Cluster) -> dict[TopicPartition, str]:
         """Which partitions this member is to read, and in which thread."""
@@ -153,39 +149,8 @@ class Registrations:
         return sorted(filter(self._filter.allows, self._watched.children(BROKER_TOPICS) or []))
 
     def _partitions(self, topic: str) -> list[PartitionId]:
-        found: list[PartitionId] = []
-        for name in self._watched.children(topic_path(topic)) or []:
-            if not (name.isascii() and name.isdigit()):
-                continue
-            path = topic_broker_path(topic, int(name))
-            node = self._watched.get(path)
-            if node is None:
-                continue
-            try:
-                count = parse_number(node.data)
-                if not 0 <= count <= _MOST_PARTITIONS:
-                    raise CoordinationError(f"{count} partitions")
-            except CoordinationError as error:
-                self._garbage(path, "the broker counts as without the topic", error)
-                continue
-            found += (PartitionId(int(name), number) for number in range(count))
-        return found
-
-    def _addresses(self) -> dict[int, Address]:
-        found = {}
-        for name in self._watched.children(BROKER_IDS) or []:
-            if not (name.isascii() and name.isdigit()):
-                continue
-            node = self._watched.get(broker_path(int(name)))
-            if node is None:
-                continue
-            try:
-                broker = BrokerRegistration.parse(node.data)
-            except CoordinationError as error:
-                self._garbage(broker_path(int(name)), "nothing is read there", error)
-                continue
-            found[int(name)] = Address(broker.host, broker.port)
-        return found
+        counts = read_partitions(self._watched, topic, self._garbage)
+        return [PartitionId(broker, number) for broker, count in counts.items() for number in range(count)]
 
     def _garbage(self, path: str, so: str, error: CoordinationError) -> None:
         self._log.warning(path, "event=garbage path=%s: %s: %s", path, so, error)

@@ -12,8 +12,8 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Claim, Readers, TopicPartition
 from fastlog.consumer.rare_log import RareLog
-from fastlog.consumer.watched import Watched
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, SessionLostError
+from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, OwnershipLostError
 from fastlog.zkpaths import owner_path
 

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "workers": f"{SHARED} log coordination",
     "supervisor": f"{SHARED} log workers",
     "broker": f"{SHARED} log workers supervisor",
-    "connections": SHARED,
+    "connections": f"{SHARED} coordination",
     "clients": f"{SHARED} connections coordination",
     "measuring": f"{SHARED} connections clients",
     "spark": f"{SHARED} connections clients",
