@@ -15,6 +15,7 @@ from fastlog.errors import (
     error_for,
 )
 from fastlog.wire import requests
+from fastlog.wire.responses import MetadataAnswer
 
 ACKS_BY_NAME = {"none": 0, "appended": requests.ACKS_APPENDED, "flushed": requests.ACKS_FLUSHED}
 _MOST_PARTITIONS = 65536
@@ -24,7 +25,7 @@ _FORM = "write broker.list as id:host:port,id:host:port, or as host:port"
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A broker's id in this producer's list, and its address."""
+    """A broker's id, in this producer's list or in ZooKeeper, and its address."""
 
     id: int
     address: Address
@@ -77,12 +78,26 @@ def _has_id(item: str) -> bool:
 class Directory:
     """What is known of one broker: asked once, kept for good. Safe in several threads; asking twice does no harm."""
 
-    def __init__(self, broker: BrokerAddress, connect_timeout: float) -> None:
+    def __init__(
+        self, broker: BrokerAddress, connect_timeout: float, hint: str = "is the broker running? check broker.list"
+    ) -> None:
+        """``hint``: the last line of the error when it cannot be reached."""
         self.broker = broker
         self.connector = Broker([broker.address], connect_timeout)
-        self.connector.hint = "is the broker running? check broker.list"
+        self.connector.hint = hint
         self.offer: Offer | None = None
         self._partitions: dict[str, int] = {}
+
+    def move(self, address: Address) -> None:
+        """Use another address from the next connection on."""
+        self.broker = BrokerAddress(self.broker.id, address)
+        self.connector.addresses = [address]
+
+    def ask(self) -> Offer:
+        """What the broker offers, asking if need be. Raises ``TransportError``, ``ProtocolError``."""
+        if self.offer is None:
+            self.offer = _offer(self.connector.metadata_or_none(()))
+        return self.offer
 
     def partitions_or_none(self, topic: str) -> int | None:
         """How many partitions a topic may have there, asking if need be; None when the broker does not tell.
@@ -96,13 +111,9 @@ class Directory:
         if known is not None or (self.offer is not None and not self.offer.own):
             return known
         answer = self.connector.metadata_or_none((topic,))
-        if answer is None:
-            self.offer = Offer(own=False)
+        self.offer = _offer(answer)
+        if answer is None or not self.offer.own:
             return None
-        if not answer.lowest_own_id <= requests.PRODUCE_ACK <= answer.highest_own_id:
-            self.offer = Offer(own=False, max_message_bytes=answer.max_message_bytes)
-            return None
-        self.offer = Offer(True, answer.max_message_bytes, answer.max_request_bytes)
         for found in answer.topics:
             if found.name != topic:
                 continue
@@ -132,6 +143,14 @@ class Directory:
                 f"{self.broker.address} speaks plain Kafka 0.7, which acknowledges nothing; set acks=none"
             )
         return ACKS_BY_NAME[wanted]
+
+
+def _offer(answer: MetadataAnswer | None) -> Offer:
+    if answer is None:
+        return Offer(own=False)
+    if not answer.lowest_own_id <= requests.PRODUCE_ACK <= answer.highest_own_id:
+        return Offer(own=False, max_message_bytes=answer.max_message_bytes)
+    return Offer(True, answer.max_message_bytes, answer.max_request_bytes)
 
 
 def frame_header(topic: str, partition: int, acks: int) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastlog import codecs, settings
+from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.settings import Setting, load_properties, prop
 from fastlog.topics import valid_topic
@@ -32,7 +33,42 @@ class ProducerConfig:
         doc="The brokers, as `id:host:port,id:host:port`, or `host:port` (the ids are then 0, 1, …).",
     )
     zk_connect: str | None = prop(
-        "zk.connect", None, doc="Finding brokers through ZooKeeper: refused by name in this version."
+        "zk.connect",
+        None,
+        doc="Where ZooKeeper is, instead of `broker.list`: `host:port,host:port`, with `/path` behind for a tree of its"
+        " own.",
+    )
+    zk_session_timeout_ms: int = prop(
+        "zk.sessiontimeout.ms",
+        6000,
+        unit="ms",
+        low=100,
+        high=_INT32,
+        doc="with `zk.connect`: how long the session with ZooKeeper may be silent before a new one is opened.",
+    )
+    zk_connection_timeout_ms: int = prop(
+        "zk.connectiontimeout.ms",
+        6000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="with `zk.connect`: how long the first send to a topic waits for ZooKeeper (0.7: the session's time-out).",
+    )
+    zk_sync_time_ms: int = prop(
+        "zk.synctime.ms",
+        2000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="with `zk.connect`: the longest pause before ZooKeeper is tried again; the first ones are shorter.",
+    )
+    zk_read_retries: int = prop(
+        "zk.read.num.retries",
+        3,
+        low=0,
+        high=_INT32,
+        doc="with `zk.connect`: how often ZooKeeper is read again when the chosen broker cannot be used, before send()"
+        " raises.",
     )
     producer_type: str = prop(
         "producer.type",
@@ -57,7 +93,7 @@ class ProducerConfig:
         "partitioner.class",
         None,
         doc="Dotted path of the partitioner for keys; as in 0.7 not together with `broker.list` (give"
-        " `Producer(partitioner=…)` instead).",
+        " `Producer(partitioner=…)` instead); 0.7's default one is known by its name.",
     )
     compression: str = prop(
         "compression.codec", "none", choices=tuple(_CODECS), doc="How message sets are compressed; 0.7 writes 0, 1, 2."
@@ -184,12 +220,14 @@ class ProducerConfig:
         if self.zk_connect is not None and self.broker_list is not None:
             raise ConfigError("broker.list and zk.connect contradict each other: give one of them")
         if self.zk_connect is not None:
+            parse_connect(self.zk_connect)
+        else:
+            self._refuse_zookeeper_only()
+        if self.broker_list is None and self.zk_connect is None:
             raise ConfigError(
-                "zk.connect: this version does not find brokers through ZooKeeper; set broker.list=id:host:port,…"
+                "no broker is named: set broker.list=id:host:port,… (Producer('host:port') does), or zk.connect"
             )
-        if self.broker_list is None:
-            raise ConfigError("no broker is named: set broker.list=id:host:port,… (Producer('host:port') does)")
-        if self.partitioner_class is not None:
+        if self.partitioner_class is not None and self.broker_list is not None:
             raise ConfigError(
                 "partitioner.class contradicts broker.list, as in 0.7; in Python give Producer(partitioner=…)"
             )
@@ -206,6 +244,11 @@ class ProducerConfig:
             raise ConfigError(f"queue.enqueueTimeout.ms contradicts queue.full={self.queue_full}, which never waits")
         if self.codec:
             codecs.compress(self.codec, b"")  # a missing library is said now, not at the first message
+
+    def _refuse_zookeeper_only(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.name.startswith("zk_") and getattr(self, field.name) != field.default:
+                raise ConfigError(_without_zookeeper(field.metadata["name"]))
 
     def _refuse_async_only(self) -> None:
         for name, value in (
@@ -236,6 +279,10 @@ class ProducerConfig:
             ConfigError: an unknown name (with the nearest one), a malformed value, or values that contradict.
         """
         texts = {name: _text(value) for name, value in properties.items()}
+        if not texts.get("zk.connect", "").strip() and fields.get("zk_connect") is None:
+            for name in texts:
+                if name.startswith("zk.") and name != "zk.connect":
+                    raise ConfigError(_without_zookeeper(name))
         if not texts.get("compressed.topics", "x").strip():
             del texts["compressed.topics"]  # 0.7 writes all topics so
         for name in ("reconnect.interval", "reconnect.time.interval.ms", "queue.enqueueTimeout.ms"):
@@ -276,9 +323,11 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else settings.plain(value)
 
 
+def _without_zookeeper(name: str) -> str:
+    return f"{name} is about finding brokers through ZooKeeper, and zk.connect is not set"
+
+
 def _refused(name: str) -> str | None:
-    if name.startswith("zk.") and name != "zk.connect":
-        return f"{name}: this version does not find brokers through ZooKeeper; set broker.list=id:host:port,…"
     if name in ("host", "port"):
         return f"{name}: that is for SyncProducer(host, port); set broker.list=id:host:port,…"
     return None

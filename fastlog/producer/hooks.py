@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fastlog.errors import BrokerError, ConfigError, FastlogError
 from fastlog.message import Message
+from fastlog.producer.partitioners import JavaHashPartitioner
 
 PartitionChoice = int | tuple[int, int] | None
 """None or -1: any partition; a number, on the only broker; or (broker id, number)."""
@@ -191,6 +192,7 @@ JAVA_NAMES = {
     "kafka.serializer.DefaultEncoder": DefaultEncoder,
     "kafka.serializer.StringEncoder": StringEncoder,
     "kafka.producer.async.DefaultEventHandler": DefaultEventHandler,
+    "kafka.producer.DefaultPartitioner": JavaHashPartitioner,
 }
 """Classes of 0.7 that a properties file may name, and what they are here."""
 

@@ -52,7 +52,9 @@ class Link:
         self.connections = 0
         self.is_up = True
         self.on_state_change: Callable[[], None] = lambda: None
-        self.find_other: Callable[[], Link | None] = lambda: None
+        self.find_other: Callable[[str], Link | None] = lambda topic: None
+        self.is_registered = True
+        """False while ZooKeeper does not show the broker: what it holds goes elsewhere if it may."""
         self._config = config
         self._ledger = ledger
         self._max_payload = max_payload
@@ -66,6 +68,8 @@ class Link:
         self._flush_requests: deque[Gate] = deque()
         self._flush_marks: deque[tuple[int, Gate]] = deque()
         self._stopping = False
+        self._was_registered = True
+        self._has_moved = False
         self._aborted: FastlogError | None = None
         self._too_large = 0
         self._connection: Connection | None = None
@@ -130,6 +134,27 @@ class Link:
         if connection is not None:
             connection.interrupt()
 
+    def set_registered(self, is_registered: bool) -> None:
+        """Follow what ZooKeeper shows."""
+        if self.is_registered != is_registered:
+            self.is_registered = is_registered
+            self._wake()
+
+    def move(self) -> None:
+        """Change to the broker's new address."""
+        self._has_moved = True
+        self._wake()
+
+    def can_replace(self, other: Link) -> bool:
+        """Whether it seems to work, and speaks the same requests."""
+        return (
+            self is not other
+            and self.is_up
+            and self.is_registered
+            and self.acks == other.acks
+            and not self.finished.is_open
+        )
+
     def adopt(self, chunks: Sequence[Chunk]) -> None:
         """Send what another link could not."""
         self._adopted.extend(chunks)
@@ -163,10 +188,13 @@ class Link:
         """Do what can be done now, then sleep; False when the thread may end."""
         if self._aborted is not None:
             return False
+        self._follow_registration()
         self._take()
+        if not self.is_registered and self._connection is None:
+            self._move_on()
         now = time.monotonic()
         self._refusals.try_again(now)
-        if self._connection is None and self._flight.head() is not None and now >= self._next_attempt:
+        if self._wants_connection() and now >= self._next_attempt:
             self._connect()
         if self._connection is not None:
             self._write()
@@ -175,6 +203,8 @@ class Link:
         self._expire()
         self._settle()
         idle = self._flight.head() is None and not self._refusals and not self._adopted
+        if idle and not self.is_registered and not self._leaving:
+            self._leave()
         if self._stopping and idle and self.outbox.is_empty():
             if self._connection is None and self.outbox.close_if_empty():
                 return False
@@ -183,6 +213,24 @@ class Link:
         self._sleep()
         return True
 
+    def _follow_registration(self) -> None:
+        if self.is_registered != self._was_registered:
+            self._was_registered = self.is_registered
+            self._next_attempt, self._pause = 0.0, _LEAST_PAUSE
+            self._set_up(self.is_registered and self._connection is not None)
+        if self._has_moved:
+            self._has_moved = False
+            self._next_attempt, self._pause = 0.0, _LEAST_PAUSE
+            if not self._leaving:
+                self._leave()
+
+    def _wants_connection(self) -> bool:
+        """There is something to send; or the broker was away, and gets nothing before it is known to be back."""
+        if self._connection is not None:
+            return False
+        is_missed = not self.is_up and self.is_registered and not self._stopping
+        return is_missed or self._flight.head() is not None
+
     def _take(self) -> None:
         """Move what is due from the outbox to the flight."""
         asked = len(self._flush_requests)
@@ -190,7 +238,7 @@ class Link:
         while self._adopted:
             self._add(self._adopted.popleft())
         chunks: list[Chunk] = []
-        if asked or self._stopping:
+        if asked or self._stopping or not self.is_registered:
             chunks = self.outbox.take(True)
         elif window > 0:
             chunks = self.outbox.take(False, window)
@@ -247,7 +295,8 @@ class Link:
         now = time.monotonic()
         if self._down_since is None:
             self._down_since = now
-        self._ledger.log(logging.WARNING, f"down {self.broker_id}", f"cannot send: {' '.join(str(error).split())}")
+        if self._flight.head() is not None:
+            self._ledger.log(logging.WARNING, f"down {self.broker_id}", f"cannot send: {' '.join(str(error).split())}")
         self._set_up(False)
         self._move_on()
         retries = 0 if self._config.producer_type == "sync" else self._config.num_retries
@@ -268,11 +317,16 @@ class Link:
 
     def _move_on(self) -> None:
         """Let another broker have the messages that any may have."""
-        other = self.find_other()
-        if other is not None:
-            chunks = self._flight.remove_movable()
-            self._ledger.moves += len(chunks)
-            other.adopt(chunks)
+        if self._flight.head() is None:
+            return
+        for chunk in self._flight.remove_movable():
+            other = self.find_other(chunk.topic)
+            if other is not None:
+                self._ledger.moves += 1
+                other.adopt([chunk])
+            else:
+                self._flight.add(chunk)
+                self._refusals.readded = True
 
     def _write(self) -> None:
         connection = self._connection
@@ -364,7 +418,7 @@ class Link:
         """Give up what was tried for too long, and a connection that stands still."""
         now = time.monotonic()
         if self._connection is not None and self._is_waiting():
-            seconds = self._config.socket_timeout_ms / 1000
+            seconds = self._standstill_seconds()
             if now - self._progress_at >= seconds:
                 self._broken(TransportError(f"{self._connection.peer} stood still for {seconds:g} s"))
         timeout_ns = self._config.delivery_timeout_ms * _MS_NS
@@ -375,6 +429,11 @@ class Link:
             if self._flight.head() is head:
                 self._flight.drop_head(error)
         self._refusals.expire(time.monotonic_ns())
+
+    def _standstill_seconds(self) -> float:
+        """How long a connection may stand still; shorter when ZooKeeper says that the broker is gone."""
+        limit = self._config.socket_timeout_ms
+        return (limit if self.is_registered else min(limit, self._config.connect_timeout_ms)) / 1000
 
     def _is_waiting(self) -> bool:
         return self._leaving or self._flight.head() is not None
@@ -412,10 +471,10 @@ class Link:
         head = flight.head()
         if head is not None:
             moments.append((head.taken_ns + self._config.delivery_timeout_ms * _MS_NS) / 1e9)
-            if self._connection is None:
-                moments.append(self._next_attempt)
+        if self._wants_connection():
+            moments.append(self._next_attempt)
         if self._connection is not None and self._is_waiting():
-            moments.append(self._progress_at + self._config.socket_timeout_ms / 1000)
+            moments.append(self._progress_at + self._standstill_seconds())
         full = flight.bytes + self._refusals.bytes >= self._config.in_flight_bytes
         writes = self._connection is not None and not self._leaving and flight.has_unsent()
         fd = self._connection.fileno() if self._connection is not None else -1

@@ -26,7 +26,7 @@ from fastlog.errors import (
 )
 from fastlog.producer import hooks
 from fastlog.producer._buffer import Buffer, Quota
-from fastlog.producer._send import SendPath
+from fastlog.producer._send import Routes, SendPath
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import (
@@ -68,9 +68,10 @@ class ProducerStats:
 
 
 class Producer(SendPath):
-    """Sends messages to the brokers of a list.
+    """Sends messages to the brokers of a list, or to those that ZooKeeper shows.
 
-    ``Producer("localhost:9092")``, ``Producer({"broker.list": "0:localhost:9092", "producer.type": "async"})``,
+    ``Producer("localhost:9092")``, ``Producer(zk_connect="localhost:2181")``,
+    ``Producer({"broker.list": "0:localhost:9092", "producer.type": "async"})``,
     ``Producer(Path("producer.properties"))``; keywords are the fields of ``ProducerConfig``, beside objects for what a
     properties file can only name. A ``sync`` producer, the default, returns from ``send`` when the broker has answered;
     an ``async`` one when the messages are queued, and says what became of them to ``on_delivery``, ``flush()`` or
@@ -108,7 +109,9 @@ class Producer(SendPath):
         self._dropped = 0
         self._ledger = Ledger(Quota(config.queue_messages, config.queue_bytes), on_delivery)
         fast = self._routes if self._is_async and not hooked and self._plain else None
-        self._router = Router(config, self._ledger, partitioner, fast)
+        if partitioner is None and config.partitioner_class is not None:
+            partitioner = _named("partitioner.class", config.partitioner_class, "partition")
+        self._router = _router(config, self._ledger, partitioner, fast)
         self._queue: BatchQueue | None = None
         if hooked:
             if event_handler is None:
@@ -384,6 +387,14 @@ def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ProducerCon
     if settings is not None:
         raise TypeError(f"settings are 'host:port', a mapping, a Path or ProducerConfig, not {type(settings).__name__}")
     return ProducerConfig.from_fields(fields)
+
+
+def _router(config: ProducerConfig, ledger: Ledger, partitioner: Partitioner | None, fast: Routes | None) -> Router:
+    if config.zk_connect is None:
+        return Router(config, ledger, partitioner, fast)
+    from fastlog.producer.elastic import ElasticRouter  # with it comes what talks to ZooKeeper
+
+    return ElasticRouter(config, ledger, partitioner, fast)
 
 
 def _named(setting: str, path: str, wanted: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Collection
 
 from fastlog import codecs
 from fastlog.errors import (
@@ -52,7 +53,6 @@ class Router:
         partitioner: Partitioner | None,
         fast_routes: Routes | None,
     ) -> None:
-        assert config.broker_list is not None
         self.links: dict[int, Link] = {}
         self.closed = False
         self._config = config
@@ -60,10 +60,14 @@ class Router:
         self._custom = partitioner is not None and type(partitioner) is not Crc32Partitioner
         self._partitioner = partitioner or Crc32Partitioner()
         self._fast_routes = fast_routes
-        timeout = config.connect_timeout_ms / 1000
-        self._directories = {broker.id: Directory(broker, timeout) for broker in parse_broker_list(config.broker_list)}
+        self._directories = self._first_directories()
         self._topics: dict[str, TopicRoute] = {}
         self._looks_for_missing = False
+
+    def _first_directories(self) -> dict[int, Directory]:
+        assert self._config.broker_list is not None
+        timeout = self._config.connect_timeout_ms / 1000
+        return {broker.id: Directory(broker, timeout) for broker in parse_broker_list(self._config.broker_list)}
 
     def choose(self, topic: str, key: object, partition: PartitionChoice) -> Buffer:
         """The buffer for messages of a topic.
@@ -78,12 +82,9 @@ class Router:
         if partition is not None and partition != ANY:
             return self._by_hand(route, partition)
         if key is not None and partition is None:
-            keyed = self._keyed(route)
-            if keyed is not None:
-                index = self._partitioner.partition(key, len(keyed))
-                if not 0 <= index < len(keyed):
-                    raise WrongPartitionError(f"the partitioner chose {index} of {len(keyed)} partitions of {topic!r}")
-                return keyed[index]
+            buffer = self._by_key(route, key)
+            if buffer is not None:
+                return buffer
         assert route.fast is not None
         buffer = route.fast.buffer_for_any()
         route.fast.turn()
@@ -199,7 +200,7 @@ class Router:
             if link is not made:
                 made.stop()  # another thread was first
             link.on_state_change = self._choose_up_everywhere
-            link.find_other = lambda: self._other(link)
+            link.find_other = lambda topic: self._other(link, topic)
             if self.closed:
                 link.stop()
                 raise ClosedError("the producer was closed")
@@ -242,14 +243,13 @@ class Router:
         number: object = partition
         if isinstance(partition, tuple):
             broker, number = partition
-        elif len(self._directories) == 1:
-            broker = next(iter(self._directories))
+        elif len(self._brokers()) == 1:
+            broker = next(iter(self._brokers()))
         else:
             raise ConfigError(f"partition {partition} of which broker? with several, give (broker id, partition)")
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"a partition is a whole number, not {number!r}")
-        if broker not in self._directories:
-            raise WrongPartitionError(f"broker.list has no broker {broker}")
+        self._check_broker(broker)
         if broker not in route.partitions:
             errors = self._ask(route, [self._directories[broker]], 2 * self._config.connect_timeout_ms / 1000 + 1)
             if errors:
@@ -259,6 +259,25 @@ class Router:
             known = f"broker {broker} has {count} of topic {route.topic!r}" if count is not None else "the least is 0"
             raise WrongPartitionError(f"there is no partition {number}: {known}")
         return self._buffer(route, broker, number)
+
+    def _brokers(self) -> Collection[int]:
+        """The ids that messages may be sent to by hand."""
+        return self._directories.keys()
+
+    def _check_broker(self, broker: int) -> None:
+        if broker not in self._directories:
+            raise WrongPartitionError(f"broker.list has no broker {broker}")
+
+    def _by_key(self, route: TopicRoute, key: object) -> Buffer | None:
+        """The buffer that a key chooses; None when keys have no effect."""
+        keyed = self._keyed(route)
+        return None if keyed is None else keyed[self._index(route.topic, key, len(keyed))]
+
+    def _index(self, topic: str, key: object, count: int) -> int:
+        index = self._partitioner.partition(key, count)
+        if not 0 <= index < count:
+            raise WrongPartitionError(f"the partitioner chose {index} of {count} partitions of {topic!r}")
+        return index
 
     def _keyed(self, route: TopicRoute) -> list[Buffer] | None:
         """The buffers of all partitions, sorted by broker and partition; None when brokers do not tell theirs.
@@ -294,12 +313,9 @@ class Router:
 
     # --- brokers that come and go ---
 
-    def _other(self, link: Link) -> Link | None:
-        """Another link that seems to work and speaks the same requests."""
-        for other in list(self.links.values()):
-            if other is not link and other.is_up and other.acks == link.acks and not other.finished.is_open:
-                return other
-        return None
+    def _other(self, link: Link, topic: str) -> Link | None:
+        """Another link that messages for any partition of the topic may go to."""
+        return next((other for other in list(self.links.values()) if other.can_replace(link)), None)
 
     def _choose_up_everywhere(self) -> None:
         for route in list(self._topics.values()):

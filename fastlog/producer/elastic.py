@@ -1,0 +1,309 @@
+"""The brokers that ZooKeeper shows: links for those that come, none for new messages of those that go.
+
+Keys choose among the same sorted list as in Kafka 0.7.2 (Producer, ZKBrokerPartitionInfo, ProducerPool). A message
+without a key goes to a broker as often as the broker has partitions, and the broker picks one of them, so that another broker
+can have it when that one dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from fastlog.errors import ClosedError, FastlogError, TransportError, WrongPartitionError
+from fastlog.producer._buffer import Buffer
+from fastlog.producer._send import Route, Routes
+from fastlog.producer.brokers import BrokerAddress, Directory
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.discovery import Discovery, OpenSession, View
+from fastlog.producer.ledger import Ledger
+from fastlog.producer.link import Link
+from fastlog.producer.partitioners import Partitioner
+from fastlog.producer.router import ANY, Router, TopicRoute, wait_all
+from fastlog.producer.waiting import Background, Gate, Turnstile
+from fastlog.zkpaths import BROKER_IDS, broker_path
+
+_LEAST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+_MOST_WEIGHT = 1024
+_READ_SECONDS = 0.5
+_END_SECONDS = 1.0
+
+
+class ElasticRoute(TopicRoute):
+    """A topic whose brokers change."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.counts: Mapping[int, int] = {}
+        """Partitions on the brokers that something can be sent to."""
+        self.has_keys = False
+        """Keys were used; each buffer costs memory, so there is one for each partition only from then on."""
+        self.table: Sequence[tuple[int, Buffer | None]] = ()
+        """(broker, buffer) for each partition, sorted by both; no buffer where the broker was never reached."""
+
+
+class ElasticRouter(Router):
+    """The same as a ``Router``, with the brokers of ZooKeeper.
+
+    What is derived of them is made anew, by whatever thread noticed a change, and again when another change came in
+    between; so no lock is needed, and the last change always counts.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        ledger: Ledger,
+        partitioner: Partitioner | None,
+        fast_routes: Routes | None,
+        open_session: OpenSession | None = None,
+    ) -> None:
+        super().__init__(config, ledger, partitioner, fast_routes)
+        self.discovery = Discovery(config, ledger, self._follow, open_session)
+        self._state = object()  # another one after each change
+        self._changes = Turnstile()
+        self._asking: set[int] = set()
+        self._failures: dict[int, FastlogError] = {}
+
+    def _first_directories(self) -> dict[int, Directory]:
+        return {}
+
+    def at(self, topic: str, broker: int, partition: int) -> Buffer:
+        """The buffer of a partition of a broker, also of one that has gone since it was chosen."""
+        route = self._topics.get(topic)
+        chosen = route.buffers.get((broker, partition)) if route is not None else None
+        return chosen or super().at(topic, broker, partition)
+
+    def stop(self) -> None:
+        """Let the links send what they have and end."""
+        super().stop()
+        self.discovery.stop()
+        self._changes.wake_all()
+
+    def wait_stopped(self, deadline: float) -> None:
+        """Return when the links have ended, and the session with ZooKeeper, unless that takes long."""
+        super().wait_stopped(deadline)
+        wait_all([self.discovery.finished], time.monotonic() + _END_SECONDS)
+
+    # --- the view ---
+
+    def _follow(self, view: View) -> None:
+        """Act on a new view; in the worker of the discovery alone."""
+        for broker, address in view.addresses.items():
+            directory = self._directories.get(broker)
+            if directory is None:
+                found = BrokerAddress(broker, address)
+                directory = Directory(found, self._config.connect_timeout_ms / 1000, self._hint(broker))
+                self._directories[broker] = directory
+            link = self.links.get(broker)
+            if directory.broker.address != address:
+                directory.move(address)
+                if link is not None:
+                    link.move()
+            if link is not None:
+                link.set_registered(True)
+            self._ask_once(directory)
+        for broker, link in list(self.links.items()):
+            if broker not in view.addresses:
+                link.set_registered(False)
+        self._changed()
+
+    def _hint(self, broker: int) -> str:
+        return (
+            f"this is the address that broker {broker} has in ZooKeeper {self._config.zk_connect}"
+            f" ({broker_path(broker)}); does the broker run, and can the address be reached from here? (fastlog-broker --advertise sets it)"
+        )
+
+    def _changed(self) -> None:
+        self._state = object()
+        if self.closed:
+            self._changes.wake_all()
+            return
+        for route in list(self._topics.values()):
+            self._rebuild(route)
+        self._changes.wake_all()
+
+    def _ask_once(self, directory: Directory) -> None:
+        """See that somebody finds out what a broker offers, if that is not known."""
+        broker = directory.broker.id
+        if directory.offer is None and broker not in self._asking and not self.closed:
+            self._asking.add(broker)
+            Background(lambda: self._ask_until_answered(directory), "fastlog-producer-ask")
+
+    def _ask_until_answered(self, directory: Directory) -> None:
+        broker, pause = directory.broker.id, _LEAST_PAUSE
+        while not self.closed and broker in self.discovery.view.addresses:
+            try:
+                directory.ask()
+                directory.acks(self._config.acks)
+            except FastlogError as error:
+                self._failures[broker] = error
+                self._ledger.log(logging.WARNING, f"ask {broker}", f"cannot use: {' '.join(str(error).split())}")
+                self._changed()
+                Gate().wait(pause * random.uniform(0.75, 1))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._failures.pop(broker, None)
+                break
+        else:
+            self._failures.pop(broker, None)
+        self._asking.discard(broker)
+        self._changed()
+        if broker in self.discovery.view.addresses:
+            self._ask_once(directory)  # it came back just now
+
+    def _rebuild(self, route: TopicRoute) -> None:
+        assert isinstance(route, ElasticRoute)
+        while True:
+            state = self._state
+            counts = self.discovery.view.partitions.get(route.topic, {})
+            usable = {broker: count for broker, count in counts.items() if self._is_usable(broker)}
+            if usable:
+                for broker in usable:
+                    self._buffer(route, broker, ANY)
+                route.counts = usable
+                if route.has_keys:
+                    route.table = [
+                        (broker, self._buffer(route, broker, number) if broker in usable else None)
+                        for broker, count in counts.items()
+                        for number in range(count)
+                    ]
+                    keyed = [buffer for _, buffer in route.table if buffer is not None]
+                    route.keyed = keyed if len(keyed) == len(route.table) else None
+                if route.fast is None:
+                    buffers = [self._buffer(route, broker, ANY) for broker in usable]
+                    route.fast = Route(buffers, None, random.getrandbits(32))
+                self._choose_up(route)
+                if route.topic in self._topics:
+                    self._publish(route)
+            if self._state is state:
+                return
+
+    def _is_usable(self, broker: int) -> bool:
+        directory = self._directories.get(broker)
+        return directory is not None and directory.offer is not None and broker not in self._failures
+
+    def _link(self, broker: int) -> Link:
+        is_new = broker not in self.links
+        link = super()._link(broker)
+        if is_new and broker not in self.discovery.view.addresses:
+            link.set_registered(False)
+        return link
+
+    def _choose_up(self, route: TopicRoute) -> None:
+        """Give brokers that seem to work messages without a key as often as they have partitions."""
+        assert isinstance(route, ElasticRoute)
+        seen: tuple[Mapping[int, int], list[int]] | None = None
+        while route.fast is not None:
+            counts = route.counts
+            up = [broker for broker in counts if self.links[broker].is_up] or list(counts)
+            if not up or (seen is not None and seen[0] is counts and seen[1] == up):
+                return
+            total = sum(counts[broker] for broker in up)
+            buffers = []
+            for broker in up:
+                count = counts[broker] if total <= _MOST_WEIGHT else max(1, counts[broker] * _MOST_WEIGHT // total)
+                buffers += [route.buffers[broker, ANY]] * count
+            route.fast.choose_from(buffers)
+            seen = counts, up
+
+    def _other(self, link: Link, topic: str) -> Link | None:
+        """Another link that messages for any partition of the topic may go to."""
+        route = self._topics.get(topic)
+        counts = route.counts if isinstance(route, ElasticRoute) else {}
+        found = [other for broker in counts if (other := self.links[broker]).can_replace(link)]
+        return random.choice(found) if found else None
+
+    # --- sending ---
+
+    def _resolve(self, topic: str) -> TopicRoute:
+        """Read who has the topic, until one of them can be used or the time is over."""
+        deadline = time.monotonic() + self._config.connect_timeout_ms / 1000
+        self.discovery.wait_for(topic, self._config.zk_connection_timeout_ms / 1000)
+        deadline = max(deadline, time.monotonic() + _READ_SECONDS)
+        route = ElasticRoute(topic)
+        while True:
+            state = self._state
+            self._rebuild(route)
+            if self.closed:
+                raise ClosedError("the producer was closed")
+            if route.fast is not None:
+                break
+            places = self.discovery.view.partitions[topic]
+            errors = [self._failures[broker] for broker in places if broker in self._failures]
+            left = deadline - time.monotonic()
+            is_hopeless = len(errors) == len(places) and any(type(error) is not TransportError for error in errors)
+            if left <= 0 or (places and is_hopeless):
+                raise self._none_usable(topic, errors)
+            self._changes.wait(lambda state=state: self._state is not state or self.closed, left)  # type: ignore[misc]
+        kept = self._topics.setdefault(topic, route)
+        self._rebuild(kept)  # of what changed before others could see it
+        return kept
+
+    def _none_usable(self, topic: str, errors: Sequence[FastlogError]) -> FastlogError:
+        if len(errors) == 1:
+            return errors[0]
+        if errors:
+            return TransportError("\n".join(map(str, errors)))
+        place = f"ZooKeeper {self._config.zk_connect}"
+        if not self.discovery.view.addresses:
+            return TransportError(
+                f"no broker is registered in {place}: {BROKER_IDS} is empty\n"
+                "does a broker run with --zookeeper, and with the same path behind the servers?"
+            )
+        timeout = self._config.connect_timeout_ms / 1000
+        return TransportError(f"no broker of {place} for topic {topic!r} answered within {timeout:g} s")
+
+    def _by_key(self, route: TopicRoute, key: object) -> Buffer | None:
+        """The buffer that a key chooses from the sorted list of (broker, partition).
+
+        When that broker was never reached, ZooKeeper is read again some times: it may have gone.
+        """
+        assert isinstance(route, ElasticRoute)
+        if not route.has_keys:
+            route.has_keys = True
+            self._rebuild(route)
+        pause = _LEAST_PAUSE
+        for attempt in range(self._config.zk_read_retries + 1):
+            table = route.table
+            broker, buffer = table[self._index(route.topic, key, len(table))]
+            if buffer is not None:
+                return buffer
+            state = self._state
+            self._wait_asked(broker)
+            if self.closed:
+                raise ClosedError("the producer was closed")
+            if attempt < self._config.zk_read_retries and self._state is state:
+                self.discovery.read_again(_READ_SECONDS)
+                self._changes.wait(lambda state=state: self._state is not state, pause)  # type: ignore[misc]
+                pause *= 2
+        table = route.table
+        broker, buffer = table[self._index(route.topic, key, len(table))]
+        if buffer is not None:
+            return buffer
+        error = self._failures.get(broker)
+        raise error or TransportError(f"broker {broker} of ZooKeeper {self._config.zk_connect} did not answer yet")
+
+    def _wait_asked(self, broker: int) -> None:
+        """Wait until a broker has answered for the first time, or could not be reached once."""
+        directory = self._directories.get(broker)
+        if directory is not None:
+            self._ask_once(directory)
+        self._changes.wait(
+            lambda: self._is_usable(broker) or broker in self._failures or self.closed or broker not in self._asking,
+            2 * self._config.connect_timeout_ms / 1000 + 1,
+        )
+
+    def _brokers(self) -> Collection[int]:
+        return self.discovery.view.addresses.keys()
+
+    def _check_broker(self, broker: int) -> None:
+        if broker not in self._brokers():
+            self.discovery.read_again(_READ_SECONDS)
+        if broker not in self._brokers():
+            raise WrongPartitionError(f"no broker {broker} is registered in ZooKeeper {self._config.zk_connect}")
+        self._wait_asked(broker)
+        if broker in self._failures:
+            raise self._failures[broker]
