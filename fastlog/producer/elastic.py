@@ -1,8 +1,8 @@
 """The brokers that ZooKeeper shows: links for those that come, none for new messages of those that go.
 
 Keys choose among the same sorted list as in Kafka 0.7.2 (Producer, ZKBrokerPartitionInfo, ProducerPool). A message
-without a key goes to a broker as often as the broker has partitions, and the broker picks one of them, so that another broker
-can have it when that one dies.
+without a key goes to a broker as often as the broker has partitions, and the broker picks one of them, so that another
+broker can have it when that one dies.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class ElasticRouter(Router):
     def _hint(self, broker: int) -> str:
         return (
             f"this is the address that broker {broker} has in ZooKeeper {self._config.zk_connect}"
-            f" ({broker_path(broker)}); does the broker run, and can the address be reached from here? (fastlog-broker --advertise sets it)"
+            f" ({broker_path(broker)}): does the broker run,"
+            " and can it be reached from here? fastlog-broker --advertise sets what is shown"
         )
 
     def _changed(self) -> None:

@@ -56,8 +56,9 @@ def test_a_properties_file_of_07(tmp_path: Path) -> None:
     [
         ({}, "no broker is named"),
         ({**BROKERS, "zk.connect": "localhost:2181"}, "contradict"),
-        ({"zk.connect": "localhost:2181"}, "does not find brokers through ZooKeeper"),
-        ({**BROKERS, "zk.sessiontimeout.ms": "6000"}, "does not find brokers through ZooKeeper"),
+        ({"zk.connect": "localhost:x"}, "not host:port"),
+        ({"zk.connect": "localhost:2181", "zk.read.num.retries": "-1"}, "too small"),
+        ({**BROKERS, "zk.sessiontimeout.ms": "6000"}, "zk.connect is not set"),
         ({**BROKERS, "partitioner.class": "a.B"}, "contradicts broker.list"),
         ({**BROKERS, "producer.type": "both"}, "none of sync, async"),
         ({**BROKERS, "queue.tim": "5"}, "did you mean 'queue.time'"),
@@ -77,6 +78,20 @@ def test_contradictions_are_refused(properties: dict[str, str], said: str) -> No
     """A wrong or contradicting setting raises ConfigError whose text names the matter."""
     with pytest.raises(ConfigError, match=said):
         ProducerConfig.from_properties(properties)
+
+
+def test_zookeeper_instead_of_a_list() -> None:
+    """0.7's names and defaults; a partitioner may be named. Without zk.connect none of it is taken."""
+    config = ProducerConfig.from_properties({"zk.connect": "a:1,b/logs", "partitioner.class": "a.B"})
+    assert (config.zk_session_timeout_ms, config.zk_connection_timeout_ms) == (6000, 6000)
+    assert (config.zk_sync_time_ms, config.zk_read_retries) == (2000, 3)
+    assert (
+        ProducerConfig.from_properties({"zk.sessiontimeout.ms": "5s"}, zk_connect="a:1").zk_session_timeout_ms == 5000
+    )
+    with pytest.raises(ConfigError, match=r"zk\.read\.num\.retries.*zk\.connect is not set"):
+        ProducerConfig(broker_list="a:1", zk_read_retries=1)
+    with pytest.raises(ConfigError, match="contradict"):
+        Producer("a:1", zk_connect="b:1")
 
 
 def test_enqueue_timeout_of_07() -> None:

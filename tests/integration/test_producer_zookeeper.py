@@ -1,0 +1,172 @@
+"""Producers that find real brokers through a real ZooKeeper: brokers that join, die and return, and ZooKeeper away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import fastlog
+from fastlog import testing
+from fastlog.errors import FastlogError
+from fastlog.producer.elastic import ElasticRouter
+from fastlog.testing import RunningBroker, RunningZooKeeper
+from tests.harness.broker import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.java]
+SECONDS = 20.0
+BACK_SECONDS = 5 * 2.0
+"""Two seconds are promised; a machine that is busy with other tests gets five times as much."""
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[RunningZooKeeper]:
+    with testing.zookeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(zookeeper: RunningZooKeeper, fastlog_topic: str) -> str:
+    return f"{zookeeper.connect}/{fastlog_topic}"
+
+
+@pytest.fixture
+def start(connect: str) -> Iterator[Start]:
+    """Starts a broker that registers."""
+    with ExitStack() as stack:
+
+        def start_one(broker_id: int, **settings: Any) -> RunningBroker:
+            given = {"zk_connect": connect, "zk_session_timeout_ms": 1000, "broker_id": broker_id, "partitions": 2}
+            return stack.enter_context(testing.broker(**{**given, **settings}))
+
+        yield start_one
+
+
+def router(producer: fastlog.Producer) -> ElasticRouter:
+    found = producer._router
+    assert isinstance(found, ElasticRouter)
+    return found
+
+
+def counts(producer: fastlog.Producer, topic: str = "t") -> dict[int, int]:
+    return dict(router(producer).discovery.view.partitions.get(topic, {}))
+
+
+def payloads(broker: RunningBroker, topic: str = "t") -> list[bytes]:
+    with broker.consumer() as consumer:
+        return [message.payload for partition in range(2) for message in consumer.messages(topic, partition)]
+
+
+def test_brokers_are_found_and_joined_and_share_a_new_topic(start: Start, connect: str) -> None:
+    """An unknown topic goes to every broker; one that joins gets its share once it has announced the topic."""
+    brokers = {1: start(1), 2: start(2)}
+    with fastlog.Producer(zk_connect=connect) as producer:
+        wait_until(
+            "both are seen", lambda: bool(producer.send("t", b"x")) and len(router(producer).links) == 2, SECONDS
+        )
+        for _ in range(40):
+            producer.send("t", b"x")
+        wait_until("both have announced it", lambda: counts(producer) == {1: 2, 2: 2}, SECONDS)
+        seen = {
+            (found.broker, found.partition) for key in range(200) for found in producer.send("t", b"k", key=f"{key}")
+        }
+        assert seen == {(1, 0), (1, 1), (2, 0), (2, 1)}
+        brokers[3] = start(3)
+        with brokers[3].producer() as other:
+            other.send("t", b"x")  # this is how it gets the topic
+        wait_until("the third has announced it", lambda: counts(producer) == {1: 2, 2: 2, 3: 2}, SECONDS)
+        wait_until("it gets messages", lambda: producer.send("t", b"new")[0].broker == 3, SECONDS)
+        sent = producer.stats().delivered + 1
+    assert sum(len(payloads(broker)) for broker in brokers.values()) == sent
+
+
+def test_a_broker_dies_and_returns(start: Start, connect: str) -> None:
+    """R-27: no message is lost, a send costs a retry and does not hang, and the broker is used again when it is back."""
+    one, two = start(1), start(2)
+    stop = threading.Event()
+    sent: list[bytes] = []
+    errors: list[FastlogError] = []
+    slowest = 0.0
+    with fastlog.Producer(zk_connect=connect, connect_timeout_ms=1000, acks="flushed") as producer:
+        for broker in (1, 2):
+            wait_until("it is used", lambda broker=broker: producer.send("t", b"x")[0].broker == broker, SECONDS)
+        wait_until("both have announced it", lambda: counts(producer) == {1: 2, 2: 2}, SECONDS)
+
+        def send() -> None:
+            nonlocal slowest
+            number = 0
+            while not stop.is_set():
+                payload, began = b"%d" % number, time.monotonic()
+                try:
+                    producer.send("t", payload, key=None if number % 2 else f"k{number}")
+                    sent.append(payload)
+                except FastlogError as error:
+                    errors.append(error)
+                slowest = max(slowest, time.monotonic() - began)
+                number += 1
+                time.sleep(0.002)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            two.kill()
+            wait_until("it has gone", lambda: list(counts(producer)) == [1], SECONDS)
+            wait_until("keys go to the other", lambda: producer.send("t", b"x", key="any")[0].broker == 1, SECONDS)
+            two.start()
+            wait_until("it is back", lambda: producer.send("t", b"x")[0].broker == 2, BACK_SECONDS)
+            wait_until("with keys", lambda: counts(producer) == {1: 2, 2: 2}, SECONDS)
+        finally:
+            stop.set()
+            thread.join(SECONDS)
+        assert not thread.is_alive()
+    assert len(sent) > 20
+    assert slowest < 5 * 1.0
+    assert not set(sent) - set(payloads(one)) - set(payloads(two)), errors
+
+
+def test_the_session_expires(start: Start, connect: str, zookeeper: RunningZooKeeper) -> None:
+    """A new one is opened, and what changes after that is seen."""
+    start(1)
+    with fastlog.Producer(zk_connect=connect) as producer:
+        producer.send("t", b"x")
+        found = router(producer).discovery
+        before = found.session_id
+        assert before is not None
+        zookeeper.expire(before)
+        wait_until("another session", lambda: found.session_id not in (None, before), SECONDS)
+        producer.send("t", b"x", key="k")
+        start(2)
+        wait_until("a new broker is seen", lambda: 2 in found.view.addresses, SECONDS)
+
+
+def test_zookeeper_is_away(start: Start, connect: str, zookeeper: RunningZooKeeper) -> None:
+    """Sending goes on without it, with keys too; afterwards changes are seen again."""
+    start(1)
+    with fastlog.Producer(zk_connect=connect, zk_session_timeout_ms=500) as producer:
+        producer.send("t", b"x")
+        zookeeper.kill()
+        try:
+            found = router(producer).discovery
+            wait_until("it noticed", lambda: found.session_id is None, SECONDS)
+            for number in range(50):
+                producer.send("t", b"x", key=f"{number}" if number % 2 else None)
+        finally:
+            zookeeper.start()
+        start(2)
+        wait_until("a new broker is seen", lambda: 2 in found.view.addresses, SECONDS)
+        producer.send("t", b"x", partition=(2, 0))
+
+
+def test_a_name_that_nobody_can_reach(start: Start, connect: str) -> None:
+    """R-9: the error has what was dialled and says that ZooKeeper has it so."""
+    start(1, hostname="broker.invalid")
+    with fastlog.Producer(zk_connect=connect, connect_timeout_ms=300) as producer:
+        with pytest.raises(
+            FastlogError, match=rf"(?s)broker\.invalid:\d+.*has in ZooKeeper {connect} \(/brokers/ids/1\)"
+        ):
+            producer.send("t", b"x")

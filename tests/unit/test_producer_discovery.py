@@ -1,0 +1,412 @@
+"""What a producer knows of brokers and topics from a ZooKeeper in memory, and where it sends by it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fastlog.client.addresses import Address
+from fastlog.errors import CoordinationError, FastlogError, TransportError, WrongPartitionError
+from fastlog.producer import (
+    Crc32Partitioner,
+    DefaultEventHandler,
+    JavaHashPartitioner,
+    Producer,
+    ProducerConfig,
+    discovery,
+)
+from fastlog.producer import producer as producer_module
+from fastlog.producer._buffer import Quota
+from fastlog.producer.discovery import Discovery, View
+from fastlog.producer.elastic import ElasticRouter
+from fastlog.producer.ledger import Ledger
+from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
+from tests.harness.broker import wait_until
+from tests.harness.fake_broker import FakeBroker, stored
+from tests.harness.fake_session import FakeSession, FakeZooKeeper
+from tests.harness.producers import script
+
+SECONDS = 10.0
+CONNECT = "fake:1"
+
+
+def show(session: FakeSession, broker: int, port: int, **topics: int) -> None:
+    """What a broker writes of itself."""
+    value = BrokerRegistration(f"c-{broker}", "127.0.0.1", port)
+    session.create(broker_path(broker), value.encode(), ephemeral=True)
+    for topic, count in topics.items():
+        session.create(topic_broker_path(topic, broker), encode_number(count), ephemeral=True)
+
+
+def opener(tree: FakeZooKeeper) -> Callable[..., FakeSession]:
+    return lambda on_change, is_wanted: tree.open(on_change)
+
+
+@contextmanager
+def watching(tree: FakeZooKeeper, **settings: Any) -> Iterator[tuple[Discovery, list[View]]]:
+    """A discovery, and every view it has had."""
+    config = ProducerConfig(**{"zk_connect": CONNECT, "zk_sync_time_ms": 50, **settings})
+    views: list[View] = []
+    made = Discovery(config, Ledger(Quota(100, 10_000), None), views.append, opener(tree))
+    try:
+        yield made, views
+    finally:
+        made.stop()
+        assert made.finished.wait(SECONDS)
+
+
+@pytest.fixture
+def tree() -> FakeZooKeeper:
+    return FakeZooKeeper(timeout=0.5)
+
+
+def test_the_four_events(tree: FakeZooKeeper) -> None:
+    """A broker comes, one goes, a topic is new, a broker announces a topic that is there already."""
+    one, two = tree.open(), tree.open()
+    show(one, 1, 9001, t=2)
+    with watching(tree) as (found, _):
+        assert found.wait_for("t", SECONDS) == View({1: Address("127.0.0.1", 9001)}, {"t": {1: 2}})
+        show(two, 2, 9002)
+        wait_until("broker 2 came", lambda: 2 in found.view.addresses)
+        assert found.view.partitions["t"] == {1: 2}
+        two.create(topic_broker_path("t", 2), b"3", ephemeral=True)
+        wait_until("broker 2 has the topic", lambda: found.view.partitions["t"] == {1: 2, 2: 3})
+        assert found.wait_for("new", SECONDS).partitions["new"] == {1: 1, 2: 1}
+        two.create(topic_broker_path("new", 2), b"4", ephemeral=True)
+        wait_until("the new topic", lambda: found.view.partitions["new"] == {1: 1, 2: 4})
+        one.close()
+        wait_until("broker 1 went", lambda: list(found.view.addresses) == [2])
+        assert found.view.partitions == {"t": {2: 3}, "new": {2: 4}}
+
+
+def test_a_topic_that_nobody_has_announced(tree: FakeZooKeeper) -> None:
+    """Partition 0 of every living broker; kept though others come, each until it has gone or announced the topic."""
+    sessions = [tree.open() for _ in range(4)]
+    for broker in (10, 2, 3):
+        show(sessions[broker % 4], broker, 9000 + broker)
+    with watching(tree) as (found, _):
+        assert list(found.wait_for("t", SECONDS).partitions["t"].items()) == [(2, 1), (3, 1), (10, 1)]  # by number
+        show(tree.open(), 4, 9004)
+        wait_until("broker 4 came", lambda: 4 in found.view.addresses)
+        assert found.view.partitions["t"] == {2: 1, 3: 1, 10: 1}
+        sessions[3].close()
+        wait_until("broker 3 went", lambda: found.view.partitions["t"] == {2: 1, 10: 1})
+        tree.write(topic_broker_path("t", 10), b"8")
+        wait_until("broker 10 announced it", lambda: found.view.partitions["t"] == {2: 1, 10: 8})
+
+
+def test_a_new_address_of_the_same_broker(tree: FakeZooKeeper) -> None:
+    show(tree.open(), 1, 9001, t=1)
+    with watching(tree) as (found, _):
+        found.wait_for("t", SECONDS)
+        tree.write(broker_path(1), b"c-2:other.example:9002")
+        wait_until("it moved", lambda: found.view.addresses == {1: Address("other.example", 9002)})
+
+
+def test_a_session_that_is_over_is_followed_by_another(tree: FakeZooKeeper) -> None:
+    """Everything is read again, and what changed in between is seen."""
+    show(tree.open(), 1, 9001, t=1)
+    with watching(tree) as (found, views):
+        found.wait_for("t", SECONDS)
+        for turn in range(3):
+            assert found.session_id is not None
+            before = len(views)
+            tree.expire(found.session_id)
+            show(tree.open(), 10 + turn, 9010)
+            wait_until("it was seen", lambda broker=10 + turn: broker in found.view.addresses)  # type: ignore[misc]
+            assert len(views) == before + 1
+        assert found.sessions == 4
+    assert not found.session_id
+
+
+def test_the_view_outlives_zookeeper(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is silent, and when it comes back without a broker, the brokers known last stay."""
+    monkeypatch.setattr(discovery, "AWAY_SESSIONS", 0.1)
+    broker = tree.open()
+    show(broker, 1, 9001, t=2)
+    with watching(tree) as (found, _):
+        known = found.wait_for("t", SECONDS)
+        assert found.session_id is not None
+        tree.is_silent = True
+        tree.expire(found.session_id)
+        wait_until("it noticed", lambda: found.session_id is None)
+        assert found.view == known
+        with pytest.raises(CoordinationError, match="no ZooKeeper answers"):
+            found.wait_for("unknown", 0.05)
+        tree.is_silent = False
+        broker.close()
+        wait_until("another session", lambda: "unknown" in found.view.partitions)
+        assert found.view.addresses == known.addresses
+        assert found.view.partitions == {"t": {1: 2}, "unknown": {1: 1}}
+        show(tree.open(), 7, 9007)
+        wait_until("a broker that is really there", lambda: list(found.view.addresses) == [7])
+        assert found.view.partitions["t"] == {7: 1}
+
+
+def test_reading_again_finds_what_no_watch_has_told(tree: FakeZooKeeper) -> None:
+    show(tree.open(), 1, 9001, t=1)
+    with watching(tree) as (found, _):
+        found.wait_for("t", SECONDS)
+        tree._watches.clear()
+        show(tree.open(), 2, 9002)
+        assert 2 not in found.view.addresses
+        assert found.read_again(SECONDS)
+        assert 2 in found.view.addresses
+
+
+def test_values_that_make_no_sense(tree: FakeZooKeeper) -> None:
+    """A broker without an address counts as gone, one with a strange count as without the topic."""
+    show(tree.open(), 1, 9001, t=1)
+    for path, value in (
+        ("/brokers/ids/2", b"nonsense"),
+        ("/brokers/ids/x", b"c:h:1"),
+        ("/brokers/topics/t/1x", b"1"),
+        ("/brokers/topics/t/3", b"-1"),
+    ):
+        tree.write(path, value)
+    show(tree.open(), 3, 9003)
+    with watching(tree) as (found, _):
+        view = found.wait_for("t", SECONDS)
+        assert list(view.addresses) == [1, 3]
+        assert view.partitions == {"t": {1: 1}}
+
+
+def test_one_watch_for_each_thing(tree: FakeZooKeeper) -> None:
+    """However often something changes, no watches pile up, and nothing is read that has not changed."""
+    show(tree.open(), 1, 9001, t=1)
+    with watching(tree) as (found, views):
+        found.wait_for("t", SECONDS)
+        watches = tree.watch_count()
+        for count in range(2, 30):
+            tree.write(topic_broker_path("t", 1), b"%d" % count)
+            wait_until("it was seen", lambda count=count: found.view.partitions["t"] == {1: count})  # type: ignore[misc]
+        assert tree.watch_count() == watches
+        calls = len(tree.calls)
+        time.sleep(0.05)
+        assert len(tree.calls) == calls
+        assert len(views) == 29
+
+
+# -- sending by it -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Producer]:
+    """Producers that find brokers in the tree."""
+
+    def router(config: ProducerConfig, *rest: Any) -> ElasticRouter:
+        return ElasticRouter(config, *rest, open_session=opener(tree))
+
+    monkeypatch.setattr(producer_module, "_router", router)
+    return partial(Producer, zk_connect=CONNECT, zk_sync_time_ms=50, connect_timeout_ms=2000)
+
+
+def count_of(broker: FakeBroker, topic: str = "t") -> int:
+    return sum(len(stored(broker, name, partition)) for name, partition in broker.logs if name == topic)
+
+
+@pytest.mark.parametrize("partitioner", [None, JavaHashPartitioner()])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_keys_choose_from_the_sorted_list(
+    tree: FakeZooKeeper, make: Callable[..., Producer], kind: str, partitioner: Any
+) -> None:
+    """(broker, partition), both by number: broker 10 is behind broker 9, whatever the text says."""
+    with FakeBroker(partitions=2) as nine, FakeBroker(partitions=3) as ten:
+        show(tree.open(), 10, ten.port, t=3)
+        show(tree.open(), 9, nine.port, t=2)
+        places = [(nine, 0), (nine, 1), (ten, 0), (ten, 1), (ten, 2)]
+        expected: dict[tuple[int, int], list[bytes]] = {}
+        with make(producer_type=kind, partitioner=partitioner) as producer:
+            for number in range(60):
+                key = f"k{number % 20}"
+                producer.send("t", b"%d" % number, key=key)
+                index = (partitioner or Crc32Partitioner()).partition(key, 5)
+                expected.setdefault((places[index][0].port, places[index][1]), []).append(b"%d" % number)
+        for broker, partition in places:
+            assert stored(broker, "t", partition) == expected.get((broker.port, partition), [])
+
+
+def test_without_a_key_brokers_get_what_their_partitions_are_worth(
+    tree: FakeZooKeeper, make: Callable[..., Producer]
+) -> None:
+    with FakeBroker(partitions=1) as small, FakeBroker(partitions=9) as large:
+        show(tree.open(), 1, small.port, t=1)
+        show(tree.open(), 2, large.port, t=9)
+        with make() as producer:
+            producer.send("t", b"first")
+            wait_until("both are known", lambda: len(producer._router.links) == 2)
+            for _ in range(300):
+                producer.send("t", b"x")
+        assert 5 <= count_of(small) <= 90
+        assert count_of(small) + count_of(large) == 301
+
+
+def test_a_broker_that_joins_gets_traffic_and_one_that_leaves_gets_none(
+    tree: FakeZooKeeper, make: Callable[..., Producer]
+) -> None:
+    with FakeBroker() as one, FakeBroker() as two:
+        first = tree.open()
+        show(first, 1, one.port, t=1)
+        with make() as producer:
+            producer.send("t", b"x")
+            show(tree.open(), 2, two.port, t=1)
+            wait_until("the new one gets some", lambda: bool(producer.send("t", b"x")) and count_of(two) > 0)
+            first.close()
+            wait_until("the old one is not used", lambda: 1 not in producer._router._topics["t"].counts)
+            before = count_of(one)
+            for number in range(30):
+                assert producer.send("t", b"x", key=f"{number}")[0].broker == 2
+                assert producer.send("t", b"x")[0].broker == 2
+            assert count_of(one) == before
+            wait_until("its connection is let go", lambda: producer._router.links[1]._connection is None)
+            show(tree.open(), 1, one.port, t=1)
+            wait_until("it is back", lambda: producer.send("t", b"x")[0].broker == 1)
+
+
+def test_what_a_dead_broker_holds_goes_to_others(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    """Messages without a key move at once when it leaves ZooKeeper; those with one are tried, then reported."""
+    with FakeBroker() as one, FakeBroker() as two:
+        first = tree.open()
+        show(first, 1, one.port, t=1)
+        told: list[FastlogError | None] = []
+        with make(
+            producer_type="async",
+            queue_time_ms=60_000,
+            delivery_timeout_ms=500,
+            on_delivery=lambda found: told.append(found.error),
+        ) as producer:
+            producer.send("t", [b"x"] * 10)
+            producer.send("t", b"k", key="k")
+            show(tree.open(), 2, two.port, t=1)
+            wait_until("both are known", lambda: len(producer._router.links) == 2)
+            one.close()
+            first.close()
+            wait_until("they moved", lambda: stored(two) == [b"x"] * 10)
+            wait_until("the other one was given up", lambda: len(told) == 2)
+            (error,) = filter(None, told)
+            assert "500 ms" in str(error)
+            assert producer.stats().failed == 1
+
+
+def test_a_broker_that_moves_to_another_port(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    with FakeBroker() as old, FakeBroker() as new:
+        show(tree.open(), 1, old.port, t=1)
+        with make() as producer:
+            producer.send("t", b"1")
+            tree.write(broker_path(1), BrokerRegistration("c-2", "127.0.0.1", new.port).encode())
+            wait_until("it is found", lambda: bool(producer.send("t", b"x")) and count_of(new) > 0)
+
+
+def test_a_key_for_a_broker_that_cannot_be_reached(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    """R-9: one error, soon; it says what was dialled and where the address comes from. Others are not held up."""
+    with FakeBroker() as alive, FakeBroker() as dead:
+        port = dead.port
+        dead.close()
+        show(tree.open(), 1, alive.port, t=1)
+        second = tree.open()
+        show(second, 2, port, t=1)
+        with make(connect_timeout_ms=20_000) as producer:
+            keys = {Crc32Partitioner().partition(str(number), 2): str(number) for number in range(20)}
+            start = time.monotonic()
+            with pytest.raises(TransportError) as caught:
+                producer.send("t", b"x", key=keys[1])
+            for part in (f"127.0.0.1:{port}", "refused", f"ZooKeeper {CONNECT}", "/brokers/ids/2"):
+                assert part in str(caught.value)
+            assert producer.send("t", b"x", key=keys[0])[0].broker == 1
+            assert [producer.send("t", b"x")[0].broker for _ in range(10)] == [1] * 10
+            second.close()
+            wait_until("it has gone", lambda: 2 not in producer._router._topics["t"].counts)
+            wait_until("keys go elsewhere", lambda: len(producer._router._topics["t"].table) == 1)
+            assert producer.send("t", b"x", key=keys[1])[0].broker == 1
+            assert time.monotonic() - start < 5
+
+
+def test_by_hand(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    with FakeBroker(partitions=3) as one, FakeBroker(partitions=2) as two:
+        show(tree.open(), 1, one.port, t=3)
+        show(tree.open(), 2, two.port)
+        with make() as producer:
+            producer.send("t", b"x", partition=(1, 2))
+            producer.send("t", b"y", partition=(2, 1))  # it has not announced the topic
+            assert (stored(one, "t", 2), stored(two, "t", 1)) == ([b"x"], [b"y"])
+            for partition, said in (((1, 3), "has 3 of"), ((2, 2), "has 2 of"), ((5, 0), "no broker 5 is registered")):
+                with pytest.raises(WrongPartitionError, match=said):
+                    producer.send("t", b"x", partition=partition)
+
+
+def test_no_broker_at_all(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    with make(connect_timeout_ms=50) as producer:
+        with pytest.raises(TransportError, match=rf"no broker .* in ZooKeeper {CONNECT}: /brokers/ids is empty"):
+            producer.send("t", b"x")
+        with FakeBroker() as broker:
+            show(tree.open(), 1, broker.port)
+            producer.send("t", b"x")
+            assert stored(broker) == [b"x"]
+
+
+def test_no_zookeeper(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    """An error for the first send; the rest goes on by itself once there is one, also while it is away again."""
+    tree.is_silent = True
+    with FakeBroker() as broker, make(zk_connection_timeout_ms=50) as producer:
+        with pytest.raises(CoordinationError, match="no ZooKeeper answers"):
+            producer.send("t", b"x")
+        tree.is_silent = False
+        show(tree.open(), 1, broker.port)
+        wait_until("it is found", lambda: producer._router.discovery.view.addresses != {})
+        producer.send("t", b"y")
+        tree.is_silent = True
+        for _ in range(10):
+            producer.send("t", b"z", key="k")
+        assert Counter(stored(broker)) == {b"y": 1, b"z": 10}
+
+
+def test_an_event_handler_sends_to_a_broker_that_has_gone(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    """What was assigned when it was queued stays assigned, and arrives when the broker still serves."""
+    with FakeBroker() as one, FakeBroker() as two:
+        first = tree.open()
+        show(first, 1, one.port, t=1)
+        with make(producer_type="async", event_handler=DefaultEventHandler(), queue_time_ms=60_000) as producer:
+            producer.send("t", b"x", key="k")
+            first.close()
+            show(tree.open(), 2, two.port, t=1)
+            wait_until("it has gone", lambda: list(producer._router.discovery.view.addresses) == [2])
+        assert (stored(one), stored(two)) == ([b"x"], [])
+
+
+def test_nothing_is_left_after_close(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    with FakeBroker() as broker:
+        show(tree.open(), 1, broker.port, t=1)
+        with make() as producer:
+            producer.send("t", b"x")
+            sessions = set(tree.sessions)
+        assert len(sessions - set(tree.sessions)) == 1
+        make().close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("fastlog-producer")]
+
+
+def test_kazoo_is_only_loaded_with_zk_connect() -> None:
+    done = script(
+        """
+        import sys
+        import fastlog
+        fastlog.Producer("127.0.0.1:1").close()
+        assert "kazoo" not in sys.modules
+        fastlog.Producer(zk_connect="127.0.0.1:1").close()
+        assert "kazoo" in sys.modules
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["kafka.producer.DefaultPartitioner", "fastlog.producer.JavaHashPartitioner"])
+def test_a_partitioner_by_name(tree: FakeZooKeeper, name: str) -> None:
+    with Producer({"zk.connect": CONNECT, "partitioner.class": name}) as producer:
+        assert isinstance(producer._router._partitioner, JavaHashPartitioner)
