@@ -221,9 +221,8 @@ class ElasticRouter(Router):
 
     def _resolve(self, topic: str) -> TopicRoute:
         """Read who has the topic, until one of them can be used or the time is over."""
-        deadline = time.monotonic() + self._config.connect_timeout_ms / 1000
         self.discovery.wait_for(topic, self._config.zk_connection_timeout_ms / 1000)
-        deadline = max(deadline, time.monotonic() + _READ_SECONDS)
+        deadline = time.monotonic() + self._config.connect_timeout_ms / 1000
         route = ElasticRoute(topic)
         while True:
             state = self._state

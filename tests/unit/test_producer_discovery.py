@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from fastlog.producer import (
 from fastlog.producer import producer as producer_module
 from fastlog.producer._buffer import Quota
 from fastlog.producer.discovery import Discovery, View
-from fastlog.producer.elastic import ElasticRouter
+from fastlog.producer.elastic import ElasticRoute, ElasticRouter
 from fastlog.producer.ledger import Ledger
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
@@ -201,11 +201,19 @@ def test_one_watch_for_each_thing(tree: FakeZooKeeper) -> None:
 def make(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Producer]:
     """Producers that find brokers in the tree."""
 
-    def router(config: ProducerConfig, *rest: Any) -> ElasticRouter:
-        return ElasticRouter(config, *rest, open_session=opener(tree))
-
-    monkeypatch.setattr(producer_module, "_router", router)
+    monkeypatch.setattr(producer_module, "_router", partial(ElasticRouter, open_session=opener(tree)))
     return partial(Producer, zk_connect=CONNECT, zk_sync_time_ms=50, connect_timeout_ms=2000)
+
+
+def route_of(producer: Producer) -> ElasticRoute:
+    found = producer._router._topics["t"]
+    assert isinstance(found, ElasticRoute)
+    return found
+
+
+def view_of(producer: Producer) -> View:
+    assert isinstance(producer._router, ElasticRouter)
+    return producer._router.discovery.view
 
 
 def count_of(broker: FakeBroker, topic: str = "t") -> int:
@@ -259,7 +267,7 @@ def test_a_broker_that_joins_gets_traffic_and_one_that_leaves_gets_none(
             show(tree.open(), 2, two.port, t=1)
             wait_until("the new one gets some", lambda: bool(producer.send("t", b"x")) and count_of(two) > 0)
             first.close()
-            wait_until("the old one is not used", lambda: 1 not in producer._router._topics["t"].counts)
+            wait_until("the old one is not used", lambda: 1 not in route_of(producer).counts)
             before = count_of(one)
             for number in range(30):
                 assert producer.send("t", b"x", key=f"{number}")[0].broker == 2
@@ -272,26 +280,27 @@ def test_a_broker_that_joins_gets_traffic_and_one_that_leaves_gets_none(
 
 def test_what_a_dead_broker_holds_goes_to_others(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
     """Messages without a key move at once when it leaves ZooKeeper; those with one are tried, then reported."""
-    with FakeBroker() as one, FakeBroker() as two:
+    with ExitStack() as life, FakeBroker() as two:
+        one = life.enter_context(FakeBroker())
         first = tree.open()
         show(first, 1, one.port, t=1)
         told: list[FastlogError | None] = []
         with make(
             producer_type="async",
             queue_time_ms=60_000,
-            delivery_timeout_ms=500,
+            delivery_timeout_ms=150,
             on_delivery=lambda found: told.append(found.error),
         ) as producer:
             producer.send("t", [b"x"] * 10)
             producer.send("t", b"k", key="k")
             show(tree.open(), 2, two.port, t=1)
             wait_until("both are known", lambda: len(producer._router.links) == 2)
-            one.close()
+            life.close()
             first.close()
             wait_until("they moved", lambda: stored(two) == [b"x"] * 10)
             wait_until("the other one was given up", lambda: len(told) == 2)
             (error,) = filter(None, told)
-            assert "500 ms" in str(error)
+            assert "150 ms" in str(error)
             assert producer.stats().failed == 1
 
 
@@ -306,9 +315,9 @@ def test_a_broker_that_moves_to_another_port(tree: FakeZooKeeper, make: Callable
 
 def test_a_key_for_a_broker_that_cannot_be_reached(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
     """R-9: one error, soon; it says what was dialled and where the address comes from. Others are not held up."""
-    with FakeBroker() as alive, FakeBroker() as dead:
+    with FakeBroker() as dead:
         port = dead.port
-        dead.close()
+    with FakeBroker() as alive:
         show(tree.open(), 1, alive.port, t=1)
         second = tree.open()
         show(second, 2, port, t=1)
@@ -322,8 +331,8 @@ def test_a_key_for_a_broker_that_cannot_be_reached(tree: FakeZooKeeper, make: Ca
             assert producer.send("t", b"x", key=keys[0])[0].broker == 1
             assert [producer.send("t", b"x")[0].broker for _ in range(10)] == [1] * 10
             second.close()
-            wait_until("it has gone", lambda: 2 not in producer._router._topics["t"].counts)
-            wait_until("keys go elsewhere", lambda: len(producer._router._topics["t"].table) == 1)
+            wait_until("it has gone", lambda: 2 not in route_of(producer).counts)
+            wait_until("keys go elsewhere", lambda: len(route_of(producer).table) == 1)
             assert producer.send("t", b"x", key=keys[1])[0].broker == 1
             assert time.monotonic() - start < 5
 
@@ -359,7 +368,7 @@ def test_no_zookeeper(tree: FakeZooKeeper, make: Callable[..., Producer]) -> Non
             producer.send("t", b"x")
         tree.is_silent = False
         show(tree.open(), 1, broker.port)
-        wait_until("it is found", lambda: producer._router.discovery.view.addresses != {})
+        wait_until("it is found", lambda: view_of(producer).addresses != {})
         producer.send("t", b"y")
         tree.is_silent = True
         for _ in range(10):
@@ -376,7 +385,7 @@ def test_an_event_handler_sends_to_a_broker_that_has_gone(tree: FakeZooKeeper, m
             producer.send("t", b"x", key="k")
             first.close()
             show(tree.open(), 2, two.port, t=1)
-            wait_until("it has gone", lambda: list(producer._router.discovery.view.addresses) == [2])
+            wait_until("it has gone", lambda: list(view_of(producer).addresses) == [2])
         assert (stored(one), stored(two)) == ([b"x"], [])
 
 
