@@ -203,9 +203,8 @@ class Discovery:
             )
             addresses = self.view.addresses
             known = self.view.partitions
-            return View(
-                addresses, {topic: known.get(topic) or self._places(topic, addresses, {}) for topic in self._topics}
-            )
+            topics = list(self._topics)
+            return View(addresses, {topic: known.get(topic) or self._places(topic, addresses, {}) for topic in topics})
         partitions = {
             topic: self._places(topic, addresses, read_partitions(watched, topic, self._garbage))
             for topic in list(self._topics)

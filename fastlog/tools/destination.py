@@ -24,6 +24,7 @@ _DEFAULTS = {
     "delivery.timeout.ms": "30000",
 }
 _REFUSED = {
+    "zk.connect": "the command keeps to brokers that it asks before the first line: use --brokers or broker.list",
     "event.handler": "with a handler nobody knows which line went where",
     "callback.handler": "with a handler nobody knows which line went where",
     "queue.full": "no line is dropped because a queue is full: the command waits",

@@ -225,7 +225,7 @@ def _brokers(brokers: str, brokerinfo: str | None) -> str:
     if name == "zk.connect":
         raise CommandError(
             "--brokerinfo zk.connect is not there yet",
-            "this version does not find brokers through ZooKeeper",
+            "it measures the brokers that it is given",
             "name them: --brokerinfo broker.list=0:host:port, or --brokers host:port",
             EXIT_USAGE,
         )
