@@ -13,7 +13,7 @@ import pytest
 from fastlog import codecs, testing
 from fastlog._segment import payloads
 from fastlog.producer import Crc32Partitioner, Delivery, Producer, SyncProducer
-from tests.harness.broker import Broker
+from tests.harness.broker import Broker, wait_until
 from tests.harness.producers import PARTITIONS, all_messages, messages_of
 from tests.harness.proxy import Proxy
 
@@ -171,6 +171,23 @@ def test_the_broker_was_away(start_broker: Callable[..., Broker], topic: str) ->
         producer.flush(10)
         assert time.monotonic() - start < 2
     assert messages_of(broker, topic, 0) == [b"before", *(b"%d" % number for number in range(100))]
+
+
+@pytest.mark.slow
+def test_a_broker_of_a_list_returns() -> None:
+    """R-27: messages without a key go to the other one while it is away, and to it again once it is back."""
+    with (
+        testing.broker() as one,
+        testing.broker() as two,
+        Producer(f"1:{one.address},2:{two.address}", connect_timeout_ms=1000) as producer,
+    ):
+        wait_until("both are used", lambda: producer.send("t", b"x")[0].broker == 1)
+        wait_until("both are used", lambda: producer.send("t", b"x")[0].broker == 2)
+        two.kill()
+        for _ in range(50):
+            assert producer.send("t", b"x")[0].broker == 1
+        two.start()
+        wait_until("it is used again", lambda: producer.send("t", b"x")[0].broker == 2)
 
 
 @pytest.mark.slow
