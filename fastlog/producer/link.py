@@ -69,6 +69,7 @@ class Link:
         self._flush_marks: deque[tuple[int, Gate]] = deque()
         self._stopping = False
         self._was_registered = True
+        self._gone_at = float("inf")
         self._has_moved = False
         self._aborted: FastlogError | None = None
         self._too_large = 0
@@ -216,6 +217,7 @@ class Link:
     def _follow_registration(self) -> None:
         if self.is_registered != self._was_registered:
             self._was_registered = self.is_registered
+            self._gone_at = float("inf") if self.is_registered else time.monotonic()
             self._next_attempt, self._pause = 0.0, _LEAST_PAUSE
             self._set_up(self.is_registered and self._connection is not None)
         if self._has_moved:
@@ -301,10 +303,13 @@ class Link:
         self._move_on()
         retries = 0 if self._config.producer_type == "sync" else self._config.num_retries
         if retries is not None and now - self._down_since >= (retries + 1) * self._config.connect_timeout_ms / 1000:
-            while self._flight.head() is not None:
-                self._flight.drop_head(error)
-            self._refusals.give_up(error)
+            self._drop_all(error)
         self._back_off(now)
+
+    def _drop_all(self, error: FastlogError) -> None:
+        while self._flight.head() is not None:
+            self._flight.drop_head(error)
+        self._refusals.give_up(error)
 
     def _back_off(self, now: float) -> None:
         self._next_attempt = now + self._pause * random.uniform(0.75, 1)
@@ -421,6 +426,14 @@ class Link:
             seconds = self._standstill_seconds()
             if now - self._progress_at >= seconds:
                 self._broken(TransportError(f"{self._connection.peer} stood still for {seconds:g} s"))
+        if now >= self._patience_ends():
+            error = TransportError(
+                f"broker {self.broker_id} at {self.directory.broker.address} is not in ZooKeeper any more, and did not"
+                f" take the messages within {self._config.connect_timeout_ms} ms"
+            )
+            self._broken(error)
+            self._move_on()
+            self._drop_all(error)
         timeout_ns = self._config.delivery_timeout_ms * _MS_NS
         while (head := self._flight.head()) is not None and time.monotonic_ns() - head.taken_ns >= timeout_ns:
             # The connection goes first: bytes of the chunk may be half on their way.
@@ -434,6 +447,12 @@ class Link:
         """How long a connection may stand still; shorter when ZooKeeper says that the broker is gone."""
         limit = self._config.socket_timeout_ms
         return (limit if self.is_registered else min(limit, self._config.connect_timeout_ms)) / 1000
+
+    def _patience_ends(self) -> float:
+        """When a send() that waits for a broker that has gone is told so."""
+        if self._config.producer_type != "sync" or self._flight.head() is None:
+            return float("inf")
+        return self._gone_at + self._config.connect_timeout_ms / 1000
 
     def _is_waiting(self) -> bool:
         return self._leaving or self._flight.head() is not None
@@ -471,6 +490,7 @@ class Link:
         head = flight.head()
         if head is not None:
             moments.append((head.taken_ns + self._config.delivery_timeout_ms * _MS_NS) / 1e9)
+            moments.append(self._patience_ends())
         if self._wants_connection():
             moments.append(self._next_attempt)
         if self._connection is not None and self._is_waiting():

@@ -29,7 +29,7 @@ from fastlog.producer.elastic import ElasticRoute, ElasticRouter
 from fastlog.producer.ledger import Ledger
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
-from tests.harness.fake_broker import FakeBroker, stored
+from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.fake_session import FakeSession, FakeZooKeeper
 from tests.harness.producers import script
 
@@ -302,6 +302,40 @@ def test_what_a_dead_broker_holds_goes_to_others(tree: FakeZooKeeper, make: Call
             (error,) = filter(None, told)
             assert "150 ms" in str(error)
             assert producer.stats().failed == 1
+
+
+def test_a_send_does_not_wait_for_a_silent_broker_that_has_gone(
+    tree: FakeZooKeeper, make: Callable[..., Producer]
+) -> None:
+    """Its connection stands, nothing comes: without a key another broker has the message, with one send() raises."""
+    release = threading.Event()
+    with FakeBroker(hook=stalled(release)) as silent, FakeBroker() as other:
+        second = tree.open()
+        show(tree.open(), 1, other.port)
+        show(second, 2, silent.port, t=1)
+        failures: list[BaseException] = []
+        deliveries: list[int] = []
+
+        def send(key: str | None) -> None:
+            try:
+                deliveries.extend(found.broker for found in producer.send("t", b"x", key=key))
+            except TransportError as error:
+                failures.append(error)
+
+        with make(connect_timeout_ms=100) as producer:
+            threads = [threading.Thread(target=send, args=(key,)) for key in (None, "k")]
+            for thread in threads:
+                thread.start()
+            wait_until("one is on its way", lambda: silent.seen["ProduceAckRequest"] == 1)
+            tree.write(topic_broker_path("t", 1), b"1")
+            second.close()
+            for thread in threads:
+                thread.join(SECONDS)
+            assert deliveries == [1]
+            assert [
+                "broker 2 at" in str(error) and "not in ZooKeeper any more" in str(error) for error in failures
+            ] == [True]
+        release.set()
 
 
 def test_a_broker_that_moves_to_another_port(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
