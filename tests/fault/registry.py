@@ -20,6 +20,7 @@ MODULES = (
     "tests.fault.kills",
     "tests.fault.disk_errors",
     "tests.fault.registration",
+    "tests.fault.groups",
     "tests.fault.hostile_broker",
     "tests.fault.stalls",
     "tests.fault.interrupts",

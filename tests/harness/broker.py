@@ -115,7 +115,7 @@ class Broker:
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path, **self.environment},
                 cwd=self.directory,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self._known = {self.process.pid: psutil.Process(self.process.pid)}
         deadline = time.monotonic() + self.start_timeout
@@ -295,6 +295,6 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-def _die_with_parent() -> None:
-    # A test run that is killed itself leaves no broker behind.
+def die_with_parent() -> None:
+    """For ``preexec_fn``: a test run that is killed itself leaves nothing behind."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

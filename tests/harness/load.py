@@ -37,7 +37,8 @@ def filled(broker: Broker, topic: str, size: int, payload: bytes = bytes(1000)) 
 class Load:
     """Runs producers and consumers against ``places`` while the ``with`` block lasts.
 
-    ``acks``: raw.APPENDED or raw.FLUSHED. ``pause``: seconds each producer rests after an answer.
+    ``acks``: raw.APPENDED or raw.FLUSHED. ``compressed``: the share of batches that are. ``pause``: seconds each
+    producer rests after an answer. Places may be added while it runs.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Load:
         acks: int = raw.APPENDED,
         batch: int = 5,
         size: int = 40,
+        compressed: float = 0.0,
         pause: float = 0.0005,
         seed: int = 1,
         history: History | None = None,
@@ -60,6 +62,7 @@ class Load:
         self.acks = acks
         self.batch = batch
         self.size = size
+        self.compressed = compressed
         self.pause = pause
         self.seed = seed
         self.history = history or History()
@@ -139,7 +142,8 @@ class Load:
                 for index in range(self.batch)
             ]
             sent += self.batch
-            data = raw.message_set(payloads)
+            codec = raw.GZIP if source.random() < self.compressed else raw.NONE
+            data = raw.message_set(payloads, codec=codec)
             self.history.sent(place, sender, payloads)
             begun = time.monotonic()
             try:
