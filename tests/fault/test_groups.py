@@ -64,7 +64,7 @@ def test_what_was_not_committed_may_be_given_again(tmp_path: Path) -> None:
         ([["given", 14, 14.1, 0, "t/0-0", 50, "5"], ["given", 15, 15.1, 0, "t/0-0", 70, "7"]], "message 7 after 5"),
         ([["given", 5, 5.1, 0, "t/0-0", 70, "7"]], "lost: c begins at message 7, and nobody got 5"),
         ([["saved", 40, 41, "t/0-0", 90]], "back: somebody committed 90 after 100"),
-        ([["given", 12, 12.1, 0, "t/0-0", 60, "6"]], "two owners: b got 3 messages, from 70 on"),
+        ([["given", 16, 16.1, 0, "t/0-0", 60, "6"]], "two owners: b got 3 messages, from 70 on"),
         ([["given", 1, 1.1, 0, "t/0-1", 0, "x"]], "t/0-1: invented"),
     ],
 )
