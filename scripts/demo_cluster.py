@@ -381,9 +381,7 @@ def run(file: Path | None, seconds: float, rate: int, directory: Path, say: Say)
     for line in tables(shown):
         say(line)
     say(f"checked    each of the {shown.lines:,} lines came to each group, each client's in order in one partition;")
-    say(
-        f"           {shown.stored_twice} came twice, of {shown.possible_duplicates} that the producer had to send again"
-    )
+    say(f"           {shown.stored_twice} came twice, of {shown.possible_duplicates} that the producer sent again")
     return shown
 
 
