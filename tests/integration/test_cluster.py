@@ -41,11 +41,9 @@ def test_every_line_comes_once_to_each_group(tmp_path: Path) -> None:
         stored.update(raw.deep_payloads(path.read_bytes()))
     assert stored.total() - len(stored) == shown.stored_twice <= shown.possible_duplicates
     for row in shown.rows:
-        with sqlite3.connect(work / f"{row.group}.db") as database:
-            found = database.execute(
-                "SELECT number, client, text, broker_partition FROM line ORDER BY rowid"
-            ).fetchall()
-        database.close()
+        with contextlib.closing(sqlite3.connect(work / f"{row.group}.db")) as database:
+            rows = database.execute("SELECT number, client, text, broker_partition FROM line ORDER BY rowid")
+            found = rows.fetchall()
         got = Counter(b"%d\t%s" % (number, text) for number, _, text, _ in found)
         assert got == stored
         assert {number for number, *_ in found} == set(range(shown.lines))
