@@ -94,6 +94,12 @@ class Sender(threading.Thread):
         self._lines = lines
         self._seconds = seconds
         self._rate = rate
+        self._is_asked_to_stop = False
+
+    def stop(self) -> None:
+        """Send no more; what is not delivered by now is given up."""
+        self._is_asked_to_stop = True
+        self.join(LEAVE_SECONDS)
 
     def run(self) -> None:
         """The thread."""
@@ -104,14 +110,15 @@ class Sender(threading.Thread):
 
     def _send(self) -> None:
         endless = itertools.cycle(self._lines)
-        with Producer(self._addresses, producer_type="async", queue_time_ms=5, acks="appended") as producer:
+        with Producer(self._addresses, producer_type="async", queue_time_ms=5, close_timeout_ms=5000) as producer:
             began = time.monotonic()
-            while self.sent < self._rate * self._seconds:
+            while self.sent < self._rate * self._seconds and not self._is_asked_to_stop:
                 for line in itertools.islice(endless, SLICE_LINES):
                     producer.send(TOPIC, numbered(self.sent, line), key=client_of(line))
                     self.sent += 1
                 time.sleep(max(0.0, began + self.sent / self._rate - time.monotonic()))
-            producer.flush()
+            if not self._is_asked_to_stop:
+                producer.flush()
             stats = producer.stats()
         self.possible_duplicates = stats.possible_duplicates
         if stats.failed or stats.dropped:
@@ -212,6 +219,7 @@ class Cluster:
                 for number in range(count)
             ]
             sender = Sender(brokers, self._lines, seconds, rate)
+            stack.callback(sender.stop)
             sender.start()
             self._wait("every consumer has got lines", consumers, sender, self._all_at_work, START_SECONDS)
             self._wait("a third is sent", consumers, sender, lambda: sender.sent * 3 >= rate * seconds, SEND_SECONDS)

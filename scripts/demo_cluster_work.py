@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fastlog
-from fastlog.errors import OwnershipLostError
+from fastlog.errors import ConsumerTimeout, OwnershipLostError
 
 TOPIC = "access"
 LINE_TABLE = (
@@ -72,7 +72,7 @@ def consume(told: dict[str, Any]) -> None:
         (stream,) = consumer.create_message_streams({TOPIC: 1})[TOPIC]
         batches = stream.batches(max_messages=200)
         while not is_over:
-            with contextlib.suppress(fastlog.ConsumerTimeout):
+            with contextlib.suppress(ConsumerTimeout):
                 _write(database, once, next(batches), name)
 
 
