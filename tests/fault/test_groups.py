@@ -74,6 +74,15 @@ def test_broken_promises_are_found(tmp_path: Path, records: list[list[object]], 
     assert any(complaint in line for line in found), found
 
 
+def test_who_cannot_know_is_excused(tmp_path: Path) -> None:
+    """But only then, and not for what was lost."""
+    late: list[list[object]] = [["given", 1, 1.1, 0, "t/0-0", 0, "0"], ["given", 41, 42, 0, "t/0-0", 10, "1"]]
+    found = read_diaries(write(tmp_path, {**WRITTEN, "c": late}))
+    for excused in ({}, {"c": [(41.5, 43.0)]}, {"b": [(40.0, 43.0)]}):
+        assert [line[:12] for line in found.check({"t/0-0": STORED}, excused)] == ["t/0-0: two o", "t/0-0: again"]
+    assert found.check({"t/0-0": STORED}, {"c": [(40.0, 43.0)]}) == []
+
+
 def test_messages_that_nobody_got_are_found(tmp_path: Path) -> None:
     found = read_diaries(write(tmp_path, WRITTEN))
     assert found.check({"t/0-0": [*STORED, b"10"], "t/0-1": [b"x"]}) == [

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHOWN_VIOLATIONS = 5
+_NONE: Mapping[str, Sequence[tuple[float, float]]] = {}
 
 
 class Given(NamedTuple):
@@ -89,11 +90,16 @@ class Diaries:
             if one.claims
         }
 
-    def check(self, stored: Mapping[str, Sequence[bytes]]) -> list[str]:
-        """One line for each broken promise, given the payloads of each partition in the order of the log."""
+    def check(
+        self, stored: Mapping[str, Sequence[bytes]], excused: Mapping[str, Sequence[tuple[float, float]]] = _NONE
+    ) -> list[str]:
+        """One line for each broken promise, given the payloads of each partition in the order of the log.
+
+        ``excused``: from when to when a member could not know that it had lost everything.
+        """
         found = []
         for name in sorted(stored.keys() | self.partitions.keys()):
-            lines = _check(self.partitions.get(name, Partition()), stored.get(name, ()))
+            lines = _check(self.partitions.get(name, Partition()), stored.get(name, ()), excused)
             found += [f"{name}: {line}" for line in lines[:SHOWN_VIOLATIONS]]
             if len(lines) > SHOWN_VIOLATIONS:
                 found.append(f"{name}: and {len(lines) - SHOWN_VIOLATIONS} more")
@@ -128,7 +134,9 @@ def read_diaries(paths: Iterable[Path]) -> Diaries:
     return found
 
 
-def _check(partition: Partition, stored: Sequence[bytes]) -> list[str]:
+def _check(
+    partition: Partition, stored: Sequence[bytes], excused: Mapping[str, Sequence[tuple[float, float]]]
+) -> list[str]:
     numbers = {payload: number for number, payload in enumerate(stored)}
     found = []
     last = -1
@@ -145,14 +153,19 @@ def _check(partition: Partition, stored: Sequence[bytes]) -> list[str]:
         last = max(last, *given)
     if last + 1 < len(stored):
         found.append(f"lost: {len(stored) - last - 1} messages from {last + 1} on were never given")
-    return found + _check_owners(partition) + _check_commits(partition)
+    judged = [(claim, _without(claim.given, excused.get(claim.member, ()))) for claim in partition.claims]
+    return found + _check_owners(judged) + _check_commits(judged, partition.saved)
 
 
-def _check_owners(partition: Partition) -> list[str]:
+def _without(given: list[Given], excused: Sequence[tuple[float, float]]) -> list[Given]:
+    return [each for each in given if not any(begin <= each.asked <= end for begin, end in excused)]
+
+
+def _check_owners(claims: Sequence[tuple[Claim, list[Given]]]) -> list[str]:
     found = []
     next_began = float("inf")
-    for claim in reversed(partition.claims):
-        late = [each for each in claim.given if each.asked > next_began]
+    for claim, given in reversed(claims):
+        late = [each for each in given if each.asked > next_began]
         if late:
             seconds = late[0].asked - next_began
             found.append(
@@ -163,16 +176,14 @@ def _check_owners(partition: Partition) -> list[str]:
     return found
 
 
-def _check_commits(partition: Partition) -> list[str]:
+def _check_commits(claims: Sequence[tuple[Claim, list[Given]]], saved: Sequence[Saved]) -> list[str]:
     """Goes through all of it in the order of time, with the highest offset that had been committed by then."""
     found = []
-    commits = sorted((each.done, each.offset) for each in partition.saved)
+    commits = sorted((each.done, each.offset) for each in saved)
     highest = -1
     at = 0
-    events = [
-        (each.asked, each.offset, f"again: {claim.member} got") for claim in partition.claims for each in claim.given
-    ]
-    events += [(each.asked, each.offset, "back: somebody committed") for each in partition.saved if each.is_own]
+    events = [(each.asked, each.offset, f"again: {claim.member} got") for claim, given in claims for each in given]
+    events += [(each.asked, each.offset, "back: somebody committed") for each in saved if each.is_own]
     for asked, offset, what in sorted(events):
         while at < len(commits) and commits[at][0] < asked:
             highest = max(highest, commits[at][1])
