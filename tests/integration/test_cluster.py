@@ -86,7 +86,7 @@ def test_a_log_that_is_not_what_was_sent_is_noticed(changed: dict[str, list[byte
 def test_what_a_group_got() -> None:
     """A line that came twice, not at all, out of order, or of nowhere is noticed; consumers may take turns."""
     got = [Got(SENT[0], "0-0", "a", 1.0), Got(SENT[1], "1-0", "b", 1.5), Got(SENT[2], "0-0", "b", 4.0)]
-    assert check_group("g", got, STORED) == ("g", 3, 0, 2, 1, 2.5)
+    assert check_group("g", got, STORED) == ("g", 3, 0, 2, 1, 3.0)
     for wrong in ([*got, got[1]], got[:2], got[::-1], [*got, Got(b"1\tb x", "2-0", "b", 1.0)]):
         with pytest.raises(CheckFailed, match="group g"):
             check_group("g", wrong, STORED)
