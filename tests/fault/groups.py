@@ -146,6 +146,9 @@ def cell(directory: Path, seed: int, outcome: Outcome, members: int = MEMBERS) -
             crew.start()
         try:
             crew.wait_shared(place.topics, READ_SECONDS)
+        except AssertionError as error:  # it goes on: this is reported with all that follows from it
+            outcome.violations.append(f"at the start: {error}")
+        try:
             yield place
             place.finish(outcome)
         except AssertionError as error:
