@@ -81,6 +81,9 @@ def test_who_cannot_know_is_excused(tmp_path: Path) -> None:
     for excused in ({}, {"c": [(41.5, 43.0)]}, {"b": [(40.0, 43.0)]}):
         assert [line[:12] for line in found.check({"t/0-0": STORED}, excused)] == ["t/0-0: two o", "t/0-0: again"]
     assert found.check({"t/0-0": STORED}, {"c": [(40.0, 43.0)]}) == []
+    found = read_diaries(write(tmp_path, {**WRITTEN, "c": [["given", 16, 16.1, 0, "t/0-0", 60, "6"]]}))
+    assert len(found.check({"t/0-0": STORED})) == 1
+    assert found.check({"t/0-0": STORED}, {"c": [(15.0, 17.0)]}) == []
 
 
 def test_messages_that_nobody_got_are_found(tmp_path: Path) -> None:

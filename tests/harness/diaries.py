@@ -163,16 +163,17 @@ def _without(given: list[Given], excused: Sequence[tuple[float, float]]) -> list
 
 def _check_owners(claims: Sequence[tuple[Claim, list[Given]]]) -> list[str]:
     found = []
-    next_began = float("inf")
-    for claim, given in reversed(claims):
-        late = [each for each in given if each.asked > next_began]
+    began, other = float("inf"), ""
+    # a claim begins with what is judged: one that could not know may have got its first message late
+    for claim, given in sorted(claims, key=lambda one: one[1][0].got if one[1] else 0.0, reverse=True):
+        late = [each for each in given if each.asked > began]
         if late:
-            seconds = late[0].asked - next_began
             found.append(
                 f"two owners: {claim.member} got {len(late)} messages, from {late[0].offset} on,"
-                f" up from {seconds:.3f} s after another one had got some"
+                f" up from {late[0].asked - began:.3f} s after {other} had got some, at {began:.3f}"
             )
-        next_began = min(next_began, claim.given[0].got)
+        if given and given[0].got < began:
+            began, other = given[0].got, claim.member
     return found
 
 
