@@ -84,7 +84,7 @@ class Shown(NamedTuple):
 
 
 class Sender(threading.Thread):
-    """Sends the lines, over and over, at a rate and for a time."""
+    """Sends the lines, over and over, at a rate; for a time that begins when everybody is there to read them."""
 
     def __init__(self, brokers: Sequence[RunningBroker], lines: Sequence[bytes], seconds: float, rate: int) -> None:
         super().__init__(name="sender", daemon=True)
@@ -95,7 +95,12 @@ class Sender(threading.Thread):
         self._lines = lines
         self._seconds = seconds
         self._rate = rate
+        self._end: float | None = None
         self._is_asked_to_stop = False
+
+    def begin_time(self) -> None:
+        """Send for the time from now on."""
+        self._end = self.sent + self._rate * self._seconds
 
     def stop(self) -> None:
         """Send no more; what is not delivered by now is given up."""
@@ -113,7 +118,7 @@ class Sender(threading.Thread):
         endless = itertools.cycle(self._lines)
         with Producer(self._addresses, producer_type="async", queue_time_ms=5, close_timeout_ms=5000) as producer:
             began = time.monotonic()
-            while self.sent < self._rate * self._seconds and not self._is_asked_to_stop:
+            while (self._end is None or self.sent < self._end) and not self._is_asked_to_stop:
                 for line in itertools.islice(endless, SLICE_LINES):
                     producer.send(TOPIC, numbered(self.sent, line), key=client_of(line))
                     self.sent += 1
@@ -223,6 +228,7 @@ class Cluster:
             stack.callback(sender.stop)
             sender.start()
             self._wait("every consumer has got lines", consumers, sender, self._all_at_work, START_SECONDS)
+            sender.begin_time()
             self._wait("a third is sent", consumers, sender, lambda: sender.sent * 3 >= rate * seconds, SEND_SECONDS)
             self._kill_two(brokers[1], consumers[-1], sender)
             self._wait("all is sent", consumers, sender, lambda: not sender.is_alive(), SEND_SECONDS + seconds)
