@@ -15,6 +15,7 @@ COMMANDS = {
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
     "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper."),
     "perf": ("fastlog.tools.perf_command", "perf_command", "Compare the results of measurements."),
+    "info": ("fastlog.tools.info", "info_command", "Show what is installed and which code paths are taken."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),
 }
 

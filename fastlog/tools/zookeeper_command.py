@@ -27,7 +27,10 @@ _MOST_SERVERS = 7
 @click.group(
     cls=options.Group,
     name="zookeeper",
-    examples=("fastlog zookeeper start --data-dir ./zookeeper-data --port 2181",),
+    examples=(
+        "fastlog zookeeper start --data-dir ./zookeeper-data",
+        "fastlog zookeeper start --data-dir /data/zookeeper --port 2181 --servers 3",
+    ),
 )
 def zookeeper_command() -> None:
     """Run a ZooKeeper."""

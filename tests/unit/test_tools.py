@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from fastlog import message
+from fastlog import __version__, _crc, message
 from fastlog._segment import payloads
 from fastlog.client.addresses import parse_brokers
 from fastlog.errors import ConfigError
@@ -27,7 +28,7 @@ from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
 
 COMMANDS = ["", "produce", "consume", "topics", "topics list", "topics describe", "topics create", "topics offsets"]
-COMMANDS += ["perf", "perf compare", "perf report"]
+COMMANDS += ["perf", "perf compare", "perf report", "info", "zookeeper", "zookeeper start"]
 
 
 def start(
@@ -93,6 +94,23 @@ def test_help_begins_with_examples_and_fits(command: str) -> None:
     assert all(line.startswith("  fastlog") or "| fastlog" in line for line in found[1:3]) and found[3] == ""
     assert max(map(len, found)) <= 80
     assert "Exit codes:" in found
+
+
+def test_info_names_the_active_path_and_what_is_missing() -> None:
+    """R-13: a slower path would be said; an absent package comes with its remedy."""
+    code, out, _ = run("info", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["fastlog"] == __version__
+    assert found["checksums"].startswith(_crc.implementation())
+    assert found["numpy"] == metadata.version("numpy")
+    code, out, _ = run(
+        "info", environment={"PATH": "/nowhere", "JAVA_HOME": "", "FASTLOG_ZK_CLASSPATH": "/nowhere.jar"}
+    )
+    lines = dict(
+        line.split(maxsplit=1) for line in out.decode().splitlines() if not line.startswith("zookeeper server")
+    )
+    assert code == 0 and lines["code"].startswith("compiled")
+    assert "FASTLOG_ZK_CLASSPATH names /nowhere.jar" in out.decode()
 
 
 def test_list_settings_shows_each() -> None:

@@ -1,0 +1,77 @@
+"""``fastlog info``: what is installed here, which code paths are taken, and what is missing for what."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from importlib import metadata
+
+import click
+
+from fastlog import __version__
+from fastlog.errors import FastlogError
+from fastlog.tools import options
+
+_PACKAGES = (
+    ("numpy", "arrays", "pip install numpy"),
+    ("python-snappy", "snappy", "pip install python-snappy"),
+    ("kazoo", "ZooKeeper", "pip install kazoo"),
+    ("pyarrow", "Arrow record batches", "pip install 'fastlog[arrow]'"),
+    ("pyspark", "Spark, and ZooKeeper's own server", "pip install 'fastlog[spark]'"),
+)
+
+
+@click.command(
+    cls=options.Command,
+    name="info",
+    examples=("fastlog info", "fastlog info --json | jq -r .checksums"),
+)
+@options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object.")
+def info_command(as_json: bool) -> None:
+    """Show version, compiled paths and optional packages; good in bug reports."""
+    found = information()
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, value in found.items():
+        click.echo(f"{name:20}{value}")
+
+
+def information() -> dict[str, str]:
+    """What there is, by name, as text."""
+    from fastlog import _crc
+
+    found = {
+        "fastlog": __version__,
+        "python": f"{platform.python_version()} ({platform.system()} {platform.release()}, {platform.machine()})",
+        "code": "compiled; there is no slower path",
+        "checksums": f"{_crc.implementation()} (of {', '.join(_crc.implementations())})",
+    }
+    for package, use, remedy in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = f"missing, needed for {use}: {remedy}"
+    found["java"] = _or_reason(_java)
+    found["zookeeper server"] = _or_reason(_zookeeper)
+    return found
+
+
+def _java() -> str:
+    from fastlog.zkserver.jars import find_java
+
+    return find_java()
+
+
+def _zookeeper() -> str:
+    from fastlog.zkserver.jars import find_class_path
+
+    return find_class_path().origin
+
+
+def _or_reason(find: Callable[[], str]) -> str:
+    try:
+        return find()
+    except FastlogError as error:
+        return f"missing: {' '.join(str(error).split())}"
