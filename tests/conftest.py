@@ -17,7 +17,7 @@ from tests.harness.broker import Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.raw_client import RawClient
 
-SECONDS_BY_FOLDER = {"unit": 60, "integration": 60}
+SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
 NOT_RUN = pytest.StashKey[str]()
 _topic_numbers = itertools.count(1)

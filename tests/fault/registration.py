@@ -351,7 +351,7 @@ def duplicate_id(count: int, seed: int, directory: Path) -> Outcome:
                 seconds.append((kind, second))
             for kind, second in seconds:
                 assert second.process is not None
-                code = second.process.wait(20)
+                code = second.process.wait(30)
                 said = second.log_path.read_text()
                 expected = ["another broker uses the log directory"]
                 if kind is not _same_directory:

@@ -45,7 +45,7 @@ def answers(client: raw.RawClient) -> bool:
     except (raw.ConnectionClosed, OSError):
         return False
     finally:
-        client.socket.settimeout(10)
+        client.socket.settimeout(30)
     return True
 
 

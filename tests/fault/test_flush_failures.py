@@ -74,7 +74,7 @@ def test_what_was_acknowledged_before_a_failed_cut_is_shown(start_broker: Callab
         waiter.start()
         wait_until("it is appended", lambda: len(broker.stored_bytes(topic, 0)) == 2 * len(MESSAGE))
         assert client.produce_ack(topic, 0, MESSAGE).error == STORAGE
-        waiter.join(10)
+        waiter.join(30)
         assert errors == [0]
         assert client.produce_ack(topic, 0, MESSAGE).error == OFFLINE
         state = client.metadata([topic]).topics[topic].partitions[0]

@@ -141,7 +141,7 @@ class Processor:
 
     def close(self) -> None:
         self.arena.set_stopping(1)
-        self.thread.join(10)
+        self.thread.join(30)
         assert not self.thread.is_alive()
         for one in (self.receive, self.send):
             one.close()

@@ -21,6 +21,7 @@ from typing import Self
 import psutil
 
 from tests.harness.raw_client import RawClient
+from tests.harness.timing import PATIENCE
 
 READY = re.compile(r"fastlog-broker: ready\b.*?\bport=(\d+)")
 STARTED = re.compile(r"started role=(\S+) pid=(\d+)")
@@ -36,7 +37,7 @@ class BrokerDidNotStart(Exception):
     """The command ended, or was not ready in time; the message holds its log."""
 
 
-def wait_until(what: str, condition: Callable[[], object], within: float = 10.0, pause: float = 0.002) -> None:
+def wait_until(what: str, condition: Callable[[], object], within: float = PATIENCE, pause: float = 0.002) -> None:
     """Returns once ``condition`` is true; fails with ``what`` after ``within`` seconds."""
     deadline = time.monotonic() + within
     while not condition():
@@ -61,7 +62,7 @@ class Broker:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         port: int = 0,
-        start_timeout: float = 20.0,
+        start_timeout: float = PATIENCE,
     ) -> None:
         self.directory = Path(directory)
         self.log_dirs = [Path(path) for path in log_dirs] if log_dirs else [self.directory / "data"]
@@ -128,7 +129,7 @@ class Broker:
         self.port = int(found[1])
         self.children()
 
-    def stop(self, timeout: float = 10.0) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """Ends it as a user would (SIGTERM) and returns the exit code; nothing of it is left afterwards."""
         assert self.process is not None, "it does not run"
         self.children()
@@ -156,8 +157,8 @@ class Broker:
         for process in self._known.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.process.wait(10)
-        deadline = time.monotonic() + 10
+        self.process.wait(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
         while left := [process for process in self._known.values() if _alive(process)]:
             assert time.monotonic() < deadline, f"still there after SIGKILL: {left}"
             time.sleep(0.002)
@@ -228,7 +229,7 @@ class Broker:
                 if process.status() == psutil.STATUS_STOPPED:
                     process.send_signal(signal.SIGCONT)
 
-    def wait_replaced(self, role: str, old_pid: int, within: float = 5.0) -> int:
+    def wait_replaced(self, role: str, old_pid: int, within: float = PATIENCE) -> int:
         """The id of the process that took over a role after ``old_pid`` died."""
         wait_until(
             f"{role} replaced after pid {old_pid} died",
@@ -255,7 +256,7 @@ class Broker:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
-    def wait_log(self, pattern: str, within: float = 10.0) -> re.Match[str]:
+    def wait_log(self, pattern: str, within: float = PATIENCE) -> re.Match[str]:
         """The first place of the log that matches; waits for it."""
         expression = re.compile(pattern, re.MULTILINE)
         wait_until(f"log line {pattern!r}", lambda: expression.search(self.log_text()), within)
@@ -283,7 +284,7 @@ class Broker:
         """Everything the segment files of a partition hold, one after the other."""
         return b"".join(path.read_bytes() for path in self.segments(topic, partition).values())
 
-    def connect(self, timeout: float = 10.0) -> RawClient:
+    def connect(self, timeout: float = PATIENCE) -> RawClient:
         """A new connection to it."""
         return RawClient(self.port, timeout=timeout)
 

@@ -166,7 +166,7 @@ def stalled(release: threading.Event) -> Callable[[rq.Request], bytes | None]:
 
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.ProduceAckRequest | rq.ProduceRequest):
-            release.wait(20)
+            release.wait(60)
         return None
 
     return hook

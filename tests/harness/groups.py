@@ -23,8 +23,9 @@ from fastlog.zkpaths import (
     topic_broker_path,
 )
 from tests.harness.fake_session import FakeZooKeeper
+from tests.harness.timing import PATIENCE
 
-SECONDS = 5 * 2.0
+SECONDS = PATIENCE
 GROUP = "g"
 
 

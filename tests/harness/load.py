@@ -16,6 +16,7 @@ from typing import Self
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker
 from tests.harness.history import History, Place
+from tests.harness.timing import PATIENCE
 
 ANSWER_SECONDS = 20.0
 FILL_BYTES = 4 << 20
@@ -94,7 +95,7 @@ class Load:
         if raise_failures and self._failures:
             raise self._failures[0]
 
-    def wait_acked(self, more: int, within: float = 10.0) -> None:
+    def wait_acked(self, more: int, within: float = PATIENCE) -> None:
         """Returns once ``more`` further answers came."""
         wanted = self.history.acked_count() + more
         deadline = time.monotonic() + within

@@ -18,6 +18,7 @@ from typing import Self
 
 from tests.harness.raw_format import *
 from tests.harness.raw_wire import *
+from tests.harness.timing import PATIENCE
 
 
 class ConnectionClosed(Exception):
@@ -27,7 +28,7 @@ class ConnectionClosed(Exception):
 class RawClient:
     """One connection; every wait ends after ``timeout`` seconds with ``TimeoutError``. For one thread."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = 10.0) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = PATIENCE) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlations = itertools.count(1)
@@ -81,7 +82,7 @@ class RawClient:
         correlation, error = struct.unpack_from(">ih", data)
         return correlation, Answer(error, data[6:])
 
-    def is_closed(self, within: float = 5.0) -> bool:
+    def is_closed(self, within: float = PATIENCE) -> bool:
         """True when the broker ends the connection without a further byte; False when it stays open that long."""
         before = self.socket.gettimeout()
         self.socket.settimeout(within)
@@ -125,7 +126,7 @@ class RawClient:
         assert answer.error == 0, f"OFFSETS answered error {answer.error}"
         return decode_offsets(answer.body)
 
-    def wait_visible(self, topic: str, partition: int, end: int, within: float = 10.0) -> None:
+    def wait_visible(self, topic: str, partition: int, end: int, within: float = PATIENCE) -> None:
         """Returns once the visible end is ``end``; an empty fetch asks for a flush, as a consumer does."""
         deadline = time.monotonic() + within
         while (seen := self.offsets(topic, partition, LATEST, 1)[0]) < end:
@@ -209,7 +210,7 @@ class RawClient:
         return error, struct.unpack(">i", body)[0] if body else -1
 
 
-def connect(port: int, host: str = "127.0.0.1", timeout: float = 10.0) -> RawClient:
+def connect(port: int, host: str = "127.0.0.1", timeout: float = PATIENCE) -> RawClient:
     """A connection to the broker at ``port``."""
     return RawClient(port, host, timeout)
 

@@ -16,6 +16,7 @@ from fastlog.consumer.partitions import Claim, Lease, TopicPartition
 from fastlog.consumer.reader import Chunk
 from fastlog.consumer.stream import Stream
 from fastlog.zkpaths import PartitionId
+from tests.harness.timing import PATIENCE
 
 
 def source_of(number: int = 0, topic: str = "t", broker: int = 0) -> TopicPartition:
@@ -96,7 +97,7 @@ def fetching_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("fastlog-fetch")]
 
 
-def wait_until(condition: Any, seconds: float = 5.0) -> None:
+def wait_until(condition: Any, seconds: float = PATIENCE) -> None:
     """Look every few milliseconds; fail after so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import Self
 
-LEAVE_SECONDS = 5.0
+LEAVE_SECONDS = 30.0
 
 
 class Server:

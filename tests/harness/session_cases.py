@@ -10,8 +10,9 @@ import pytest
 
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, SessionLostError, VersionError
 from fastlog.errors import CoordinationError
+from tests.harness.timing import PATIENCE
 
-SECONDS = 5 * 2.0
+SECONDS = PATIENCE
 
 Open = Callable[[], Session]
 Expire = Callable[[int], None]

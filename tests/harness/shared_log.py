@@ -17,6 +17,7 @@ from fastlog.log._flush import PartitionFlusher, flush_now, make_partition_flush
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers._flusher import make_flusher_loop
 from tests.harness import raw_format
+from tests.harness.timing import PATIENCE
 
 DONE, BUSY, FULL, FAILED, OFFLINE = range(5)
 HOUR_MS = 3_600_000
@@ -116,7 +117,7 @@ def start(work: Callable[[], Any], faults: str = "") -> int:
         os._exit(code)
 
 
-def wait(pid: int, seconds: float = 10.0) -> int:
+def wait(pid: int, seconds: float = PATIENCE) -> int:
     """The exit code of a child, -9 after SIGKILL; a child that stays longer is killed and fails the test."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -154,7 +155,7 @@ def stop(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 5.0, what: str = "") -> float:
+def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE, what: str = "") -> float:
     """Wait for something to hold; the seconds it took."""
     started = time.monotonic()
     while not holds():

@@ -41,4 +41,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         if gateway is not None:
             gateway.shutdown()
             gateway.proc.stdin.close()
-            gateway.proc.wait(20)
+            gateway.proc.wait(30)

@@ -84,7 +84,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         wait_until("the readers were started", lambda: len(family.children(recursive=True)) >= 10, 30)
         started = family.children(recursive=True)
         demo.send_signal(signal.SIGTERM)
-        assert demo.wait(20) == 128 + signal.SIGTERM
+        assert demo.wait(30) == 128 + signal.SIGTERM
     wait_until("every process is gone", lambda: not any(one.is_running() for one in started))
     assert list(tmp_path.iterdir()) == []
 

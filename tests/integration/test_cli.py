@@ -168,7 +168,7 @@ def test_head_1_exits_0(brokers: str, topic: str, data_lines: tuple[bytes, ...])
         assert process.stdout.readline()
         process.stdout.close()
         try:
-            assert process.wait(10) == 0
+            assert process.wait(30) == 0
         finally:
             process.kill()
         assert process.stderr.read() == b""
@@ -186,7 +186,7 @@ def test_follow_until_sigint(brokers: str, client: raw.RawClient, topic: str) ->
                 assert (found["partition"], found["payload"]) == (number, f"message {number}")
             stopped = time.monotonic()
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 130
+            assert process.wait(30) == 130
             assert time.monotonic() - stopped < 1
             assert process.stderr.read().startswith(b"consumed 3 messages")
         finally:

@@ -163,6 +163,6 @@ def test_a_demo_that_is_interrupted_leaves_nothing(text_file: Path, tmp_path: Pa
         started = psutil.Process(demo.pid).children(recursive=True)
         assert len(started) >= demo_run.PROCESSORS
         demo.send_signal(signal.SIGTERM)
-        assert demo.wait(20) == 128 + signal.SIGTERM
+        assert demo.wait(30) == 128 + signal.SIGTERM
     wait_until("every process is gone", lambda: not any(one.is_running() for one in started))
     assert list(work.iterdir()) == []

@@ -34,7 +34,7 @@ def produce(broker: RunningBroker, payloads: list[bytes], topic: str = "t", **se
 def take(reading: Reading, count: int) -> list[bytes]:
     found = []
     while len(found) < count:
-        message = reading.stream().poll(20)
+        message = reading.stream().poll(30)
         assert isinstance(message, GroupMessage), (message, reading.fetchers.states())
         found.append(message.payload)
     return found
@@ -181,12 +181,12 @@ def test_a_new_topic_joins_a_filter_by_itself(connect: str, broker: RunningBroke
     with fastlog.Consumer(connect, group_id="g") as consumer:
         (stream,) = consumer.create_message_streams_by_filter(whitelist=f"{fastlog_topic}.*")
         produce(broker, [b"old"], fastlog_topic)
-        message = stream.poll(10)
+        message = stream.poll(30)
         assert isinstance(message, GroupMessage) and message.topic == fastlog_topic
         with ZooKeeperSession(connect, session_timeout=6.0) as session:
             produce(broker, [b"new"], f"{fastlog_topic}-new")
             announce(session, broker, f"{fastlog_topic}-new")
-            message = stream.poll(10)
+            message = stream.poll(30)
             assert isinstance(message, GroupMessage) and message.topic == f"{fastlog_topic}-new"
 
 
@@ -207,7 +207,7 @@ def test_the_end_of_a_program_commits_and_leaves(connect: str, broker: RunningBr
     time.sleep(0.2)
     os.kill(run.pid, signal.SIGINT)
     started = time.monotonic()
-    _, said = run.communicate(timeout=10)
+    _, said = run.communicate(timeout=30)
     assert time.monotonic() - started < 5 and "KeyboardInterrupt" in said
     assert lines[-1] == "000009"
     with ZooKeeperSession(connect, session_timeout=6.0) as session:

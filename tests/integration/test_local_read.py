@@ -82,7 +82,7 @@ def test_a_log_that_grows_rolls_and_shrinks_meanwhile(
         wait_until("old segments are gone", lambda: min(broker.segments(topic, 0)) > 0)
         with pytest.raises(OffsetOutOfRangeError):
             consumer.fetch(topic, 0, 0)
-    producer.join(20)
+    producer.join(30)
     assert done.is_set()
 
 
@@ -116,9 +116,9 @@ def test_a_reader_that_was_there_before_the_partition(broker: Broker, topic: str
         sender = threading.Thread(target=client.produce_ack, args=(topic, 0, encode_set([b"a", b"b"]), 2))
         sender.start()
         if not wait:
-            sender.join(10)
+            sender.join(30)
         first = consumer.fetch(topic, 0, 0, wait=wait)
-        sender.join(10)
+        sender.join(30)
         assert first.payloads() == [b"a", b"b"]
         client.produce_ack(topic, 0, encode_set([b"c"]), acks=2)
         assert consumer.fetch(topic, 0, first.next_offset).payloads() == [b"c"]

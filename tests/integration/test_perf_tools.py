@@ -262,7 +262,7 @@ def test_a_broker_that_stands_still_ends_the_run_with_exit_code_1() -> None:
         with started("producer-perf", *place) as process:
             wait_until("it sends", lambda: sum(log_ends(b, "t")) > 10**6, 20, 0.02)
             b.pause("processor-0")
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=30)
         b.resume("processor-0")
     found = json.loads(out)
     assert process.returncode == 1 and found["complete"] is False and found["messages"] > 0
@@ -291,7 +291,7 @@ def test_ctrl_c_stops_at_once_with_the_figures_so_far(
             time.sleep(1.5)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=30)
         took = time.monotonic() - began
     assert process.returncode == 130 and "Traceback" not in err
     found = json.loads(out)

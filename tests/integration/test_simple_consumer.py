@@ -191,6 +191,6 @@ def test_ctrl_c_at_any_moment(broker: Broker) -> None:
             os.kill(process.pid, signal.SIGINT)
             assert process.stdout.readline() == "interrupted\n"
             late.append(time.monotonic() - started)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     assert sorted(late)[len(late) // 2] < 0.2
     assert max(late) < 1.0

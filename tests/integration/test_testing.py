@@ -168,7 +168,7 @@ def test_a_paused_processor_holds_its_answers(shared: RunningBroker) -> None:
         assert not answered.wait(0.1)
         for role in roles:
             shared.resume(role)
-        assert answered.wait(5)
+        assert answered.wait(30)
         thread.join()
 
 

@@ -349,7 +349,7 @@ def test_create_topic_while_others_write_to_it(broker: Broker, topic: str) -> No
 
     threads = [in_background(work) for _ in range(8)]
     for thread in threads:
-        thread.join(20)
+        thread.join(30)
     assert errors == [0] * 40
     with broker.connect() as client:
         assert [client.log_end(topic, partition) for partition in range(4)] == [8 * 14] * 4

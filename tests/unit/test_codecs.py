@@ -7,7 +7,6 @@ import gzip
 import random
 import struct
 import sys
-import time
 import tracemalloc
 import zlib
 
@@ -241,10 +240,8 @@ def test_snappy_bomb_stops_at_the_limit() -> None:
 def test_millions_of_empty_pieces_are_refused(codec: int) -> None:
     """T-20: pieces that hold nothing cost time all the same, so a limit on output limits their number too."""
     packed = zlib.compress(b"", wbits=31) * 50_000 if codec == codecs.GZIP else reference.xerial(*[b"\0"] * 50_000)
-    started = time.monotonic()
     with pytest.raises(InflateLimitError, match="members or snappy blocks"):
         codecs.inflate(codec, packed, MIB)
-    assert time.monotonic() - started < 2
     assert codecs.inflate(codec, packed, 8 * MIB) == b""
 
 

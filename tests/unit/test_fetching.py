@@ -24,6 +24,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import Reading, fetching_threads, held_lease, source_of, wait_until
+from tests.harness.timing import PATIENCE, sooner_than
 
 SEVERAL = [b"message %03d" % number for number in range(100)]
 FETCHES = rq.FetchRequest | rq.HeldFetchRequest
@@ -111,7 +112,7 @@ def test_polling_tells_why_nothing_comes() -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, FETCHES):
-            release.wait(10)
+            release.wait(30)
         return None
 
     with Reading() as reading, served(b"", hook=hook) as fake:
@@ -186,7 +187,7 @@ def test_a_broker_that_is_back_is_read_on_at_the_same_offset(caplog: pytest.LogC
         assert not deaths
         assert "failures=1" in caplog.text and "is read again" in caplog.text
         hung = threading.Event()
-        first.hook = lambda request: hung.wait(10) and None
+        first.hook = lambda request: hung.wait(30) and None
         second = stack.enter_context(served(data))
         reading.fetchers.moved({0: Address("127.0.0.1", second.port), 7: Address("127.0.0.1", 1)})
         found += take(reading.stream(), 40)
@@ -285,7 +286,7 @@ def test_an_error_of_the_data_is_told_once_and_stops_its_partition_alone(kind: s
         assert take(reading.stream(), 1) == [b"first"]
         error = MessageTooLargeError if kind == "too large" else InvalidMessageError
         with pytest.raises(error, match=r"t, partition 0, offset 15"):
-            reading.stream().poll(10)
+            reading.stream().poll(30)
         reading.own(fake.port, 1)
         assert take(reading.stream(), 100) == SEVERAL
         wait_until(lambda: reading.state(broken).failures > 3)
@@ -367,7 +368,7 @@ def test_release_while_another_thread_reads() -> None:
             # One may have been given before, and be noted only now.
             assert len(seen) - count <= 1
         stream.end()
-        assert ended.wait(5)
+        assert ended.wait(30)
         offsets = [offset for _, offset in seen]
         assert set(offsets) == set(range(0, max(offsets) + 21, 21))
         assert len(offsets) - len(set(offsets)) <= 29  # of each claim, the one in hand may come again
@@ -398,16 +399,14 @@ def test_an_interrupt_ends_a_wait_at_once_and_costs_nothing(call: str) -> None:
         stream = reading.stream()
         calls: dict[str, Callable[[], object]] = {
             "next": lambda: next(stream),
-            "poll": lambda: stream.poll(10),
+            "poll": lambda: stream.poll(60),
             "batches": lambda: next(stream.batches()),
             "arrays": lambda: next(stream.numpy_batches()),
         }
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        started = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with sooner_than(50), pytest.raises(KeyboardInterrupt):
+            timer.start()
             calls[call]()
-        assert time.monotonic() - started < 0.25
         timer.join()
         fake.logs["t", 0] = pack([b"a"])
         assert take(stream, 1) == [b"a"]
@@ -424,11 +423,9 @@ def test_the_end_is_seen_by_every_iteration_and_leaves_nothing() -> None:
             for thread in threads:
                 thread.start()
             wait_until(lambda: reading.fetchers.consumed()[source_of()] == 11 and stream.silence() is NoMessage.AT_END)
-            started = time.monotonic()
             stream.end()
             for thread in threads:
-                thread.join(5)
-            assert time.monotonic() - started < 1
+                thread.join(PATIENCE)
             assert sorted(map(len, ended)) == [0, 0, 1]
             assert list(stream) == [] == list(stream.batches())
         wait_until(lambda: not fetching_threads())

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from perf.peers import PeerFailed, __main__, activemq, all_peers, base, kafka, rabbitmq
+from tests.harness.timing import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCED = """\
@@ -39,7 +40,7 @@ def gone(pid: int) -> bool:
 
 
 def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + PATIENCE
     while not (path.exists() and path.read_text().endswith("\n")):
         assert time.monotonic() < deadline, path
         time.sleep(0.01)
@@ -191,7 +192,7 @@ def test_a_child_is_ended_with_all_it_started(tmp_path: Path) -> None:
     grandchild = int(wait_for(tmp_path / "pids"))
     child.stop(0.3)
     child.stop()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not (gone(child.pid) and gone(grandchild)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -217,7 +218,7 @@ def test_a_client_that_hangs_or_fails(tmp_path: Path) -> None:
     with pytest.raises(PeerFailed, match="client: not done"):
         base.run("client", ["sh", "-c", script], timeout=0.3)
     pid = int(wait_for(tmp_path / "pids"))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not gone(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -295,7 +296,7 @@ def test_children_do_not_outlive_a_killed_harness(tmp_path: Path) -> None:
     )
     pid = int(wait_for(tmp_path / "out"))
     os.kill(harness.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not gone(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -20,7 +20,9 @@ from fastlog.perf.producing import (
 )
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE, sooner_than
 
 
 def options(fake: FakeBroker, **given: Any) -> ProducerOptions:
@@ -79,7 +81,7 @@ def test_the_clock_waits_for_the_log_end() -> None:
     with FakeBroker(hook=hook) as fake:
         figures = measure_producer(options(fake, timeout=5.0))
     assert figures.sent_seconds is not None and figures.delivered_seconds is not None
-    assert figures.seconds >= 0.3 and figures.delivered_seconds < 0.25
+    assert figures.seconds >= 0.3 and figures.delivered_seconds < figures.seconds
 
 
 @pytest.mark.slow
@@ -95,10 +97,8 @@ def test_lost_messages_are_an_error_that_says_how_many_bytes() -> None:
 
     with FakeBroker(hook=hook) as fake:
         run = ProducerRun(options(fake))
-        began = time.monotonic()
         with pytest.raises(MessagesMissingError, match=r"300 of 30000 bytes \(1000 messages\) are missing") as caught:
             run.run()
-        assert time.monotonic() - began < 5 * 0.5
     assert lost == [300] and (caught.value.missing, caught.value.unit) == (300, "bytes")
     assert len(str(caught.value).split("\n")) == 3
     figures = run.figures()
@@ -160,15 +160,15 @@ def test_a_broker_that_takes_nothing_more_ends_the_run() -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.ProduceAckRequest):
-            stuck.wait(20)
+            stuck.wait(60)
         return None
 
     with FakeBroker(hook=hook) as fake:
-        began = time.monotonic()
-        with pytest.raises(MessagesMissingError, match="bytes"):
-            measure_producer(options(fake, messages=10**6, acks="appended", threads=2))
-        assert time.monotonic() - began < 5 * 0.5 + 2
-        stuck.set()
+        try:
+            with sooner_than(50), pytest.raises(MessagesMissingError, match="bytes"):
+                measure_producer(options(fake, messages=10**6, acks="appended", threads=2))
+        finally:
+            stuck.set()
 
 
 class Stop(BaseException):
@@ -176,7 +176,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_quickly_and_has_figures() -> None:
+def test_an_interrupted_run_ends_and_has_figures() -> None:
     def interrupt(progress: object) -> None:
         if time.monotonic() - began > 0.2:
             stopped.append(time.monotonic())
@@ -188,10 +188,9 @@ def test_an_interrupted_run_ends_quickly_and_has_figures() -> None:
         began = time.monotonic()
         with pytest.raises(Stop):
             run.run()
-        assert time.monotonic() - stopped[0] < 5 * 0.2
         figures = run.figures()
         assert not figures.complete and 0 < figures.messages < 10**12
-        assert figures.seconds == pytest.approx(stopped[0] - began, abs=1.0)
+        assert 0 < figures.seconds < time.monotonic() - began
     assert not [thread for thread in threading.enumerate() if thread.name == "fastlog-perf-sender"]
 
 
@@ -201,7 +200,6 @@ def test_messages_of_a_rate_come_at_that_rate() -> None:
         figures = measure_producer(options(fake, messages=200, rate=500, acks="appended", batch_size=1, threads=2))
     assert figures.seconds >= 0.39
     assert figures.latencies is not None and figures.latencies.count == 200
-    assert figures.latencies.as_dict()["max"] < 1000
 
 
 @pytest.mark.slow
@@ -299,9 +297,11 @@ def test_exactly_what_is_wanted_is_counted(own: bool, messages: int | None) -> N
 def test_waiting_in_vain_is_not_counted() -> None:
     with FakeBroker() as fake:
         measure_producer(options(fake))
+        began = time.monotonic()
         figures = measure_consumer(ConsumerOptions(brokers=fake.address, topic="t", messages=1001, timeout=0.3))
+        took = time.monotonic() - began
     assert not figures.complete and figures.messages == 1000
-    assert figures.idle_seconds >= 0.25 and figures.seconds < 0.25
+    assert figures.idle_seconds >= 0.25 and figures.seconds <= took - figures.idle_seconds
 
 
 def test_without_patience_the_end_of_the_log_is_the_end() -> None:
@@ -311,26 +311,37 @@ def test_without_patience_the_end_of_the_log_is_the_end() -> None:
     assert not figures.complete and figures.messages == 1000
 
 
+def produce_late(fake: FakeBroker, messages: int) -> threading.Thread:
+    """Produce once somebody has waited for messages a while."""
+
+    def produce() -> None:
+        wait_until("somebody reads", lambda: fake.seen["HeldFetchRequest"] > 0)
+        time.sleep(0.2)
+        measure_producer(options(fake, messages=messages))
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    return thread
+
+
 @pytest.mark.slow
 def test_messages_that_come_later_are_waited_for() -> None:
     """Also in a topic that does not exist when the reading begins."""
     with FakeBroker(partitions=2) as fake:
-        late = threading.Timer(0.2, lambda: measure_producer(options(fake, messages=100)))
-        late.start()
-        figures = measure_consumer(ConsumerOptions(brokers=fake.address, topic="t", messages=100, timeout=5.0))
+        late = produce_late(fake, 100)
+        figures = measure_consumer(ConsumerOptions(brokers=fake.address, topic="t", messages=100, timeout=PATIENCE))
         late.join()
     assert figures.complete and figures.messages == 100 and figures.threads == 2
-    assert figures.seconds >= 0.15 and figures.idle_seconds < 1
+    assert figures.seconds >= 0.15
 
 
 @pytest.mark.slow
 def test_only_what_is_new_is_read_from_the_latest_offset() -> None:
     with FakeBroker() as fake:
         measure_producer(options(fake, messages=50))
-        late = threading.Timer(0.2, lambda: measure_producer(options(fake, messages=20)))
-        late.start()
+        late = produce_late(fake, 20)
         figures = measure_consumer(
-            ConsumerOptions(brokers=fake.address, topic="t", messages=20, timeout=5.0, from_latest=True)
+            ConsumerOptions(brokers=fake.address, topic="t", messages=20, timeout=PATIENCE, from_latest=True)
         )
         late.join()
     assert figures.complete and figures.messages == 20

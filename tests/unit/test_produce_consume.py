@@ -21,9 +21,10 @@ from fastlog.tools.report import CommandError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE
 from tests.unit.test_tools import refused, run, started
 
-LIVE_SECONDS = 10.0
+LIVE_SECONDS = PATIENCE
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
@@ -308,15 +309,17 @@ def test_ctrl_c_while_nothing_is_answered() -> None:
             return b""
         return None
 
-    with FakeBroker(hook=silent) as fake, started("produce", "--brokers", fake.address, "--topic", "t") as process:
+    long = "import fastlog.tools.producing as it; it._STOP_SECONDS = 60"
+    with (
+        FakeBroker(hook=silent) as fake,
+        started("produce", "--brokers", fake.address, "--topic", "t", prepare=long) as process,
+    ):
         say(process, b"one\ntwo\n")
         until("it was sent", lambda: fake.seen["ProduceAckRequest"] == 1)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None and b"second signal" in process.stderr.readline()
-        stopped = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(LIVE_SECONDS) == 130
-        assert time.monotonic() - stopped < 4  # the first one would have waited for five seconds
         err = process.stderr.read().decode()
     assert "sent and not known to be stored: 2" in err and "not acknowledged: stdin, lines 1-2" in err
     assert "LEFT OPEN" not in err
@@ -384,8 +387,6 @@ def test_consume_gives_a_broker_that_stays_away_up() -> None:
         assert process.stdout.readline() == b"one\n"
         fake.__exit__()
         time.sleep(0.2)
-        stopped = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(LIVE_SECONDS) == 130
-        assert time.monotonic() - stopped < 4  # the first one would have waited for five seconds
         assert b"next offset by partition: 0:13" in process.stderr.read()

@@ -16,6 +16,7 @@ from fastlog.errors import (
 from fastlog.producer import Delivery, Producer
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
+from tests.harness.timing import PATIENCE, sooner_than
 
 
 def test_batches_and_flush() -> None:
@@ -23,7 +24,7 @@ def test_batches_and_flush() -> None:
     with FakeBroker() as broker, Producer(broker.address, producer_type="async", batch_messages=4) as producer:
         for number in range(10):
             assert producer.send("t", b"%d" % number) == ()
-        producer.flush(5)
+        producer.flush(30)
         assert [len(payloads(each)) for each in broker.sets] == [4, 4, 2]
         assert stored(broker) == [b"%d" % number for number in range(10)]
         assert producer.stats().queued == producer.stats().in_flight == 0
@@ -36,13 +37,13 @@ def test_the_queue_time_is_kept_while_messages_keep_coming() -> None:
         Producer(broker.address, producer_type="async", queue_time_ms=100, batch_messages=1000) as producer,
     ):
         producer.send("busy", b"x")
-        producer.flush(5)
+        producer.flush(30)
         start = time.monotonic()
         producer.send("slow", b"x")
         while not broker.logs.get(("slow", 0)):
             producer.send("busy", b"x" * 100)
             time.sleep(0.0005)
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < PATIENCE
         assert time.monotonic() - start > 0.09
 
 
@@ -54,8 +55,8 @@ def test_delivery_callbacks_and_futures() -> None:
         with Producer(broker.address, producer_type="async", batch_messages=3, on_delivery=seen.append) as producer:
             futures = [producer.submit("t", b"%d" % number) for number in range(5)]
             producer.send("t", [b"x", b"y"], on_delivery=own.append)
-            producer.flush(5)
-            assert [future.result(5).offset for future in futures] == [0, 11, 22, 33, 44]
+            producer.flush(30)
+            assert [future.result(30).offset for future in futures] == [0, 11, 22, 33, 44]
         assert [(each.offset, each.messages) for each in own] == [(55, 1), (66, 1)]
         assert [(each.offset, each.messages) for each in seen] == [(0, 3), (33, 3), (66, 1)]
 
@@ -78,7 +79,7 @@ def test_a_callback_that_raises_or_sends() -> None:
         )
         for _ in range(20):
             producer.send("t", b"x")
-        producer.flush(5)
+        producer.flush(30)
         producer.close()
         assert len(stored(broker)) == 20
         assert len(stored(broker, "again")) == 9
@@ -118,7 +119,7 @@ def test_a_full_queue_blocks_raises_or_drops() -> None:
         wait_until("the queue is full", lambda: producer.stats().queued == 10)
         assert thread.is_alive()
         release.set()
-        thread.join(5)
+        thread.join(30)
         producer.close()
         assert stored(broker, "waits") == [b"%d" % n for n in range(200)]
 
@@ -131,10 +132,9 @@ def test_a_full_queue_does_not_wait_for_batches_to_fill() -> None:
             broker.address, producer_type="async", queue_messages=7, batch_messages=1000, queue_time_ms=60_000
         ) as producer,
     ):
-        start = time.monotonic()
-        producer.send("t", [b"%d" % n for n in range(50)])
-        for n in range(50, 100):
-            producer.send("t", b"%d" % n)
-        producer.flush(5)
-        assert time.monotonic() - start < 5
+        with sooner_than(50):
+            producer.send("t", [b"%d" % n for n in range(50)])
+            for n in range(50, 100):
+                producer.send("t", b"%d" % n)
+            producer.flush(PATIENCE)
         assert stored(broker) == [b"%d" % n for n in range(100)]

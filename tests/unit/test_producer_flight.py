@@ -45,7 +45,7 @@ def pair(buffer_bytes: int = 0) -> Iterator[tuple[socket.socket, socket.socket]]
         if buffer_bytes:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         ours.setblocking(False)
-        theirs.settimeout(10)
+        theirs.settimeout(30)
         yield ours, theirs
 
 
@@ -78,7 +78,7 @@ def test_answers_are_read_while_a_long_write_goes_on() -> None:
                 flight.write(ours.fileno(), EVERYTHING)
                 put_by += flight.has_answers()
             flight.receive(ours.fileno())
-        thread.join(10)
+        thread.join(30)
     assert seen == messages
     assert (flight.delivered, flight.messages, flight.bytes) == (3000, 0, 0)
     assert put_by > 0
@@ -142,7 +142,7 @@ def test_what_is_not_written_is_pulled_back(written: int, answered: int) -> None
         thread.start()
         flight.write(ours.fileno(), EVERYTHING)
         wait_until("all arrived", lambda: len(seen) == 7)
-        thread.join(10)
+        thread.join(30)
     assert [payload for payload in seen if payload != b"x"] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 

@@ -86,7 +86,7 @@ class Batches(EventHandler):
 
     def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
         if self.gate is not None:
-            self.gate.wait(10)
+            self.gate.wait(30)
         self.note("handle", [item.data for item in events])
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ def test_the_event_handler_comes_first_and_closes_before_the_callbacks() -> None
     queue = batch_queue(note, callback=True)
     queue.put(QueueItem("x", "t"))
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
     assert note.names()[:2] == ["event init", "callback init"]
     assert note.names()[-5:] == ["handle", "last_batch", "handle", "event close", "callback close"]
 
@@ -168,7 +168,7 @@ def test_batches_of_07() -> None:
     for number in range(11):
         queue.put(QueueItem(number, "t"))
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
     assert handled(note) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
 
 
@@ -181,7 +181,7 @@ def test_the_queue_time_of_07() -> None:
     wait_until("the batch", lambda: handled(note))
     assert handled(note) == [[0, 1, 2]]
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
 
 
 def test_the_queue_time_holds_while_items_keep_coming() -> None:
@@ -204,7 +204,7 @@ def test_the_queue_time_holds_while_items_keep_coming() -> None:
         thread.join()
     assert ("after_dequeuing", None) in note.calls
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
 
 
 @pytest.mark.parametrize("settings", [{"queue_full": "raise"}, {"enqueue_timeout_ms": 0}, {"enqueue_timeout_ms": 20}])
@@ -222,7 +222,7 @@ def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
     assert queue.dropped == 1
     gate.open()
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
     assert len(handled(note)) == 12  # with the last batch of the callbacks
     with pytest.raises(ClosedError):
         queue.put(QueueItem("late", "t"))
@@ -239,7 +239,7 @@ def test_a_full_queue_drops_with_a_count_or_waits() -> None:
     assert queue.dropped == 3
     gate.open()
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
 
     note, gate = Recorder(), Gate()
     queue = batch_queue(note, gate, queue_messages=1, batch_messages=1)
@@ -248,9 +248,9 @@ def test_a_full_queue_drops_with_a_count_or_waits() -> None:
     wait_until("the queue is full", lambda: len(queue) == 1)
     assert sender.is_alive()
     gate.open()
-    sender.join(5)
+    sender.join(30)
     queue.stop()
-    assert queue.finished.wait(5)
+    assert queue.finished.wait(30)
     assert handled(note) == [[number] for number in range(20)]
     assert queue.dropped == 0
 
@@ -289,9 +289,9 @@ def test_a_handler_that_fails_loses_its_batch_loudly() -> None:
         producer = Producer(broker.address, producer_type="async", event_handler=Failing(), encoder=StringEncoder())
         producer.send("t", "bad")
         with pytest.raises(DeliveryError, match=r"1 messages were not delivered.*bad luck"):
-            producer.flush(5)
+            producer.flush(30)
         producer.send("t", "good")
-        producer.flush(5)
+        producer.flush(30)
         assert producer.stats().failed == 1
         producer.close()
         assert [payloads(each) for each in broker.sets] == [[b"good"]]

@@ -75,7 +75,7 @@ def test_refused_requests_are_sent_again_in_their_place(kind: str) -> None:
             for number in range(60):
                 producer.send("t", b"%d" % number, partition=0)
             if kind == "async":
-                producer.flush(10)
+                producer.flush(30)
             stats = producer.stats()
         assert numbers_in(broker) == list(range(60))
         assert (stats.delivered, stats.failed, stats.in_flight, stats.possible_duplicates) == (60, 0, 0, 0)
@@ -87,8 +87,8 @@ def test_deliveries_and_callbacks_come_once_with_the_final_offsets() -> None:
     with FakeBroker(hook=full_for(0.05, 0)) as broker:
         with Producer(broker.address, producer_type="async", batch_messages=2, on_delivery=seen.append) as producer:
             futures = [producer.submit("t", b"%d" % number, partition=0) for number in range(5)]
-            producer.flush(10)
-            assert [future.result(5).offset for future in futures] == [0, 11, 22, 33, 44]
+            producer.flush(30)
+            assert [future.result(30).offset for future in futures] == [0, 11, 22, 33, 44]
         assert [(each.offset, each.messages) for each in seen] == [(0, 2), (22, 2), (44, 1)]
         assert all(each.error is None for each in seen)
 
@@ -115,7 +115,7 @@ def test_other_partitions_go_on_meanwhile() -> None:
         with pytest.raises(TransportError, match="20 messages were not delivered within"):
             producer.flush(0.05)
         full.clear()
-        producer.flush(10)
+        producer.flush(30)
         assert numbers_in(broker) == list(range(0, 40, 2))
 
 
@@ -128,7 +128,7 @@ def test_what_was_overtaken_is_not_sent_again(partition: int) -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.ProduceAckRequest):
-            ready.wait(10)
+            ready.wait(30)
         return refuse(request)
 
     with (
@@ -142,11 +142,11 @@ def test_what_was_overtaken_is_not_sent_again(partition: int) -> None:
         ready.set()
         if partition == 0:
             with pytest.raises(DeliveryError, match="stored meanwhile") as caught:
-                producer.flush(10)
+                producer.flush(30)
             assert isinstance(caught.value.__cause__, StorageError)
             assert numbers_in(broker) == [1, 2, 4, 5, 6]
         else:
-            producer.flush(10)
+            producer.flush(30)
             assert sorted(numbers_in(broker)) == [1, 2, 3, 4, 5, 6]
 
 
@@ -156,7 +156,7 @@ def test_retries_are_used_up() -> None:
         producer = Producer(broker.address, producer_type="async", batch_messages=1, num_retries=2, queue_time_ms=0)
         producer.send("t", b"1", partition=0)
         with pytest.raises(DeliveryError, match="refused 3 times"):
-            producer.flush(10)
+            producer.flush(30)
         producer.send("t", b"2", partition=0)
         producer.close()
         assert numbers_in(broker) == [2]
@@ -175,7 +175,7 @@ def test_the_delivery_time_ends() -> None:
         for number in range(7):
             producer.send("t", b"%d" % number, partition=0)
         with pytest.raises(DeliveryError, match=r"^7 messages .*: not delivered within 150 ms") as caught:
-            producer.flush(10)
+            producer.flush(30)
         assert isinstance(caught.value.__cause__, StorageError)
         producer.close()
         assert producer.stats().failed == 7
@@ -215,7 +215,7 @@ def test_memory_stays_bounded() -> None:
         assert producer.stats().dropped > 0
         assert producer.stats().in_flight < 50
         full.clear()
-        producer.flush(10)
+        producer.flush(30)
         assert len(stored(broker)) == producer.stats().accepted
 
 

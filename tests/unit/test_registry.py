@@ -23,6 +23,7 @@ from fastlog.workers.child import Listener, Shared
 from fastlog.zkpaths import BrokerRegistration
 from tests.harness.broker import wait_until
 from tests.harness.fake_zookeeper import FakeSession, FakeZooKeeper
+from tests.harness.timing import PATIENCE
 
 ID = "/brokers/ids/7"
 VALUE = BrokerRegistration("me-5", "me", 9092)
@@ -373,7 +374,7 @@ def test_a_keeper_whose_zookeeper_hangs_beats_and_leaves_in_time(
 
     def hang(_self: object, _on_change: Watch, _is_wanted: object) -> Session:
         hanging.set()
-        let_go.wait(30)
+        let_go.wait(2 * PATIENCE)
         return running.tree.open()
 
     monkeypatch.setattr(Registry, "_open_zookeeper", hang)
@@ -381,13 +382,13 @@ def test_a_keeper_whose_zookeeper_hangs_beats_and_leaves_in_time(
     working = threading.Thread(target=lambda: codes.append(keeper.Keeper(running.shared).run()))
     working.start()
     try:
-        assert hanging.wait(5)
+        assert hanging.wait(30)
         beats = set()
         wait_until("it beats", lambda: beats.add(running.arena.cell(KEEPER)[1]) or len(beats) > 3)
         for stage in (1, 2, keeper.FINAL):
             running.arena.set_stopping(stage)
         began = time.monotonic()
-        working.join(5 * keeper.DEREGISTER_SECONDS)
+        working.join(PATIENCE)
         assert codes == [0]
         assert time.monotonic() - began > keeper.DEREGISTER_SECONDS / 2, "it gave ZooKeeper no chance"
     finally:

@@ -120,7 +120,7 @@ def test_iterating_with_a_wait_sees_what_comes_later(own: bool) -> None:
         found.close()  # type: ignore[attr-defined]
         started = time.monotonic()
         assert len(list(consumer.messages("t", 0, wait=0.1))) == 2
-        assert 0.1 <= time.monotonic() - started < 2
+        assert time.monotonic() - started >= 0.1
 
 
 def test_iterating_ends_at_what_was_appended() -> None:

@@ -28,6 +28,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE, sooner_than
 
 
 @pytest.fixture(params=[True, False], ids=["fastlog", "plain 0.7"])
@@ -99,21 +100,19 @@ def test_an_interrupt_ends_a_call_at_once() -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.OffsetsRequest | rq.HeldFetchRequest):
-            release.wait(10)
+            release.wait(60)
         return None
 
-    with with_log(pack([b"a"]), hook=hook) as fake, consumer_of(fake, timeout=20, local="off") as consumer:
+    with with_log(pack([b"a"]), hook=hook) as fake, consumer_of(fake, timeout=60, local="off") as consumer:
         for call in (
             lambda: consumer.get_offsets_before("t", 0, LATEST),
-            lambda: consumer.fetch("t", 0, 0, wait=10),
+            lambda: consumer.fetch("t", 0, 0, wait=50),
             lambda: next(consumer.messages("t", 0, 0, wait=None)),
         ):
             timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-            started = time.monotonic()
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
+            with sooner_than(50), pytest.raises(KeyboardInterrupt):
+                timer.start()
                 call()
-            assert time.monotonic() - started < 0.25
             timer.join()
         release.set()
         fake.hook = None
@@ -158,15 +157,15 @@ def test_close_ends_a_call_that_waits(how: str) -> None:
     def hook(request: rq.Request) -> bytes | None:
         if isinstance(request, rq.HeldFetchRequest):
             arrived.set()
-            release.wait(10)
+            release.wait(60)
         return None
 
     with with_log(b"", hook=hook) as fake:
-        consumer = consumer_of(fake, timeout=20, local="off")
+        consumer = consumer_of(fake, timeout=60, local="off")
         before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
 
         def close() -> None:
-            arrived.wait(5)
+            arrived.wait(PATIENCE)
             if how == "another thread":
                 consumer.close()
             else:
@@ -174,15 +173,13 @@ def test_close_ends_a_call_that_waits(how: str) -> None:
 
         thread = threading.Thread(target=close)
         thread.start()
-        started = time.monotonic()
         try:
-            with pytest.raises(ClosedError):
-                consumer.fetch("t", 0, 0, wait=15)
+            with sooner_than(50), pytest.raises(ClosedError):
+                consumer.fetch("t", 0, 0, wait=55)
         finally:
             signal.signal(signal.SIGUSR1, before)
             release.set()
             thread.join()
-        assert time.monotonic() - started < 2
 
 
 def test_no_descriptor_is_left(own: bool) -> None:
@@ -279,7 +276,7 @@ def test_threads_share_one_consumer() -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(20)
+                thread.join(30)
         assert failures == []
 
 

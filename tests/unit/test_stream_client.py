@@ -103,7 +103,7 @@ def twins() -> Iterator[Callable[..., Twin]]:
     yield make
     for twin in made:
         twin.listener.close()
-        twin.thread.join(10)
+        twin.thread.join(30)
 
 
 def client(twin: Twin, mode: str, messages: int, *options: str) -> base.Figures:
@@ -156,7 +156,7 @@ def test_all_chunks_are_counted(twins: Callable[..., Twin]) -> None:
     chunks = (chunk([b"x" * 205] * 300), chunk([b"notes"], kind=1), chunk([b"x" * 205] * 700))
     twin = twins(chunks=chunks)
     assert client(twin, "consume", 1000)["messages"] == 1000
-    twin.thread.join(10)
+    twin.thread.join(30)
     assert twin.keys.count(CREDIT) == 3
 
 

@@ -1,0 +1,28 @@
+"""Time in tests: how long they wait for what must come, and proof that something did not wait.
+
+No test asserts speed. A machine may be ten times slower than usual, and stand still for a second now and then: what has
+to happen is waited for up to ``PATIENCE``, and what must not be waited for is made to take as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+PATIENCE = 30.0
+"""Seconds for what must come; it comes in milliseconds, so this is a limit of life and not of speed."""
+SHORTEST_PROOF = 5.0
+
+
+@contextlib.contextmanager
+def sooner_than(seconds: float, what: str = "it waited for what it must not wait for") -> Iterator[None]:
+    """Fail when the block takes ``seconds``, which is what it takes when it waits for what it must not wait for.
+
+    At least ``SHORTEST_PROOF``: less than that is also what a burst of load takes.
+    """
+    assert seconds >= SHORTEST_PROOF, "a busy machine takes as long without any waiting"
+    begun = time.monotonic()
+    yield
+    took = time.monotonic() - begun
+    assert took < seconds, f"{took:.1f} s: {what}"
