@@ -163,6 +163,10 @@ class InflateLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 
 
+class EnvelopeError(FastlogError):
+    """A payload that should begin with an envelope does not, or ends inside it."""
+
+
 class QueueFullError(FastlogError):
     """A producer's queue has no room, and the producer was told not to wait, or not that long."""
 

@@ -215,3 +215,42 @@ def deep(data: bytes, base: int = 0) -> list[tuple[bytes, int]]:
         out += [(payload, entry.offset) for payload in inner[:-1]]
         out += [(payload, entry.next_offset) for payload in inner[-1:]]
     return out
+
+
+@dataclass(frozen=True)
+class EnvelopeFields:
+    """An envelope, and where the key, the deduplication id and the value lie in the payload."""
+
+    time_ms: int
+    server_id: int
+    schema_id: int | None
+    key: tuple[int, bytes] | None
+    deduplication_id: tuple[int, bytes] | None
+    value: tuple[int, bytes]
+
+
+def envelope(payload: bytes) -> EnvelopeFields:
+    """The envelope that a payload begins with."""
+    if payload[:2] != b"\xfe\x01":
+        raise DamagedError("magic")
+    rest = payload[2:]
+
+    def take(count: int) -> bytes:
+        nonlocal rest
+        if len(rest) < count:
+            raise DamagedError("cut off")
+        piece, rest = rest[:count], rest[count:]
+        return piece
+
+    def field(width: int) -> tuple[int, bytes]:
+        length = int.from_bytes(take(width), "big")
+        return len(payload) - len(rest), take(length)
+
+    flags = take(1)[0]
+    if flags > 7:
+        raise DamagedError("flags")
+    time_ms, server_id = struct.unpack(">qI", take(12))
+    schema_id = int.from_bytes(take(4), "big") if flags & 1 else None
+    key = field(4) if flags & 2 else None
+    deduplication_id = field(1) if flags & 4 else None
+    return EnvelopeFields(time_ms, server_id, schema_id, key, deduplication_id, (len(payload) - len(rest), rest))
