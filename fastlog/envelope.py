@@ -7,11 +7,12 @@ never look at it. Many messages at once: ``fastlog._envelope.split``. The bytes:
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastlog import _envelope
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Envelope(NamedTuple):

@@ -11,9 +11,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _NUMBER = re.compile(r"([+-]?)([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)")
 _BYTES = {
@@ -88,6 +91,51 @@ def prop(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class Settings:
+    """Base of the clients' settings classes: how one is made from properties, from a file, and from fields."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], **fields: Any) -> Self:
+        """Return the settings given by their 0.7 names; ``fields`` are set by the names they have here, and go first.
+
+        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest one), a malformed value, or values that contradict.
+        """
+        texts = {name: value if isinstance(value, str) else plain(value) for name, value in properties.items()}
+        return cls.from_fields({**cls._read(texts, fields), **fields})
+
+    @classmethod
+    def from_file(cls, path: str | Path, **fields: Any) -> Self:
+        """Return the settings of a properties file. Raises as ``from_properties`` and ``load_properties``."""
+        return cls.from_properties(load_properties(path), **fields)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the settings given by the names they have here. Raises as ``from_properties``."""
+        known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for name in fields:
+            if name not in known:
+                raise ConfigError(unknown_name(name, known))
+        return cls(**fields)
+
+    @classmethod
+    def describe(cls) -> list[Setting]:
+        """Every setting with its name, unit, range, default and meaning."""
+        return describe(cls)
+
+    @classmethod
+    def _read(cls, texts: dict[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Turn the texts of properties into values of fields; the place for what 0.7 wrote in ways of its own."""
+        return read_properties(cls, texts, cls._refused)
+
+    @staticmethod
+    def _refused(name: str) -> str | None:
+        """Why a name, although it is known somewhere, cannot be set."""
+        return None
+
+
 def plain(value: object) -> str:
     """A value the way a person would write it into a properties file."""
     if value is None:
@@ -98,7 +146,7 @@ def plain(value: object) -> str:
         return f"{value:.9f}".rstrip("0").rstrip(".")
     if isinstance(value, Mapping):
         return ",".join(f"{key}:{plain(item)}" for key, item in value.items())
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ",".join(plain(item) for item in value)
     return str(value)
 

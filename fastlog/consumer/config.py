@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fastlog import settings
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
-from fastlog.settings import Setting, load_properties, prop
+from fastlog.settings import prop
 
 _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
@@ -22,7 +21,7 @@ _NAME = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConsumerConfig:
+class ConsumerConfig(settings.Settings):
     """Everything a consumer of a group can be told. Raises ``ConfigError`` for a wrong value."""
 
     zk_connect: str = prop(
@@ -166,46 +165,15 @@ class ConsumerConfig:
         return (self.zk_sync_time_ms if self.rebalance_backoff_ms is None else self.rebalance_backoff_ms) / 1000
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, Any], **fields: Any) -> ConsumerConfig:
-        """Return the settings given by their 0.7 names; ``fields`` are set by the names they have here, and go first.
-
-        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts.
-
-        Raises:
-            ConfigError: an unknown name (with the nearest one), or a malformed value.
-        """
-        texts = {name: value if isinstance(value, str) else settings.plain(value) for name, value in properties.items()}
+    def _read(cls, texts: dict[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
         if texts.get("consumer.timeout.ms", "").strip().startswith("-"):
             texts["consumer.timeout.ms"] = "-1"  # any negative number is 0.7's "for ever"
-        return cls.from_fields({**settings.read_properties(cls, texts, _refused), **fields})
-
-    @classmethod
-    def from_file(cls, path: str | Path, **fields: Any) -> ConsumerConfig:
-        """Return the settings of a properties file."""
-        return cls.from_properties(load_properties(path), **fields)
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> ConsumerConfig:
-        """Return the settings given by the names they have here.
-
-        Raises:
-            ConfigError: as for ``from_properties``.
-        """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in fields:
-            if name not in known:
-                raise ConfigError(settings.unknown_name(name, known))
-        return cls(**fields)
+        return super()._read(texts, fields)
 
     @staticmethod
-    def describe() -> list[Setting]:
-        """Every setting with its name, unit, range, default and meaning."""
-        return settings.describe(ConsumerConfig)
-
-
-def _refused(name: str) -> str | None:
-    if name.startswith("mirror."):
-        return f"{name}: that is for a mirror, not for a consumer"
-    if name == "auto.commit":
-        return "auto.commit: 0.7's console consumer wrote that and nothing read it; autocommit.enable is meant"
-    return None
+    def _refused(name: str) -> str | None:
+        if name.startswith("mirror."):
+            return f"{name}: that is for a mirror, not for a consumer"
+        if name == "auto.commit":
+            return "auto.commit: 0.7's console consumer wrote that and nothing read it; autocommit.enable is meant"
+        return None

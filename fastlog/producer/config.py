@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fastlog import codecs, settings
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
-from fastlog.settings import Setting, load_properties, prop
+from fastlog.settings import prop
 from fastlog.topics import valid_topic
 
 _INT32 = 2**31 - 1
@@ -24,7 +23,7 @@ _CODECS = {"none": codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ProducerConfig:
+class ProducerConfig(settings.Settings):
     """Everything a producer can be told. Raises ``ConfigError`` for a wrong value and for values that contradict."""
 
     broker_list: str | None = prop(
@@ -270,15 +269,7 @@ class ProducerConfig:
         return self.codec if self.compressed_topics is None or topic in self.compressed_topics else codecs.NONE
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, Any], **fields: Any) -> ProducerConfig:
-        """Return the settings given by their 0.7 names; ``fields`` are set by the names they have here, and go first.
-
-        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts.
-
-        Raises:
-            ConfigError: an unknown name (with the nearest one), a malformed value, or values that contradict.
-        """
-        texts = {name: _text(value) for name, value in properties.items()}
+    def _read(cls, texts: dict[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
         if not texts.get("zk.connect", "").strip() and fields.get("zk_connect") is None:
             for name in texts:
                 if name.startswith("zk.") and name != "zk.connect":
@@ -288,46 +279,17 @@ class ProducerConfig:
         for name in ("reconnect.interval", "reconnect.time.interval.ms", "queue.enqueueTimeout.ms"):
             if texts.get(name, "").strip().startswith("-"):
                 texts[name] = "-1"  # any negative number is 0.7's "no end"
-        values = settings.read_properties(cls, texts, _refused)
+        values = super()._read(texts, fields)
         if values.get("enqueue_timeout_ms") == 0:
             values.setdefault("queue_full", "raise")
-        return cls.from_fields({**values, **fields})
-
-    @classmethod
-    def from_file(cls, path: str | Path, **fields: Any) -> ProducerConfig:
-        """Return the settings of a properties file."""
-        return cls.from_properties(load_properties(path), **fields)
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> ProducerConfig:
-        """Return the settings given by the names they have here.
-
-        Raises:
-            ConfigError: as for ``from_properties``.
-        """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in fields:
-            if name not in known:
-                raise ConfigError(settings.unknown_name(name, known))
-        return cls(**fields)
+        return values
 
     @staticmethod
-    def describe() -> list[Setting]:
-        """Every setting with its name, unit, range, default and meaning."""
-        return settings.describe(ProducerConfig)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return value if isinstance(value, str) else settings.plain(value)
+    def _refused(name: str) -> str | None:
+        if name in ("host", "port"):
+            return f"{name}: that is for SyncProducer(host, port); set broker.list=id:host:port,…"
+        return None
 
 
 def _without_zookeeper(name: str) -> str:
     return f"{name} is about finding brokers through ZooKeeper, and zk.connect is not set"
-
-
-def _refused(name: str) -> str | None:
-    if name in ("host", "port"):
-        return f"{name}: that is for SyncProducer(host, port); set broker.list=id:host:port,…"
-    return None
