@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import socket
@@ -11,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
+from fastlog.client._inbox import Inbox
 from fastlog.client.addresses import Address, parse_brokers, resolve
-from fastlog.client.inbox import Inbox
-from fastlog.client.slices import sleep, wait_ready
+from fastlog.client.slices import sleep, slice_of, wait_ready
 from fastlog.errors import ProtocolError, TransportError, error_for
 from fastlog.wire import requests, responses
 
@@ -90,11 +91,7 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Whether nothing has come that was not taken yet: no bytes, and no end of the connection."""
-        if self._inbox.held_bytes:
-            return False
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        return not waiting.poll(0)
+        return self._inbox.is_quiet(self._socket.fileno())
 
     def send(self, frame: bytes) -> None:
         """Hand a frame to the kernel. Raises ``TransportError``."""
@@ -128,15 +125,14 @@ class Connection:
         inbox = self._inbox
         if max_bytes is not None:
             inbox.max_bytes = inbox.trusted_bytes = max_bytes
-        deadline = time.monotonic() + self._timeout + extra_wait
+        allowed = self._timeout + extra_wait
+        deadline = time.monotonic() + allowed
+        left = allowed
         while (body := inbox.frame_or_none()) is None:
-            if not self._fill():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._late(self._timeout + extra_wait)
-                self._wait(left, shown=self._timeout + extra_wait)
-            elif time.monotonic() > deadline:
-                raise self._late(self._timeout + extra_wait)
+            if left <= 0:
+                raise self._late(allowed)
+            self._fill(left)
+            left = deadline - time.monotonic()
         return body
 
     def receive_available(self) -> bytes | None:
@@ -176,17 +172,15 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from error
 
-    def _fill(self) -> bool:
-        """Take what has come; False when there is nothing."""
+    def _fill(self, seconds: float = 0.0) -> None:
+        """Take what comes within a slice of so many seconds."""
         try:
-            open_still = self._inbox.receive(self._socket)
-        except BlockingIOError:
-            return False
+            with self._waiting():
+                self._inbox.receive(self._socket.fileno(), math.ceil(slice_of(seconds) * 1000))
+        except EOFError:
+            raise ConnectionEnded(f"{self.peer} closed the connection") from None
         except OSError as error:
             raise self._broken(error) from error
-        if not open_still:
-            raise ConnectionEnded(f"{self.peer} closed the connection")
-        return True
 
     def _wait(self, seconds: float, *, for_writing: bool = False, shown: float | None = None) -> None:
         try:
