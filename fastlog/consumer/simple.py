@@ -277,8 +277,8 @@ class SimpleConsumer:
     ) -> Iterator[list[bytes]]:
         """The payloads from ``offset`` on in lists, wrappers opened; otherwise as ``messages``."""
         with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
-            for chunk in chunks:
-                yield from payload_lists(self._spans_of(chunk))
+            for found in map(self._spans_of, chunks):
+                yield from payload_lists(found)
 
     def numpy_batches(
         self,
@@ -354,8 +354,8 @@ class SimpleConsumer:
         self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None, shallow: bool
     ) -> Iterator[Span]:
         with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
-            for chunk in chunks:
-                yield from shallow_spans(chunk.data, chunk.offset, chunk.result) if shallow else self._spans_of(chunk)
+            for found in map(_shallow_spans_of if shallow else self._spans_of, chunks):
+                yield from found
 
     def _spans_of(self, chunk: Chunk) -> Iterator[Span]:
         return spans(chunk.data, chunk.offset, self._limits, chunk.result)
@@ -370,6 +370,10 @@ class SimpleConsumer:
 
     def _nonsense(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self._broker.addresses[0]}: {what}")
+
+
+def _shallow_spans_of(chunk: Chunk) -> Iterator[Span]:
+    return shallow_spans(chunk.data, chunk.offset, chunk.result)
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

@@ -36,6 +36,7 @@ def walk(
             chunk = reader.next(max(0.0, step))
         if chunk is not None:
             yield chunk
+            chunk = None  # its memory is filled again, still warm
             heard = time.monotonic()
         elif wait is not None and time.monotonic() - heard >= wait:
             return
@@ -49,6 +50,7 @@ def _to_the_end(broker: Broker, channel: Channel, reader: Reader, topic: str, pa
             chunk = reader.next(0.0 if end is None else _LOOK_SECONDS)
         if chunk is not None:
             yield chunk
+            chunk = None
             heard = time.monotonic()
             continue
         appended = _log_end(broker, topic, partition, reader.offset)
