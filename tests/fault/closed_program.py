@@ -20,7 +20,7 @@ from fastlog.errors import ClosedError
 from fastlog.producer.hooks import CallbackHandler
 
 HANG_SECONDS = 60.0
-MOST_SECONDS = 5.0
+MOST_SECONDS = 20.0
 EARLIEST_ALARM, LATEST_ALARM = 0.0005, 0.02
 
 

@@ -24,8 +24,8 @@ from fastlog.producer.hooks import CallbackHandler
 
 LATEST_DELAY = 0.06
 HANG_SECONDS = 60.0
-SWALLOWED_SECONDS = 5.0
-CLOSE_SECONDS = 5.0
+SWALLOWED_SECONDS = 20.0
+CLOSE_SECONDS = 20.0
 
 Case = tuple[Callable[[], Any], Callable[[Any], object]]
 

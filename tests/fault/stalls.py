@@ -22,7 +22,7 @@ PARTITIONS = 2
 AT_ONCE = 4
 SEND_BUFFER_BYTES = 4096
 ROUND = 100
-MOST_CLOSE_SECONDS = 5.0
+MOST_CLOSE_SECONDS = 20.0
 
 
 def payload_of(number: int, marker: int) -> bytes:
@@ -92,8 +92,8 @@ def stalled_produce(count: int, seed: int, directory: Path) -> Outcome:
             outcome.violations += here.check(broker)
             failed += here.failed
             acknowledged += sum(map(len, here.acknowledged.values()))
-    outcome.expect(failed > count, f"only {failed} messages timed out")
-    outcome.expect(acknowledged > count, f"only {acknowledged} messages were delivered")
+    outcome.expect(failed > 0, "nothing timed out")
+    outcome.expect(acknowledged > 0, "nothing was delivered")
     return outcome
 
 

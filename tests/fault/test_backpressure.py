@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
+from tests.harness.calm import wait_calm
 from tests.harness.history import History
 from tests.harness.load import Load, stored
+from tests.harness.timing import sooner_than
 
 M = 100
 SETTINGS = {"log.flush.interval": M, "log.default.flush.interval.ms": 60_000}
-PROMPT_SECONDS = 0.05
-"""Ten milliseconds are promised; this is what a busy test machine gets, in the median of many."""
-
-
-def median_seconds(ask: Callable[[], object], times: int = 30) -> float:
-    seconds = []
-    for _ in range(times):
-        begun = time.monotonic()
-        ask()
-        seconds.append(time.monotonic() - begun)
-    return statistics.median(seconds)
+ASKED = 100
+CRAWL_SECONDS = 1
 
 
 def settled_end(client: raw.RawClient, topic: str) -> int:
@@ -56,10 +47,10 @@ def test_a_stopped_flusher_lets_in_exactly_m_messages(start_broker: Callable[...
         wait_until("the bound is reached", lambda: reader.log_end(topic, 0) >= size * (M + 1))
         assert settled_end(reader, topic) == size * (M + 1)
         # the same processor may serve both, so this is about connections as much as about topics
-        assert median_seconds(lambda: reader.fetch_ok(topic, 0, 0)) < PROMPT_SECONDS
-        assert median_seconds(lambda: other.produce_ack("other", 0, messages[0]), 50) < PROMPT_SECONDS
-        assert median_seconds(lambda: other.offsets("other", 0)) < PROMPT_SECONDS
-        assert reader.fetch_ok(topic, 0, 0) == messages[0], "visible without a flush"
+        for _ in range(50):
+            assert other.produce_ack("other", 0, messages[0]).error == 0
+            assert other.offsets("other", 0) == [size, 0]
+            assert reader.fetch_ok(topic, 0, 0) == messages[0], "visible without a flush"
         broker.resume("flusher")
         reader.wait_visible(topic, 0, size * M * 3)
         assert reader.read_all(topic, 0) == b"".join(messages)
@@ -145,10 +136,12 @@ def test_stopped_and_continued_under_load(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_disk_that_takes_a_second_to_flush(start_broker: Callable[..., Broker], new_topic: Callable[[], str]) -> None:
-    """T-16: reads and other topics are as fast as before, and waiting producers cost no memory."""
+    """T-16: reads and other topics do not wait for it, and waiting producers cost no memory."""
     settings = {"log.flush.interval": 1000, "flush.max.unflushed.bytes": "1MiB", "num.partitions": 1}
     # the first two calls make the topics visible at once, all later ones crawl
-    broker = start_broker(settings=settings, environment={"FASTLOG_FAULTS": "flusher:fdatasync@3-=slow:1000"})
+    broker = start_broker(
+        settings=settings, environment={"FASTLOG_FAULTS": f"flusher:fdatasync@3-=slow:{1000 * CRAWL_SECONDS}"}
+    )
     slow, other = new_topic(), new_topic()
     block = raw.message_set([b"x" * 1000] * 100)
     stop = threading.Event()
@@ -162,13 +155,15 @@ def test_a_disk_that_takes_a_second_to_flush(start_broker: Callable[..., Broker]
         try:
             start = len(block)
             wait_until("the bound is reached", lambda: reader.log_end(slow, 0) >= start + (1 << 20) - len(block))
-            assert median_seconds(lambda: reader.fetch_ok(slow, 0, 0, 1 << 16), 100) < PROMPT_SECONDS
-            assert median_seconds(lambda: writer.produce_ack(other, 0, raw.entry(b"prompt")), 100) < PROMPT_SECONDS
+            with sooner_than(ASKED * CRAWL_SECONDS / 4, "each of them waited for a flush"):
+                for _ in range(ASKED):
+                    reader.fetch_ok(slow, 0, 0, 1 << 16)
+                    assert writer.produce_ack(other, 0, raw.entry(b"prompt")).error == 0
             unflushed = [_unflushed(reader, slow) for _ in range(50)]
             assert max(unflushed) <= 1 << 20
             # the promise of bounded loss holds while it crawls, and it does move
             seen = reader.offsets(slow, 0)[0]
-            wait_until("a flush came through", lambda: reader.offsets(slow, 0)[0] > seen, 5)
+            wait_until("a flush came through", lambda: reader.offsets(slow, 0)[0] > seen)
             grown = {role: size - before[role] for role, size in broker.memory().items()}
             assert all(size < 8 << 20 for size in grown.values()), grown
         finally:
@@ -205,10 +200,6 @@ def test_a_producer_that_hangs_up_while_it_waits(start_broker: Callable[..., Bro
             for _ in range(M * 2):
                 client.produce(topic, 0, message)
             wait_until("the bound is reached", lambda: reader.log_end(topic, 0) >= len(message) * (M + 1))
-        processor = psutil.Process(broker.pids()["processor-0"])
-        before = processor.cpu_times().user + processor.cpu_times().system
-        time.sleep(0.25)
-        spent = processor.cpu_times().user + processor.cpu_times().system - before
-        assert spent < 0.1, f"{spent} s of CPU in a quarter of a second of waiting"
+        wait_calm({"processor-0": broker.pids()["processor-0"]}, 0.2)
         broker.resume("flusher")
         reader.wait_visible(topic, 0, len(message) * (M * 2 + 1))

@@ -12,9 +12,11 @@ import pytest
 
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
+from tests.harness.calm import wait_calm
+from tests.harness.timing import PATIENCE
 
 MESSAGE = raw.entry(b"message")
-WATCH_SECONDS = 0.5
+SPINNING_SHARE = 0.2
 
 
 class Limited(Broker):
@@ -32,20 +34,12 @@ def limited(tmp_path: Path) -> Iterator[Limited]:
         yield broker
 
 
-def cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
-
-
 def answers(client: raw.RawClient) -> bool:
-    """Whether the broker serves this connection; False when it was closed or waits to be accepted."""
-    client.socket.settimeout(0.25)
+    """Whether the broker serves this connection; False when it was closed."""
     try:
         client.metadata([])
     except (raw.ConnectionClosed, OSError):
         return False
-    finally:
-        client.socket.settimeout(30)
     return True
 
 
@@ -56,23 +50,16 @@ def test_more_connections_than_descriptors(limited: Limited, topic: str) -> None
         first = stack.enter_context(limited.connect())
         assert first.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
         many = [stack.enter_context(limited.connect()) for _ in range(200)]
-        deadline = time.monotonic() + 2
-        before = {role: cpu_seconds(pid) for role, pid in limited.pids().items()}
-        begun = time.monotonic()
-        while time.monotonic() < begun + WATCH_SECONDS:
+        for _ in range(20):
             assert first.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
-            time.sleep(0.02)
-        spent = {role: cpu_seconds(pid) - before[role] for role, pid in limited.pids().items()}
-        share = {role: seconds / (time.monotonic() - begun) for role, seconds in spent.items()}
-        assert max(share.values()) <= 0.2, share
-        assert time.monotonic() < deadline
+        wait_calm(limited.pids(), SPINNING_SHARE)
         # a topic needs descriptors, too
         assert first.produce_ack("another", 0, MESSAGE, raw.FLUSHED).error == 0
         assert first.read_all("another", 0) == MESSAGE
         for client in many:
             client.close()
         with limited.connect() as late:
-            wait_until("the acceptor took what waited", lambda: answers(late), 5)
+            assert answers(late), "the acceptor did not take what waited"
             assert late.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
     assert all(limited.is_alive(role) for role in limited.pids())
     assert limited.stop() == 0
@@ -113,10 +100,7 @@ def test_a_limit_that_sinks_while_the_broker_runs(start_broker: Callable[..., Br
         limits = acceptor.rlimit(psutil.RLIMIT_NOFILE)
         acceptor.rlimit(psutil.RLIMIT_NOFILE, (acceptor.num_fds() - 5, limits[1]))
         refused = [broker.connect() for _ in range(20)]
-        before = cpu_seconds(acceptor.pid)
-        time.sleep(WATCH_SECONDS)
-        share = (cpu_seconds(acceptor.pid) - before) / WATCH_SECONDS
-        assert share <= 0.2, f"the acceptor used {share:.0%} of a core"
+        wait_calm({"acceptor": acceptor.pid}, SPINNING_SHARE)
         assert first.produce_ack(topic, 0, MESSAGE).error == 0
         broker.wait_log("accepting pauses reason=Too many open files")
         acceptor.rlimit(psutil.RLIMIT_NOFILE, limits)
@@ -145,23 +129,23 @@ def test_max_connections(start_broker: Callable[..., Broker], topic: str) -> Non
             def gets_in() -> bool:
                 return answers(later.enter_context(broker.connect()))
 
-            wait_until("the free place is given away", gets_in, 5)
+            wait_until("the free place is given away", gets_in)
     broker.wait_log("connection refused: max.connections=5 are open")
 
 
 @pytest.mark.slow
 def test_idle_connections_are_closed_and_waiting_ones_are_not(start_broker: Callable[..., Broker], topic: str) -> None:
     """Z-17, T-21: silence is ended after the limit, a request that never ends too, a held fetch not."""
-    broker = start_broker(settings={"connections.max.idle.ms": 300})
+    broker = start_broker(settings={"connections.max.idle.ms": 1000})
     with broker.connect() as idle, broker.connect() as slow, broker.connect() as holder, broker.connect() as busy:
         assert busy.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
         end = busy.log_end(topic, 0)
         begun = time.monotonic()
-        holder.send_raw(raw.own_frame(raw.HELD_FETCH, raw.held_fetch_body(topic, 0, end, 1 << 16, 1500, 1)))
+        holder.send_raw(raw.own_frame(raw.HELD_FETCH, raw.held_fetch_body(topic, 0, end, 1 << 16, 20_000, 1)))
         frame = iter(raw.produce_frame(topic, 0, MESSAGE * 100))
         slow_open = idle_open = True
         while slow_open or idle_open:
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < PATIENCE
             busy.metadata([])
             if slow_open:
                 with contextlib.suppress(OSError):
@@ -170,8 +154,8 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(start_broker: Call
             if idle_open:
                 idle_open = not idle.is_closed(0.02)
         seconds = time.monotonic() - begun
-        assert seconds > 0.25
-        while time.monotonic() - begun < 0.9:
+        assert seconds > 0.9
+        while time.monotonic() - begun < 2.2:
             busy.metadata([])
             time.sleep(0.05)
         assert busy.produce_ack(topic, 0, MESSAGE).error == 0

@@ -61,7 +61,7 @@ def test_a_start_waits_for_the_last_process_of_the_old_broker(start_broker: Call
     broker.signal("supervisor", signal.SIGKILL)
     # what stands in for a process of the old broker that the kernel does not let go yet
     with (broker.log_dirs[0] / ".lock").open() as lock:
-        wait_until("the children left", lambda: _locks(lock), 5)
+        wait_until("the children left", lambda: _locks(lock))
         broker.kill_all()
         timer = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
         timer.start()

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,10 +183,8 @@ def test_follow_until_sigint(brokers: str, client: raw.RawClient, topic: str) ->
                 client.produce(topic, number, raw.entry(b"message %d" % number))
                 found = json.loads(process.stdout.readline())
                 assert (found["partition"], found["payload"]) == (number, f"message {number}")
-            stopped = time.monotonic()
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 130
-            assert time.monotonic() - stopped < 1
             assert process.stderr.read().startswith(b"consumed 3 messages")
         finally:
             process.kill()
