@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PATIENCE = 30.0
 """Seconds for what must come; it comes in milliseconds, so this is a limit of life and not of speed."""
@@ -26,3 +29,14 @@ def sooner_than(seconds: float, what: str = "it waited for what it must not wait
     yield
     took = time.monotonic() - begun
     assert took < seconds, f"{took:.1f} s: {what}"
+
+
+def undisturbed(seconds: float, attempt: Callable[[], T]) -> T:
+    """What the first attempt gave that took less time than this: one that a burst of load stretched proves nothing."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        begun = time.monotonic()
+        found = attempt()
+        if time.monotonic() - begun < seconds:
+            return found
+        assert time.monotonic() < deadline, f"no attempt took less than {seconds} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.harness.shared_log import (
     wait,
     wait_until,
 )
-from tests.harness.timing import sooner_than
+from tests.harness.timing import sooner_than, undisturbed
 
 ENTRY = message(12)
 
@@ -61,11 +62,18 @@ def test_a_thousand_entries_fill_a_hundred_segments(tmp_path: Path) -> None:
 
 
 def test_an_aged_segment_rolls_and_an_empty_one_does_not(tmp_path: Path) -> None:
-    log = SharedLog(tmp_path, roll_ms=40)
-    time.sleep(0.08)  # age counts from the first append, not from the making
-    assert log.append(ENTRY) == DONE
-    assert log.append(ENTRY) == DONE
-    assert log.bases() == [0]
+    directories = itertools.count()
+
+    def two_appends() -> tuple[SharedLog, list[int]]:
+        directory = tmp_path / str(next(directories))
+        directory.mkdir()
+        log = SharedLog(directory, roll_ms=40)
+        time.sleep(0.08)  # age counts from the first append, not from the making
+        assert [log.append(ENTRY), log.append(ENTRY)] == [DONE, DONE]
+        return log, log.bases()
+
+    log, bases = undisturbed(0.08 + 0.04, two_appends)
+    assert bases == [0]
     time.sleep(0.08)
     assert log.append(ENTRY) == DONE
     assert log.bases() == [0, 24]
@@ -167,9 +175,16 @@ def test_a_flushed_partition_admits_one_request_of_any_size(tmp_path: Path) -> N
 
 
 def test_an_append_waits_when_the_oldest_byte_is_twice_s_old(tmp_path: Path) -> None:
-    log = SharedLog(tmp_path, flush_ns=20_000_000)
-    assert log.append(ENTRY) == DONE
-    assert log.append(ENTRY) == DONE
+    directories = itertools.count()
+
+    def two_appends() -> tuple[SharedLog, list[int]]:
+        directory = tmp_path / str(next(directories))
+        directory.mkdir()
+        log = SharedLog(directory, flush_ns=20_000_000)
+        return log, [log.append(ENTRY), log.append(ENTRY)]
+
+    log, found = undisturbed(0.04, two_appends)
+    assert found == [DONE, DONE]
     time.sleep(0.05)
     assert log.append(ENTRY) == FULL
     assert log.flush() == 0
@@ -187,7 +202,7 @@ def test_a_flush_that_comes_to_nothing_makes_no_byte_younger(tmp_path: Path) -> 
         time.sleep(0.01)
     _files.arm("", "test")
     assert log.append(ENTRY) == FULL
-    pid = start(log.flush, "fdatasync@1=slow:300")
+    pid = start(log.flush, "fdatasync@1=slow:1500")
     time.sleep(0.02)
     assert log.append(ENTRY) == FULL
     assert wait(pid) == 0

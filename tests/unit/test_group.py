@@ -277,7 +277,7 @@ def test_a_program_that_takes_its_time_loses_nothing(tree: FakeZooKeeper, cluste
     with fake_member(tree, {"t": 1}, "a") as member:
         moves = list(member.settled().readers.moves)
         time.sleep(0.5)
-        assert member.group.lease.is_valid
+        wait_until("a sign of life", lambda: member.group.lease.is_valid)
         assert member.readers.moves == moves
 
 
