@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
 from fastlog.client.addresses import Address
 from fastlog.coordination.watched import Watched
-from fastlog.errors import CoordinationError
+from fastlog.errors import CoordinationError, TransportError
 from fastlog.zkpaths import (
     BROKER_IDS,
     BrokerRegistration,
@@ -21,6 +23,56 @@ MOST_PARTITIONS = 100_000
 
 Garbage = Callable[[str, str, CoordinationError], None]
 """Told of a node that makes no sense: its path, what follows, and why."""
+
+_LOOK_SESSION_SECONDS = 6.0
+
+
+def registered_brokers(connect: str, timeout: float) -> dict[int, Address]:
+    """Where each broker is that lives, by one look at ZooKeeper; a first one is waited for.
+
+    Raises:
+        ConfigError: ``connect`` is not what 0.7 calls ``zk.connect``.
+        CoordinationError: no ZooKeeper answers within so many seconds.
+        TransportError: no broker is registered there.
+    """
+    from fastlog.coordination.zookeeper import ZooKeeperSession  # only who looks there pays for it
+
+    deadline = time.monotonic() + timeout
+    changed = threading.Event()
+    with ZooKeeperSession(
+        connect,
+        session_timeout=_LOOK_SESSION_SECONDS,
+        connection_timeout=timeout,
+        on_change=changed.set,
+        makes_root=False,
+    ) as session:
+        watched = Watched(session, changed.set)
+        while True:
+            changed.clear()
+            found = read_addresses(watched, lambda path, so, error: None)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                break
+            changed.wait(left)
+    if not found:
+        raise none_registered(connect)
+    return found
+
+
+def none_registered(connect: str) -> TransportError:
+    """The error for a ZooKeeper that shows no broker."""
+    return TransportError(
+        f"no broker is registered in ZooKeeper {connect}\n{BROKER_IDS} is empty there\n"
+        "does a broker run with --zookeeper, and with the same path behind the servers?"
+    )
+
+
+def address_hint(connect: str, broker: int) -> str:
+    """What to say of a registered broker that cannot be reached."""
+    return (
+        f"this is the address that broker {broker} has in ZooKeeper {connect} ({broker_path(broker)}): does the broker"
+        " run, and can it be reached from here? fastlog-broker --advertise sets what is shown"
+    )
 
 
 def read_addresses(watched: Watched, garbage: Garbage) -> dict[int, Address]:

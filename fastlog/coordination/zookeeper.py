@@ -88,8 +88,11 @@ class ZooKeeperSession:
         connection_timeout: float = 6.0,
         on_change: Watch | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
+        makes_root: bool = True,
     ) -> None:
         """Connects; waits up to ``connection_timeout`` seconds for it.
+
+        ``makes_root``: the path behind the servers is made where it is missing; for who only reads, it is not.
 
         ``on_change`` is called, as a watch is, when the connection goes or comes back and when the session is lost.
         ``is_wanted`` is asked while waiting; once it says no, waiting ends with ``CoordinationError``.
@@ -122,7 +125,8 @@ class ZooKeeperSession:
                     )
             self._id = int(self._client.client_id[0])
             if self.servers.chroot:
-                self._call(self._client.ensure_path_async, self.servers.chroot)
+                if makes_root:
+                    self._call(self._client.ensure_path_async, self.servers.chroot)
                 self._client.chroot = self.servers.chroot
         except BaseException:
             self.close()

@@ -282,6 +282,7 @@ def _zookeeper(config: ProducerConfig) -> OpenSession:
             connection_timeout=config.zk_connection_timeout_ms / 1000,
             on_change=on_change,
             is_wanted=is_wanted,
+            makes_root=False,
         )
 
     return open_session

@@ -12,10 +12,11 @@ import random
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from fastlog.client.registrations import address_hint, none_registered
 from fastlog.errors import ClosedError, FastlogError, TransportError, WrongPartitionError
 from fastlog.producer._buffer import Buffer
 from fastlog.producer._send import Route, Routes
-from fastlog.producer.brokers import BrokerAddress, Directory
+from fastlog.producer.brokers import BrokerAddress, Directory, check_topic
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.discovery import Discovery, OpenSession, View
 from fastlog.producer.ledger import Ledger
@@ -23,7 +24,6 @@ from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.router import ANY, Router, TopicRoute, wait_all
 from fastlog.producer.waiting import Background, Gate, Turnstile
-from fastlog.zkpaths import BROKER_IDS, broker_path
 
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
@@ -76,6 +76,12 @@ class ElasticRouter(Router):
         chosen = route.buffers.get((broker, partition)) if route is not None else None
         return chosen or super().at(topic, broker, partition)
 
+    def places(self, topic: str) -> list[tuple[int, int]]:
+        """Every partition of the topic that ZooKeeper shows now, sorted by broker and number."""
+        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        counts = self.discovery.view.partitions[route.topic]
+        return [(broker, number) for broker, count in counts.items() for number in range(count)]
+
     def stop(self) -> None:
         """Let the links send what they have and end."""
         super().stop()
@@ -111,11 +117,7 @@ class ElasticRouter(Router):
         self._changed()
 
     def _hint(self, broker: int) -> str:
-        return (
-            f"this is the address that broker {broker} has in ZooKeeper {self._config.zk_connect}"
-            f" ({broker_path(broker)}): does the broker run,"
-            " and can it be reached from here? fastlog-broker --advertise sets what is shown"
-        )
+        return address_hint(str(self._config.zk_connect), broker)
 
     def _changed(self) -> None:
         self._state = object()
@@ -249,10 +251,7 @@ class ElasticRouter(Router):
             return TransportError("\n".join(map(str, errors)))
         place = f"ZooKeeper {self._config.zk_connect}"
         if not self.discovery.view.addresses:
-            return TransportError(
-                f"no broker is registered in {place}: {BROKER_IDS} is empty\n"
-                "does a broker run with --zookeeper, and with the same path behind the servers?"
-            )
+            return none_registered(str(self._config.zk_connect))
         timeout = self._config.connect_timeout_ms / 1000
         return TransportError(f"no broker of {place} for topic {topic!r} answered within {timeout:g} s")
 

@@ -182,6 +182,15 @@ class Producer(SendPath):
             raise QueueFullError("the queue is full, the message was dropped")
         return future
 
+    def partitions(self, topic: str) -> list[tuple[int, int]]:
+        """What keys choose from now: (broker id, partition) of every partition of the topic, in this order.
+
+        Brokers that come and go change it, with ``zk.connect``. Empty where a plain 0.7 broker of a ``broker.list``
+        does not tell its partitions. Raises as ``send`` with a key does.
+        """
+        self._check_usable()
+        return self._router.places(topic)
+
     def _hand_out(self, items: Sequence[ProducerData], on_delivery: OnDelivery | None) -> list[Receipt]:
         """Put the values into their buffers, after everything that can be refused was looked at."""
         ready: list[tuple[Buffer, list[bytes]]] = []

@@ -96,6 +96,14 @@ class Router:
             return self.choose(topic, None, partition)
         return self.choose(topic, None, (broker, partition))
 
+    def places(self, topic: str) -> list[tuple[int, int]]:
+        """What keys choose from: every partition of the topic, sorted by broker and number; none where keys do nothing.
+
+        Raises as ``choose`` does for a key.
+        """
+        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        return [(buffer.broker, buffer.partition) for buffer in self._keyed(route) or ()]
+
     def is_link_thread(self) -> bool:
         """Whether the caller is one of the sending threads."""
         return any(link.is_this_thread() for link in list(self.links.values()))
@@ -250,6 +258,8 @@ class Router:
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"a partition is a whole number, not {number!r}")
         self._check_broker(broker)
+        if (buffer := route.buffers.get((broker, number))) is not None:
+            return buffer
         if broker not in route.partitions:
             errors = self._ask(route, [self._directories[broker]], 2 * self._config.connect_timeout_ms / 1000 + 1)
             if errors:

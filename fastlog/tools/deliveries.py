@@ -64,6 +64,13 @@ class Deliveries:
             self._pending_bytes += call.size + len(payloads)
         return call
 
+    def cancel(self, call: Call) -> None:
+        """Forget a call that was refused as a whole: nothing of it was sent."""
+        with self._changed:
+            if self._calls.pop(call, call) is None:
+                self._pending_bytes -= call.size + len(call.numbers)
+            self._changed.notify_all()
+
     def wait_room(self, most_bytes: int) -> None:
         """Return when less than that is on its way, or something failed."""
         while self._pending_bytes >= most_bytes and self.error is None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastlog.errors import ConfigError, error_for
+from fastlog.client.connection import Broker
+from fastlog.client.registrations import address_hint, registered_brokers
+from fastlog.errors import ConfigError, FastlogError, TransportError, error_for
 from fastlog.producer.brokers import parse_broker_list
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
+from fastlog.producer.waiting import Background
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_USAGE, CommandError
 from fastlog.wire import requests, responses
@@ -23,8 +27,8 @@ _DEFAULTS = {
     "batch.bytes": str(256 * 1024),
     "delivery.timeout.ms": "30000",
 }
+_OTHERS_SECONDS = 1.0
 _REFUSED = {
-    "zk.connect": "the command keeps to brokers that it asks before the first line: use --brokers or broker.list",
     "event.handler": "with a handler nobody knows which line went where",
     "callback.handler": "with a handler nobody knows which line went where",
     "queue.full": "no line is dropped because a queue is full: the command waits",
@@ -43,18 +47,21 @@ class Destination:
     max_line_bytes: int
     places: tuple[PartitionChoice, ...]
     """Every partition, sorted by broker and number; none where a broker does not tell its partitions."""
+    is_elastic: bool
+    """The brokers are those of ZooKeeper, which come and go: ``places`` is what there was at first."""
 
 
 def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given: Mapping[str, str]) -> Destination:
     """Ask the brokers, and put the settings together.
 
-    ``given``: settings of the producer by their 0.7 names. A ``broker.list`` among them counts unless ``--brokers`` was
-    given by hand.
+    ``given``: settings of the producer by their 0.7 names. A ``broker.list`` or ``zk.connect`` among them counts unless
+    ``--brokers`` was given by hand.
 
     Raises:
         CommandError: the settings contradict each other, or the brokers.
         ConfigError: a setting is unknown or malformed.
-        TransportError: a broker cannot be reached.
+        CoordinationError: no ZooKeeper answers.
+        TransportError: a broker cannot be reached; of those in ZooKeeper, none.
     """
     texts = {**_DEFAULTS, "connect.timeout.ms": str(max(1, round(timeout * 1000))), **given}
     for name, why in _REFUSED.items():
@@ -67,11 +74,17 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
     texts["producer.type"] = "async"
     if texts.get("serializer.class", "").strip() == _STRING_ENCODER:
         del texts["serializer.class"]  # the bytes of a line are what it would make of the line
-    if brokers_given or "broker.list" not in texts:
+    if brokers_given:
+        texts.pop("zk.connect", None)
+    elastic = texts.get("zk.connect", "").strip()
+    if elastic and "broker.list" not in texts:
+        texts.setdefault("zk.connectiontimeout.ms", texts["connect.timeout.ms"])
+        answers = _ask_registered(elastic, timeout, topic)
+    elif brokers_given or "broker.list" not in texts:
         broker = options.broker_at(brokers, timeout)
         address = options.answering_first(broker)[0]
         texts["broker.list"] = f"0:{address}"
-        answers: dict[int, responses.MetadataAnswer | None] = {0: broker.metadata_or_none((topic,))}
+        answers = {0: broker.metadata_or_none((topic,))}
     else:
         answers = {
             item.id: options.broker_at(str(item.address), timeout).metadata_or_none((topic,))
@@ -91,8 +104,28 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
             "use --acks none",
             EXIT_USAGE,
         )
-    places = () if plain else tuple(_places(answers, topic))
-    return Destination(config, acks, waits, limit, places)
+    places = tuple(_places(answers, topic))
+    return Destination(config, acks, waits, limit, () if plain else places, config.zk_connect is not None)
+
+
+def _ask_registered(connect: str, timeout: float, topic: str) -> dict[int, responses.MetadataAnswer | None]:
+    """What the brokers in ZooKeeper answer; who does not answer soon after another one is left out, and comes later."""
+    deadline = time.monotonic() + timeout
+    asked = {}
+    for number, address in sorted(registered_brokers(connect, timeout).items()):
+        broker = Broker([address], max(1.0, deadline - time.monotonic()))
+        broker.hint = address_hint(connect, number)
+        asked[number] = Background(lambda broker=broker: broker.metadata_or_none((topic,)), "fastlog-ask")  # type: ignore[misc]
+    answers: dict[int, responses.MetadataAnswer | None] = {}
+    errors: list[FastlogError] = []
+    for number, work in asked.items():
+        try:
+            answers[number] = work.result(_OTHERS_SECONDS if answers else 2 * timeout + 1)
+        except FastlogError as error:
+            errors.append(error)
+    if not answers:
+        raise errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))
+    return answers
 
 
 def _config(texts: dict[str, str]) -> ProducerConfig:

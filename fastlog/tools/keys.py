@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fastlog.producer.hooks import PartitionChoice
@@ -48,21 +48,26 @@ class KeyedLines:
     The partition is the one that ``fastlog.Producer`` chooses for the same key.
     """
 
-    def __init__(self, rule: KeyRule, places: Sequence[PartitionChoice]) -> None:
+    def __init__(self, rule: KeyRule, places: Callable[[], Sequence[PartitionChoice]]) -> None:
         """``places``: every partition, sorted by broker and number; with none of them keys choose nothing."""
         self._rule = rule
-        self._places = places
+        self._places_now = places
+        self._places: Sequence[PartitionChoice] = ()
         self._partitioner = Crc32Partitioner()
         self._known: dict[bytes, PartitionChoice] = {}
 
-    def sort(self, lines: list[bytes], first: int) -> tuple[list[Group], int | None]:
-        """The groups of a batch whose first line has the number ``first``, up to the first line without a key.
+    def sort(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[Group], int | None]:
+        """The groups of a batch of lines with these numbers, up to the first line without a key.
 
         The second value is the number of that line, when it is an error.
         """
         groups: dict[PartitionChoice, Group] = {}
+        places = self._places_now()
+        if places != self._places:
+            self._places = places
+            self._known.clear()
         split, known = self._rule.split, self._known
-        for number, line in enumerate(lines, start=first):
+        for number, line in zip(numbers, lines, strict=True):
             key, payload = split(line)
             if key is None:
                 if self._rule.keyless_fails:

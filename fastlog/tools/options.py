@@ -206,6 +206,11 @@ def brokers_option(text: str) -> Callable[[Any], Any]:
     )
 
 
+def zookeeper_option(text: str) -> Callable[[Any], Any]:
+    """``--zookeeper``, with what it means to the command."""
+    return option("--zookeeper", group="Connection", metavar="H:P[,H:P][/PATH]", help=text)
+
+
 def broker_at(brokers: str, timeout: float) -> Broker:
     """The broker that ``--brokers`` names. Raises ``ConfigError`` when an address is malformed."""
     from fastlog.client.connection import Broker

@@ -50,9 +50,11 @@ def _settings() -> list[Setting]:
     examples=(
         "fastlog produce --topic logs --key-field 1 --key-separator ' ' access.log",
         "tail -F app.log | fastlog produce --topic app --acks flushed",
+        "fastlog produce --zookeeper zk1:2181,zk2:2181/logs --topic app app.log",
     ),
 )
 @options.connection_options
+@options.zookeeper_option("Send to the brokers that are registered there, through all their comings and goings.")
 @options.option(
     "--config",
     "config_file",
@@ -155,6 +157,7 @@ def _settings() -> list[Setting]:
 def produce_command(
     ctx: click.Context,
     brokers: str,
+    zookeeper: str | None,
     connect_timeout: float,
     config_file: str | None,
     given: tuple[str, ...],
@@ -179,8 +182,8 @@ def produce_command(
 
     Prints what was sent, what the broker promised, and which lines have no answer, on stderr. After a broken
     connection, acknowledged produce sends again what was not acknowledged: no message is lost, and possible duplicates
-    are counted. Of several brokers in --brokers the first that answers gets everything; broker.list in a properties
-    file names brokers that share the messages.
+    are counted. Of several brokers in --brokers the first that answers gets everything; those of --zookeeper, or of
+    broker.list in a properties file, share the messages.
     """
     reason = valid_topic(topic)
     if reason is not None:
@@ -192,7 +195,15 @@ def produce_command(
         raise click.UsageError("--keyless is about keys: give --parse-key or --key-field")
     if sync and queue_time is not None:
         raise click.UsageError("--sync contradicts --queue-time: nothing waits for more lines")
+    if zookeeper is not None and partition is not None:
+        raise click.UsageError("--partition needs a single broker: name one with --brokers instead of --zookeeper")
+    brokers_given = _by_hand(ctx, "brokers")
+    if zookeeper is not None and brokers_given:
+        if ctx.get_parameter_source("brokers") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--brokers and --zookeeper both name brokers: give one of them")
+        brokers_given = False
     flags = {
+        "zk.connect": zookeeper,
         "compression.codec": compression,
         "acks": acks,
         "producer.type": "sync" if sync else None,
@@ -203,22 +214,22 @@ def produce_command(
         "connect.timeout.ms": _by_hand(ctx, "connect_timeout") and max(1, round(connect_timeout * 1000)),
     }
     texts = _texts(config_file, given)
+    if zookeeper is not None:
+        texts.pop("broker.list", None)
     texts.update({name: str(value) for name, value in flags.items() if value})
     if queue_time is not None:
         texts["queue.time"] = str(round(queue_time * 1000))
 
     from fastlog.tools.destination import settle
-    from fastlog.tools.keys import KeyedLines
     from fastlog.tools.producing import Producing
     from fastlog.tools.progress import Progress
 
-    found = settle(brokers, _by_hand(ctx, "brokers"), connect_timeout, topic, texts)
+    found = settle(brokers, brokers_given, connect_timeout, topic, texts)
     if partition is not None:
         _check_partition(found, topic, partition)
-    if rule is not None and not found.places:
+    if rule is not None and not found.places and not found.is_elastic:
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
-    keyed = None if rule is None else KeyedLines(rule, found.places)
-    producing = Producing(found, topic, partition, keyed, Progress("produced", shown=not no_progress))
+    producing = Producing(found, topic, partition, rule, Progress("produced", shown=not no_progress))
     return producing.run(files or ("-",))
 
 
@@ -256,7 +267,7 @@ def _texts(config_file: str | None, given: tuple[str, ...]) -> dict[str, str]:
 
 def _check_partition(found: Destination, topic: str, partition: int) -> None:
     brokers = {place[0] for place in found.places if isinstance(place, tuple)}
-    if found.config.broker_list is not None and found.config.broker_list.count(",") and len(brokers) != 1:
+    if found.is_elastic or (str(found.config.broker_list).count(",") and len(brokers) != 1):
         raise click.UsageError("--partition needs a single broker: name one with --brokers")
     if found.places and partition >= len(found.places):
         raise CommandError(

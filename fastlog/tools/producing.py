@@ -10,13 +10,13 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastlog.errors import BrokerError, DeliveryError, FastlogError, TransportError
+from fastlog.errors import BrokerError, DeliveryError, FastlogError, TransportError, WrongPartitionError
 from fastlog.producer import Producer
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.tools import signals
 from fastlog.tools.deliveries import Deliveries
 from fastlog.tools.destination import Destination
-from fastlog.tools.keys import Group, KeyedLines
+from fastlog.tools.keys import Group, KeyedLines, KeyRule
 from fastlog.tools.lines import LineBatches
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note
@@ -31,6 +31,7 @@ _ON_THEIR_WAY_BYTES = 16 * 2**20
 _STOP_SECONDS = 5
 _QUIET_SECONDS = 0.15
 _LEAVE_SECONDS = 0.1
+_MOST_SORTS = 5
 
 
 class Producing:
@@ -41,19 +42,20 @@ class Producing:
         destination: Destination,
         topic: str,
         partition: PartitionChoice,
-        keyed: KeyedLines | None,
+        rule: KeyRule | None,
         progress: Progress,
     ) -> None:
+        """``rule``: where the keys are, if keys choose the partitions."""
         self._destination = destination
         self._topic = topic
         self._partition = partition
-        self._keyed = keyed
         self._progress = progress
         self._deliveries = Deliveries()
         self._batches = LineBatches(_BATCH_BYTES, destination.max_line_bytes)
         self._heard = _Heard(progress)
         logging.getLogger("fastlog.producer").addHandler(self._heard)
-        self._producer = Producer(destination.config)
+        producer = self._producer = Producer(destination.config)
+        self._keyed = None if rule is None else KeyedLines(rule, lambda: self._places(producer))
 
     def run(self, files: Sequence[str]) -> int:
         """Send the lines of all files, wait for what was promised, and print a summary; returns the exit code.
@@ -110,15 +112,10 @@ class Producing:
         first = self._batches.first_line
         keyless = None
         if self._keyed is None:
-            groups = [Group(self._partition, lines, range(first, first + len(lines)))]
+            numbers = range(first, first + len(lines))
+            self._send_group(name, Group(self._partition, lines, numbers), self._batches.size)
         else:
-            groups, keyless = self._keyed.sort(lines, first)
-        for group in groups:
-            self._deliveries.wait_room(_ON_THEIR_WAY_BYTES)
-            size = self._batches.size if self._keyed is None else sum(map(len, group.payloads))
-            call = self._deliveries.begin(name, group.payloads, group.numbers, size)
-            with signals.waiting():
-                self._producer.send(self._topic, group.payloads, partition=group.place, on_delivery=call)
+            keyless = self._send_sorted(name, self._keyed, lines, first)
         if self._destination.waits:
             with signals.waiting():
                 self._producer.flush()
@@ -128,6 +125,40 @@ class Producing:
                 "the separator is not in it, or it has too few fields; the lines behind it were not sent",
                 "check --key-separator and --key-field, or let such lines go anywhere with --keyless any",
             )
+
+    def _send_sorted(self, name: str, keyed: KeyedLines, lines: list[bytes], first: int) -> int | None:
+        """Send lines by their keys; the number of the first one without a key, if that is an error."""
+        todo: Sequence[int] = range(first, first + len(lines))
+        keyless = None
+        for turn in range(_MOST_SORTS):
+            with signals.waiting():
+                groups, found = keyed.sort([lines[number - first] for number in todo], todo)
+            keyless = keyless or found
+            again: list[int] = []
+            for group in groups:
+                try:
+                    self._send_group(name, group, sum(map(len, group.payloads)))
+                except WrongPartitionError:  # its broker has left ZooKeeper since
+                    if not self._destination.is_elastic or turn + 1 == _MOST_SORTS:
+                        raise
+                    again += group.numbers
+            if not again:
+                break
+            todo = sorted(again)
+        return keyless
+
+    def _send_group(self, name: str, group: Group, size: int) -> None:
+        self._deliveries.wait_room(_ON_THEIR_WAY_BYTES)
+        call = self._deliveries.begin(name, group.payloads, group.numbers, size)
+        try:
+            with signals.waiting():
+                self._producer.send(self._topic, group.payloads, partition=group.place, on_delivery=call)
+        except WrongPartitionError:
+            self._deliveries.cancel(call)
+            raise
+
+    def _places(self, producer: Producer) -> Sequence[PartitionChoice]:
+        return producer.partitions(self._topic) if self._destination.is_elastic else self._destination.places
 
     def _wait_input(self, fd: int) -> None:
         """Return when there is input; also, to be told, when something failed meanwhile."""

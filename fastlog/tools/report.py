@@ -138,7 +138,7 @@ def _explained(error: Exception) -> tuple[str, str, str, int]:
 def _exit_code(error: Exception) -> int:
     if isinstance(error, CommandError):
         return error.exit_code
-    if isinstance(error, errors.TransportError | errors.ProtocolError):
+    if isinstance(error, errors.TransportError | errors.ProtocolError | errors.CoordinationError):
         return EXIT_UNREACHABLE
     if isinstance(error, errors.ConfigError):
         return EXIT_USAGE

@@ -46,11 +46,12 @@ def test_where_the_key_is(rule: KeyRule, line: bytes, found: tuple[bytes | None,
 def test_keys_choose_as_the_producer_does() -> None:
     """Each partition gets its lines in their order, with their numbers; nothing is lost between batches."""
     places = tuple((broker, number) for broker in (3, 7) for number in range(3))
-    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), places)
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: places)
     lines = [b"key %d\tline %d" % (number % 17, number) for number in range(500)]
     found: dict[object, list[tuple[int, bytes]]] = {}
     for start in (0, 200):
-        groups, keyless = keyed.sort(lines[start : start + 300][: 200 if start == 0 else 300], start + 1)
+        end = 200 if start == 0 else 500
+        groups, keyless = keyed.sort(lines[start:end], range(start + 1, end + 1))
         assert keyless is None
         for group in groups:
             found.setdefault(group.place, []).extend(zip(group.numbers, group.payloads, strict=True))
@@ -62,15 +63,28 @@ def test_keys_choose_as_the_producer_does() -> None:
     assert found == expected and len(found) > 3
 
 
+def test_keys_follow_a_list_that_changes() -> None:
+    """Each batch goes by the partitions that there are then; and lines need not follow one another."""
+    places = [(1, 0)]
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: tuple(places))
+    assert keyed.sort([b"a\t1"], [1]) == ([Group((1, 0), [b"1"], [1])], None)
+    places[:] = [(2, 0), (3, 0)]
+    expected = places[Crc32Partitioner().partition(b"a", 2)]
+    assert keyed.sort([b"a\t1", b"a\t2"], [1, 7]) == ([Group(expected, [b"1", b"2"], [1, 7])], None)
+
+
 def test_lines_without_a_key() -> None:
     """An error names the first of them, and what is before it is sent; else they go anywhere."""
     lines = [b"a\t1", b"no key", b"b\t2"]
     places = ((0, 0),)
-    assert KeyedLines(KeyRule(b"\t", 0, False, True), places).sort(lines, 10) == ([Group((0, 0), [b"1"], [10])], 11)
-    groups, keyless = KeyedLines(KeyRule(b"\t", 0, False, False), places).sort(lines, 10)
+    assert KeyedLines(KeyRule(b"\t", 0, False, True), lambda: places).sort(lines, range(10, 13)) == (
+        [Group((0, 0), [b"1"], [10])],
+        11,
+    )
+    groups, keyless = KeyedLines(KeyRule(b"\t", 0, False, False), lambda: places).sort(lines, range(10, 13))
     assert keyless is None
     assert groups == [Group((0, 0), [b"1", b"2"], [10, 12]), Group(None, [b"no key"], [11])]
-    assert KeyedLines(KeyRule(b"\t", 0, False, True), ()).sort([b"a\t1"], 1) == ([Group(None, [b"1"], [1])], None)
+    assert KeyedLines(KeyRule(b"\t", 0, False, True), tuple).sort([b"a\t1"], [1]) == ([Group(None, [b"1"], [1])], None)
 
 
 # --- numbers of lines ---
