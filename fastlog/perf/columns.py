@@ -245,13 +245,15 @@ def kafka_total(figures: ProducerFigures) -> str:
 
 
 def kafka_consumer_row(figures: ConsumerFigures, date: Callable[[int], str]) -> str:
-    """The row of Kafka's consumer tool. There is no group, so rebalancing took no time and all of it was fetching."""
+    """The row of Kafka's consumer tool. Without a group rebalancing took no time, and all of it was fetching."""
     megabytes, seconds = _consumed(figures)
-    rates = f"{decimal(_rate(megabytes, seconds), 4)}, {decimal(_rate(figures.messages, seconds), 4)}"
+    fetching = max(0.0, seconds - figures.join_seconds)
+    rates = f"{decimal(_rate(megabytes, fetching), 4)}, {decimal(_rate(figures.messages, fetching), 4)}"
     return (
         f"{date(figures.started_ms)}, {date(figures.ended_ms)}, {decimal(megabytes, 4)}, "
         f"{decimal(_rate(megabytes, seconds), 4)}, {figures.messages}, "
-        f"{decimal(_rate(figures.messages, seconds), 4)}, 0, {round(seconds * 1000)}, {rates}"
+        f"{decimal(_rate(figures.messages, seconds), 4)}, {round(figures.join_seconds * 1000)}, "
+        f"{round(fetching * 1000)}, {rates}"
     )
 
 
@@ -305,6 +307,8 @@ def consumer_summary(figures: ConsumerFigures) -> list[str]:
         f"  {MODES[options.mode]} ({figures.source}), checksums checked, fetches of {options.fetch_bytes} bytes, "
         f"{len(figures.partitions)} partitions, {_threads(figures.threads)}, warm-up none"
     )
+    if options.zk_connect:
+        lines.append(f"  in a group, joined after {figures.join_seconds:.3f} s, which count")
     if figures.idle_seconds >= 0.1:
         lines.append(f"  {figures.idle_seconds:.3f} s of waiting for more are left out")
     return [*lines, *(f"  note: {note}" for note in figures.notes)]

@@ -6,29 +6,22 @@ waiting in vain for more (0.7's ``consumer.timeout``) is left out. Checksums are
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.errors import ClosedError, ConfigError, FastlogError, TransportError, WrongPartitionError
+from fastlog.errors import TransportError, WrongPartitionError
 from fastlog.perf._sizes import total_bytes
-from fastlog.perf.producer_options import MEGABYTE
+from fastlog.perf.consumer_options import MODES, ConsumerFigures, ConsumerOptions
+from fastlog.perf.reading import LocalReadError, Reading, Share
 from fastlog.perf.sending import OnInterval, Reports
 from fastlog.perf.timeline import Timeline
 from fastlog.perf.visibility import Position, TopicOfBroker
-from fastlog.topics import valid_topic
 
-MODES = {
-    "messages": "each payload taken by a loop in Python",
-    "batches": "lists of payloads",
-    "numpy": "arrays over one buffer, no object for a message",
-    "arrow": "Arrow record batches, no object for a message",
-    "local": "arrays, read from the segment files on this machine instead of the socket",
-}
+__all__ = ["MODES", "ConsumerFigures", "ConsumerOptions", "ConsumerRun", "LocalReadError", "measure_consumer"]
+
 _MOST_THREADS = 10  # 0.7's number
 _LOOK_SECONDS = 0.05
 _STOP_SECONDS = 0.1
@@ -36,116 +29,27 @@ _FINISH_SECONDS = 10.0
 _LOCAL_WAIT_SECONDS = 0.2
 
 
-class LocalReadError(FastlogError):
-    """The segment files cannot be read from here."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsumerOptions:
-    """What to read and how. Raises ``ConfigError`` for values that make no sense."""
-
-    brokers: str
-    """``host:port,…``: the first that answers."""
-    topic: str
-    messages: int | None = None
-    """None: to the end of the log."""
-    partition: int | None = None
-    """None: all."""
-    fetch_bytes: int = 1024 * 1024
-    mode: str = "messages"
-    from_latest: bool = False
-    """Only what comes from now on."""
-    threads: int | None = None
-    """None: one for each partition, at most 10. With fewer threads than partitions each reads its partitions one after
-    another to their end, and does not wait for more."""
-    socket_buffer_bytes: int | None = None
-    timeout: float = 5.0
-    """Seconds to wait at the end of the log for messages that are still missing; 0: not at all."""
-    connect_timeout: float = 10.0
-    sample_seconds: float = 0.25
-    reporting_interval: int | None = None
-
-    def __post_init__(self) -> None:
-        reason = valid_topic(self.topic)
-        if reason is not None:
-            raise ConfigError(f"topic {self.topic!r}: {reason}")
-        parse_brokers(self.brokers)
-        if self.mode not in MODES:
-            raise ConfigError(f"mode: {self.mode!r} is none of {', '.join(MODES)}")
-        for name, value in (
-            ("messages", self.messages),
-            ("threads", self.threads),
-            ("socket_buffer_bytes", self.socket_buffer_bytes),
-            ("reporting_interval", self.reporting_interval),
-        ):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: {value} is below 1")
-        if not self.timeout >= 0 or not self.sample_seconds > 0:
-            raise ConfigError("timeout and sample_seconds are not negative, and there is a time between two samples")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsumerFigures:
-    """What was measured; with ``complete`` False there were fewer messages than wanted, or it was stopped."""
-
-    options: ConsumerOptions
-    complete: bool
-    started_ms: int
-    """Since 1970, as ``ended_ms``."""
-    ended_ms: int
-    messages: int
-    payload_bytes: int
-    seconds: float
-    """Until the last message."""
-    idle_seconds: float
-    """Waited in vain after that; not in ``seconds``."""
-    partitions: tuple[int, ...]
-    threads: int
-    source: str
-    """``socket``, or with mode ``local`` how the files were read: ``read`` or ``map``."""
-    notes: tuple[str, ...] = ()
-    timeline: tuple[tuple[float, float], ...] = ()
-    """(seconds since the start, messages a second since the point before)."""
-
-    @property
-    def messages_per_second(self) -> float:
-        """Over ``seconds``."""
-        return self.messages / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def mb_per_second(self) -> float:
-        """Payload bytes over ``seconds``, in units of 1,048,576."""
-        return self.payload_bytes / MEGABYTE / self.seconds if self.seconds > 0 else 0.0
-
-
 def measure_consumer(options: ConsumerOptions, on_interval: OnInterval | None = None) -> ConsumerFigures:
     """Read, and return the figures. Raises as ``ConsumerRun.run``."""
-    return ConsumerRun(options, on_interval=on_interval).run()
+    return consumer_run(options, on_interval=on_interval).run()
 
 
-class _Share:
-    """How many messages are still wanted; threads take from it."""
+def consumer_run(
+    options: ConsumerOptions,
+    *,
+    on_interval: OnInterval | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> ConsumerRun:
+    """The measurement that the options mean: of a group with ``zk_connect``, else of one broker."""
+    if options.zk_connect:
+        from fastlog.perf.group_consuming import GroupRun  # with it comes what talks to ZooKeeper
 
-    def __init__(self, messages: int | None) -> None:
-        self.left = messages
-        self._lock = threading.Lock()
-
-    @property
-    def is_empty(self) -> bool:
-        return self.left == 0
-
-    def take(self, count: int) -> int:
-        """Of ``count`` messages that came, how many are wanted."""
-        if self.left is None:
-            return count
-        with self._lock:
-            taken = min(count, self.left)
-            self.left -= taken
-        return taken
+        return GroupRun(options, on_interval=on_interval, on_progress=on_progress)
+    return ConsumerRun(options, on_interval=on_interval, on_progress=on_progress)
 
 
-class _Reader:
-    """One thread, with a consumer of its own."""
+class _Reader(Reading):
+    """With a consumer of its own."""
 
     def __init__(
         self,
@@ -153,23 +57,15 @@ class _Reader:
         number: int,
         address: Address,
         starts: dict[int, Position],
-        share: _Share,
+        share: Share,
         tail: bool,
         reports: Reports | None,
     ) -> None:
         options = run.options
-        self.count = 0
-        self.payload_bytes = 0
-        self.last_at = 0.0
-        self.source = "socket"
-        self.error: BaseException | None = None
-        self.stopping = False
-        self.finished = threading.Event()
+        super().__init__(number, share, reports)
         self._options = options
         self._starts = starts
-        self._share = share
         self._wait: float | None = None if tail else 0.0
-        self._reports = reports
         self._consumer = SimpleConsumer(
             address.host,
             address.port,
@@ -179,21 +75,11 @@ class _Reader:
             # The socket is what the other modes are about, also where the files could be read.
             local="auto" if options.mode == "local" else "off",
         )
-        self._thread = threading.Thread(target=self._run, name=f"fastlog-perf-reader-{number}", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, also in the middle of waiting; waits for nothing."""
-        self.stopping = True
+    def _let_go(self) -> None:
         self._consumer.close()
 
-    def join(self, seconds: float) -> None:
-        if self._thread.ident is not None:
-            self._thread.join(max(0.0, seconds))
-
-    def _run(self) -> None:
+    def _read(self) -> None:
         read: dict[str, Callable[[int, Position], None]] = {
             "messages": self._read_messages,
             "batches": self._read_batches,
@@ -201,52 +87,18 @@ class _Reader:
             "arrow": self._read_arrow,
             "local": self._read_local,
         }
-        try:
-            for partition, start in self._starts.items():
-                if self._done():
-                    break
-                read[self._options.mode](partition, start)
-            if self._reports is not None and self.count % self._reports.every:
-                self._reports.tell(self.count, self.payload_bytes)  # 0.7's threads report at their end, too
-        except ClosedError as error:
-            if not self.stopping:
-                self.error = error
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._consumer.close()
-            self.finished.set()
-
-    def _done(self) -> bool:
-        return self.stopping or self._share.is_empty
-
-    def _note(self, count: int, size: int) -> None:
-        self.count += count
-        self.payload_bytes += size
-        self.last_at = time.perf_counter()
+        for partition, start in self._starts.items():
+            if self._done():
+                break
+            read[self._options.mode](partition, start)
 
     def _lists(self, partition: int, start: Position) -> Iterator[list[bytes]]:
         found = self._consumer.batches(self._options.topic, partition, start.log_start, wait=self._wait)
         with closing(found):  # type: ignore[type-var]
             for batch in found:
-                taken = self._share.take(len(batch))
-                if taken:
-                    yield from self._pieces(batch if taken == len(batch) else batch[:taken])
+                yield from self._pieces(batch)
                 if self._done():
                     return
-
-    def _pieces(self, batch: list[bytes]) -> Iterator[list[bytes]]:
-        """The batch, cut where a report is due."""
-        reports = self._reports
-        if reports is None:
-            yield batch
-            return
-        at = 0
-        while at < len(batch):
-            piece = batch[at : at + reports.left(self.count)]
-            yield piece
-            reports.due(self.count, self.payload_bytes)
-            at += len(piece)
 
     # What is measured. Counting is done per list: for each message it would cost as much as reading one.
 
@@ -293,20 +145,6 @@ class _Reader:
             self._note_lengths(batch.lengths)
             offset = batch.next_offset
 
-    def _note_lengths(self, lengths: object) -> None:
-        import numpy
-
-        found = numpy.asarray(lengths)
-        found = found[: self._share.take(len(found))]
-        reports = self._reports
-        at = 0
-        while at < len(found):
-            piece = found[at:] if reports is None else found[at : at + reports.left(self.count)]
-            self._note(len(piece), int(piece.sum(dtype=numpy.int64)))
-            if reports is not None:
-                reports.due(self.count, self.payload_bytes)
-            at += len(piece)
-
 
 class ConsumerRun:
     """One measurement; ``figures()`` has what there is, also after ``run`` was interrupted or failed. Used once.
@@ -326,9 +164,10 @@ class ConsumerRun:
         self.options = options
         self._on_interval = on_interval if options.reporting_interval else None
         self._on_progress = on_progress
-        self._readers: list[_Reader] = []
+        self._readers: Sequence[Reading] = ()
         self._timeline: Timeline | None = None
-        self._partitions: tuple[int, ...] = ()
+        self._partitions: tuple[int | str, ...] = ()
+        self._join_seconds = 0.0
         self._notes: list[str] = []
         self._started = 0.0
         self._started_ms = 0
@@ -346,6 +185,23 @@ class ConsumerRun:
             MissingDependencyError: mode ``arrow`` without pyarrow.
         """
         options = self.options
+        share = Share(options.messages)
+        tail = self._prepare(share)
+        self._started_ms = time.time_ns() // 1_000_000
+        self._started = time.perf_counter()
+        self._timeline = Timeline(self._started, options.sample_seconds)
+        try:
+            self._start(share)
+            self._wait(share, tail)
+            finished = all(reader.finished.is_set() for reader in self._readers)
+            self._complete = share.is_empty if options.messages is not None else finished or tail
+        finally:
+            self._stop()
+        return self.figures()
+
+    def _prepare(self, share: Share) -> bool:
+        """Everything before the clock starts; whether to wait for more at the end of the log."""
+        options = self.options
         tail = (options.messages is not None and options.timeout > 0) or options.from_latest
         address, positions = self._find(tail)
         self._partitions = tuple(sorted(positions))
@@ -353,25 +209,33 @@ class ConsumerRun:
         if tail and threads < len(positions):
             tail = False
             self._notes.append(f"{threads} threads read {len(positions)} partitions one after another, to their ends")
-        share = _Share(options.messages)
-        for number in range(min(threads, len(positions))):
-            mine = {partition: positions[partition] for partition in self._partitions[number::threads]}
-            reports = None
-            if self._on_interval is not None and options.reporting_interval is not None:
-                reports = Reports(number, options.reporting_interval, self._on_interval)
-            self._readers.append(_Reader(self, number, address, mine, share, tail, reports))
-        self._started_ms = time.time_ns() // 1_000_000
-        self._started = time.perf_counter()
-        self._timeline = Timeline(self._started, options.sample_seconds)
-        try:
-            for reader in self._readers:
-                reader.start()
-            self._wait(share, tail)
-            finished = all(reader.finished.is_set() for reader in self._readers)
-            self._complete = share.is_empty if options.messages is not None else finished or tail
-        finally:
-            self._stop()
-        return self.figures()
+        numbers = sorted(positions)
+        self._readers = [
+            _Reader(
+                self,
+                number,
+                address,
+                {partition: positions[partition] for partition in numbers[number::threads]},
+                share,
+                tail,
+                self._reports(number),
+            )
+            for number in range(min(threads, len(positions)))
+        ]
+        return tail
+
+    def _reports(self, number: int) -> Reports | None:
+        if self._on_interval is None or self.options.reporting_interval is None:
+            return None
+        return Reports(number, self.options.reporting_interval, self._on_interval)
+
+    def _start(self, share: Share) -> None:
+        for reader in self._readers:
+            reader.start()
+
+    def _is_over(self, share: Share) -> bool:
+        """Whether there is nothing more to wait for."""
+        return share.is_empty
 
     def figures(self) -> ConsumerFigures:
         """What is known now."""
@@ -393,6 +257,7 @@ class ConsumerRun:
             partitions=self._partitions,
             threads=len(self._readers),
             source=", ".join(sorted(sources)) or "socket",
+            join_seconds=self._join_seconds,
             notes=tuple(self._notes),
             timeline=tuple(self._timeline.points) if self._timeline is not None else (),
         )
@@ -435,7 +300,7 @@ class ConsumerRun:
     def _counts(self) -> tuple[int, int]:
         return sum(reader.count for reader in self._readers), sum(reader.payload_bytes for reader in self._readers)
 
-    def _wait(self, share: _Share, tail: bool) -> None:
+    def _wait(self, share: Share, tail: bool) -> None:
         """Return when there is nothing more to come; raise what went wrong in a thread."""
         assert self._timeline is not None
         options = self.options
@@ -451,7 +316,7 @@ class ConsumerRun:
                 if failed is not None:
                     raise failed
                 last = max([self._started, *(other.last_at for other in self._readers)])
-                if share.is_empty:
+                if self._is_over(share):
                     self._finish()
                 elif now - last >= patience:
                     if not tail:

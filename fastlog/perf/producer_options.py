@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fastlog import codecs
 from fastlog.client.addresses import Address
+from fastlog.client.registrations import registered_brokers
+from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.perf.latencies import Latencies
 from fastlog.perf.sending import HOWS
@@ -29,8 +31,10 @@ CLOCKS = {
 class ProducerOptions:
     """What to send and how. Raises ``ConfigError`` for values that make no sense."""
 
-    brokers: str
+    brokers: str = ""
     """As ``broker.list``: ``id:host:port,…`` or ``host:port,…``; all of them get messages."""
+    zk_connect: str = ""
+    """Instead: the brokers that are registered in this ZooKeeper, as ``zk.connect``."""
     topic: str
     messages: int
     message_size: int = 100
@@ -67,7 +71,12 @@ class ProducerOptions:
         reason = valid_topic(self.topic)
         if reason is not None:
             raise ConfigError(f"topic {self.topic!r}: {reason}")
-        parse_broker_list(self.brokers)
+        if self.zk_connect:
+            parse_connect(self.zk_connect)
+            if self.brokers:
+                raise ConfigError("brokers and zk_connect both name brokers: give one of them")
+        else:
+            parse_broker_list(self.brokers)
         for name, value, low, high in (
             ("messages", self.messages, 1, 2**63 - 1),
             ("message_size", self.message_size, 0, INT32),
@@ -87,12 +96,18 @@ class ProducerOptions:
             raise ConfigError(f"acks: {self.acks!r} is none of {', '.join(ACKS_BY_NAME)}")
         if self.how not in HOWS:
             raise ConfigError(f"how: {self.how!r} is none of {', '.join(HOWS)}")
-        if self.partition is not None and len(self.addresses) > 1:
+        if self.partition is not None and (self.zk_connect or len(self.addresses()) > 1):
             raise ConfigError("partition: of which broker? give one broker, or no partition")
 
-    @property
     def addresses(self) -> list[Address]:
-        """Where the brokers are."""
+        """Where the brokers are; ZooKeeper is asked if need be.
+
+        Raises:
+            CoordinationError: it does not answer.
+            TransportError: it shows no broker.
+        """
+        if self.zk_connect:
+            return list(registered_brokers(self.zk_connect, self.connect_timeout).values())
         return [found.address for found in parse_broker_list(self.brokers)]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastlog import codecs
+from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
 from fastlog.message import HEADER_BYTES
 from fastlog.perf.latencies import Latencies
@@ -71,6 +72,7 @@ def measure_producer(options: ProducerOptions, on_interval: OnInterval | None = 
 class _State:
     """What a run knows so far."""
 
+    addresses: list[Address] = field(default_factory=list)
     started: float = 0.0
     started_ms: int = 0
     ended: float | None = None
@@ -112,12 +114,14 @@ class ProducerRun:
 
         Raises:
             MessagesMissingError: the log stood still before it had everything, or messages were given up.
-            TransportError: a broker cannot be reached.
+            TransportError: a broker cannot be reached, or none is registered.
+            CoordinationError: ZooKeeper does not answer.
             FastlogError: what else a producer refuses: a message that is too large, a partition that is not there.
         """
         options = self._options
         payloads = self._payloads()
-        ends = LogEnds(options.addresses, options.topic, options.partition, options.connect_timeout)
+        addresses = self._state.addresses = options.addresses()
+        ends = LogEnds(addresses, options.topic, options.partition, options.connect_timeout)
         try:
             self._state.clock = self._clock(ends.is_plain)
             if options.warm_up:
@@ -212,7 +216,8 @@ class ProducerRun:
     def _make(self, payloads: list[bytes], messages: int) -> list[Sender]:
         options = self._options
         config = ProducerConfig(
-            broker_list=options.brokers,
+            broker_list=options.brokers or None,
+            zk_connect=options.zk_connect or None,
             producer_type="sync" if options.how == "sync" else "async",
             acks=options.acks,
             compression=str(options.compression_codec),
@@ -380,7 +385,7 @@ class ProducerRun:
         """How far the log is at the end of a run that did not get through, if the broker tells quickly."""
         options = self._options
         try:
-            ends = LogEnds(options.addresses, options.topic, options.partition, _LAST_ASK_SECONDS)
+            ends = LogEnds(self._state.addresses, options.topic, options.partition, _LAST_ASK_SECONDS)
         except FastlogError:
             return None
         try:

@@ -10,7 +10,7 @@ from fastlog import __version__
 from fastlog.errors import ConfigError
 from fastlog.tools import options, perf_output
 from fastlog.tools.progress import Progress
-from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, EXIT_USAGE, CommandError, run
+from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, CommandError, run
 
 if TYPE_CHECKING:
     from fastlog.perf.consuming import ConsumerFigures
@@ -25,6 +25,7 @@ MODES = ("messages", "batches", "numpy", "arrow", "local")
     examples=(
         "consumer-perf --brokers localhost:9092 --topic t --messages 1000000",
         "consumer-perf --topic t --messages 1000000 --mode numpy --json",
+        "consumer-perf --zookeeper zk1:2181/logs --topic t --messages 1000000",
     ),
 )
 @options.connection_options
@@ -41,8 +42,14 @@ MODES = ("messages", "batches", "numpy", "arrow", "local")
     metavar="SIZE",
     help="Receive buffer of the socket. Default: the system's (0.7: 2 MiB).",
 )
-@options.option("--zookeeper", group="Connection", metavar="LIST", help="Refused: there are no groups yet.")
-@options.option("--group", group="Connection", metavar="NAME", help="Refused: there are no groups yet.")
+@options.zookeeper_option("Instead of --brokers: read as a group does, from all brokers that are registered there.")
+@options.option(
+    "--group",
+    group="Connection",
+    metavar="NAME",
+    help="With --zookeeper: the group. It goes on where it has committed, and commits. Default: one of its own, which"
+    " is removed afterwards.",
+)
 @options.topic_option
 @options.option(
     "--messages",
@@ -77,7 +84,7 @@ MODES = ("messages", "batches", "numpy", "arrow", "local")
     group="Selection",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Default: one for each partition, at most 10.",
+    help="Default: one for each partition, at most 10; with --zookeeper 1 (0.7: 10).",
 )
 @options.option(
     "--timeout",
@@ -103,21 +110,16 @@ def consumer_perf_command(
 
     Ends with exit code 1 when fewer messages came, 4 when none did.
     """
-    if zookeeper is not None or group is not None:
-        raise CommandError(
-            f"{'--zookeeper' if zookeeper is not None else '--group'} is not there yet",
-            "this version has no consumer groups; all partitions are read",
-            "name the broker: --brokers host:port",
-            EXIT_USAGE,
-        )
     shown = perf_output.chosen_format(format_name, as_json, style)
     from fastlog.perf import columns
-    from fastlog.perf.consuming import ConsumerOptions, ConsumerRun
+    from fastlog.perf.consuming import ConsumerOptions, consumer_run
 
     try:
         date = columns.date_formatter(given["date_format"])
         chosen = ConsumerOptions(
-            brokers=given["brokers"] if server is None else _server(server),
+            brokers=_brokers(given["brokers"], server, zookeeper),
+            zk_connect=zookeeper or "",
+            group=group,
             topic=given["topic"],
             messages=given["messages"],
             partition=0 if server is not None and given["partition"] is None else given["partition"],
@@ -154,7 +156,7 @@ def consumer_perf_command(
             row = columns.consumer_detailed_row(interval, chosen.fetch_bytes, date, with_thread=server is None)
             printer.row(row)
 
-    measurement = ConsumerRun(
+    measurement = consumer_run(
         chosen,
         on_interval=tell if detailed else None,
         on_progress=lambda messages, size: progress.add(messages - progress.count, size - progress.size),
@@ -176,11 +178,14 @@ def consumer_perf_command(
     return EXIT_DONE
 
 
-def _server(text: str) -> str:
+def _brokers(brokers: str, server: str | None, zookeeper: str | None) -> str:
     context = click.get_current_context()
-    if context.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--brokers and --server both name the broker: give one of them")
-    return text.removeprefix("kafka://").rstrip("/")
+    by_hand = context.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE
+    if by_hand + (server is not None) + (zookeeper is not None) > 1:
+        raise click.UsageError("--brokers, --server and --zookeeper all name what is read: give one of them")
+    if zookeeper is not None:
+        return ""
+    return brokers if server is None else server.removeprefix("kafka://").rstrip("/")
 
 
 def _import_first(mode: str) -> None:
@@ -233,6 +238,7 @@ def as_object(
         "payload_bytes": figures.payload_bytes,
         "seconds": round(figures.seconds, 6),
         "idle_seconds": round(figures.idle_seconds, 6),
+        "join_seconds": round(figures.join_seconds, 6),
         "messages_per_second": round(figures.messages_per_second, 3),
         "mb_per_second": round(figures.mb_per_second, 6),
         "complete": figures.complete,
@@ -243,7 +249,9 @@ def as_object(
         "timeline": figures.timeline,
         "notes": figures.notes,
         "settings": {
-            "brokers": chosen.brokers,
+            "brokers": chosen.brokers or None,
+            "zk_connect": chosen.zk_connect or None,
+            "group": chosen.group,
             "topic": chosen.topic,
             "partition": chosen.partition,
             "messages": chosen.messages,

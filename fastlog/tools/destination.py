@@ -74,9 +74,10 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
     texts["producer.type"] = "async"
     if texts.get("serializer.class", "").strip() == _STRING_ENCODER:
         del texts["serializer.class"]  # the bytes of a line are what it would make of the line
-    if brokers_given:
-        texts.pop("zk.connect", None)
-    elastic = texts.get("zk.connect", "").strip()
+    for name in ("zk.connect", "broker.list"):
+        if not texts.get(name, "").strip() or (brokers_given and name == "zk.connect"):
+            texts.pop(name, None)
+    elastic = texts.get("zk.connect")
     if elastic and "broker.list" not in texts:
         texts.setdefault("zk.connectiontimeout.ms", texts["connect.timeout.ms"])
         answers = _ask_registered(elastic, timeout, topic)

@@ -11,7 +11,7 @@ from fastlog import __version__
 from fastlog.errors import ConfigError
 from fastlog.tools import options, perf_output
 from fastlog.tools.progress import Progress
-from fastlog.tools.report import EXIT_DONE, EXIT_USAGE, CommandError, run
+from fastlog.tools.report import EXIT_DONE, run
 
 if TYPE_CHECKING:
     from fastlog.perf.producing import Interval, ProducerFigures, ProducerOptions
@@ -27,15 +27,17 @@ _WINDOW_SECONDS = 5.0
     examples=(
         "producer-perf --topic t --messages 1000000 --message-size 200 --batch-size 50",
         "producer-perf --topic t --messages 100000 --rate 10000 --acks flushed --json",
+        "producer-perf --zookeeper zk1:2181/logs --topic t --messages 1000000",
     ),
 )
 @options.connect_timeout_option
 @options.brokers_option("The brokers; each gets messages. Also FASTLOG_BROKERS.")
+@options.zookeeper_option("The brokers that are registered there, instead of --brokers; each gets messages.")
 @options.option(
     "--brokerinfo",
     group="Connection",
-    metavar="broker.list=LIST",
-    help="0.7's way to name brokers, instead of --brokers: broker.list=0:host:port,1:host:port.",
+    metavar="NAME=LIST",
+    help="0.7's way to say either: broker.list=0:host:port,1:host:port or zk.connect=host:port/path.",
 )
 @options.topic_option
 @options.option("--messages", group="Selection", type=click.IntRange(1), required=True, metavar="N", help="How many.")
@@ -146,7 +148,7 @@ _WINDOW_SECONDS = 5.0
 @perf_output.output_options
 @click.version_option(__version__, prog_name="producer-perf")
 def producer_perf_command(
-    brokerinfo: str | None, format_name: str, as_json: bool, style: str | None, **given: Any
+    zookeeper: str | None, brokerinfo: str | None, format_name: str, as_json: bool, style: str | None, **given: Any
 ) -> int:
     """Send N messages and print the rate.
 
@@ -159,8 +161,10 @@ def producer_perf_command(
 
     try:
         date = columns.date_formatter(given["date_format"])
+        brokers, zk_connect = _where(given["brokers"], zookeeper, brokerinfo)
         chosen = ProducerOptions(
-            brokers=_brokers(given["brokers"], brokerinfo),
+            brokers=brokers,
+            zk_connect=zk_connect,
             topic=given["topic"],
             messages=given["messages"],
             message_size=given["message_size"],
@@ -215,23 +219,18 @@ def producer_perf_command(
     return EXIT_DONE
 
 
-def _brokers(brokers: str, brokerinfo: str | None) -> str:
-    if brokerinfo is None:
-        return brokers
+def _where(brokers: str, zookeeper: str | None, brokerinfo: str | None) -> tuple[str, str]:
+    """The brokers, or the ZooKeeper that they are in."""
     context = click.get_current_context()
-    if context.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--brokers and --brokerinfo both name brokers: give one of them")
-    name, _, value = brokerinfo.partition("=")
-    if name == "zk.connect":
-        raise CommandError(
-            "--brokerinfo zk.connect is not there yet",
-            "it measures the brokers that it is given",
-            "name them: --brokerinfo broker.list=0:host:port, or --brokers host:port",
-            EXIT_USAGE,
-        )
-    if name != "broker.list":
-        raise ConfigError(f"--brokerinfo {brokerinfo}: write broker.list=id:host:port,…")
-    return value
+    by_hand = context.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE
+    if by_hand + (zookeeper is not None) + (brokerinfo is not None) > 1:
+        raise click.UsageError("--brokers, --zookeeper and --brokerinfo all name brokers: give one of them")
+    name, _, value = ("broker.list", "", brokers) if brokerinfo is None else brokerinfo.partition("=")
+    if zookeeper is not None:
+        name, value = "zk.connect", zookeeper
+    if name not in ("broker.list", "zk.connect") or not value.strip():
+        raise ConfigError(f"--brokerinfo {brokerinfo}: write broker.list=id:host:port,… or zk.connect=host:port/path")
+    return (value, "") if name == "broker.list" else ("", value)
 
 
 def _how(how: str, asynchronous: bool) -> str:
@@ -316,7 +315,8 @@ def as_object(
 def settings_of(options: ProducerOptions) -> dict[str, Any]:
     """Every option of the run."""
     return {
-        "brokers": options.brokers,
+        "brokers": options.brokers or None,
+        "zk_connect": options.zk_connect or None,
         "topic": options.topic,
         "partition": options.partition,
         "messages": options.messages,

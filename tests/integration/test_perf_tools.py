@@ -165,9 +165,17 @@ def test_kafkas_style_and_the_human_one(shared: RunningBroker, topic: str, run: 
 @pytest.mark.parametrize(
     ("tool", "arguments", "code", "said"),
     [
-        ("producer-perf", ("--brokerinfo", "zk.connect=h:2181", "--messages", "1"), 2, "zk.connect is not there yet"),
-        ("consumer-perf", ("--zookeeper", "h:2181"), 2, "--zookeeper is not there yet"),
-        ("consumer-perf", ("--group", "g"), 2, "--group is not there yet"),
+        ("producer-perf", ("--brokerinfo", "zk.connect=", "--messages", "1"), 2, "or zk.connect=host:port/path"),
+        (
+            "producer-perf",
+            ("--zookeeper", "h", "--brokerinfo", "zk.connect=h", "--messages", "1"),
+            2,
+            "all name brokers",
+        ),
+        ("producer-perf", ("--zookeeper", "h", "--partition", "1", "--messages", "1"), 2, "of which broker?"),
+        ("consumer-perf", ("--zookeeper", "h:2181", "--server", "kafka://h:1"), 2, "all name what is read"),
+        ("consumer-perf", ("--zookeeper", "h:2181", "--partition", "0"), 2, "name no broker and no partition"),
+        ("consumer-perf", ("--group", "g"), 2, "a group needs a ZooKeeper"),
         ("producer-perf", ("--brokers", "127.0.0.1:1", "--messages", "1", "--connect-timeout", "1s"), 3, "refused"),
         ("consumer-perf", ("--brokers", "127.0.0.1:1", "--connect-timeout", "1s"), 3, "refused"),
         ("producer-perf", ("--messages", "1", "--json", "--format", "csv"), 2, "say different things"),

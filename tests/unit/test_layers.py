@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "broker": f"{SHARED} log workers supervisor",
     "connections": f"{SHARED} coordination",
     "clients": f"{SHARED} connections coordination",
-    "measuring": f"{SHARED} connections clients",
+    "measuring": f"{SHARED} connections clients coordination",
     "spark": f"{SHARED} connections clients",
     "tools": f"{SHARED} connections clients measuring supervisor broker coordination zkserver",
     "tests": "",  # itself not looked at

@@ -108,6 +108,8 @@ def test_keys_with_a_plain_broker_do_nothing_and_are_said_to() -> None:
         (["--parse-key", "--partition", "1"], "contradicts"),
         (["--keyless", "any"], "is about keys"),
         (["--sync", "--queue-time", "1s"], "contradicts --queue-time"),
+        (["--zookeeper", "h:2181"], "both name brokers"),
+        (["--zookeeper", "h:2181", "--partition", "1"], "needs a single broker"),
         (["--property", "acks"], "name=value"),
         (["--config", "/no/such/file"], "No such file"),
     ],

@@ -1,0 +1,184 @@
+"""Measuring a group's consumer: the streams of one member, which shares the topic with whoever else is in the group.
+
+The clock starts before the member joins, and says how long that took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+
+from fastlog.consumer.connector import Consumer
+from fastlog.consumer.stream import NoMessage, Stream, StreamArrays
+from fastlog.coordination.session import Session
+from fastlog.errors import ConsumerTimeout, CoordinationError
+from fastlog.perf._sizes import total_bytes
+from fastlog.perf.consumer_options import ConsumerOptions
+from fastlog.perf.consuming import ConsumerRun
+from fastlog.perf.reading import LocalReadError, Reading, Share
+from fastlog.perf.sending import Reports
+from fastlog.zkpaths import group_path
+
+_COUNTED_TOGETHER = 100
+_IDLE_MS = 5
+"""How long a thread waits before it counts what it has: by so much too late the last message may seem."""
+_HURRY_SECONDS = 0.1
+_LEAVE_SECONDS = 5.0
+
+
+class _StreamReader(Reading):
+    """With a stream of the member."""
+
+    def __init__(
+        self, number: int, consumer: Consumer, stream: Stream, mode: str, share: Share, reports: Reports | None
+    ) -> None:
+        super().__init__(number, share, reports)
+        self._consumer = consumer
+        self._stream = stream
+        self._mode = mode
+
+    def _let_go(self) -> None:
+        self._stream.end()
+
+    def _read(self) -> None:
+        read = {"messages": self._read_messages, "batches": self._read_batches}.get(self._mode, self._read_arrays)
+        while not self._done() and self._stream.silence() is not NoMessage.ENDED:
+            with contextlib.suppress(ConsumerTimeout):
+                read()
+
+    def _read_messages(self) -> None:
+        sizes: list[int] = []
+        try:
+            for message in self._stream:
+                sizes.append(len(message.payload))
+                if len(sizes) >= self._most():
+                    self._count(sizes)
+                    if self._done():
+                        return
+        finally:
+            self._count(sizes)
+
+    def _most(self) -> int:
+        return _COUNTED_TOGETHER if self._reports is None else min(_COUNTED_TOGETHER, self._reports.left(self.count))
+
+    def _count(self, sizes: list[int]) -> None:
+        taken = self._share.take(len(sizes))
+        if taken:
+            self._note(taken, sum(sizes[:taken]))
+            if self._reports is not None:
+                self._reports.due(self.count, self.payload_bytes)
+        sizes.clear()
+
+    def _read_batches(self) -> None:
+        for batch in self._stream.batches():
+            for piece in self._pieces(batch):
+                self._note(len(piece), total_bytes(piece))
+            if self._done():
+                return
+
+    def _read_arrays(self) -> None:
+        for arrays in self._stream.numpy_batches():
+            if self._mode == "local":
+                self._check_local(arrays)
+            elif self._mode == "arrow":
+                arrays.to_arrow()
+            self._note_lengths(arrays.lengths)
+            if self._done():
+                return
+
+    def _check_local(self, arrays: StreamArrays) -> None:
+        state = self._consumer.partitions.get(arrays.source)
+        if state is None:
+            return  # it was given up just now
+        self.source = state.source
+        if self.source == "socket":
+            raise LocalReadError(
+                f"the segment files of {arrays.source} are not read here\n"
+                f"the broker at {state.address} is on another machine, or keeps others from reading them\n"
+                "run it on the broker's machine as a user who may read its files, or use --mode numpy"
+            )
+
+
+class GroupRun(ConsumerRun):
+    """One measurement of a group's member; otherwise as ``ConsumerRun``.
+
+    Raises:
+        CoordinationError: ZooKeeper does not answer.
+    """
+
+    _consumer: Consumer | None = None
+    _streams: tuple[Stream, ...] = ()
+    _is_hurried = True
+
+    def _prepare(self, share: Share) -> bool:
+        options = self.options
+        self._consumer = Consumer(
+            zk_connect=options.zk_connect,
+            group_id=options.group or f"perf-consumer-{random.getrandbits(32)}",
+            zk_connection_timeout_ms=max(1, int(options.connect_timeout * 1000)),
+            socket_timeout_ms=max(1, int(max(options.connect_timeout, options.timeout) * 1000)),
+            fetch_bytes=options.fetch_bytes,
+            receive_buffer_bytes=options.socket_buffer_bytes,
+            auto_offset_reset="largest" if options.from_latest else "smallest",
+            consumer_timeout_ms=_IDLE_MS,
+            local="auto" if options.mode == "local" else "off",
+        )
+        return True
+
+    def _start(self, share: Share) -> None:
+        consumer, options = self._consumer, self.options
+        assert consumer is not None
+        streams = consumer.create_message_streams({options.topic: options.threads or 1})[options.topic]
+        self._streams = tuple(streams)
+        consumer.wait_assigned(options.connect_timeout)
+        self._join_seconds = time.perf_counter() - self._started
+        self._readers = [
+            _StreamReader(number, consumer, stream, options.mode, share, self._reports(number))
+            for number, stream in enumerate(streams)
+        ]
+        super()._start(share)
+
+    def _is_over(self, share: Share) -> bool:
+        options = self.options
+        if options.messages is not None or options.from_latest:
+            return share.is_empty
+        found = {stream.silence() for stream in self._streams}
+        return NoMessage.AT_END in found and found <= {NoMessage.AT_END, NoMessage.NOT_ASSIGNED}
+
+    def _finish(self) -> None:
+        self._is_hurried = False
+        super()._finish()
+
+    def _wait(self, share: Share, tail: bool) -> None:
+        super()._wait(share, tail)
+        self._is_hurried = False  # else it was interrupted
+
+    def _stop(self) -> None:
+        consumer = self._consumer
+        assert consumer is not None
+        self._partitions = tuple(sorted(str(source.partition) for source in consumer.owned))
+        super()._stop()
+        leaving = threading.Thread(target=self._leave, args=(consumer,), name="fastlog-perf-leave", daemon=True)
+        leaving.start()
+        leaving.join(_HURRY_SECONDS if self._is_hurried else 2 * _LEAVE_SECONDS)
+
+    def _leave(self, consumer: Consumer) -> None:
+        consumer.shutdown(_LEAVE_SECONDS)
+        if self.options.group is None:
+            with contextlib.suppress(CoordinationError):
+                _remove_group(self.options, consumer.config.group_id)
+
+
+def _remove_group(options: ConsumerOptions, group: str) -> None:
+    from fastlog.coordination.zookeeper import ZooKeeperSession
+
+    with ZooKeeperSession(options.zk_connect, connection_timeout=options.connect_timeout, makes_root=False) as session:
+        _remove(session, group_path(group))
+
+
+def _remove(session: Session, path: str) -> None:
+    for name in session.children(path) or []:
+        _remove(session, f"{path}/{name}")
+    session.delete(path)
