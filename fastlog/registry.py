@@ -128,7 +128,8 @@ class Registration:
                 elif path == self._path:
                     log.info("replacing path=%s of an earlier session: value=%r", path, node.data[:200])
                 with contextlib.suppress(VersionError):
-                    self._session.delete(path, node.version)
+                    # In one step: without the broker for a moment, keys would go elsewhere, and groups share anew.
+                    self._session.replace(path, data, node.version)
             else:
                 return node
         raise CoordinationError(f"{path} is changed by somebody else all the time")

@@ -1,7 +1,8 @@
 """The demo of a cluster: an access log through three brokers to two groups, while a broker and a consumer are killed.
 
     brokers    three, with two processors and two partitions each, registered in a real ZooKeeper
-    publish    one producer sends the lines, numbered, the log over and over; a line's client chooses its partition
+    publish    one producer, which finds them there, sends the lines, numbered, the log over and over; a line's client
+               chooses its partition
     consume    the group "one" has one consumer, the group "three" three; each group writes what it gets to a database
     kill       in the middle one broker and one consumer of the three are killed with SIGKILL; both come back
     check      each group got every line once; the lines of a client lie in one partition and came in order, those of a
@@ -32,9 +33,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from fastlog import Producer
-from fastlog.errors import FastlogError, MissingDependencyError
+from fastlog.client.connection import Broker
+from fastlog.errors import FastlogError, MissingDependencyError, error_for
 from fastlog.message import deep
 from fastlog.testing import BrokerStartError, RunningBroker, RunningZooKeeper
+from fastlog.wire import requests, responses
 from fastlog.zkserver.server import ServerStartError
 from scripts.demo_cluster_work import LINE_TABLE, TOPIC, client_of, connect, numbered
 from scripts.demo_text import CheckFailed, DemoFailed, find_source
@@ -44,6 +47,9 @@ PROCESSORS = 2
 PARTITIONS = 2
 GROUPS = {"one": 1, "three": 3}
 SESSION_MS = 2000
+BROKER_SESSION_MS = 20_000
+"""A broker that is back before its old session ends takes its place without anybody seeing it gone, so that keys keep
+choosing the partitions that they chose."""
 DOWN_SECONDS = 1.0
 MOST_LINES = 100_000
 SLICE_LINES = 50
@@ -86,12 +92,12 @@ class Shown(NamedTuple):
 class Sender(threading.Thread):
     """Sends the lines, over and over, at a rate; for a time that begins when everybody is there to read them."""
 
-    def __init__(self, brokers: Sequence[RunningBroker], lines: Sequence[bytes], seconds: float, rate: int) -> None:
+    def __init__(self, zookeeper: str, lines: Sequence[bytes], seconds: float, rate: int) -> None:
         super().__init__(name="sender", daemon=True)
         self.sent = 0
         self.possible_duplicates = 0
         self.error: Exception | None = None
-        self._addresses = ",".join(f"{number}:{broker.address}" for number, broker in enumerate(brokers))
+        self._zookeeper = zookeeper
         self._lines = lines
         self._seconds = seconds
         self._rate = rate
@@ -116,7 +122,9 @@ class Sender(threading.Thread):
 
     def _send(self) -> None:
         endless = itertools.cycle(self._lines)
-        with Producer(self._addresses, producer_type="async", queue_time_ms=5, close_timeout_ms=5000) as producer:
+        settings = {"producer_type": "async", "queue_time_ms": 5, "close_timeout_ms": 5000}
+        with Producer(zk_connect=self._zookeeper, **settings) as producer:
+            self._wait_announced(producer)
             began = time.monotonic()
             while (self._end is None or self.sent < self._end) and not self._is_asked_to_stop:
                 for line in itertools.islice(endless, SLICE_LINES):
@@ -129,6 +137,15 @@ class Sender(threading.Thread):
         self.possible_duplicates = stats.possible_duplicates
         if stats.failed or stats.dropped:
             raise DemoFailed(f"{stats.failed + stats.dropped} lines could not be sent")
+
+    def _wait_announced(self, producer: Producer) -> None:
+        """Until every broker is known to have the topic: keys choose among what there is, and each client is to stay
+        where it is."""
+        deadline = time.monotonic() + START_SECONDS
+        while len(producer.partitions(TOPIC)) < BROKERS * PARTITIONS and not self._is_asked_to_stop:
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"ZooKeeper shows only {producer.partitions(TOPIC)} of {TOPIC}")
+            time.sleep(STEP_SECONDS)
 
 
 class Consumer:
@@ -213,6 +230,8 @@ class Cluster:
         with contextlib.ExitStack() as stack:
             zookeeper = stack.enter_context(RunningZooKeeper())
             brokers = [stack.enter_context(self._broker(number, zookeeper.connect)) for number in range(BROKERS)]
+            for broker in brokers:
+                _create_topic(broker)
             for group in GROUPS:
                 database = connect(database_of(self._directory, group))
                 stack.callback(database.close)
@@ -224,7 +243,7 @@ class Cluster:
                 for group, count in GROUPS.items()
                 for number in range(count)
             ]
-            sender = Sender(brokers, self._lines, seconds, rate)
+            sender = Sender(zookeeper.connect, self._lines, seconds, rate)
             stack.callback(sender.stop)
             sender.start()
             self._wait("every consumer has got lines", consumers, sender, self._all_at_work, START_SECONDS)
@@ -253,7 +272,7 @@ class Cluster:
             "partitions": PARTITIONS,
             "processors": PROCESSORS,
             "zk_connect": zookeeper,
-            "zk_sessiontimeout_ms": SESSION_MS,
+            "zk_sessiontimeout_ms": BROKER_SESSION_MS,
         }
         return RunningBroker(directory=self._directory / f"broker-{number}", settings=settings)
 
@@ -313,6 +332,14 @@ class Cluster:
         rows = [check_group(group, got_by(database), stored) for group, database in self._databases.items()]
         clients = len(set(map(client_of, self._lines)))
         return Shown(sender.sent, clients, sender.possible_duplicates, twice, rows)
+
+
+def _create_topic(broker: RunningBroker) -> None:
+    """As ``fastlog topics create`` does: a broker gets messages of a topic once it has announced it."""
+    with Broker(broker.address, START_SECONDS).connect() as connection:
+        answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, TOPIC, 0)))
+    if answer.error:
+        raise DemoFailed(f"the topic was not created: {error_for(answer.error)}")
 
 
 class Got(NamedTuple):

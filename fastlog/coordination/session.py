@@ -91,6 +91,12 @@ class Session(Protocol):
     def delete(self, path: str, version: int = ANY_VERSION) -> bool:
         """Remove a node without children; False where there was none. Raises ``VersionError``."""
 
+    def replace(self, path: str, data: bytes, version: int) -> None:
+        """Put an ephemeral node of this session in the place of a node without children, in one step.
+
+        Who lists the nodes there never sees one missing. Raises ``VersionError``: it was changed since, or is gone.
+        """
+
     def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         """The names below a node, unordered; None where there is no node: the watch then waits for it to be made."""
 

@@ -16,6 +16,8 @@ from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
     OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
     SessionExpiredError,
     SessionMovedError,
 )
@@ -210,6 +212,21 @@ class ZooKeeperSession:
             raise VersionError(f"{path} was changed since version {version}") from None
         return True
 
+    def replace(self, path: str, data: bytes, version: int) -> None:
+        """Put an ephemeral node of this session in another one's place, in one step. Raises ``VersionError``."""
+
+        def start(path: str) -> Any:
+            transaction = self._client.transaction()
+            transaction.delete(path, version)
+            transaction.create(path, data, ephemeral=True)
+            return transaction.commit_async()
+
+        for error in self._call(start, path):
+            if isinstance(error, BadVersionError | KazooNoNodeError):
+                raise VersionError(f"{path} was changed since version {version}")
+            if isinstance(error, KazooException) and not isinstance(error, RolledBackError | RuntimeInconsistency):
+                raise self._refusal(path, error)
+
     def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         """The names below a node, unordered; None where there is no node: the watch then waits for it to be made."""
         while True:
@@ -268,8 +285,10 @@ class ZooKeeperSession:
             except (KazooNodeExistsError, KazooNoNodeError, BadVersionError):
                 raise
             except KazooException as error:
-                reason = str(error) or type(error).__name__
-                raise CoordinationError(f"ZooKeeper at {self.servers} refuses {path}: {reason}") from error
+                raise self._refusal(path, error) from error
+
+    def _refusal(self, path: str, error: KazooException) -> CoordinationError:
+        return CoordinationError(f"ZooKeeper at {self.servers} refuses {path}: {str(error) or type(error).__name__}")
 
 
 def _once(watch: Watch | None) -> Callable[[object], None] | None:

@@ -25,7 +25,6 @@ MODES = ("messages", "batches", "numpy", "arrow", "local")
     examples=(
         "consumer-perf --brokers localhost:9092 --topic t --messages 1000000",
         "consumer-perf --topic t --messages 1000000 --mode numpy --json",
-        "consumer-perf --zookeeper zk1:2181/logs --topic t --messages 1000000",
     ),
 )
 @options.connection_options

@@ -50,7 +50,6 @@ def _settings() -> list[Setting]:
     examples=(
         "fastlog produce --topic logs --key-field 1 --key-separator ' ' access.log",
         "tail -F app.log | fastlog produce --topic app --acks flushed",
-        "fastlog produce --zookeeper zk1:2181,zk2:2181/logs --topic app app.log",
     ),
 )
 @options.connection_options

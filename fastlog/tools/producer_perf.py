@@ -27,7 +27,6 @@ _WINDOW_SECONDS = 5.0
     examples=(
         "producer-perf --topic t --messages 1000000 --message-size 200 --batch-size 50",
         "producer-perf --topic t --messages 100000 --rate 10000 --acks flushed --json",
-        "producer-perf --zookeeper zk1:2181/logs --topic t --messages 1000000",
     ),
 )
 @options.connect_timeout_option

@@ -221,6 +221,19 @@ class FakeSession:
         self._tree.after_change(self, "delete", path)
         return True
 
+    def replace(self, path: str, data: bytes, version: int) -> None:
+        self._begin("replace", path)
+        with self._tree.lock:
+            self._check()
+            found = self._tree.find(path)
+            if found is None or found.version != version:
+                raise VersionError(f"{path} was changed since version {version}")
+            if self._tree.names(path):
+                raise CoordinationError(f"the fake refuses {path}: it has children")
+            self._tree.remove(path)
+            self._tree.write(path, data, self._id)
+        self._tree.after_change(self, "replace", path)
+
     def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         self._begin("children", path)
         with self._tree.lock:

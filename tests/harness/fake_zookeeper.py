@@ -99,6 +99,14 @@ class FakeSession:
             self._tree.remove(path)
         self._on_change()
 
+    def replace(self, path: str, data: bytes, version: int) -> None:
+        self._begin("replace", path)
+        found = self._tree.nodes.get(path)
+        if found is None or found.version != version:
+            raise VersionError(path)
+        del self._tree.nodes[path]
+        self._tree.write(path, data, self._id)
+
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         self._begin("create", path)
         found = self._tree.nodes.get(path)

@@ -125,10 +125,50 @@ def an_expired_session_is_over_for_good(open_session: Open, expire: Expire) -> N
     assert other.id != session.id
 
 
+def a_node_is_replaced_in_one_step(open_session: Open, expire: Expire) -> None:
+    """Its watch fires once, and whoever looks finds either the old or the new one."""
+    session, other = open_session(), open_session()
+    other.create("/id/1", b"old", ephemeral=True)
+    other.set("/id/1", b"older")
+    for version in (0, 2):
+        with pytest.raises(VersionError):
+            session.replace("/id/1", b"new", version)
+    with pytest.raises(VersionError):
+        session.replace("/id/2", b"new", 0)
+    with pytest.raises(CoordinationError, match=r"refuses /id: .*children|NotEmpty"):
+        session.replace("/id", b"new", 0)
+    found: list[list[str] | None] = []
+    over = threading.Event()
+
+    def look() -> None:
+        reader = open_session()
+        found.append(reader.children("/id"))
+        while not over.is_set():
+            found.append(reader.children("/id"))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    changed = threading.Event()
+    other.get("/id/1", changed.set)
+    while not found:
+        time.sleep(0.001)
+    session.replace("/id/1", b"new", 1)
+    assert changed.wait(SECONDS)
+    over.set()
+    looking.join(SECONDS)
+    assert all(names == ["1"] for names in found)
+    node = other.get("/id/1")
+    assert node is not None
+    assert (node.data, node.version, node.owner) == (b"new", 0, session.id)
+    other.close()
+    assert session.get("/id/1") is not None
+
+
 CASES: list[Case] = [
     a_tree_of_values,
     an_ephemeral_node_is_its_sessions,
     a_watch_fires_once_for_a_change,
     a_watch_of_what_is_below_does_not_see_values,
     an_expired_session_is_over_for_good,
+    a_node_is_replaced_in_one_step,
 ]

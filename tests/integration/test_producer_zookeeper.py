@@ -13,6 +13,7 @@ import pytest
 import fastlog
 from fastlog import testing
 from fastlog.errors import FastlogError, TransportError
+from fastlog.producer.discovery import View
 from fastlog.producer.elastic import ElasticRouter
 from fastlog.testing import RunningBroker, RunningZooKeeper
 from tests.harness.broker import wait_until
@@ -130,6 +131,32 @@ def test_a_broker_dies_and_returns(start: Start, connect: str) -> None:
     assert len(sent) > 20
     assert slowest < PATIENCE
     assert not set(sent) - set(payloads(one)) - set(payloads(two)), errors
+
+
+def test_a_broker_that_is_back_before_its_session_ends_was_never_gone(
+    start: Start, connect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So keys choose the same partitions all the time, and what was sent meanwhile waits for it."""
+    start(1)
+    two = start(2, zk_session_timeout_ms=20_000)
+    with fastlog.Producer(zk_connect=connect) as producer, Tree(connect) as tree:
+        wait_until("both", lambda: bool(producer.send("t", b"x")) and len(router(producer).links) == 2, SECONDS)
+        wait_until("both are used", lambda: producer.send("t", b"x")[0].broker == 2, SECONDS)
+        wait_until("both have announced it", lambda: counts(producer) == {1: 2, 2: 2}, SECONDS)
+        views: list[View] = []
+        follow = router(producer)._follow
+        monkeypatch.setattr(router(producer).discovery, "_on_change", lambda view: (views.append(view), follow(view)))
+        before = tree.id_node(2)
+        assert before is not None
+        key = next(f"{number}" for number in range(1000) if producer.send("t", b"x", key=f"{number}")[0].broker == 2)
+        two.kill()
+        two.start()
+        assert producer.send("t", b"meanwhile", key=key)[0].broker == 2
+        wait_until("it has its place back", lambda: tree.id_node(2) not in (None, before), SECONDS)
+        wait_until("its topic is its own", lambda: tree.shows(two, 2, {"t": 2}), SECONDS)  # type: ignore[arg-type]
+        router(producer).discovery.read_again(SECONDS)
+        assert counts(producer) == {1: 2, 2: 2}
+        assert all(view.partitions["t"] == {1: 2, 2: 2} and list(view.addresses) == [1, 2] for view in views)
 
 
 def test_the_session_expires(start: Start, connect: str, zookeeper: RunningZooKeeper) -> None:

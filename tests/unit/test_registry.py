@@ -88,6 +88,7 @@ def test_a_node_of_an_earlier_start_or_keeper_is_replaced_at_once(shown: Shown, 
     shown.settle(logs=4)
     assert shown.tree.shown() == {ID: VALUE.encode(), "/brokers/topics/logs/7": b"4"}
     assert {stored.owner for stored in shown.tree.nodes.values()} == {shown.session.id}
+    assert "delete" not in {name for name, _ in shown.tree.calls}  # in one step: nobody sees the broker missing
 
 
 @pytest.mark.parametrize("data", [OTHER.encode(), b"me-5:me:9093", b"garbage", b"\xff", b""])
