@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastlog.consumer.partitions import TopicPartition
     from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
     from fastlog.consumer.stream import NoMessage
+    from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
     from fastlog.producer.hooks import ProducerData
     from fastlog.producer.producer import Producer
     from fastlog.producer.sync import SyncProducer
@@ -24,11 +25,15 @@ __version__ = "0.1.0"
 # Public name → the module it is in, or the module that it is.
 _MODULES = {
     "Consumer": "fastlog.consumer.connector",
+    "ConsumerTimeout": "fastlog.errors",
+    "CoordinationError": "fastlog.errors",
     "DatabaseOffsets": "fastlog.consumer.database",
     "EARLIEST": "fastlog.consumer.simple",
+    "FastlogError": "fastlog.errors",
     "FileOffsets": "fastlog.consumer.offsets",
     "LATEST": "fastlog.consumer.simple",
     "NoMessage": "fastlog.consumer.stream",
+    "OwnershipLostError": "fastlog.errors",
     "Producer": "fastlog.producer.producer",
     "ProducerData": "fastlog.producer.hooks",
     "SimpleConsumer": "fastlog.consumer.simple",
@@ -42,9 +47,13 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "Consumer",
+    "ConsumerTimeout",
+    "CoordinationError",
     "DatabaseOffsets",
+    "FastlogError",
     "FileOffsets",
     "NoMessage",
+    "OwnershipLostError",
     "Producer",
     "ProducerData",
     "SimpleConsumer",

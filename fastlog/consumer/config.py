@@ -115,6 +115,14 @@ class ConsumerConfig(settings.Settings):
     auto_commit_interval_ms: int = prop(
         "autocommit.interval.ms", 10_000, unit="ms", low=1, high=_INT32, doc="How often, where they changed."
     )
+    auto_commit_max_failures: int | None = prop(
+        "autocommit.failures.max",
+        10,
+        low=1,
+        high=_INT32,
+        doc="After so many automatic commits in a row have failed, streams raise why and hand out nothing more until"
+        " one works; -1: never. fastlog's own.",
+    )
     queued_chunks: int = prop(
         "queuedchunks.max", 10, low=1, high=_INT32, doc="Fetched pieces that wait for one partition's reader."
     )
@@ -166,8 +174,9 @@ class ConsumerConfig(settings.Settings):
 
     @classmethod
     def _read(cls, texts: dict[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
-        if texts.get("consumer.timeout.ms", "").strip().startswith("-"):
-            texts["consumer.timeout.ms"] = "-1"  # any negative number is 0.7's "for ever"
+        for name in ("consumer.timeout.ms", "autocommit.failures.max"):
+            if texts.get(name, "").strip().startswith("-"):
+                texts[name] = "-1"  # any negative number is 0.7's "for ever"
         return super()._read(texts, fields)
 
     @staticmethod

@@ -220,6 +220,11 @@ class Consumer:
         return self._group.error if self._group is not None else None
 
     @property
+    def failed_commits(self) -> int:
+        """How many commits have failed that nobody waited for."""
+        return self._group.failed_commits if self._group is not None else 0
+
+    @property
     def owned(self) -> dict[TopicPartition, str]:
         """The partitions of this member, with the name of the thread; none while that is not certain."""
         return self._group.owned if self._group is not None else {}

@@ -51,6 +51,7 @@ class GroupWork:
         self.inbox = Inbox()
         self.rare_log = RareLog(log)
         self.source = random.Random()
+        self.failures_in_a_row = 0
 
     def answer(self, request: CommitRequest, error: Exception | None) -> None:
         """Answer a commit; an error that nobody waits for is counted and logged."""
@@ -62,6 +63,27 @@ class GroupWork:
         """Count it, and log one in a while."""
         self.standing.failed_commits += 1
         self.rare_log.warning("commit", "event=commit_failed group=%s: %s", self.config.group_id, error)
+
+    def auto_commit_failed(self, error: Exception) -> None:
+        """Count it; too many in a row stop what would have to be done again."""
+        self.commit_failed(error)
+        if isinstance(error, OwnershipLostError):
+            return  # the store works
+        self.failures_in_a_row += 1
+        most = self.config.auto_commit_max_failures
+        if most is not None and self.failures_in_a_row >= most and self.lease.objection is None:
+            objection = CoordinationError(
+                f"{self.failures_in_a_row} automatic commits in a row have failed, and nothing more is handed out until"
+                f" one works: {error}"
+            )
+            objection.__cause__ = error
+            log.error("event=commits_fail group=%s: %s", self.config.group_id, objection)
+            self.lease.objection = objection
+
+    def commit_worked(self) -> None:
+        """Streams may go on."""
+        self.failures_in_a_row = 0
+        self.lease.objection = None
 
     def told_lost(self, partitions: frozenset[TopicPartition]) -> OwnershipLostError:
         """What to raise for partitions that are gone; each is raised for once."""
@@ -177,8 +199,9 @@ class GroupSession:
         config = self._work.config
         now = time.monotonic()
         if config.auto_commit and now >= self._commit_due:
-            self._commit_due = now + config.auto_commit_interval_ms / 1000
             self._auto_commit()
+            pause = config.auto_commit_interval_ms / 1000
+            self._commit_due = now + (pause if self._work.lease.objection is None else min(pause, MOST_PAUSE))
         if now >= self._audit_due:
             self._audit_due = now + AUDIT_SECONDS
             if self._watched.audit():
@@ -278,6 +301,8 @@ class GroupSession:
             ownership.save(offsets)
         except OwnershipLostError as error:
             lost |= frozenset(error.partitions)
+        else:
+            work.commit_worked()
         finally:
             work.standing.committed = ownership.saved
         if lost:
@@ -289,7 +314,9 @@ class GroupSession:
         except SessionLostError:
             raise
         except Exception as error:  # a store may be the user's own; the next turn tries again
-            self._work.commit_failed(error)
+            self._work.auto_commit_failed(error)
+        else:
+            self._work.commit_worked()
         finally:
             self._work.standing.committed = self._ownership.saved
 

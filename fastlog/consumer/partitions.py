@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from fastlog.client.addresses import Address
+from fastlog.errors import CoordinationError
 from fastlog.zkpaths import PartitionId
 
 
@@ -42,6 +43,8 @@ class Lease:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._until = 0.0
+        self.objection: CoordinationError | None = None
+        """Why nothing is to be handed out although it holds."""
 
     @staticmethod
     def now() -> float:
@@ -63,8 +66,8 @@ class Lease:
 
     @property
     def seconds_left(self) -> float:
-        """How long it holds if nothing extends it; 0 when it is over."""
-        return max(0.0, self._until - self.now())
+        """For how long something may be handed out if nothing extends it; 0 when it is over."""
+        return 0.0 if self.objection is not None else max(0.0, self._until - self.now())
 
 
 class Readers(Protocol):

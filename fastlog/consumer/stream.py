@@ -16,7 +16,7 @@ from fastlog.consumer.feed import Bell, Feed
 from fastlog.consumer.fetched import NumpyBatch, numpy_batch
 from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.reader import Chunk
-from fastlog.errors import ConsumerTimeout, FastlogError, ForkedError
+from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, ForkedError
 from fastlog.message import DEFAULT_LIMITS, Span, shallow_spans, spans
 
 FOREVER = -1.0
@@ -32,6 +32,7 @@ class NoMessage(enum.Enum):
     NO_DATA = "nothing has come so far"
     AT_END = "everything that can be read has been read"
     NO_BROKER = "the broker of every partition that is not at its end fails"
+    NOT_SAVED = "offsets cannot be saved, and nothing is handed out until they can"
     ENDED = "the consumer was shut down"
 
     def __bool__(self) -> bool:
@@ -92,6 +93,7 @@ class Stream(Delivery):
         self._turn = 0
         self._bell = Bell()
         self._is_ended = False
+        self._told: CoordinationError | None = None
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -124,6 +126,8 @@ class Stream(Delivery):
         feeds = self._feeds
         if not feeds or not self._lease.is_valid:
             return NoMessage.NOT_ASSIGNED
+        if self._lease.objection is not None:
+            return NoMessage.NOT_SAVED
         waiting = [feed for feed in feeds if not feed.at_end]
         if not waiting:
             return NoMessage.AT_END
@@ -173,6 +177,10 @@ class Stream(Delivery):
         while self._goes_on():
             if self._lease.seconds_left > _LEASE_LOOK_SECONDS:
                 return True
+            objection = self._lease.objection
+            if objection is not None and objection is not self._told:
+                self._told = objection  # once, so that a program that goes on waits
+                raise CoordinationError(str(objection)) from objection.__cause__
             self._wait(timeout, deadline, _LEASE_LOOK_SECONDS)
         return False
 

@@ -33,6 +33,8 @@ def test_the_defaults() -> None:
     found = ConsumerConfig.from_properties({**NEEDED, "consumer.timeout.ms": 0, "rebalance.backoff.ms": 70})
     assert (found.auto_offset_reset, found.auto_commit, found.auto_commit_interval_ms) == ("smallest", True, 10_000)
     assert (found.consumer_timeout_ms, found.most_backoff, found.session_timeout) == (0, 0.07, 6.0)
+    assert found.auto_commit_max_failures == 10
+    assert ConsumerConfig.from_properties({**NEEDED, "autocommit.failures.max": -1}).auto_commit_max_failures is None
 
 
 @pytest.mark.parametrize(

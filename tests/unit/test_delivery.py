@@ -16,7 +16,7 @@ from fastlog.codecs import GZIP, compress
 from fastlog.consumer._delivery import GroupMessage, Place
 from fastlog.consumer.partitions import Lease
 from fastlog.consumer.reader import Chunk
-from fastlog.errors import ConsumerTimeout, DecodeError, InvalidMessageError
+from fastlog.errors import ConsumerTimeout, CoordinationError, DecodeError, InvalidMessageError
 from fastlog.message import Span, deep, encode_set
 from tests.harness.reading import FixedStream, held_lease, source_of
 from tests.unit.test_batch import message_sets
@@ -251,6 +251,28 @@ def test_nothing_comes_without_a_lease(way: str) -> None:
     assert (found.payload if way == "message" else found.payload(0) if way == "arrays" else found[0]) == (
         b"a" if way == "arrays" else b"b"
     )
+
+
+def test_an_objection_is_raised_once_and_then_waited_out() -> None:
+    """Z-21: offsets that cannot be saved stop the stream, until they can."""
+    lease = held_lease()
+    stream = FixedStream([pack([b"a", b"b", b"c"])], lease=lease, timeout=0.05)
+    assert next(stream).payload == b"a"
+    lease.objection = CoordinationError("the disk is full")
+    _let_a_tick_pass()
+    with pytest.raises(CoordinationError, match="the disk is full"):
+        next(stream)
+    with pytest.raises(ConsumerTimeout):
+        next(stream)
+    assert stream.poll(0.01) is not None and not isinstance(stream.poll(0.01), GroupMessage)
+    lease.objection = None
+    assert next(stream).payload == b"b"
+    lease.objection = CoordinationError("full again")
+    _let_a_tick_pass()
+    with pytest.raises(CoordinationError, match="full again"):
+        stream.poll(0.01)
+    lease.objection = None
+    assert next(stream).payload == b"c"
 
 
 def test_a_lease_that_ends_while_a_batch_is_made_keeps_it_back() -> None:

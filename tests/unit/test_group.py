@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -441,6 +442,36 @@ def test_failures_of_auto_commit_are_counted_and_seldom_logged(
         store.broken.clear()
         wait_until("written", lambda: store.offsets.get(part("1-0")) == 1)
         assert len(member.owned) == 4
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_auto_commits_that_go_on_failing_stop_the_streams(tree: FakeZooKeeper, cluster: Cluster, by_hand: bool) -> None:
+    """Z-21: after a limit; a commit that works lets them go on, whoever asked for it."""
+    store = FakeStore()
+    settings: dict[str, Any] = {"auto_commit": True, "auto_commit_interval_ms": 2, "auto_commit_max_failures": 3}
+    with fake_member(tree, {"t": 1}, "a", store=store, **settings) as member:
+        member.settled().readers.consume(part("1-0"), 1)
+        store.broken[part("1-0")] = RuntimeError("full")
+        wait_until("stopped", lambda: member.group.lease.objection is not None)
+        assert "3 automatic commits in a row have failed" in str(member.group.lease.objection)
+        assert "full" in str(member.group.lease.objection)
+        assert member.group.lease.is_valid and len(member.owned) == 4
+        store.broken.clear()
+        if by_hand:
+            member.group.commit()
+            assert member.group.lease.objection is None
+        wait_until("it goes on", lambda: member.group.lease.objection is None)
+        assert store.offsets[part("1-0")] == 1
+
+
+def test_without_a_limit_failing_auto_commits_stop_nothing(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    store = FakeStore()
+    settings: dict[str, Any] = {"auto_commit": True, "auto_commit_interval_ms": 1, "auto_commit_max_failures": None}
+    with fake_member(tree, {"t": 1}, "a", store=store, **settings) as member:
+        member.settled().readers.consume(part("1-0"), 1)
+        store.broken[part("1-0")] = RuntimeError("full")
+        wait_until("many failures", lambda: member.group.failed_commits >= 15)
+        assert member.group.lease.objection is None
 
 
 def test_one_store_for_all_is_asked_for_every_partition(tree: FakeZooKeeper, cluster: Cluster) -> None:

@@ -30,6 +30,12 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(fastlog)
 
 
+def test_errors_of_every_day_are_public() -> None:
+    """What a program that consumes has to catch, without a second import; the same classes as in fastlog.errors."""
+    for name in ("FastlogError", "ConsumerTimeout", "CoordinationError", "OwnershipLostError"):
+        assert getattr(fastlog, name) is getattr(fastlog.errors, name)
+
+
 def test_using_a_client_brings_no_numpy() -> None:
     loaded = run("import sys, fastlog; fastlog.SimpleConsumer; print(*sys.modules)").stdout.split()
     assert "fastlog.consumer.simple" in loaded
