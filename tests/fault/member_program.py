@@ -36,8 +36,8 @@ _RETRY_SECONDS = 0.2
 class Member:
     """One consumer, with its diary."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.is_leaving = threading.Event()
+    def __init__(self, told: dict[str, Any], is_leaving: threading.Event) -> None:
+        self._is_leaving = is_leaving
         self._diary = os.open(told["diary"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._source = random.Random(told["seed"])
         self._commits_itself = bool(told["commits_itself"])
@@ -60,7 +60,7 @@ class Member:
         """Read and save until it is told to leave."""
         (stream,) = self._consumer.create_message_streams_by_filter(whitelist=self._pattern)
         commit_due = Lease.now()
-        while not self.is_leaving.is_set():
+        while not self._is_leaving.is_set():
             asked = Lease.now()
             message = stream.poll(POLL_SECONDS)
             got = Lease.now()
@@ -104,9 +104,9 @@ def main() -> int:
     faulthandler.enable()
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    member = Member(json.loads(sys.argv[1]))
-    signal.signal(signal.SIGTERM, lambda *_: member.is_leaving.set())
-    member.run()
+    is_leaving = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_leaving.set())  # before there is a diary: who has one leaves in order
+    Member(json.loads(sys.argv[1]), is_leaving).run()
     return 0
 
 

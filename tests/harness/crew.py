@@ -126,7 +126,8 @@ class Crew:
                 self.violations.append(f"{member.name} did not leave within {LEAVE_SECONDS:g} s")
                 member.kill()
             else:
-                if code:
+                has_begun = member.diary.exists()
+                if code and (has_begun or code != -signal.SIGTERM):
                     self.violations.append(f"{member.name} left with {code}: {_said(member)}")
 
     def session_of(self, member: MemberProcess) -> int | None:

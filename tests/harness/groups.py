@@ -127,9 +127,14 @@ def fake_member(tree: FakeZooKeeper, topics: Mapping[str, int] | Subscription, n
 
 def real_member(connect: str, topics: Mapping[str, int], name: str, **settings: Any) -> Member:
     """A member in a real ZooKeeper."""
+    return member_of(connect, Subscription(dict(topics)), name, **settings)
+
+
+def member_of(connect: str, subscription: Subscription, name: str, **settings: Any) -> Member:
+    """The same with any subscription."""
     readers = FakeReaders()
     options = {key: settings.pop(key) for key in list(settings) if key in ("store", "lease")}
-    group = Group(config_of(connect, consumer_id=name, **settings), Subscription(dict(topics)), readers, **options)
+    group = Group(config_of(connect, consumer_id=name, **settings), subscription, readers, **options)
     return Member(group, readers)
 
 
