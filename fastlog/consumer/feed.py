@@ -189,7 +189,7 @@ class Feed:
         """
         fetch = self.fetch
         queue, place = fetch.queue, fetch.place
-        while queue:
+        while queue and not place.is_over:  # what it has of a place that was given up is nobody's, and no gap
             item = queue[0]
             taken = False
             if isinstance(item, Chunk):

@@ -206,6 +206,9 @@ class Fetch:
                     self._offset = self._asked(channel, RESET_TIMES[config.auto_offset_reset])
                 self.place.start(self._offset)
                 self._offset = self.place.expected
+                if self._offset < 0:  # it was given up just now, and will be stopped
+                    self._is_stopped = True
+                    return
             reader = self._reader = open_reader(
                 channel, offer, topic, self._partition, self._offset, config.fetch_bytes, ahead=True, local=config.local
             )
@@ -287,7 +290,7 @@ class Fetch:
 
     def _try_to_jump(self, link: Link, error: OffsetOutOfRangeError) -> None:
         """Go on where ``autooffset.reset`` says, and report it."""
-        if self._is_stopped:
+        if self._is_stopped or self.place.is_over:
             return
         try:
             channel = self._channel = Channel(link.broker, "consumer", self._config.receive_buffer_bytes)

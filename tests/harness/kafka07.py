@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 from typing import Self
 
@@ -58,8 +59,8 @@ class Kafka07Consumer:
         """As with kill -9: nothing is committed, and the nodes stay until the session ends."""
         self._over.set()
         self._thread.join(20)
-        self._client._connection._socket.close()
         self._client._stopped.set()
+        self._client._connection._socket.shutdown(socket.SHUT_RDWR)
         self.positions.clear()
 
     def consume(self, topic: str, partition: str, offset: int) -> None:

@@ -15,8 +15,9 @@ import pytest
 from fastlog._segment import pack
 from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import GroupMessage
+from fastlog.consumer.channel import Channel
 from fastlog.consumer.feed import Jump, Phase
-from fastlog.consumer.fetcher import EARLIEST
+from fastlog.consumer.fetcher import EARLIEST, Fetch
 from fastlog.consumer.reader import Chunk
 from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConsumerTimeout, ForkedError, InvalidMessageError, MessageTooLargeError, TransportError
@@ -308,6 +309,39 @@ def test_a_gap_is_counted_and_fetched_again(caplog: pytest.LogCaptureFixture) ->
         assert take(reading.stream(), 100) == SEVERAL
         assert reading.state(source).gaps == 1
         assert f"expected={lost.offset}" in caplog.text
+
+
+def test_what_is_left_of_a_partition_that_was_given_up_is_no_gap(caplog: pytest.LogCaptureFixture) -> None:
+    """The group's worker ends the place first; the stream may look once more before it forgets the partition."""
+    with served(pack(SEVERAL)) as fake, Reading(fetch_bytes=200, queued_chunks=3) as reading:
+        source = reading.own(fake.port)
+        feed = reading.fetchers.feeds()[source]
+        wait_until(lambda: len(feed.fetch.queue) == 3)
+        feed.fetch.place.end()
+        assert not feed.take_or_none(reading.stream())
+        assert not feed.take_or_none(reading.stream())
+        assert feed.gaps == 0
+        assert "gap" not in caplog.text
+
+
+def test_a_partition_that_was_given_up_before_its_begin_was_known_makes_no_jump(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise offsets "from -1 on" are reported as lost to the group."""
+    asked = Fetch._asked
+
+    def ending(fetch: Fetch, channel: Channel, when: int) -> int:
+        found = asked(fetch, channel, when)
+        fetch.place.end()
+        return found
+
+    monkeypatch.setattr(Fetch, "_asked", ending)
+    with served(pack(SEVERAL)) as fake, Reading() as reading:
+        source = reading.own(fake.port, offset=None)
+        wait_until(lambda: reading.state(source).phase is Phase.STOPPED)
+        wait_until(lambda: not fetching_threads())
+        assert reading.jumps == []
+        assert "HeldFetchRequest" not in fake.seen
 
 
 def test_an_error_nobody_thought_of_ends_no_fetching(caplog: pytest.LogCaptureFixture) -> None:
