@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from fastlog.client.addresses import Address
+from fastlog.coordination.session import Node
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, TransportError
 from fastlog.zkpaths import (
@@ -75,7 +77,17 @@ def address_hint(connect: str, broker: int) -> str:
     )
 
 
-def read_addresses(watched: Watched, garbage: Garbage) -> dict[int, Address]:
+class Reads(Protocol):
+    """What is read with: ``Watched``, which hears of changes, or a session."""
+
+    def get(self, path: str) -> Node | None:
+        """The node, or None."""
+
+    def children(self, path: str) -> list[str] | None:
+        """The names below, or None."""
+
+
+def read_addresses(watched: Reads, garbage: Garbage) -> dict[int, Address]:
     """Where each broker is that lives, by its id. Raises ``CoordinationError``: no answer."""
     found = {}
     for broker in _numbers(watched.children(BROKER_IDS)):
@@ -92,7 +104,7 @@ def read_addresses(watched: Watched, garbage: Garbage) -> dict[int, Address]:
     return found
 
 
-def read_partitions(watched: Watched, topic: str, garbage: Garbage) -> dict[int, int]:
+def read_partitions(watched: Reads, topic: str, garbage: Garbage) -> dict[int, int]:
     """How many partitions of a topic each broker has that announced it. Raises ``CoordinationError``: no answer."""
     found = {}
     for broker in _numbers(watched.children(topic_path(topic))):

@@ -26,7 +26,7 @@ EXIT_CODES = (
     ("0", "done"),
     ("1", "a message failed, or a check found a gap"),
     ("2", "wrong usage"),
-    ("3", "cannot reach the broker"),
+    ("3", "cannot reach the broker, or ZooKeeper"),
     ("4", "time-out with nothing received"),
     ("5", "damaged data found"),
     ("130, 143", "stopped by SIGINT, by SIGTERM"),
@@ -123,6 +123,9 @@ def _explained(error: Exception) -> tuple[str, str, str, int]:
     if isinstance(error, errors.ProtocolError):
         why = "the other side does not speak the protocol of a fastlog or Kafka 0.7 broker"
         return what, why, "check the address given by --brokers", EXIT_UNREACHABLE
+    if isinstance(error, errors.CoordinationError):
+        why = "ZooKeeper is where brokers and groups are found, and nothing can be said without it"
+        return what, why, "start it (fastlog zookeeper start), or name another with --zookeeper", EXIT_UNREACHABLE
     if isinstance(error, errors.FastlogError):
         return what, (type(error).__doc__ or "").strip().splitlines()[0], "see above", _exit_code(error)
     if isinstance(error, OSError):

@@ -1,0 +1,195 @@
+"""What brokers say of their logs: how far they go, where messages begin, which segment a time lies in.
+
+For tools that place or judge offsets. Works with plain 0.7 brokers, where more has to be fetched to know as much.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from fastlog.client.addresses import Address
+from fastlog.consumer.fetched import MessageSet
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+from fastlog.errors import FastlogError, InvalidMessageError, TransportError, UnsupportedFeatureError
+
+_MOST_SEGMENTS = 2**20
+_SAMPLE_BYTES = 64 * 1024
+_WALK_BYTES = 1024 * 1024
+
+
+class Extent(NamedTuple):
+    """The oldest offset that is held, and the end of what can be read."""
+
+    start: int
+    end: int
+
+
+class Boundaries(NamedTuple):
+    """The nearest message boundaries around an offset; both are the offset itself where it is one."""
+
+    before: int | None
+    """None where it could not be found out without reading much."""
+    after: int
+
+
+class BrokerLogs:
+    """Asks brokers by their ids, on one connection each. For one thread; close it, or use it as a context.
+
+    Raises (every call about one partition):
+        TransportError: its broker does not live, or does not answer.
+        BrokerError: it refuses.
+    """
+
+    def __init__(self, addresses: Mapping[int, Address], timeout: float = 10.0) -> None:
+        self._addresses = dict(addresses)
+        self._timeout = timeout
+        self._consumers: dict[int, SimpleConsumer] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; may be called again."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+    def extents(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent | FastlogError]:
+        """How far each log goes, or why that is not known. A partition that was never written to is empty."""
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_broker.setdefault(partition.partition.broker, []).append(partition)
+        found: dict[TopicPartition, Extent | FastlogError] = {}
+        for broker, wanted in sorted(by_broker.items()):
+            try:
+                found.update(self._extents_of(broker, wanted))
+            except FastlogError as error:
+                found.update(dict.fromkeys(wanted, error))
+        return found
+
+    def extent(self, partition: TopicPartition) -> Extent:
+        """How far one log goes."""
+        found = self.extents([partition])[partition]
+        if isinstance(found, FastlogError):
+            raise found
+        return found
+
+    def at_time(self, partition: TopicPartition, time_ms: int) -> int:
+        """Where the first segment begins whose last append is not before a time; the end when there is none.
+
+        Segments are what a broker knows the times of: nothing that was appended since is left out, and some messages
+        behind that place may be older.
+        """
+        consumer, number = self._reached(partition)
+        borders = self._borders(partition)
+        before = consumer.get_offsets_before(partition.topic, number, max(0, time_ms - 1), 1)
+        return borders[min(bisect_right(borders, before[0]), len(borders) - 1)] if before else borders[0]
+
+    def boundaries(self, partition: TopicPartition, offset: int, extent: Extent) -> Boundaries:
+        """The message boundaries around an offset that lies in the log."""
+        if offset in extent:
+            return Boundaries(offset, offset)
+        consumer, number = self._reached(partition)
+        try:
+            first = consumer.cut_points(partition.topic, number, offset, extent.end, 1, 1)
+        except UnsupportedFeatureError:
+            return self._walked(partition, offset, extent)
+        after = first[0] if first else extent.end
+        if after == offset:
+            return Boundaries(offset, offset)
+        start = max(extent.start, offset - _SAMPLE_BYTES)
+        points = consumer.cut_points(partition.topic, number, start, extent.end, 1, _SAMPLE_BYTES)
+        return Boundaries(max((point for point in points if point < offset), default=None), after)
+
+    def estimated_messages(self, partition: TopicPartition, offset: int, end: int) -> int:
+        """About how many messages lie between two boundaries: by the average size of some at both ends.
+
+        Exact where there are few. Raises ``InvalidMessageError`` when ``offset`` is not the start of a message.
+        """
+        count, size = self._sample(partition, offset, end)
+        if offset + size < end:
+            consumer, number = self._reached(partition)
+            start = max(offset + size, end - _SAMPLE_BYTES)
+            try:
+                points = consumer.cut_points(partition.topic, number, start, end, 1, 1)
+            except UnsupportedFeatureError:
+                points = []
+            if points and points[0] < end:
+                more, more_size = self._sample(partition, points[0], end)
+                count, size = count + more, size + more_size
+        return count if size >= end - offset else max(1, round(count * (end - offset) / size))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _reached(self, partition: TopicPartition) -> tuple[SimpleConsumer, int]:
+        broker, number = partition.partition
+        return self._consumer(broker), number
+
+    def _consumer(self, broker: int) -> SimpleConsumer:
+        address = self._addresses.get(broker)
+        if address is None:
+            raise TransportError(f"broker {broker} does not live: it is not registered in ZooKeeper")
+        if broker not in self._consumers:
+            self._consumers[broker] = SimpleConsumer(address.host, address.port, timeout=self._timeout, local="off")
+        return self._consumers[broker]
+
+    def _extents_of(self, broker: int, wanted: list[TopicPartition]) -> dict[TopicPartition, Extent | FastlogError]:
+        consumer = self._consumer(broker)
+        metadata = consumer.metadata(sorted({partition.topic for partition in wanted}))
+        if metadata is None:
+            return {partition: self._plain_extent(consumer, partition) for partition in wanted}
+        told = {
+            (topic.name, item.partition): Extent(item.log_start, item.high_watermark)
+            for topic in metadata.topics
+            for item in topic.partitions
+        }
+        return {
+            partition: told.get((partition.topic, partition.partition.partition), Extent(0, 0)) for partition in wanted
+        }
+
+    def _plain_extent(self, consumer: SimpleConsumer, partition: TopicPartition) -> Extent | FastlogError:
+        number = partition.partition.partition
+        try:
+            start, end = (consumer.get_offsets_before(partition.topic, number, when) for when in (EARLIEST, LATEST))
+        except FastlogError as error:
+            return error
+        return Extent((start or [0])[0], (end or [0])[0])
+
+    def _borders(self, partition: TopicPartition) -> list[int]:
+        """Where segments begin, and the visible end; ascending."""
+        consumer, number = self._reached(partition)
+        ends = consumer.get_offsets_before(partition.topic, number, LATEST, _MOST_SEGMENTS)
+        return sorted(ends) or [0]
+
+    def _walked(self, partition: TopicPartition, offset: int, extent: Extent) -> Boundaries:
+        """Fetch from the start of the segment on, from message to message."""
+        borders = self._borders(partition)
+        at = borders[max(0, bisect_right(borders, offset) - 1)]
+        before: int | None = None
+        while at < offset:
+            found = self._fetched(partition, at, min(_WALK_BYTES, extent.end - at))
+            for entry in found.shallow():
+                if entry.next_offset > offset:
+                    return Boundaries(entry.offset, entry.next_offset)
+                at = before = entry.next_offset
+        return Boundaries(before, at)
+
+    def _sample(self, partition: TopicPartition, offset: int, end: int) -> tuple[int, int]:
+        found = self._fetched(partition, offset, min(_SAMPLE_BYTES, end - offset)).before(end)
+        return sum(span.count for span in found.spans()), found.valid_bytes
+
+    def _fetched(self, partition: TopicPartition, offset: int, size: int) -> MessageSet:
+        consumer, number = self._reached(partition)
+        found = consumer.fetch(partition.topic, number, offset, size)
+        if not found.valid_bytes:
+            raise InvalidMessageError(f"{partition}: no message at offset {offset}")
+        return found

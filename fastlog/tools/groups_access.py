@@ -1,0 +1,107 @@
+"""What the commands about groups share: their options, the session with ZooKeeper, and groups by their names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastlog.tools import options
+from fastlog.tools.report import EXIT_USAGE, CommandError, note
+
+if TYPE_CHECKING:
+    from fastlog.consumer.group_view import GroupView
+    from fastlog.coordination.session import Session
+
+_SESSION_SECONDS = 10.0
+
+
+def zookeeper_option(function: Any) -> Any:
+    """``--zookeeper`` and ``--connect-timeout``, for commands that find everything there."""
+    function = options.connect_timeout_option(function)
+    return options.option(
+        "--zookeeper",
+        "--zkconnect",
+        "--zk.connect",
+        "zookeeper",
+        group="Connection",
+        metavar="H:P[,H:P][/PATH]",
+        envvar="FASTLOG_ZOOKEEPER",
+        default="127.0.0.1:2181",
+        show_default=True,
+        help="Where ZooKeeper is. Also FASTLOG_ZOOKEEPER.",
+    )(function)
+
+
+def group_option(function: Any) -> Any:
+    """``--group``, of which there has to be one."""
+    return options.option("--group", group="Selection", required=True, metavar="GROUP", help="The group.")(function)
+
+
+def topics_option(function: Any) -> Any:
+    """``--topic``, as often as wanted or with commas as in 0.7."""
+    return options.option(
+        "--topic",
+        "topics",
+        group="Selection",
+        multiple=True,
+        metavar="TOPIC",
+        help="Only this topic; may be repeated, or several with commas. Default: all.",
+    )(function)
+
+
+def table_options(function: Any) -> Any:
+    """``--json`` and ``--no-headers``."""
+    function = options.option("--no-headers", group="Format", is_flag=True, help="No first line with names.")(function)
+    return options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object a line.")(function)
+
+
+def named(topics: Sequence[str]) -> list[str] | None:
+    """What ``--topic`` says, commas taken apart; None: all."""
+    return [name for item in topics for name in item.split(",") if name] or None
+
+
+@contextmanager
+def session_at(zookeeper: str, timeout: float) -> Iterator[Session]:
+    """A session with the ZooKeeper that ``--zookeeper`` names. Raises ``ConfigError``, ``CoordinationError``."""
+    from fastlog.coordination.zookeeper import ZooKeeperSession
+
+    with ZooKeeperSession(zookeeper, session_timeout=_SESSION_SECONDS, connection_timeout=timeout) as session:
+        yield session
+
+
+def known_group(session: Session, name: str) -> GroupView:
+    """The group; what makes no sense of it is said on stderr.
+
+    Raises:
+        CommandError: there is no such group.
+    """
+    from fastlog.consumer.group_view import list_groups, read_group
+
+    view = read_group(session, name)
+    if view is None:
+        names = list_groups(session)
+        near = difflib.get_close_matches(name, names, n=1)
+        raise CommandError(
+            f"there is no group {name!r}",
+            f"ZooKeeper knows {len(names)} groups, and none of that name",
+            f"did you mean {near[0]!r}?" if near else "fastlog groups lists them; the path behind --zookeeper counts",
+            EXIT_USAGE,
+        )
+    for line in view.garbage:
+        note(f"left out: {line}")
+    return view
+
+
+def check_topics(view: GroupView, topics: Sequence[str] | None) -> None:
+    """Raises ``CommandError`` for a topic that the group has nothing to do with."""
+    for topic in topics or ():
+        if topic not in view.partitions:
+            near = difflib.get_close_matches(topic, list(view.partitions), n=1)
+            raise CommandError(
+                f"the group {view.name!r} has nothing of topic {topic!r}",
+                "none of its members reads it, owns a partition of it, or committed an offset in it",
+                f"did you mean {near[0]!r}?" if near else f"fastlog groups --group {view.name} shows what it reads",
+                EXIT_USAGE,
+            )
