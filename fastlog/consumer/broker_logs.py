@@ -174,14 +174,15 @@ class BrokerLogs:
         """Fetch from the start of the segment on, from message to message."""
         borders = self._borders(partition)
         at = borders[max(0, bisect_right(borders, offset) - 1)]
-        before: int | None = None
         while at < offset:
             found = self._fetched(partition, at, min(_WALK_BYTES, extent.end - at))
             for entry in found.shallow():
                 if entry.next_offset > offset:
                     return Boundaries(entry.offset, entry.next_offset)
-                at = before = entry.next_offset
-        return Boundaries(before, at)
+                at = entry.next_offset
+                if at == offset:
+                    break
+        return Boundaries(at, at)
 
     def _sample(self, partition: TopicPartition, offset: int, end: int) -> tuple[int, int]:
         found = self._fetched(partition, offset, min(_SAMPLE_BYTES, end - offset)).before(end)
