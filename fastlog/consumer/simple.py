@@ -174,6 +174,23 @@ class SimpleConsumer:
             found.append(made)
         return found
 
+    def fetch_unchecked(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+        """The bytes that the broker has from an offset on, damaged or not; for tools that have to get past them.
+
+        Raises:
+            OffsetOutOfRangeError, WrongPartitionError, …: what the broker answers.
+            TransportError: the broker cannot be reached.
+        """
+        _check_range("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
+        frame = requests.encode_fetch(topic, partition, offset, max_bytes)
+        with self._channel.held():
+            body = self._channel.request(frame, max_bytes + _OFFSETS_HEAD_BYTES)
+            code, data = self._decoded(responses.split_fetch, body)
+            found = bytes(data)
+        if code:
+            raise error_for(code, f"{topic}, partition {partition}, offset {offset}: {error_for(code)}")
+        return found
+
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int = 1) -> list[int]:
         """Offsets of segment starts not newer than ``time_ms`` since 1970, newest first, at most ``max_offsets``.
 

@@ -7,11 +7,13 @@ import time
 
 import click
 
-from fastlog.tools import options, signals
-from fastlog.tools.report import EXIT_DONE, EXIT_NOTHING_CAME
+from fastlog.errors import ConfigError
+from fastlog.tools import groups_access, options, signals
+from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_NOTHING_CAME
 
 _LOCAL_WAYS = ("auto", "read", "map", "off")
 _FORMS = ("text", "json", "offsets", "checksum")
+_OLD_FORMS = {"NewlineMessageFormatter": "text", "ChecksumMessageFormatter": "checksum"}
 _WORDS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
 
 
@@ -31,15 +33,33 @@ class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
         self.fail(f"{text!r} is neither beginning, end, an offset nor -N for the last N messages", param, ctx)
 
 
+class FormChoice(click.Choice):  # type: ignore[type-arg]
+    """The forms of output, and the names that 0.7's formatters have."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """One of the forms."""
+        text = str(value).rpartition(".")[2].rpartition("$")[2]
+        return str(super().convert(_OLD_FORMS.get(text, value), param, ctx))
+
+
 @click.command(
     cls=options.Command,
     name="consume",
     examples=(
         "fastlog consume --brokers localhost:9092 --topic logs --exit-at-end",
-        "fastlog consume --topic logs --offset=-10 --json | jq .payload",
+        "fastlog consume --zookeeper localhost:2181 --group views --whitelist 'log.*'",
     ),
 )
 @options.connection_options
+@options.option(
+    "--zookeeper",
+    "--zk.connect",
+    "zookeeper",
+    group="Connection",
+    metavar="H:P[,H:P][/PATH]",
+    help="Read as a member of a group, from all brokers that are registered there. Also FASTLOG_ZOOKEEPER, if a group"
+    " or a filter is given.",
+)
 @options.option(
     "--local",
     group="Connection",
@@ -48,7 +68,28 @@ class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Read the segment files themselves where the broker is on this machine and lets them be read; off: never.",
 )
-@options.topic_option
+@options.option(
+    "--topic",
+    group="Selection",
+    metavar="TOPIC",
+    shell_complete=options.complete_topics,
+    help="The topic.",
+)
+@options.option("--whitelist", group="Selection", metavar="REGEX", help="All topics whose whole name it matches.")
+@options.option("--blacklist", group="Selection", metavar="REGEX", help="All topics but those.")
+@options.option(
+    "--group",
+    group="Selection",
+    metavar="GROUP",
+    help="The group to read with: it goes on where it committed. Without one, one of its own that leaves nothing.",
+)
+@options.option(
+    "--from-beginning",
+    group="Selection",
+    is_flag=True,
+    help="Forget what the group has committed of these topics, and begin with the oldest messages. Without it a group"
+    " that has committed nothing begins at the end.",
+)
 @options.option(
     "--partition",
     group="Selection",
@@ -59,21 +100,29 @@ class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
     "--offset",
     group="Selection",
     type=OffsetChoice(),
-    default="beginning",
-    show_default=True,
     metavar="beginning|end|N|-N",
-    help="Where to begin (also: earliest, latest). N is the start of a message in --partition. -N is the last N"
-    " messages of each partition, or all where there are fewer; those in compressed sets count one by one.",
+    help="Where to begin without a group (also: earliest, latest); default: beginning. N is the start of a message in"
+    " --partition. -N is the last N messages of each partition, or all where there are fewer; those in compressed sets"
+    " count one by one.",
 )
 @options.option(
     "--format",
+    "--formatter",
     "form",
     group="Format",
-    type=click.Choice(_FORMS),
+    type=FormChoice(_FORMS),
     default="text",
     show_default=True,
     help="text: the payload. json: an object a line. offsets: partition, offset and payload, between tabs."
-    " checksum: the CRC-32 of the payload.",
+    " checksum: the CRC-32 of the payload. The names of 0.7's formatters are known, too.",
+)
+@options.option(
+    "--property",
+    "given",
+    group="Format",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="topic=TEXT puts TEXT and a dash before each checksum.",
 )
 @options.option("--json", "as_json", group="Format", is_flag=True, help="The same as --format json.")
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
@@ -90,7 +139,25 @@ class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
     "--timeout", group="Limits", type=options.Duration(), metavar="TIME", help="Stop when nothing came for that long."
 )
 @options.option(
+    "--skip-message-on-error",
+    "skips_damage",
+    group="Limits",
+    is_flag=True,
+    help="Go on behind a damaged message; exit code 5 all the same.",
+)
+@options.option(
+    "--commit-interval",
+    group="Limits",
+    type=options.Duration(),
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    help="How often a group commits what was printed; it also does at the end.",
+)
+@options.option(
     "--fetch-bytes",
+    "--fetch-size",
+    "fetch_bytes",
     group="Limits",
     type=options.Size(16, 2**30),
     default="1MiB",
@@ -105,48 +172,109 @@ class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
     metavar="SIZE",
     help="The longest message to read. Default: the broker's limit, 100MiB when it tells none.",
 )
+@click.pass_context
 def consume_command(
+    ctx: click.Context,
     brokers: str,
     connect_timeout: float,
+    zookeeper: str | None,
     local: str,
-    topic: str,
+    topic: str | None,
+    whitelist: str | None,
+    blacklist: str | None,
+    group: str | None,
+    from_beginning: bool,
     partition: int | None,
-    offset: str | int,
+    offset: str | int | None,
     form: str,
+    given: tuple[str, ...],
     as_json: bool,
     no_progress: bool,
     max_messages: int | None,
     exit_at_end: bool,
     timeout: float | None,
+    skips_damage: bool,
+    commit_interval: float,
     fetch_bytes: int,
     max_message_bytes: int | None,
 ) -> int:
     """Print each message's bytes and a newline, partition by partition as they come.
 
     With --json each line has topic, partition, offset, next_offset, payload, and base64, which is true when the
-    payload is not UTF-8 and therefore encoded. Messages of one compressed set share the set's offset. A message of
-    Kafka 0.7 has no key.
+    payload is not UTF-8 and therefore encoded; with --zookeeper also broker. Messages of one compressed set share the
+    set's offset. A message of Kafka 0.7 has no key.
+
+    A group commits what is on stdout and nothing else. With a group --exit-at-end stops where everything that could
+    be read has been printed.
     """
     if as_json and form not in ("text", "json"):
         raise click.UsageError(f"--json contradicts --format {form}")
-    from fastlog.tools.printing import FORMS, Printer
+    form = "json" if as_json else form
+    prefix = _prefix(given, form)
+    in_group = zookeeper is not None or group is not None or whitelist is not None or blacklist is not None
+    _check(ctx, in_group)
     from fastlog.tools.progress import Progress
+
+    started = time.monotonic()
+    progress = Progress("consumed", shown=not no_progress and not sys.stdout.isatty())
+    progress.started = started
+    if in_group:
+        from fastlog.consumer.config import ConsumerConfig
+        from fastlog.tools import group_reading as reader
+
+        name = group or reader.new_group()
+        config = ConsumerConfig(
+            zk_connect=zookeeper or groups_access.default_zookeeper(),
+            group_id=name,
+            auto_offset_reset="smallest" if from_beginning else "largest",
+            auto_commit=group is not None,
+            auto_commit_interval_ms=max(1, round(commit_interval * 1000)),
+            zk_connection_timeout_ms=max(1, round(connect_timeout * 1000)),
+            fetch_bytes=fetch_bytes,
+            max_message_bytes=max_message_bytes,
+            local=local,
+        )
+        chosen = reader.Chosen(topic, whitelist, blacklist)
+        if from_beginning and group is not None:
+            with groups_access.session_at(config.zk_connect, connect_timeout) as session:
+                reader.forget_offsets(session, name, chosen)
+        group_forms = {
+            "text": None,
+            "json": reader.json_line,
+            "offsets": reader.offsets_line,
+            "checksum": reader.checksum_form(prefix),
+        }
+        member = reader.GroupReading(
+            config,
+            chosen,
+            group_forms[form],
+            progress,
+            max_messages=max_messages,
+            timeout=timeout,
+            exit_at_end=exit_at_end,
+            skips_damage=skips_damage,
+        )
+        try:
+            with signals.deferred():
+                return member.run()
+        finally:
+            if group is None:
+                reader.remove_group(config.zk_connect, name)
+    assert topic is not None
+    from fastlog.tools.printing import FORMS, Printer, checksum_form
     from fastlog.tools.reading import Reading
     from fastlog.tools.starting import Start
 
-    started = time.monotonic()
     start = Start(
         options.broker_at(brokers, connect_timeout),
         topic,
         partition,
-        offset,
+        "beginning" if offset is None else offset,
         exit_at_end,
         {"fetch_bytes": fetch_bytes, "local": local, "max_message_bytes": max_message_bytes},
     )
-    progress = Progress("consumed", shown=not no_progress and not sys.stdout.isatty())
-    progress.started = started
-    printer = Printer(topic, FORMS["json" if as_json else form], max_messages, progress)
-    reading = Reading(start, printer, progress, fetch_bytes, timeout)
+    printer = Printer(topic, checksum_form(prefix) if prefix else FORMS[form], max_messages, progress)
+    reading = Reading(start, printer, progress, fetch_bytes, timeout, skips_damage=skips_damage)
     try:
         with signals.deferred():
             reading.run()
@@ -157,4 +285,43 @@ def consume_command(
         raise
     reading.summary()
     reading.raise_if_stuck()
+    if reading.skipped:
+        return EXIT_DAMAGED
     return EXIT_NOTHING_CAME if reading.timed_out and not progress.count else EXIT_DONE
+
+
+def _prefix(given: tuple[str, ...], form: str) -> str:
+    """What stands before each checksum. Raises ``UsageError`` for properties that no form has."""
+    try:
+        properties = options.named_values("--property", given)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    if set(properties) - {"topic"} or (properties and form != "checksum"):
+        raise click.UsageError("--property: there is only topic=TEXT, for --format checksum")
+    return properties.get("topic", "")
+
+
+def _check(ctx: click.Context, in_group: bool) -> None:
+    """Raises ``UsageError`` for options that do not go together."""
+    default = click.core.ParameterSource.DEFAULT
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is not default}
+    chosen = given & {"topic", "whitelist", "blacklist"}
+    if not in_group:
+        if not chosen:
+            raise click.UsageError("Missing option '--topic'.")
+        if "commit_interval" in given:
+            raise click.UsageError("--commit-interval needs --zookeeper: without a group nothing is committed")
+        if "from_beginning" in given and ctx.params["offset"] not in (None, "beginning"):
+            raise click.UsageError("--from-beginning contradicts --offset")
+        return
+    if len(chosen) != 1:
+        raise click.UsageError("a group reads one of --topic, --whitelist and --blacklist")
+    if ctx.params["partition"] is not None or ctx.params["offset"] is not None:
+        raise click.UsageError(
+            "--partition and --offset are for reading from --brokers: the members of a group share all partitions, and"
+            " fastlog offsets reset says where they go on"
+        )
+    if ctx.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--brokers contradicts --zookeeper, where a group finds its brokers")
+    if "commit_interval" in given and ctx.params["group"] is None:
+        raise click.UsageError("--commit-interval needs --group: without one nothing is committed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 _SESSION_SECONDS = 10.0
 
 
+_DEFAULT = "127.0.0.1:2181"
+
+
+def default_zookeeper() -> str:
+    """What counts where ``--zookeeper`` is not given."""
+    return os.environ.get("FASTLOG_ZOOKEEPER") or _DEFAULT
+
+
 def zookeeper_option(function: Any) -> Any:
     """``--zookeeper`` and ``--connect-timeout``, for commands that find everything there."""
     function = options.connect_timeout_option(function)
@@ -28,7 +37,7 @@ def zookeeper_option(function: Any) -> Any:
         group="Connection",
         metavar="H:P[,H:P][/PATH]",
         envvar="FASTLOG_ZOOKEEPER",
-        default="127.0.0.1:2181",
+        default=_DEFAULT,
         show_default=True,
         help="Where ZooKeeper is. Also FASTLOG_ZOOKEEPER.",
     )(function)

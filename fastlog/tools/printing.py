@@ -9,6 +9,7 @@ import os
 import select
 import zlib
 from collections.abc import Callable
+from typing import Protocol
 
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.consumer.fetched import MessageSet
@@ -25,16 +26,32 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 Form = Callable[[str, int, ConsumedMessage], bytes]
 
 
-def json_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
-    """An object with everything; a payload that is not UTF-8 in base64, and marked."""
+class _Shown(Protocol):
+    """A message of either kind."""
+
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+
+
+def json_fields(partition: int, found: _Shown) -> str:
+    """The fields of a message behind its topic; a payload that is not UTF-8 in base64, and marked."""
     try:
         text, encoded = found.payload.decode("utf-8"), False
     except UnicodeDecodeError:
         text, encoded = base64.b64encode(found.payload).decode("ascii"), True
     return (
-        f'{{"topic": {_quoted(topic)}, "partition": {partition}, "offset": {found.offset},'
-        f' "next_offset": {found.next_offset}, "payload": {_quoted(text)}, "base64": {"true" if encoded else "false"}}}'
-    ).encode()
+        f'"partition": {partition}, "offset": {found.offset}, "next_offset": {found.next_offset},'
+        f' "payload": {_quoted(text)}, "base64": {"true" if encoded else "false"}'
+    )
+
+
+def json_line(topic: str, partition: int, found: _Shown) -> bytes:
+    """An object with everything."""
+    return f'{{"topic": {_quoted(topic)}, {json_fields(partition, found)}}}'.encode()
 
 
 def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
@@ -42,9 +59,15 @@ def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
     return b"%d\t%d\t%b" % (partition, found.offset, found.payload)
 
 
-def checksum_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
+def checksum_line(topic: str, partition: int, found: _Shown) -> bytes:
     """The CRC-32 of the payload. Source: Kafka 0.7.2, ``ChecksumMessageFormatter``."""
     return b"checksum:%d" % zlib.crc32(found.payload)
+
+
+def checksum_form(prefix: str) -> Form:
+    """``checksum_line`` with a text and a dash before it, as 0.7's formatter does for its property ``topic``."""
+    start = f"{prefix}-".encode()
+    return lambda topic, partition, found: start + checksum_line(topic, partition, found)
 
 
 FORMS: dict[str, Form | None] = {"text": None, "json": json_line, "offsets": offsets_line, "checksum": checksum_line}

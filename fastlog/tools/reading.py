@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import time
 
-from fastlog.errors import (
-    FastlogError,
-    InvalidFetchSizeError,
-    InvalidMessageError,
-    LogError,
-    MessageTooLargeError,
-    TransportError,
-)
+from fastlog.consumer.skipping import OF_ONE_MESSAGE, find_end_of_damage
+from fastlog.errors import FastlogError, LogError, TransportError
 from fastlog.tools import signals
 from fastlog.tools.lanes import FetchError, Lanes
 from fastlog.tools.printing import DamageError, Printer
@@ -27,9 +21,19 @@ class Reading:
     """For the main thread, inside ``signals.deferred()``."""
 
     def __init__(
-        self, start: Start, printer: Printer, progress: Progress, fetch_bytes: int, timeout: float | None
+        self,
+        start: Start,
+        printer: Printer,
+        progress: Progress,
+        fetch_bytes: int,
+        timeout: float | None,
+        *,
+        skips_damage: bool = False,
     ) -> None:
         self.timed_out = False
+        self.skipped = 0
+        """How often it went on behind damage."""
+        self._skips_damage = skips_damage
         self._start = start
         self._printer = printer
         self._progress = progress
@@ -50,6 +54,16 @@ class Reading:
             CommandError: a partition cannot be read on; what is before was printed.
             BrokenPipeError: nobody reads what is printed.
         """
+        while True:
+            try:
+                self._read()
+                return
+            except (FetchError, DamageError) as failure:
+                if not self._skips_damage or not isinstance(failure.error, OF_ONE_MESSAGE):
+                    raise self._explained(failure.partition, failure.offset, failure.error) from failure
+                self._skip(failure)
+
+    def _read(self) -> None:
         start = self._start
         lanes = Lanes(start.open, start.addresses, start.topic, start.cursors, self._fetch_bytes)
         try:
@@ -67,10 +81,22 @@ class Reading:
                 else:
                     self._progress.idle()
                 self._look_at_the_end()
-        except (FetchError, DamageError) as failure:
-            raise self._explained(failure.partition, failure.offset, failure.error) from failure
         finally:
             lanes.close()
+
+    def _skip(self, failure: FetchError | DamageError) -> None:
+        """Let every partition go on behind what was printed of it, and this one behind the damage."""
+        start = self._start
+        with signals.waiting(), start.open(start.addresses[0]) as consumer:
+            skip = find_end_of_damage(consumer, start.topic, failure.partition, failure.offset)
+        if skip.end <= failure.offset:
+            raise self._explained(failure.partition, failure.offset, failure.error) from failure
+        why = str(failure.error).replace("\n", "; ")
+        self._progress.say(f"skipped partition {failure.partition}, offsets {skip.start} to {skip.end}: {why}")
+        self.skipped += 1
+        self._printer.positions[failure.partition] = skip.end
+        for cursor in start.cursors:
+            cursor.offset = self._printer.positions[cursor.partition]
 
     def summary(self) -> None:
         """Print what was read, and where to go on."""
@@ -115,12 +141,12 @@ class Reading:
         place = f"{topic}, partition {partition}, offset {offset}"
         what, *more = str(error).split("\n")
         why = "; ".join([what, *more])
-        if isinstance(error, InvalidMessageError | InvalidFetchSizeError | MessageTooLargeError):
+        if isinstance(error, OF_ONE_MESSAGE):
             return CommandError(
                 f"{type(error).__name__}: {place}",
                 why,
-                "read on behind it with --offset; if that offset is the start of a message, run fastlog fsck on the"
-                " broker's log directory",
+                "go on behind it with --skip-message-on-error or --offset; if that offset is the start of a message,"
+                " run fastlog fsck on the broker's log directory",
                 EXIT_DAMAGED,
             )
         if isinstance(error, TransportError):

@@ -1,4 +1,4 @@
-"""One Spark session for all modules that need one: starting it takes longer than most of what it is used for."""
+"""A Spark session, and brokers with a ZooKeeper, for all modules that need one: starting takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.harness.site import Site, Tools, open_site
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,3 +44,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(30)
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[Site]:
+    """Two brokers with two partitions for each topic, and the topic ``logs``, which nobody changes."""
+    with open_site() as made:
+        yield made
+
+
+@pytest.fixture
+def tools(site: Site, capfd: pytest.CaptureFixture[str]) -> Tools:
+    """The commands, with the site's ZooKeeper."""
+    return Tools(capfd, site.connect)

@@ -11,59 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 import fastlog
-from fastlog import testing
-from fastlog.testing import RunningBroker
 from tests.harness.broker import ROOT
-from tests.harness.command_line import Commands, Ran
+from tests.harness.command_line import Commands
+from tests.harness.site import LINES, Site, Tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
-LINES = [b"line %d" % number for number in range(4000)]
-
-
-class Site:
-    """Two brokers with two partitions each, and a client of ZooKeeper that writes as 0.7 does."""
-
-    def __init__(self, connect: str, brokers: list[RunningBroker]) -> None:
-        self.connect = connect
-        self.brokers = brokers
-        self.client = KazooClient(connect)
-
-    def node(self, path: str, data: str, *, ephemeral: bool = False) -> None:
-        """Make or change a node, parents and all."""
-        if self.client.exists(path):
-            self.client.set(path, data.encode())
-        else:
-            self.client.create(path, data.encode(), ephemeral=ephemeral, makepath=True)
-
-    def ends(self, topic: str) -> dict[str, int]:
-        """Up to where each partition can be read."""
-        found = {}
-        for place, broker in enumerate(self.brokers):
-            with fastlog.SimpleConsumer(broker.host, broker.port) as consumer:
-                for number in (0, 1):
-                    found[f"{place}-{number}"] = consumer.get_offsets_before(topic, number, -1)[0]
-        return found
-
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with testing.zookeeper() as zookeeper:
-        connect = f"{zookeeper.connect}/tools"
-        with testing.cluster(2, partitions=2, zk_connect=connect) as brokers:
-            made = Site(connect, brokers)
-            for number, broker in enumerate(brokers):
-                with fastlog.Producer(broker.address, acks="flushed") as producer:
-                    for start in range(0, len(LINES), 100):
-                        producer.send("logs", LINES[start + number : start + 100 : 2])
-            made.client.start()
-            try:
-                yield made
-            finally:
-                made.client.stop()
-                made.client.close()
 
 
 @pytest.fixture
@@ -79,22 +33,6 @@ def old_group(site: Site, topic: str) -> Iterator[str]:
         site.node(f"{base}/offsets/logs/{partition}", "0")
     yield group
     site.client.delete(base, recursive=True)
-
-
-class Tools:
-    """The commands, with the site's ZooKeeper."""
-
-    def __init__(self, capture: pytest.CaptureFixture[str], connect: str) -> None:
-        self._commands = Commands(capture)
-        self._connect = connect
-
-    def __call__(self, command: str, *arguments: str) -> Ran:
-        return self._commands(*command.split(), "--zookeeper", self._connect, *arguments)
-
-
-@pytest.fixture
-def tools(site: Site, capfd: pytest.CaptureFixture[str]) -> Tools:
-    return Tools(capfd, site.connect)
 
 
 def test_a_group_of_0_7_is_shown(site: Site, tools: Tools, old_group: str) -> None:

@@ -392,3 +392,26 @@ def test_consume_gives_a_broker_that_stays_away_up() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(LIVE_SECONDS) == 130
         assert b"next offset by partition: 0:13" in process.stderr.read()
+
+
+# --- consume: damage ---
+
+
+@pytest.mark.slow
+def test_damage_is_skipped_when_asked() -> None:
+    """Each damaged place once, on every partition; the others lose and repeat nothing. Exit code 5 all the same."""
+    good = [b"line %03d" % number for number in range(200)]
+    bad = bytearray(message.encode_set([b"flipped"]))
+    bad[-1] ^= 1
+    parts = [message.encode_set(good[at : at + 50]) for at in range(0, 200, 50)]
+    with FakeBroker(partitions=2) as fake:
+        fake.logs["t", 0] = parts[0] + bytes(bad) + parts[1] + bytes(bad) * 2
+        fake.logs["t", 1] = parts[2] + bytes(bad) * 3 + parts[3]
+        arguments = ("consume", "--brokers", fake.address, "--topic", "t", "--exit-at-end")
+        code, out, err = run(*arguments, "--partition", "0")
+        assert code == 5 and out.splitlines() == good[:50] and "--skip-message-on-error" in refused(code, err)[2]
+        code, out, err = run(*arguments, "--skip-message-on-error")
+        assert code == 5 and sorted(out.splitlines()) == good and err.count("skipped partition") == 3
+        assert "consumed 200 messages" in err
+        code, out, _ = run(*arguments, "--skip-message-on-error", "--max-messages", "60", "--partition", "1")
+        assert code == 5 and out.splitlines() == good[100:160]
