@@ -11,6 +11,8 @@ from fastlog.tools.report import run
 COMMANDS = {
     "produce": ("fastlog.tools.produce", "produce_command", "Send lines of files or stdin as messages."),
     "consume": ("fastlog.tools.consume", "consume_command", "Print messages of a topic."),
+    "dump": ("fastlog.tools.dump", "dump_command", "Write a topic with all its partitions to a file."),
+    "load": ("fastlog.tools.load", "load_command", "Load such a file into a topic, to the byte."),
     "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),
     "groups": ("fastlog.tools.groups", "groups_command", "List consumer groups, their members and what they own."),
     "lag": ("fastlog.tools.lag", "lag_command", "Show how far a group is behind."),

@@ -1,4 +1,4 @@
-"""A Spark session, and brokers with a ZooKeeper, for all modules that need one: starting takes longer than most tests."""
+"""A Spark session, and brokers with a ZooKeeper, for all modules that need one: to start them takes long."""
 
 from __future__ import annotations
 

@@ -1,0 +1,146 @@
+"""Where the partitions of a topic are, and how far they go: by ZooKeeper, or by asking the brokers that are named."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fastlog.client.addresses import Address, parse_brokers
+from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+from fastlog.errors import error_for
+from fastlog.tools import groups_access, options
+from fastlog.tools.report import EXIT_USAGE, CommandError
+from fastlog.tools.starting import reachable, topic_of
+from fastlog.wire import responses
+from fastlog.zkpaths import PartitionId
+
+
+class Place(NamedTuple):
+    """One partition that exists."""
+
+    partition: PartitionId
+    address: Address
+    start: int
+    """The oldest offset that is held."""
+    end: int
+    """Up to where it can be read, once what was appended until now is flushed."""
+
+
+class Site(NamedTuple):
+    """One broker, as far as a topic is concerned. ``is_plain``: it speaks 0.7 and nothing else."""
+
+    broker: int
+    address: Address
+    is_plain: bool
+    configured: int
+    """How many partitions the topic has there once all of them exist."""
+    places: tuple[Place, ...]
+
+
+def brokers_options(function: Any) -> Any:
+    """``--brokers``, all of which are meant, or ``--zookeeper`` instead."""
+    function = options.option(
+        "--zookeeper",
+        "--zkconnect",
+        "--zk.connect",
+        "zookeeper",
+        group="Connection",
+        metavar="H:P[,H:P][/PATH]",
+        help="Find the brokers there instead.",
+    )(function)
+    function = options.connect_timeout_option(function)
+    return options.brokers_option("The brokers, every one of which is meant. Also FASTLOG_BROKERS.")(function)
+
+
+def find_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
+    """Every broker that is named, or that announces the topic in ZooKeeper, by its id.
+
+    Raises:
+        CommandError: a broker does not tell what is needed, or two are one.
+        TransportError: a broker cannot be reached.
+        CoordinationError: ZooKeeper cannot be reached.
+    """
+    if zookeeper is None:
+        found = [_site(topic, address, timeout) for address in parse_brokers(brokers)]
+    else:
+        found = _registered(topic, zookeeper, timeout)
+    by_id: dict[int, Site] = {}
+    for site in found:
+        if by_id.setdefault(site.broker, site) is not site:
+            raise CommandError(
+                f"{by_id[site.broker].address} and {site.address} are both broker {site.broker}",
+                "a partition is known by the broker's id and its number",
+                "name each broker once in --brokers, and give brokers different ids",
+                EXIT_USAGE,
+            )
+    return sorted(by_id.values())
+
+
+def find_places(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Place]:
+    """Every partition of the topic that exists, sorted. Raises as ``find_sites``, and when there is none."""
+    sites = find_sites(topic, brokers, zookeeper, timeout)
+    places = [place for site in sites for place in site.places]
+    if not places:
+        asked = ", ".join(str(site.address) for site in sites) or "no broker announces it"
+        raise CommandError(
+            f"topic {topic!r} does not exist",
+            f"no broker that was asked has it ({asked})",
+            "fastlog topics list shows what a broker holds; --zookeeper finds all brokers",
+            EXIT_USAGE,
+        )
+    return places
+
+
+def open_consumer(address: Address, timeout: float, **settings: Any) -> SimpleConsumer:
+    """A consumer of the broker at an address."""
+    return SimpleConsumer(address.host, address.port, timeout=timeout, **settings)
+
+
+def _registered(topic: str, zookeeper: str, timeout: float) -> list[Site]:
+    from fastlog.client.registrations import read_addresses, read_partitions
+    from fastlog.tools.report import note
+
+    with groups_access.session_at(zookeeper, timeout) as session:
+        addresses = read_addresses(session, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
+        counts = read_partitions(session, topic, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
+    return [
+        _site(topic, addresses[broker], timeout, broker, count)
+        for broker, count in sorted(counts.items())
+        if broker in addresses
+    ]
+
+
+def _site(topic: str, address: Address, timeout: float, broker: int | None = None, count: int = 0) -> Site:
+    """Ask a broker; ``broker`` and ``count`` are what ZooKeeper says of it."""
+    metadata = options.broker_at(str(address), timeout).metadata_or_none((topic,))
+    if metadata is None:
+        if broker is None:
+            raise CommandError(
+                f"{address} does not tell which partitions it has",
+                "it speaks plain Kafka 0.7, which has no such request",
+                "use --zookeeper, where it announces them",
+                EXIT_USAGE,
+            )
+        return Site(broker, address, True, count, tuple(_plain_places(topic, address, timeout, broker, count)))
+    described = topic_of(metadata, topic)
+    if described.error:
+        raise CommandError(
+            f"topic {topic!r} cannot be used", str(error_for(described.error)), "check the name", EXIT_USAGE
+        )
+    places = tuple(
+        Place(PartitionId(metadata.broker_id, item.partition), address, item.log_start, reachable(item))
+        for item in sorted(described.partitions, key=_number)
+    )
+    return Site(metadata.broker_id, address, False, described.configured_partitions, places)
+
+
+def _plain_places(topic: str, address: Address, timeout: float, broker: int, count: int) -> list[Place]:
+    with open_consumer(address, timeout, local="off") as consumer:
+        found = []
+        for number in range(count):
+            first, last = ((consumer.get_offsets_before(topic, number, when) or [0])[0] for when in (EARLIEST, LATEST))
+            found.append(Place(PartitionId(broker, number), address, first, last))
+    return found
+
+
+def _number(item: responses.PartitionMetadata) -> int:
+    return item.partition
