@@ -11,6 +11,8 @@ from fastlog.tools.report import run
 COMMANDS = {
     "produce": ("fastlog.tools.produce", "produce_command", "Send lines of files or stdin as messages."),
     "consume": ("fastlog.tools.consume", "consume_command", "Print messages of a topic."),
+    "tail": ("fastlog.tools.tail", "tail_command", "Follow the end of topics."),
+    "replay": ("fastlog.tools.replay", "replay_command", "Produce a topic again, at its own pace or faster."),
     "dump": ("fastlog.tools.dump", "dump_command", "Write a topic with all its partitions to a file."),
     "load": ("fastlog.tools.load", "load_command", "Load such a file into a topic, to the byte."),
     "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),

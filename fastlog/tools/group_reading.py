@@ -5,7 +5,6 @@ Source: Kafka 0.7.2 (consumer/ConsoleConsumer).
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from fastlog.consumer.stream import GroupMessage, NoMessage, Stream
 from fastlog.coordination.session import Session
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.tools import groups_access, signals
-from fastlog.tools.printing import checksum_line, json_fields, write_all
+from fastlog.tools.printing import checksum_line, json_fields, quoted, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, CommandError, note
 from fastlog.zkpaths import group_path, offset_path
@@ -39,7 +38,7 @@ GroupForm = Callable[[GroupMessage], bytes]
 def json_line(found: GroupMessage) -> bytes:
     """As of one broker, with the broker's id in ``broker``."""
     broker, number = found.partition
-    return f'{{"topic": {json.dumps(found.topic)}, "broker": {broker}, {json_fields(number, found)}}}'.encode()
+    return f'{{"topic": {quoted(found.topic)}, "broker": {broker}, {json_fields(number, found)}}}'.encode()
 
 
 def offsets_line(found: GroupMessage) -> bytes:

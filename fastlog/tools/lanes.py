@@ -1,4 +1,4 @@
-"""Reading the partitions of one topic at once: threads with a simple consumer each put what they get into one queue."""
+"""Reading partitions at once: threads with a simple consumer each put what they get into one queue."""
 
 from __future__ import annotations
 
@@ -42,44 +42,64 @@ class Cursor:
         return self.end is not None and self.offset >= self.end
 
 
+@dataclass(eq=False)
+class Track:
+    """Partitions of one topic on one broker, and how to open consumers of it at any of its addresses."""
+
+    opener: Opener
+    addresses: Sequence[Address]
+    topic: str
+    cursors: Sequence[Cursor]
+
+
 class FetchError(Exception):
     """A partition cannot be read on; ``error`` says why."""
 
-    def __init__(self, cursor: Cursor, error: FastlogError) -> None:
+    def __init__(self, track: Track, cursor: Cursor, error: FastlogError) -> None:
         super().__init__(str(error))
+        self.track = track
         self.partition = cursor.partition
         self.offset = cursor.offset
         self.error = error
 
 
+_Item = tuple[Track, MessageSet] | Exception | None
+
+
 class Lanes:
-    """Up to ``MAX_LANES`` threads, each with one connection and the partitions that take turns on it.
+    """For each track up to ``MAX_LANES`` threads, each with one connection and the partitions that take turns on it.
 
     A broken connection is replaced for up to half a minute, at any of the addresses, and reading goes on where it was.
     For one thread, the main one.
     """
 
-    def __init__(
-        self, opener: Opener, addresses: Sequence[Address], topic: str, cursors: Sequence[Cursor], fetch_bytes: int
-    ) -> None:
-        self._queue: queue.Queue[MessageSet | Exception | None] = queue.Queue(_QUEUED_SETS)
+    def __init__(self, tracks: Sequence[Track], fetch_bytes: int) -> None:
+        self._queue: queue.Queue[_Item] = queue.Queue(_QUEUED_SETS)
         self._stopping = threading.Event()
-        count = max(1, min(len(cursors), MAX_LANES))
-        self._lanes = [
-            _Lane(opener, addresses, topic, cursors[index::count], fetch_bytes, self._put, self._stopping)
-            for index in range(count)
-        ]
-        for lane in self._lanes:
+        self._fetch_bytes = fetch_bytes
+        self._lanes: list[_Lane] = []
+        self._running = 0
+        for track in tracks:
+            self.add(track)
+
+    def add(self, track: Track) -> None:
+        """Read these as well."""
+        count = max(1, min(len(track.cursors), MAX_LANES))
+        for index in range(count):
+            lane = _Lane(track, track.cursors[index::count], self._fetch_bytes, self._put, self._stopping)
+            self._lanes.append(lane)
+            self._running += 1
             lane.start()
 
-    def sets(self, seconds: float) -> Iterator[MessageSet | None]:
-        """Yield what comes, and None at least each ``seconds`` while nothing does; ends when every partition is done.
+    def sets(self, seconds: float) -> Iterator[tuple[Track, MessageSet] | None]:
+        """Yield what comes with where it is from, and None at least each ``seconds`` while nothing does.
+
+        Ends when every partition is done.
 
         Raises:
             FetchError: a partition cannot be read on; what came before was yielded.
         """
-        running = len(self._lanes)
-        while running:
+        while self._running:
             try:
                 with signals.waiting():
                     item = self._queue.get(timeout=seconds)
@@ -89,7 +109,7 @@ class Lanes:
             if isinstance(item, Exception):
                 raise item
             if item is None:
-                running -= 1
+                self._running -= 1
             else:
                 yield item
 
@@ -102,7 +122,7 @@ class Lanes:
         for lane in self._lanes:
             lane.join(max(0.0, deadline - time.monotonic()))
 
-    def _put(self, item: MessageSet | Exception | None) -> None:
+    def _put(self, item: _Item) -> None:
         while not self._stopping.is_set():
             try:
                 self._queue.put(item, timeout=_LOOK_SECONDS)
@@ -114,24 +134,21 @@ class Lanes:
 class _Lane(threading.Thread):
     def __init__(
         self,
-        opener: Opener,
-        addresses: Sequence[Address],
-        topic: str,
+        track: Track,
         cursors: Sequence[Cursor],
         fetch_bytes: int,
-        put: Callable[[MessageSet | Exception | None], None],
+        put: Callable[[_Item], None],
         stopping: threading.Event,
     ) -> None:
         super().__init__(name=f"fastlog-consume-{cursors[0].partition if cursors else 0}", daemon=True)
-        self._opener = opener
-        self._addresses = deque(addresses)
-        self._topic = topic
+        self._track = track
+        self._addresses = deque(track.addresses)
         self._turns = deque(cursors)
         self._fetch_bytes = fetch_bytes
         self._put = put
         self._stopping = stopping
         self._patience = Patience(_PATIENCE_SECONDS)
-        self._consumer = opener(self._addresses[0])
+        self._consumer = track.opener(self._addresses[0])
 
     def stop(self) -> None:
         """End what the thread waits for; for another thread."""
@@ -169,7 +186,7 @@ class _Lane(threading.Thread):
                     cursor.end = cursor.offset
                     continue
             cursor.offset = found.next_offset
-            self._put(found)
+            self._put((self._track, found))
 
     def _fetched(self, cursor: Cursor, empty_in_a_row: int) -> MessageSet | None:
         if len(self._turns) > 1:
@@ -178,18 +195,20 @@ class _Lane(threading.Thread):
             wait = _HOLD_SECONDS if cursor.end is None else _ENDING_HOLD_SECONDS
         while True:
             try:
-                found = self._consumer.fetch(self._topic, cursor.partition, cursor.offset, self._fetch_bytes, wait=wait)
+                found = self._consumer.fetch(
+                    self._track.topic, cursor.partition, cursor.offset, self._fetch_bytes, wait=wait
+                )
                 self._patience.worked()
                 return found or None
             except TransportError as error:
                 try:
                     self._try_again(error)
                 except TransportError as last:
-                    raise FetchError(cursor, last) from last
+                    raise FetchError(self._track, cursor, last) from last
             except ClosedError:
                 raise
             except FastlogError as error:
-                raise FetchError(cursor, error) from error
+                raise FetchError(self._track, cursor, error) from error
 
     def _try_again(self, error: TransportError) -> None:
         """Get ready for another try, elsewhere if there is another address. Raises ``error`` when it lasted long."""
@@ -197,6 +216,6 @@ class _Lane(threading.Thread):
         if len(self._addresses) > 1:
             self._consumer.close()
             self._addresses.rotate(-1)
-            self._consumer = self._opener(self._addresses[0])
+            self._consumer = self._track.opener(self._addresses[0])
             if self._stopping.is_set():
                 self._consumer.close()

@@ -22,7 +22,8 @@ _MESSAGES_AT_ONCE = 65536
 _BYTES_AT_ONCE = 4 * 2**20
 _STDOUT = 1
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+quoted = json.JSONEncoder(ensure_ascii=False).encode
+"""A text as JSON writes it."""
 Form = Callable[[str, int, ConsumedMessage], bytes]
 
 
@@ -45,13 +46,13 @@ def json_fields(partition: int, found: _Shown) -> str:
         text, encoded = base64.b64encode(found.payload).decode("ascii"), True
     return (
         f'"partition": {partition}, "offset": {found.offset}, "next_offset": {found.next_offset},'
-        f' "payload": {_quoted(text)}, "base64": {"true" if encoded else "false"}'
+        f' "payload": {quoted(text)}, "base64": {"true" if encoded else "false"}'
     )
 
 
 def json_line(topic: str, partition: int, found: _Shown) -> bytes:
     """An object with everything."""
-    return f'{{"topic": {_quoted(topic)}, {json_fields(partition, found)}}}'.encode()
+    return f'{{"topic": {quoted(topic)}, {json_fields(partition, found)}}}'.encode()
 
 
 def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:

@@ -7,7 +7,7 @@ import time
 from fastlog.consumer.skipping import OF_ONE_MESSAGE, find_end_of_damage
 from fastlog.errors import FastlogError, LogError, TransportError
 from fastlog.tools import signals
-from fastlog.tools.lanes import FetchError, Lanes
+from fastlog.tools.lanes import FetchError, Lanes, Track
 from fastlog.tools.printing import DamageError, Printer
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
@@ -65,13 +65,14 @@ class Reading:
 
     def _read(self) -> None:
         start = self._start
-        lanes = Lanes(start.open, start.addresses, start.topic, start.cursors, self._fetch_bytes)
+        track = Track(start.open, start.addresses, start.topic, start.cursors)
+        lanes = Lanes([track], self._fetch_bytes)
         try:
             last = time.monotonic()
             step = min(_LOOK_SECONDS, self._timeout) if self._timeout is not None else _LOOK_SECONDS
-            for found in lanes.sets(step):
-                if found is not None:
-                    self._printer.print(found)
+            for item in lanes.sets(step):
+                if item is not None:
+                    self._printer.print(item[1])
                     if self._printer.left == 0:
                         return
                     last = time.monotonic()
