@@ -75,3 +75,10 @@ def skip_to(buffer: Buffer, target: int) -> int:
     Walks lengths alone from position 0, without checksums; ends before an entry that is not whole or too short, and
     returns where that one begins. For finding boundaries in bytes that were checked when they came.
     """
+
+def cut(buffer: Buffer, max_bytes: int, max_payload: int) -> list[tuple[int, int, bool]]:
+    """Return ``(end, entries, too_large)`` of the pieces to send a message set in, one after the other.
+
+    A piece is at most ``max_bytes`` long, or is a single entry. One whose payload is above ``max_payload`` is a piece
+    of its own, and ``too_large``. Walks lengths alone, for bytes that were checked; ends before what is not whole.
+    """

@@ -304,3 +304,33 @@ def skip_to(const unsigned char[::1] buffer, Py_ssize_t target):
                 break
             at += 4 + <Py_ssize_t>size
     return at
+
+
+def cut(const unsigned char[::1] buffer, Py_ssize_t max_bytes, Py_ssize_t max_payload):
+    """Return ``(end, entries, too_large)`` of each piece that may be sent at once; see the ``.pyi``."""
+    cdef Py_ssize_t n = buffer.shape[0], at = 0, begin = 0
+    cdef long long count = 0, size
+    cdef const unsigned char* p
+    cdef list pieces = []
+    if n == 0:
+        return pieces
+    p = &buffer[0]
+    while n - at >= LENGTH_BYTES + MIN_MESSAGE_BYTES_0:
+        size = (<long long>p[at] << 24) | (p[at + 1] << 16) | (p[at + 2] << 8) | p[at + 3]
+        if size < MIN_MESSAGE_BYTES_0 or size > n - at - LENGTH_BYTES:
+            break
+        if size - MIN_MESSAGE_BYTES_0 - p[at + 4] > max_payload:    # the header of magic 1 has a byte more
+            if count:
+                pieces.append((at, count, False))
+            at += LENGTH_BYTES + <Py_ssize_t>size
+            pieces.append((at, 1, True))
+            begin, count = at, 0
+            continue
+        if count and at + LENGTH_BYTES + size - begin > max_bytes:
+            pieces.append((at, count, False))
+            begin, count = at, 0
+        at += LENGTH_BYTES + <Py_ssize_t>size
+        count += 1
+    if count:
+        pieces.append((at, count, False))
+    return pieces

@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from fastlog.client._inbox import Inbox
 from fastlog.client.addresses import Address, parse_brokers, resolve
 from fastlog.client.slices import sleep, slice_of, wait_ready
 from fastlog.errors import ProtocolError, TransportError, error_for
 from fastlog.wire import requests, responses
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAX_METADATA_BYTES = 64 * 2**20
 MAX_ANSWER_BYTES = 2**31 - 1
@@ -93,14 +97,18 @@ class Connection:
         """Whether nothing has come that was not taken yet: no bytes, and no end of the connection."""
         return self._inbox.is_quiet(self._socket.fileno())
 
-    def send(self, frame: bytes) -> None:
-        """Hand a frame to the kernel. Raises ``TransportError``."""
-        left = memoryview(frame)
+    def send(self, *frame: Buffer) -> None:
+        """Hand a frame to the kernel, which may be in several parts. Raises ``TransportError``."""
+        parts = [memoryview(part) for part in frame if part]
         deadline = time.monotonic() + self._timeout
         self.torn = True
-        while left:
+        while parts:
             try:
-                left = left[self._socket.send(left) :]
+                sent = self._socket.sendmsg(parts)
+                while parts and sent >= len(parts[0]):
+                    sent -= len(parts.pop(0))
+                if sent:
+                    parts[0] = parts[0][sent:]
             except BlockingIOError:
                 self._wait(max(0.001, deadline - time.monotonic()), for_writing=True)
                 deadline = time.monotonic() + self._timeout

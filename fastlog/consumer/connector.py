@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Jump, PartitionState
@@ -23,7 +24,7 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.standing import GroupState
 from fastlog.consumer.stream import Stream
 from fastlog.errors import ClosedError, ConfigError, FastlogError, ForkedError, OwnershipLostError
-from fastlog.zkpaths import Subscription, thread_ids
+from fastlog.zkpaths import PartitionId, Subscription, thread_ids
 
 log = logging.getLogger(__name__)
 
@@ -228,6 +229,16 @@ class Consumer:
     def owned(self) -> dict[TopicPartition, str]:
         """The partitions of this member, with the name of the thread; none while that is not certain."""
         return self._group.owned if self._group is not None else {}
+
+    @property
+    def topics(self) -> Mapping[str, list[PartitionId]]:
+        """Every partition of the topics that are read, whoever reads it, as ZooKeeper showed them last."""
+        return self._group.topics if self._group is not None else {}
+
+    @property
+    def brokers(self) -> Mapping[int, Address]:
+        """Where the brokers are, by id, as ZooKeeper showed them last."""
+        return self._group.brokers if self._group is not None else {}
 
     @property
     def partitions(self) -> dict[TopicPartition, PartitionState]:

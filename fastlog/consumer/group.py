@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import streams_by_topic
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.group_session import GroupSession, GroupWork
@@ -20,7 +21,7 @@ from fastlog.consumer.partitions import Lease, Readers, TopicPartition
 from fastlog.consumer.standing import GroupState
 from fastlog.coordination.session import Session, Watch
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, ForkedError
-from fastlog.zkpaths import Subscription, new_consumer_id
+from fastlog.zkpaths import PartitionId, Subscription, new_consumer_id
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +199,16 @@ class Group:
     def committed(self) -> dict[TopicPartition, int]:
         """The offsets that are saved, of the partitions owned, where there are any."""
         return dict(self._standing.committed)
+
+    @property
+    def topics(self) -> Mapping[str, list[PartitionId]]:
+        """Every partition of the topics that are read, whoever reads it, as ZooKeeper showed them last."""
+        return self._standing.partitions
+
+    @property
+    def brokers(self) -> Mapping[int, Address]:
+        """Where the brokers are, by id, as ZooKeeper showed them last."""
+        return self._standing.addresses
 
     @property
     def failed_commits(self) -> int:

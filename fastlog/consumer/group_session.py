@@ -234,6 +234,7 @@ class GroupSession:
         if work.consumer_id not in cluster.members:
             self._membership.prove()
         wanted = self._registrations.wanted(cluster)
+        work.standing.partitions, work.standing.addresses = cluster.partitions, cluster.addresses
         if cluster.addresses != self._addresses:
             self._addresses = cluster.addresses
             work.readers.moved(cluster.addresses)

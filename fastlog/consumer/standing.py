@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import CoordinationError
+from fastlog.zkpaths import PartitionId
 
 
 class GroupState(enum.Enum):
@@ -34,6 +36,10 @@ class Standing:
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     unsaved: frozenset[TopicPartition] = frozenset()
     """Taken away since the last commit, though they had been consumed further than was saved."""
+    partitions: Mapping[str, list[PartitionId]] = field(default_factory=dict)
+    """All that ZooKeeper shows of the topics it reads, by topic; as it was read last."""
+    addresses: Mapping[int, Address] = field(default_factory=dict)
+    """Of the brokers that live, by id; as it was read last."""
     failed_commits: int = 0
     rebalances: int = 0
     sessions: int = 0

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from fastlog._segment import ScanResult
+from fastlog._segment import ScanResult, scan
 from fastlog.consumer._delivery import Batch, Delivery, GroupMessage, Place
 from fastlog.consumer.feed import Bell, Feed
 from fastlog.consumer.fetched import NumpyBatch, numpy_batch
@@ -63,6 +63,19 @@ class StreamArrays(NumpyBatch):
         return self.place.source
 
 
+class Run(NamedTuple):
+    """Whole messages of one partition as they lie in its log, compressed sets closed: what was fetched at once."""
+
+    place: Place
+    offset: int
+    next_offset: int
+    data: memoryview
+    entries: int
+    """Messages, a compressed set being one."""
+    wrappers: int
+    """Of these, compressed sets."""
+
+
 class Stream(Delivery):
     """Messages of the partitions that the group has assigned to one of its threads: iterate it.
 
@@ -90,6 +103,7 @@ class Stream(Delivery):
         self._lease = lease
         self._shallow = shallow
         self._feeds: tuple[Feed, ...] = ()
+        self._is_wanted: Callable[[Place], bool] | None = None
         self._turn = 0
         self._bell = Bell()
         self._is_ended = False
@@ -111,6 +125,21 @@ class Stream(Delivery):
     def numpy_batches(self) -> Iterator[StreamArrays]:
         """Messages as arrays, each batch of one partition; no decoder is applied. Otherwise as ``batches``."""
         return iter(partial(self.made, self._arrays, self.timeout), None)
+
+    def run(self, timeout: float = FOREVER) -> Run | None:
+        """What was fetched at once of one partition, with no object per message; None at the end of the stream.
+
+        Its bytes are whole, valid entries, and stay as they are for as long as somebody looks at them. Raises as
+        iterating the stream does.
+        """
+        return self.made(self._run, timeout)
+
+    def take_from(self, is_wanted: Callable[[Place], bool]) -> None:
+        """Hand out only partitions that are wanted at that moment; the others wait, and hold up nobody.
+
+        Asked in the stream's thread, for each partition that has something; ``wake`` lets it ask again.
+        """
+        self._is_wanted = is_wanted
 
     def done(self, given: Done) -> bool:
         """Count as consumed what this message, batch or arrays end with, and all of its partition before it.
@@ -166,7 +195,10 @@ class Stream(Delivery):
         while self._goes_on():
             feeds = self._feeds
             for number in range(self._turn, self._turn + len(feeds)):
-                if feeds[number % len(feeds)].take_or_none(self):
+                feed = feeds[number % len(feeds)]
+                if self._is_wanted is not None and not (feed.fetch.queue and self._is_wanted(feed.fetch.place)):
+                    continue
+                if feed.take_or_none(self):
                     self._turn = number % len(feeds) + 1
                     return True
             self._wait(timeout, deadline)
@@ -209,6 +241,12 @@ class Stream(Delivery):
             return shallow_spans(data, offset, result)
         return spans(data, offset, DEFAULT_LIMITS, result)
 
+    def _run(self, place: Place, chunk: Chunk, offset: int, passed: int) -> tuple[Run, int]:
+        data, known = _from(chunk, offset)
+        result = known or scan(data)
+        end = offset + result.valid_bytes
+        return Run(place, offset, end, data[: result.valid_bytes], result.count, result.wrappers), end
+
     def _arrays(self, place: Place, chunk: Chunk, offset: int, passed: int) -> tuple[StreamArrays | None, int]:
         data, result = _from(chunk, offset)
         source = place.source
@@ -243,4 +281,4 @@ def _from(chunk: Chunk, offset: int) -> tuple[memoryview, ScanResult | None]:
     return (chunk.data, chunk.result) if offset == chunk.offset else (chunk.data[offset - chunk.offset :], None)
 
 
-__all__ = ["Batch", "GroupMessage", "NoMessage", "Stream", "StreamArrays"]
+__all__ = ["Batch", "GroupMessage", "NoMessage", "Run", "Stream", "StreamArrays"]

@@ -43,6 +43,8 @@ class View(NamedTuple):
     """Of the brokers that live, by id."""
     partitions: Mapping[str, Mapping[int, int]] = {}
     """For each topic that was asked for: how many partitions it has on which living broker."""
+    assumed: Mapping[str, frozenset[int]] = {}
+    """Of these, the brokers that have not announced the topic."""
 
 
 class Discovery:
@@ -104,16 +106,20 @@ class Discovery:
             CoordinationError: ZooKeeper has not answered within that time.
             ClosedError: it was stopped.
         """
-        if topic not in self._topics:
-            self._topics[topic] = None
-            self._wake()
-        self.start()
+        self.follow(topic)
         known = self._done.wait(lambda: topic in self.view.partitions or self._stopping, seconds)
         if self._stopping:
             raise ClosedError("the producer was closed")
         if not known:
             raise self._silence(seconds)
         return self.view
+
+    def follow(self, topic: str) -> None:
+        """Let every later view know the topic; returns at once."""
+        if topic not in self._topics:
+            self._topics[topic] = None
+            self._wake()
+        self.start()
 
     def read_again(self, seconds: float) -> bool:
         """Read everything, whatever watches have told; False when that was not done within so many seconds."""
@@ -204,13 +210,17 @@ class Discovery:
             addresses = self.view.addresses
             known = self.view.partitions
             topics = list(self._topics)
-            return View(addresses, {topic: known.get(topic) or self._places(topic, addresses, {}) for topic in topics})
+            places = {topic: known.get(topic) or self._places(topic, addresses, {}) for topic in topics}
+            return View(addresses, places, self._shown_assumed())
         partitions = {
             topic: self._places(topic, addresses, read_partitions(watched, topic, self._garbage))
             for topic in list(self._topics)
         }
         watched.end_round()
-        return View(addresses, partitions)
+        return View(addresses, partitions, self._shown_assumed())
+
+    def _shown_assumed(self) -> dict[str, frozenset[int]]:
+        return {topic: frozenset(brokers) for topic, brokers in self._assumed.items() if brokers}
 
     def _places(self, topic: str, addresses: Mapping[int, Address], announced: Mapping[int, int]) -> dict[int, int]:
         """How many partitions each living broker has, sorted by id.
