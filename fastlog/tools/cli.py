@@ -24,6 +24,7 @@ COMMANDS = {
         "verify_rebalance_command",
         "Check that every partition has an owner.",
     ),
+    "mirror": ("fastlog.tools.mirror", "mirror_command", "Forward topics of other clusters into one."),
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
     "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper."),
     "perf": ("fastlog.tools.perf_command", "perf_command", "Compare the results of measurements."),

@@ -28,6 +28,7 @@ LAYERS = {
     "connections": "fastlog.client",  # what the clients and the commands share
     "measuring": "fastlog.perf",  # what the perf commands are made of
     "clients": "fastlog.consumer fastlog.producer",
+    "mirroring": "fastlog.mirror",
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "tests": "tests",
@@ -51,8 +52,9 @@ MAY_IMPORT = {
     "connections": f"{SHARED} coordination",
     "clients": f"{SHARED} connections coordination",
     "measuring": f"{SHARED} connections clients coordination",
+    "mirroring": f"{SHARED} connections clients coordination",
     "spark": f"{SHARED} connections clients",
-    "tools": f"{SHARED} connections clients measuring supervisor broker coordination zkserver",
+    "tools": f"{SHARED} connections clients measuring mirroring supervisor broker coordination zkserver",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
 }

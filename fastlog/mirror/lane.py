@@ -1,0 +1,232 @@
+"""One partition of a source on its way to one partition of the target.
+
+What is taken is sent in order, and counts as consumed in order once the target has acknowledged it. When anything of it
+fails, what came behind counts for nothing, though it may be stored: the partition is read again from the first message
+that was not acknowledged. So nothing is left out, and what comes twice is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from fastlog._segment import cut
+from fastlog.consumer._delivery import Place
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.consumer.stream import Run
+from fastlog.errors import FastlogError, InvalidMessageError, MessageTooLargeError
+from fastlog.mirror.pieces import Piece, TargetPartition
+from fastlog.mirror.pipe import Pipe
+
+log = logging.getLogger(__name__)
+
+_LEAST_PAUSE = 0.02
+_MOST_PAUSE = 1.0
+_REFUSED_PAUSE = 5.0
+_LOG_SECONDS = 30.0
+_OF_A_MESSAGE = (InvalidMessageError, MessageTooLargeError)
+
+Done = Callable[["Lane", Piece, FastlogError | None], None]
+"""Told of a piece that was acknowledged, or left out with the error; in order."""
+
+
+class Lane:
+    """Three threads meet here: the stream's, which asks ``wants`` and calls ``take``; the pipe's, which settles pieces;
+    and the mirror's, which assigns and resumes.
+    """
+
+    def __init__(self, source: TopicPartition, bound: int, done: Done, *, skips: bool) -> None:
+        """``bound``: bytes that may be sent beyond what is committed. ``skips``: leave out what the target refuses."""
+        self.source = source
+        self.error: FastlogError | None = None
+        """Why it does not go on."""
+        self.pipe: Pipe | None = None
+        self.target: TargetPartition | None = None
+        self.place: Place | None = None
+        self.committed = -1
+        self.repeated = 0
+        """Entries that were acknowledged and sent again all the same."""
+        self.doubtful = 0
+        """Entries of which nobody knows whether they were stored before they were sent again."""
+        self._bound = bound
+        self._done = done
+        self._skips = skips
+        self._lock = threading.Lock()
+        self._unsent: deque[Piece] = deque()
+        self._sent: deque[Piece] = deque()
+        self._sent_to = -1
+        self._is_moving = False
+        self._is_failed = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._careful_to = -1  # up to here each entry is sent alone, to find the one that is refused
+        self._logged = 0.0
+
+    # -- the stream's thread -------------------------------------------------------------------------------------------
+
+    def wants(self, place: Place) -> bool:
+        """Whether the next run of this place may come."""
+        if place is not self.place and not self._begin(place):
+            return False
+        pipe = self.pipe
+        return (
+            pipe is not None
+            and pipe.is_connected
+            and not pipe.is_full
+            and not (self._is_failed or self._is_moving or self._unsent)
+            and self._sent_to - self.committed < self._bound
+        )
+
+    def _begin(self, place: Place) -> bool:
+        """The partition was acquired or repositioned: forget what was, once nothing of it is under way."""
+        with self._lock:
+            if self._sent:
+                return False
+            self._unsent.clear()
+            self.place = place
+            self.committed = self._sent_to = max(0, place.consumed)
+            self._is_failed = False
+            return True
+
+    def take(self, run: Run) -> None:
+        """Send a run, in pieces that the target takes."""
+        with self._lock:
+            pipe, target = self.pipe, self.target
+            if run.place is not self.place or self._is_failed or pipe is None or target is None:
+                return  # it comes again
+            most = 1 if run.offset < self._careful_to else pipe.max_set
+            at = 0
+            for end, entries, is_too_large in cut(run.data, most, pipe.max_payload):
+                data, offset = run.data[at:end], run.offset + at
+                self._unsent.append(
+                    Piece(
+                        run.place,
+                        self.source.topic,
+                        offset,
+                        data,
+                        entries,
+                        target,
+                        self._settled,
+                        is_too_large=is_too_large,
+                    )
+                )
+                at = end
+            self._sent_to = run.next_offset
+            self._pump(pipe)
+
+    def _pump(self, pipe: Pipe) -> None:
+        """Give the pipe what may be sent now."""
+        while self._unsent and not self._is_failed:
+            piece = self._unsent[0]
+            if (piece.is_too_large or piece.offset < self._careful_to) and self._sent:
+                return
+            self._unsent.popleft()
+            if piece.is_too_large:
+                limit = pipe.max_payload
+                error = MessageTooLargeError(f"a message of {len(piece.data)} bytes; the target takes {limit}")
+                self._refused(piece, error)
+                continue
+            self._sent.append(piece)
+            pipe.submit(piece)
+
+    # -- the pipe's thread ---------------------------------------------------------------------------------------------
+
+    def _settled(self, piece: Piece, error: FastlogError | None) -> None:
+        with self._lock:
+            assert self._sent[0] is piece
+            if self._is_failed or piece.place is not self.place:
+                self._sent.popleft()
+                self._count_again(piece, error)
+                return
+            if error is None:
+                self._failures = 0
+                self.error = None
+                self._done(self, piece, None)
+                self._sent.popleft()
+            elif isinstance(error, _OF_A_MESSAGE):
+                self._sent.popleft()
+                self._refused(piece, error)
+            else:
+                self._sent.popleft()
+                self._count_again(piece, error)
+                self._fail(error)
+            if self.pipe is not None:
+                self._pump(self.pipe)
+
+    def _count_again(self, piece: Piece, error: FastlogError | None) -> None:
+        if error is None:
+            self.repeated += piece.entries
+        elif not isinstance(error, _OF_A_MESSAGE):
+            self.doubtful += piece.entries
+
+    def _refused(self, piece: Piece, error: FastlogError) -> None:
+        if piece.entries > 1:
+            self._careful_to = max(self._careful_to, piece.next_offset)
+            self._fail(error)
+        elif self._skips:
+            log.error("left out %s offset=%d bytes=%d: %s", self.source, piece.offset, len(piece.data), error)
+            self._done(self, piece, error)
+        else:
+            self._careful_to = max(self._careful_to, piece.next_offset)
+            self._fail(error, _REFUSED_PAUSE)
+
+    def _fail(self, error: FastlogError, least_pause: float = 0.0) -> None:
+        self._is_failed = True
+        self._unsent.clear()
+        self.error = error
+        now = time.monotonic()
+        pause = min(_MOST_PAUSE, _LEAST_PAUSE * 2.0 ** min(self._failures, 20))
+        self._retry_at = now + max(least_pause, pause)
+        self._failures += 1
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            offset = self.place.consumed if self.place is not None else -1
+            log.warning("waits %s offset=%d: %s", self.source, offset, " ".join(str(error).split()))
+
+    # -- the mirror's thread -------------------------------------------------------------------------------------------
+
+    @property
+    def is_under_way(self) -> bool:
+        """Something was sent and is not settled."""
+        return bool(self._sent)
+
+    @property
+    def is_failed(self) -> bool:
+        """It waits to be resumed."""
+        return self._is_failed
+
+    @property
+    def is_over(self) -> bool:
+        """The partition was given up, and nothing of it is under way."""
+        place = self.place
+        return place is not None and bool(place.is_over) and not self._sent
+
+    @property
+    def wants_commit(self) -> bool:
+        """Half of what may be sent beyond the last commit was sent."""
+        return self._sent_to - self.committed > self._bound // 2
+
+    def assign(self, pipe: Pipe, target: TargetPartition) -> bool:
+        """Send to this partition, once what was sent to another one is settled; whether that is so now."""
+        if self.pipe is pipe and self.target == target:
+            self._is_moving = False
+            return True
+        with self._lock:
+            self._is_moving = True
+            if self._sent or self._unsent:
+                return False
+            if self.target is not None:
+                log.info("moves %s from %s to %s", self.source, self.target, target)
+            self.pipe, self.target = pipe, target
+            self._is_moving = False
+            return True
+
+    def resume_at(self) -> int | None:
+        """Where to read again, if it is time; the caller repositions the partition."""
+        place, pipe = self.place, self.pipe
+        if not self._is_failed or self._sent or place is None or pipe is None or not pipe.is_connected:
+            return None
+        return int(place.consumed) if time.monotonic() >= self._retry_at and not place.is_over else None

@@ -1,0 +1,123 @@
+"""How far a mirror is: counts, rates and lag, as a line for people and as an object for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.mirror.mirror import Mirror
+from fastlog.mirror.source import Source, Totals
+
+_LAG_SECONDS = 2.0
+_SHOWN = 3
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+class Report:
+    """What a mirror did since the last report; for one thread."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._before: dict[str, tuple[float, Totals]] = {}
+        self._began = time.monotonic()
+
+    def objects(self, *, asks: bool = True) -> Iterator[dict[str, Any]]:
+        """An object for each source; ``asks``: the brokers are asked how much is left."""
+        for source in self._mirror.sources:
+            now, totals = time.monotonic(), source.totals
+            then, before = self._before.get(source.name, (self._began, Totals()))
+            self._before[source.name] = now, totals
+            seconds = max(1e-6, now - then)
+            lag = source.lag(_LAG_SECONDS) if asks else {}
+            yield {
+                "source": source.name,
+                "entries": totals.entries,
+                "bytes": totals.bytes,
+                "entries_per_second": round((totals.entries - before.entries) / seconds, 1),
+                "bytes_per_second": round((totals.bytes - before.bytes) / seconds, 1),
+                "partitions": len(lag),
+                "lag_bytes": sum(value for value in lag.values() if value is not None) if asks else None,
+                "lag_unknown": sum(value is None for value in lag.values()),
+                "repeated": totals.repeated,
+                "possibly_repeated": totals.doubtful,
+                "left_out": totals.left_out,
+                "topics": {
+                    topic: {
+                        "entries": counts.entries,
+                        "bytes": counts.bytes,
+                        "left_out": counts.left_out,
+                        "lag_bytes": _of_topic(topic, lag),
+                    }
+                    for topic, counts in sorted(totals.by_topic.items())
+                },
+                "waiting": {str(name): _line(error) for name, error in sorted(source.waiting.items())},
+                "state": _state(source),
+            }
+
+    def lines(self) -> Iterator[str]:
+        """The same in words, and a line for each broker of the target that is away."""
+        for found in self.objects():
+            yield _text(found)
+        for error in self._mirror.target_errors:
+            yield f"target {error}"
+
+    def summary(self) -> Iterator[str]:
+        """What was done in all."""
+        seconds = max(1e-6, time.monotonic() - self._began)
+        for source in self._mirror.sources:
+            totals = source.totals
+            yield (
+                f"{source.name}: mirrored {totals.entries} entries, {totals.bytes} bytes in {seconds:.1f} s"
+                f" ({_short(totals.bytes / seconds)}B/s)" + _extras(totals.repeated, totals.doubtful, totals.left_out)
+            )
+
+
+def _text(found: dict[str, Any]) -> str:
+    if found["state"]:
+        return f"{found['source']}: {found['state']}"
+    unknown = f", {found['lag_unknown']} partitions do not tell" if found["lag_unknown"] else ""
+    text = (
+        f"{found['source']}: {found['entries']} entries, {_short(found['bytes'])}B; now"
+        f" {_short(found['entries_per_second'])}/s, {_short(found['bytes_per_second'])}B/s;"
+        f" lag {_short(found['lag_bytes'])}B in {found['partitions']} partitions{unknown}"
+        + _extras(found["repeated"], found["possibly_repeated"], found["left_out"])
+    )
+    waiting = found["waiting"]
+    for name in list(waiting)[:_SHOWN]:
+        text += f"; {name} waits: {waiting[name]}"
+    return text + (f"; {len(waiting) - _SHOWN} more wait" if len(waiting) > _SHOWN else "")
+
+
+def _extras(repeated: int, doubtful: int, left_out: int) -> str:
+    said = [
+        f"{repeated} sent twice" if repeated else "",
+        f"up to {doubtful} more stored twice" if doubtful else "",
+        f"{left_out} left out" if left_out else "",
+    ]
+    return "".join(f"; {part}" for part in said if part)
+
+
+def _state(source: Source) -> str:
+    if source.consumer is None:
+        return f"has not begun: {_line(source.error)}" if source.error is not None else "begins"
+    return "" if source.is_checked else "waits until the brokers of both sides are known"
+
+
+def _of_topic(topic: str, lag: dict[TopicPartition, int | None]) -> int | None:
+    values = [value for source, value in lag.items() if source.topic == topic]
+    return None if not values or None in values else sum(value or 0 for value in values)
+
+
+def _line(error: BaseException | None) -> str:
+    return " ".join(str(error).split())
+
+
+def _short(value: float) -> str:
+    """``12.3M``; of a thousand each."""
+    power = 0
+    while value >= 1000 and power < len(_PREFIXES) - 1:
+        value /= 1000
+        power += 1
+    return f"{value:.0f}" if not power else f"{value:.1f} {_PREFIXES[power]}"

@@ -1,0 +1,337 @@
+"""One source cluster: a member of a group that reads it, and a lane for each partition it has."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fastlog.consumer._delivery import Place
+from fastlog.consumer.connector import Consumer
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.consumer.stream import Run, Stream
+from fastlog.errors import (
+    ClosedError,
+    ConfigError,
+    ConsumerTimeout,
+    CoordinationError,
+    FastlogError,
+    OwnershipLostError,
+)
+from fastlog.mirror.config import MirrorConfig, SourceConfig
+from fastlog.mirror.lane import Lane
+from fastlog.mirror.pieces import Forwarded, Observer, Piece, TargetPartition
+from fastlog.mirror.target import Pipes, Target
+from fastlog.zkpaths import PartitionId
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+_COMMIT_SECONDS = 0.05
+
+
+@dataclass
+class Counts:
+    """What was done with one topic since the start. Written under the source's lock."""
+
+    entries: int = 0
+    bytes: int = 0
+    left_out: int = 0
+
+
+@dataclass
+class Totals:
+    """The same for all topics, with what was sent more than once."""
+
+    entries: int = 0
+    bytes: int = 0
+    left_out: int = 0
+    repeated: int = 0
+    doubtful: int = 0
+    by_topic: dict[str, Counts] = field(default_factory=dict)
+
+
+class Source:
+    """Reads a cluster from ``start`` to ``stop``; ``look`` is to be called from time to time by one thread."""
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        mirror: MirrorConfig,
+        target: Target,
+        pipes: Pipes,
+        observer: Observer | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self.name = config.name
+        self.config = config
+        self.consumer: Consumer | None = None
+        self.fatal: FastlogError | None = None
+        self.error: FastlogError | None = None
+        """Why it has not begun, or what damage stops a partition."""
+        self.is_checked = False
+        """It is not the target itself: nothing is forwarded before that is known."""
+        self._mirror = mirror.settings
+        self._target = target
+        self._pipes = pipes
+        self._observer = observer
+        self._wake = wake
+        self._streams: list[Stream] = []
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._lanes_lock = threading.Lock()
+        self._counts: dict[str, Counts] = {}
+        self._counts_lock = threading.Lock()
+        self._repeated = self._doubtful = 0  # by lanes that are no more
+        self._known: dict[str, set[PartitionId]] = {}
+        self._is_stopping = False
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._commit_due = 0.0
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join the group, as soon as that can be done."""
+        self._thread(self._join, "join")
+
+    def hold(self) -> None:
+        """Take nothing more; what is under way goes on."""
+        self._is_stopping = True
+        self._over.set()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Something was sent and is not settled."""
+        return any(lane.is_under_way for lane in list(self._lanes.values()))
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is under way, or waits to be sent again."""
+        return any(lane.is_under_way or lane.is_failed for lane in list(self._lanes.values()))
+
+    def stop(self, seconds: float) -> FastlogError | None:
+        """Commit what was acknowledged and leave the group; why it could not be committed. After ``hold``."""
+        self.hold()
+        error: FastlogError | None = None
+        consumer = self.consumer
+        if consumer is not None:
+            try:
+                consumer.commit_offsets()
+            except CoordinationError as failure:
+                error = failure
+            except (OwnershipLostError, ClosedError) as failure:
+                log.info("source=%s: %s", self.name, failure)  # whoever has them now goes on where they were saved
+            consumer.shutdown(seconds)
+        for thread in self._threads:
+            thread.join(seconds)
+        return error
+
+    def _thread(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=work, name=f"fastlog-mirror-{self.name}-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _join(self) -> None:
+        while not self._is_stopping:
+            consumer = Consumer(self.config.consumer)
+            try:
+                streams = consumer.create_message_streams_by_filter(
+                    whitelist=self._mirror.whitelist,
+                    blacklist=self._mirror.blacklist,
+                    streams=self._mirror.streams,
+                    acknowledge=True,
+                )
+            except ConfigError as error:
+                self.fatal = error
+                self._wake()
+                return
+            except FastlogError as error:
+                if self.error is None:
+                    log.warning("source=%s: %s: tried again", self.name, " ".join(str(error).split()))
+                self.error = error
+                self._over.wait(_RETRY_SECONDS)
+                continue
+            self.error = None
+            for stream in streams:
+                stream.take_from(self._wants)
+            self._streams = streams
+            self.consumer = consumer
+            for number, stream in enumerate(streams):
+                self._thread(lambda stream=stream: self._forward(stream), str(number))  # type: ignore[misc]
+            self._wake()
+            return
+
+    # -- the streams' threads ------------------------------------------------------------------------------------------
+
+    def _forward(self, stream: Stream) -> None:
+        while True:
+            try:
+                run = stream.run()
+            except ConsumerTimeout:
+                continue
+            except ClosedError:
+                return
+            except FastlogError as error:
+                self._damaged(error)
+                continue
+            except Exception as error:
+                log.exception("source=%s stream=%s", self.name, stream.name)
+                self.fatal = FastlogError(f"{self.name}: {error!r}")
+                self._wake()
+                return
+            if run is None:
+                return
+            self._take(run)
+
+    def _wants(self, place: Place) -> bool:
+        if self._is_stopping or not self.is_checked:
+            return False
+        lane = self._lanes.get(place.source)
+        if lane is None:
+            with self._lanes_lock:
+                lane = self._lanes[place.source] = Lane(
+                    place.source, self._mirror.uncommitted_bytes, self._done, skips=self._mirror.bad_messages == "skip"
+                )
+            self._wake()
+        return lane.wants(place)
+
+    def _take(self, run: Run) -> None:
+        lane = self._lanes.get(run.place.source)
+        if lane is not None:
+            lane.take(run)
+
+    def _damaged(self, error: FastlogError) -> None:
+        """A partition stops at a message that cannot be read; the consumer tries it again by itself."""
+        self.error = error
+        log.error("source=%s: a partition waits: %s", self.name, " ".join(str(error).split()))
+
+    # -- the pipes' threads --------------------------------------------------------------------------------------------
+
+    def _done(self, lane: Lane, piece: Piece, error: FastlogError | None) -> None:
+        if self._observer is not None:
+            run = Forwarded(
+                self.name,
+                lane.source,
+                piece.offset,
+                piece.next_offset,
+                piece.data,
+                piece.entries,
+                piece.target,
+                piece.target_offset,
+                error,
+            )
+            try:
+                self._observer(run)
+            except Exception:
+                log.exception("an observer failed source=%s", lane.source)
+        piece.place.done(piece.next_offset)
+        with self._counts_lock:
+            counts = self._counts.setdefault(piece.topic, Counts())
+            if error is None:
+                counts.entries += piece.entries
+                counts.bytes += len(piece.data)
+            else:
+                counts.left_out += piece.entries
+
+    # -- the mirror's thread -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Give lanes their places in the target, let go on what can, and see that enough is committed."""
+        consumer = self.consumer
+        if consumer is None or not self.is_checked:
+            return
+        for topic, partitions in consumer.topics.items():
+            self._known.setdefault(topic, set()).update(partitions)
+        owned = {source for stream in self._streams for source in stream.partitions}
+        committed = consumer.committed
+        is_commit_due = False
+        for source, lane in list(self._lanes.items()):
+            if source not in owned:
+                self._forget(lane)
+                continue
+            lane.committed = max(lane.committed, committed.get(source, -1))
+            is_commit_due |= lane.wants_commit
+            self._place(lane)
+            offset = lane.resume_at()
+            if offset is not None and not self._is_stopping:
+                self._resume(consumer, lane, offset)
+        if is_commit_due and time.monotonic() >= self._commit_due:
+            self._commit_due = time.monotonic() + _COMMIT_SECONDS
+            consumer.commit_offsets(wait=False)
+        self.wake_streams()
+
+    def wake_streams(self) -> None:
+        """Let them ask again what is wanted."""
+        for stream in self._streams:
+            stream.wake()
+
+    def _place(self, lane: Lane) -> None:
+        topic, partition = lane.source
+        places = self._target.partitions(topic)
+        if not places:
+            return
+        known = sorted(self._known.get(topic, ()))
+        if partition not in known:
+            return
+        index = known.index(partition)
+        place = place_of(index, places)
+        lane.assign(self._pipes.get(place.broker, index), place)
+
+    def _resume(self, consumer: Consumer, lane: Lane, offset: int) -> None:
+        try:
+            consumer.seek(lane.source, offset)
+        except FastlogError as error:  # it belongs to another member now, or the consumer is over
+            log.debug("not resumed %s: %s", lane.source, error)
+
+    def _forget(self, lane: Lane) -> None:
+        if not lane.is_under_way:
+            with self._lanes_lock:
+                if self._lanes.get(lane.source) is lane:
+                    del self._lanes[lane.source]
+            self._repeated += lane.repeated
+            self._doubtful += lane.doubtful
+
+    # -- how it stands -------------------------------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> Totals:
+        """Since the start."""
+        lanes = list(self._lanes.values())
+        with self._counts_lock:
+            by_topic = {
+                topic: Counts(found.entries, found.bytes, found.left_out) for topic, found in self._counts.items()
+            }
+        return Totals(
+            sum(found.entries for found in by_topic.values()),
+            sum(found.bytes for found in by_topic.values()),
+            sum(found.left_out for found in by_topic.values()),
+            self._repeated + sum(lane.repeated for lane in lanes),
+            self._doubtful + sum(lane.doubtful for lane in lanes),
+            by_topic,
+        )
+
+    @property
+    def waiting(self) -> dict[TopicPartition, FastlogError]:
+        """The partitions that do not go on, and why."""
+        found = {lane.source: lane.error for lane in list(self._lanes.values()) if lane.error is not None}
+        consumer = self.consumer
+        states = consumer.partitions if consumer is not None else {}
+        return {**found, **{source: state.error for source, state in states.items() if state.error is not None}}
+
+    def lag(self, seconds: float) -> dict[TopicPartition, int | None]:
+        """Bytes behind the visible end of each partition; None where its broker does not answer in time."""
+        consumer = self.consumer
+        try:
+            return consumer.lag(seconds) if consumer is not None else {}
+        except (FastlogError, RuntimeError):
+            return {}
+
+
+def place_of(index: int, places: list[TargetPartition]) -> TargetPartition:
+    """Where partition number ``index`` of a source goes: to the one with its number, where there are as many.
+
+    All of a partition goes to one place, so the order of a key, which lives in one partition, is kept.
+    """
+    return places[index % len(places)]
