@@ -345,6 +345,12 @@ class BrokerConfig:
         "monitoring.period.secs", 600, low=1, high=_INT32, unit="seconds", doc="How often the counters are logged."
     )
     trace_requests: bool = prop("trace.requests", False, doc="Log each request to the logger `fastlog.request`.")
+    mirror_file: str | None = prop(
+        "mirror.config",
+        None,
+        default_text="",
+        doc="A properties file that says what to mirror from other clusters, in a process of this broker.",
+    )
     enable_zookeeper: bool | None = prop(
         "enable.zookeeper",
         None,

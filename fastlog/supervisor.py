@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from fastlog import acceptor
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER
-from fastlog.workers import child, flusher, keeper, processor
+from fastlog.workers import child, flusher, keeper, mirror, processor
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ QUICK_DEATHS_ALLOWED = 5
 QUICK_DEATH_PAUSE = 0.25
 STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
+MIRROR_SECONDS = 1.5
+"""The first of them has so much of that at most: it writes into this broker."""
 KEEPER_SECONDS = 0.4
 """What the last of them has of that in any case."""
 
@@ -69,6 +71,8 @@ class Supervisor:
             self._children[number] = _Child(number, processor.run)
         if shared.config.accept_mode == "handoff":
             self._children[ACCEPTOR] = _Child(ACCEPTOR, acceptor.run)
+        if shared.config.mirror_file is not None:
+            self._children[child.MIRROR] = _Child(child.MIRROR, mirror.run)
         self._signal_fd, self._signal_send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop_asked = 0
         self._failed = ""
@@ -83,7 +87,8 @@ class Supervisor:
         signal.set_wakeup_fd(self._signal_send, warn_on_full_buffer=False)
         gc.collect()
         gc.freeze()  # what is here now is shared with the children and never collected: keeps their pages shared
-        for item in sorted(self._children.values(), key=lambda item: item.number == ACCEPTOR):
+        last = (ACCEPTOR, child.MIRROR)
+        for item in sorted(self._children.values(), key=lambda item: item.number in last):
             self._fork(item)
 
     def run(self) -> Stop:
@@ -115,7 +120,8 @@ class Supervisor:
         item.started = time.monotonic()
         item.asked_at = item.start_at = 0.0
         item.exit_code = None
-        self._arena.clear_cell(item.number, 0, time.monotonic_ns())
+        if item.number != child.MIRROR:
+            self._arena.clear_cell(item.number, 0, time.monotonic_ns())
         pid = os.fork()
         if pid == 0:
             code = child.CANNOT_START
@@ -189,7 +195,7 @@ class Supervisor:
             return  # the machine or we ourselves were held up: their silence says nothing yet
         now_ns = time.monotonic_ns()
         for item in self._children.values():
-            if not item.pid:
+            if not item.pid or item.number == child.MIRROR:
                 continue
             _pid, beat_ns, _busy, _open, holding = self._arena.cell(item.number)
             silent = (now_ns - beat_ns) / 1e9
@@ -224,6 +230,7 @@ class Supervisor:
             else "refused"
         )
         log.info("stopping reason=%s", signal_name)
+        self._stop_mirror()
         processors = [number for number in self._children if number >= FIRST_PROCESSOR]
         for stage, numbers in ((1, [ACCEPTOR, *processors]), (2, [FLUSHER]), (3, [KEEPER])):
             self._arena.set_stopping(stage)
@@ -238,6 +245,17 @@ class Supervisor:
                 _kill(item.pid, signal.SIGKILL)
         self._wait_for(list(self._children), time.monotonic() + 0.2, Stop())
         return result
+
+    def _stop_mirror(self) -> None:
+        """First, while the broker still answers it: what it forwarded here it can commit. Killed, it comes again."""
+        item = self._children.get(child.MIRROR)
+        if item is None or not item.pid:
+            return
+        _kill(item.pid, signal.SIGTERM)
+        self._wait_for([child.MIRROR], time.monotonic() + MIRROR_SECONDS, Stop())
+        if item.pid:
+            log.warning("role=mirror did not finish in %.1f s: killed", MIRROR_SECONDS)
+            _kill(item.pid, signal.SIGKILL)
 
     def _wait_for(self, numbers: list[int], deadline: float, result: Stop) -> None:
         children = [self._children[number] for number in numbers if number in self._children]

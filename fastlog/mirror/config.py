@@ -193,9 +193,14 @@ class MirrorConfig:
         Raises:
             ConfigError: a file cannot be read or used.
         """
-        return cls.from_settings(
-            MirrorSettings.from_properties(load_properties(path)), Path(path).parent, default_target
-        )
+        return cls.from_properties(load_properties(path), path, default_target)
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, str], path: str | Path, default_target: TargetConfig | None = None
+    ) -> MirrorConfig:
+        """The same with what was read from there."""
+        return cls.from_settings(MirrorSettings.from_properties(properties), Path(path).parent, default_target)
 
     @classmethod
     def from_settings(

@@ -43,6 +43,13 @@ from fastlog.tools.report import run
     metavar="HOST[:PORT]",
     help="Where clients are told to connect. Default: the address that is listened on.",
 )
+@options.option(
+    "--mirror",
+    group="Connection",
+    metavar="FILE",
+    type=click.Path(),
+    help="Mirror topics of other clusters into this broker, as this properties file says.",
+)
 @options.option("--processors", group="Limits", metavar="N", help="Processes that serve. Default: the number of CPUs.")
 @options.option(
     "--log-dir",
@@ -78,6 +85,7 @@ def broker_command(
     insecure: bool,
     zookeeper: str | None,
     advertise: str | None,
+    mirror: str | None,
     processors: str | None,
     log_dirs: tuple[str, ...],
     broker_id: str | None,
@@ -86,6 +94,7 @@ def broker_command(
 ) -> int:
     """Run a broker. A flag goes before --set, --set before the file."""
     flags = {"host": host, "port": port, "num.threads": processors, "brokerid": broker_id, "zk.connect": zookeeper}
+    flags["mirror.config"] = mirror
     if advertise is not None:
         flags["hostname"], flags["advertised.port"] = split_address(advertise)
     config = make_config(flags, insecure, log_dirs, config_file, settings_given)

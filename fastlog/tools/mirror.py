@@ -164,7 +164,7 @@ def run_mirror(mirror: Mirror, *, as_json: bool = False) -> int:
     from fastlog.mirror.report import Report
 
     report = Report(mirror)
-    for line in _notes(mirror.config):
+    for line in notes(mirror.config):
         note(line)
     mirror.start()
     pause = mirror.config.settings.progress_ms / 1000
@@ -189,7 +189,7 @@ def run_mirror(mirror: Mirror, *, as_json: bool = False) -> int:
     return EXIT_DONE if is_whole else EXIT_FAILED
 
 
-def _notes(config: MirrorConfig) -> list[str]:
+def notes(config: MirrorConfig) -> list[str]:
     """What should be known before it begins: settings that mean nothing here."""
     found = []
     for source in config.sources:

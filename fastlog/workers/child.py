@@ -18,6 +18,8 @@ from fastlog.workers import _process
 
 CANNOT_START = 78
 """Exit code of a child that could not begin; it is not started again."""
+MIRROR = -1
+"""The number of the mirror, which is a program of its own and has no place in the arena."""
 MAY_NOT_RUN = 79
 """Exit code of a child that found out why this broker may not run; it has said so, and the broker stops."""
 
@@ -50,8 +52,8 @@ class Shared:
 
 
 def role_name(number: int) -> str:
-    """The name of a place in the arena's list of processes."""
-    names = {FLUSHER: "flusher", KEEPER: "keeper", ACCEPTOR: "acceptor"}
+    """The name of a place in the arena's list of processes, or of the mirror."""
+    names = {FLUSHER: "flusher", KEEPER: "keeper", ACCEPTOR: "acceptor", MIRROR: "mirror"}
     return names.get(number) or f"processor-{number - FIRST_PROCESSOR}"
 
 
