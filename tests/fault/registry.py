@@ -28,6 +28,7 @@ MODULES = (
     "tests.fault.overload",
     "tests.fault.side_by_side",
     "tests.fault.exactly_once",
+    "tests.fault.mirrors",
 )
 TIERS = ("S", "N", "R")
 
