@@ -163,6 +163,10 @@ class InflateLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 
 
+class AuditError(FastlogError):
+    """What an audit topic holds makes no sense, or an audit cannot be made from it."""
+
+
 class EnvelopeError(FastlogError):
     """A payload that should begin with an envelope does not, or ends inside it."""
 

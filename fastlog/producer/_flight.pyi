@@ -22,6 +22,7 @@ class Flight:
     written_frames: int
     finished_frames: int
     handed_over: int
+    keep_failed: bool
     retried: Collection[int]
     watched: set[tuple[str, int]]
     def __init__(self, acknowledged: bool) -> None: ...
@@ -51,6 +52,9 @@ class Flight:
 
     def take_outcomes(self) -> list[Outcome]:
         """Answers since the last call: refusals with a code of ``retried``, and all that came for ``watched`` ones."""
+
+    def take_failures(self) -> list[Chunk]:
+        """The frames that failed since the last call, each a chunk, when ``keep_failed`` is set."""
 
     def write(self, fd: int, max_frames: int) -> int:
         """Hand frames to the kernel until none is left, ``max_frames`` are out, the inbox is full, or 100 ms are over.

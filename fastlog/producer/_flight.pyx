@@ -76,10 +76,12 @@ cdef class Flight:
     cdef readonly long long written_frames
     cdef readonly long long finished_frames   # ever, refused ones as well
     cdef readonly long long handed_over   # messages in frames that the kernel took, on this connection
+    cdef public bint keep_failed          # copies of frames that failed
     cdef public object retried            # error codes after which a frame is worth another try
     cdef readonly set watched             # (topic, partition) of refused frames: every later answer is an outcome
     cdef list events
     cdef list outcomes
+    cdef list failures
     cdef unsigned char inbox[INBOX_BYTES]
     cdef Py_ssize_t inbox_used
 
@@ -87,6 +89,7 @@ cdef class Flight:
         self.chunks = []
         self.events = []
         self.outcomes = []
+        self.failures = []
         self.retried = frozenset()
         self.watched = set()
         self.acknowledged = acknowledged
@@ -145,6 +148,13 @@ cdef class Flight:
         if outcomes:
             self.outcomes = []
         return outcomes
+
+    def take_failures(self):
+        """The frames that failed since the last call, each a chunk, when ``keep_failed`` is set."""
+        cdef list failures = self.failures
+        if failures:
+            self.failures = []
+        return failures
 
     def write(self, int fd, long long max_frames):
         """Hand frames to the kernel until none is left, ``max_frames`` are written, the inbox is full, or 100 ms are over.
@@ -349,6 +359,8 @@ cdef class Flight:
             self.delivered += messages
         else:
             self.failed += messages
+            if self.keep_failed:
+                self.failures.append(chunk.part(index, index + 1))
         if chunk.tickets is not None:
             while chunk.next_ticket < len(chunk.tickets) and chunk.tickets[chunk.next_ticket][0] == index:
                 _, position, count, ticket = chunk.tickets[chunk.next_ticket]

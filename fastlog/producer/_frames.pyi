@@ -19,16 +19,20 @@ class Chunk:
         """The position behind each frame."""
 
     @property
+    def message_sets(self) -> list[memoryview]:
+        """The message set in each frame."""
+
+    @property
     def has_tickets(self) -> bool:
         """Whether somebody follows single messages of it."""
 
     def compressed(
         self, compress: Callable[[int, Any], bytes], max_payload: int
-    ) -> tuple[Chunk, list[tuple[int, int, list[tuple[int, int, int, object]]]]]:
+    ) -> tuple[Chunk, list[tuple[int, Chunk, list[tuple[int, int, int, object]]]]]:
         """Return the chunk with each frame's set as one wrapper, and what is too large for one.
 
-        For each frame left out: (bytes of the compressed set, messages, tickets as (frame, position, messages,
-        ticket)).
+        For each frame left out: (bytes of the compressed set, the frame as it was, tickets as (frame, position,
+        messages, ticket)).
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -76,6 +76,15 @@ cdef class Chunk:
         return [self.frames[i].end for i in range(self.frame_count)]
 
     @property
+    def message_sets(self):
+        """The set in each frame, as views."""
+        cdef object view = memoryview(self)
+        return [
+            view[(self.frames[i - 1].end if i else 0) + self.header_bytes:self.frames[i].end]
+            for i in range(self.frame_count)
+        ]
+
+    @property
     def has_tickets(self):
         return self.tickets is not None
 
@@ -146,6 +155,6 @@ cdef class Chunk:
         if self.tickets is not None:
             made.tickets = [(new_index[item[0]], -1, item[2], item[3]) for item in self.tickets if item[0] in new_index]
         refused = [
-            (size, self.frames[i].messages, [item for item in self.tickets or () if item[0] == i]) for i, size in refused
+            (size, self.part(i, i + 1), [item for item in self.tickets or () if item[0] == i]) for i, size in refused
         ]
         return made, refused

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastlog.producer._buffer import Buffer
+from fastlog.producer._stamp import Stamp
 from fastlog.producer.hooks import Delivery, PartitionChoice, ProducerData
 
 def generation() -> int:
@@ -29,6 +30,9 @@ class Route:
 
 class Routes:
     """The routes that compiled code may use, by topic."""
+
+    def stamp_with(self, stamps: Callable[[str], Stamp | None]) -> None:
+        """Give the messages of topics the envelopes of what ``stamps`` returns for the topic, unless that is None."""
 
     def set(self, topic: str, route: Route) -> None:
         """Let compiled code use a route from now on."""

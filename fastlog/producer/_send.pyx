@@ -8,7 +8,8 @@ from libc.stdint cimport uint32_t
 
 from fastlog._crc cimport crc32_span
 from fastlog.producer._buffer cimport Buffer
-from fastlog.producer._frames cimport checksum
+from fastlog.producer._frames cimport GIL_BYTES, checksum
+from fastlog.producer._stamp cimport Stamp, find_key
 
 
 cdef extern from "Python.h":
@@ -43,6 +44,7 @@ cdef class Route:
     cdef Buffer current
     cdef list keyed
     cdef uint32_t random
+    cdef Stamp stamp               # of the topic when its messages get envelopes, else None
 
     def __init__(self, list anywhere, list keyed, uint32_t seed):
         self.random = seed | 1
@@ -92,14 +94,20 @@ cdef class Routes:
     """The routes that compiled code may use, by topic."""
 
     cdef dict by_topic
+    cdef object stamps             # gives a topic its Stamp, or None; None when there are no envelopes
     cdef object last_topic         # that of the last call: the same str each time in the loop of a program
     cdef Route last_route
 
     def __init__(self):
         self.by_topic = {}
 
+    def stamp_with(self, stamps):
+        """Give the messages of topics the envelopes of what ``stamps`` returns for the topic, unless that is None."""
+        self.stamps = stamps
+
     def set(self, str topic, Route route):
         """Let compiled code use a route from now on."""
+        route.stamp = self.stamps(topic) if self.stamps is not None else None
         self.by_topic[topic] = route
         self.last_topic = self.last_route = None
 
@@ -115,6 +123,41 @@ cdef class Routes:
         if type(topic) is str:
             self.last_topic, self.last_route = topic, <Route>found
         return <Route>found
+
+
+cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) except -1:
+    """Add a value, or a list, in envelopes: 0 when it is not simple and nothing was added, 2 when a frame was finished.
+
+    From the number that a message gets to its place in the buffer, nothing here lets another thread run.
+    """
+    cdef const unsigned char* p
+    cdef Py_ssize_t key_bytes = find_key(key, &p), size
+    cdef list wrapped
+    cdef bytes one
+    cdef int done = 0
+    if PyBytes_CheckExact(value):
+        size = PyBytes_GET_SIZE(value) + stamp.extra(key_bytes)
+        if size > buffer.max_payload or size >= GIL_BYTES or buffer.quota.is_full():
+            return 0
+        one = stamp.wrap(value, p, key_bytes)
+        try:
+            return 1 + buffer.put(one, checksum(one))
+        except BaseException:
+            stamp.void(stamp.next - 1, 1)
+            raise
+    if PyList_CheckExact(value):
+        for item in <list>value:
+            if not PyBytes_CheckExact(item):
+                return 0
+        wrapped = stamp.wrap_all(value, key)
+        try:
+            done = buffer.put_all(wrapped)
+        except BaseException:
+            stamp.void(stamp.next - len(wrapped), len(wrapped))
+            raise
+        if not done:
+            stamp.take_back(len(wrapped))
+    return done
 
 
 cdef class SendPath:
@@ -145,7 +188,9 @@ cdef class SendPath:
             if route is not None:
                 buffer = route.current if key is None else route.buffer_for_key(key)
                 if buffer is not None:
-                    if PyBytes_CheckExact(value):
+                    if route.stamp is not None:
+                        done = put_stamped(buffer, route.stamp, value, key)
+                    elif PyBytes_CheckExact(value):
                         if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
                             done = 1 + buffer.put(value, checksum(value))
                     elif PyList_CheckExact(value):

@@ -17,6 +17,7 @@ from fastlog.settings import prop
 from fastlog.topics import valid_topic
 
 _INT32 = 2**31 - 1
+_UINT32 = 2**32 - 1
 _INT64 = 2**63 - 1
 _LARGEST_MESSAGE = 2**31 - 1 - 2**20
 _CODECS = {"none": codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "0": 0, "1": 1, "2": 2}
@@ -214,6 +215,50 @@ class ProducerConfig(settings.Settings):
     )
     callback_handler_props: str = prop("callback.handler.props", "", doc="async: its properties, as `k=v,k=v`.")
 
+    envelope: bool = prop(
+        "envelope",
+        False,
+        doc="Put every value into an envelope: the time of the send(), the server, and the key if it is bytes or text"
+        " (`docs/format.md`). Readers have to be told. fastlog's own.",
+    )
+    server: str | None = prop(
+        "server.name",
+        None,
+        default_text="the name of the machine",
+        doc="Who the envelopes and the monitoring events say sent it; brings `envelope` with it. fastlog's own.",
+    )
+    server_id: int | None = prop(
+        "server.id",
+        None,
+        low=0,
+        high=_UINT32,
+        default_text="CRC-32 of the name",
+        doc="The number in the envelopes for it; brings `envelope` with it. fastlog's own.",
+    )
+    audit_topic: str | None = prop(
+        "audit.topic",
+        None,
+        doc="Number all messages, and send counts of those that were delivered to this topic (`docs/audit.md`); brings"
+        " `envelope` with it. fastlog's own.",
+    )
+    audit_window_ms: int = prop(
+        "audit.window.ms",
+        60_000,
+        unit="ms",
+        low=1,
+        high=_INT32,
+        doc="with `audit.topic`: messages are counted by topic and windows of this length. fastlog's own.",
+    )
+    audit_interval_ms: int = prop(
+        "audit.interval.ms",
+        10_000,
+        unit="ms",
+        low=10,
+        high=_INT32,
+        doc="with `audit.topic`: how often what was delivered is counted; also sends what waits in the queue. fastlog's"
+        " own.",
+    )
+
     def __post_init__(self) -> None:
         settings.check_fields(self)
         if self.zk_connect is not None and self.broker_list is not None:
@@ -241,8 +286,19 @@ class ProducerConfig(settings.Settings):
             self._refuse_async_only()
         if self.queue_full != "block" and self.enqueue_timeout_ms:
             raise ConfigError(f"queue.enqueueTimeout.ms contradicts queue.full={self.queue_full}, which never waits")
+        self._check_audit()
         if self.codec:
             codecs.compress(self.codec, b"")  # a missing library is said now, not at the first message
+
+    def _check_audit(self) -> None:
+        if self.audit_topic is not None:
+            reason = valid_topic(self.audit_topic)
+            if reason is not None:
+                raise ConfigError(f"audit.topic: {self.audit_topic!r}: {reason}")
+        else:
+            for field in dataclasses.fields(self):
+                if field.name.startswith("audit_") and getattr(self, field.name) != field.default:
+                    raise ConfigError(f"{field.metadata['name']} has no effect without audit.topic")
 
     def _refuse_zookeeper_only(self) -> None:
         for field in dataclasses.fields(self):
@@ -258,6 +314,11 @@ class ProducerConfig(settings.Settings):
         ):
             if value:
                 raise ConfigError(f"{name} contradicts producer.type=sync: handlers work on the queue of an async one")
+
+    @property
+    def has_envelope(self) -> bool:
+        """Whether values get envelopes: asked for, or brought by a setting that needs them."""
+        return self.envelope or not (self.server is None and self.server_id is None and self.audit_topic is None)
 
     @property
     def codec(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fastlog.errors import DeliveryError, FastlogError
 from fastlog.producer._buffer import Quota
+from fastlog.producer._frames import Chunk
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.waiting import Gate, Turnstile
 
@@ -40,9 +41,13 @@ class Receipt:
 class Ledger:
     """The shared part of a producer. Every method is safe from any thread; none takes a lock."""
 
-    def __init__(self, quota: Quota, on_delivery: OnDelivery | None) -> None:
+    def __init__(
+        self, quota: Quota, on_delivery: OnDelivery | None, on_failed: Callable[[Chunk], object] | None = None
+    ) -> None:
         self.quota = quota
         self.on_delivery = on_delivery
+        self.on_failed = on_failed
+        """Called in the sending threads with each frame that failed, before a flush that waits for it is over."""
         self.room = Turnstile()
         """Where senders wait until the queue has room."""
         self.moves = 0

@@ -63,6 +63,7 @@ class Link:
         self.outbox = Outbox(ledger.quota, self._wake_fd, linger_ns)
         self._flight = Flight(acks > 0)
         self._flight.report = ledger.on_delivery is not None
+        self._flight.keep_failed = ledger.on_failed is not None
         self._refusals = Refusals(self._flight, config.num_retries, config.delivery_timeout_ms)
         self._adopted: deque[Chunk] = deque()
         self._flush_requests: deque[Gate] = deque()
@@ -259,8 +260,10 @@ class Link:
 
     def _compressed(self, chunk: Chunk) -> Chunk:
         made, refused = chunk.compressed(codecs.compress, self._max_payload)
-        for size, messages, tickets in refused:
+        for size, frame, tickets in refused:
+            messages = frame.messages
             self._too_large += messages
+            self._note_failed(frame)
             error = MessageTooLargeError(
                 f"{messages} messages for topic {chunk.topic!r} are {size} bytes as one compressed set, more than the"
                 f" limit of {self._max_payload} (max.message.size, of this producer or of the broker)"
@@ -461,12 +464,18 @@ class Link:
         """Tell everybody what became of their messages."""
         for event in self._flight.take_events():
             self._report(event)
+        for frame in self._flight.take_failures():
+            self._note_failed(frame)
         if self._refusals.readded:
             self._flush_marks = deque((self._flight.added_chunks, gate) for _, gate in self._flush_marks)
             self._refusals.readded = False
         finished = self._refusals.finished_up_to()
         while self._flush_marks and self._flush_marks[0][0] <= finished:
             self._flush_marks.popleft()[1].open()
+
+    def _note_failed(self, frame: Chunk) -> None:
+        if self._ledger.on_failed is not None:
+            self._ledger.on_failed(frame)
 
     def _report(self, event: Event, *, told: bool = False) -> None:
         ticket, chunk, messages, failure, partition, base, following, position = event

@@ -27,6 +27,8 @@ from fastlog.errors import (
 from fastlog.producer import hooks
 from fastlog.producer._buffer import Buffer, Quota
 from fastlog.producer._send import Routes, SendPath
+from fastlog.producer._stamp import Stamp
+from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import (
@@ -107,7 +109,14 @@ class Producer(SendPath):
         self._is_async = config.producer_type == "async"
         self._plain = type(self._encoder) is DefaultEncoder
         self._dropped = 0
-        self._ledger = Ledger(Quota(config.queue_messages, config.queue_bytes), on_delivery)
+        if hooked and config.has_envelope:
+            raise ConfigError("handlers change messages after send(): they contradict envelope and audit.topic")
+        failed = FailedNumbers(config.audit_topic) if config.audit_topic is not None else None
+        note_failed = failed.note if failed is not None else None
+        self._ledger = Ledger(Quota(config.queue_messages, config.queue_bytes), on_delivery, note_failed)
+        self._stamps = Stamps(config) if config.has_envelope else None
+        if self._stamps is not None:
+            self._routes.stamp_with(self._stamps.of)
         fast = self._routes if self._is_async and not hooked and self._plain else None
         if partitioner is None and config.partitioner_class is not None:
             partitioner = _named("partitioner.class", config.partitioner_class, "partition")
@@ -120,6 +129,10 @@ class Producer(SendPath):
                 event_handler.callback_handler = callback_handler
             sender = _HandlerSender(self._router, self._ledger)
             self._queue = BatchQueue(config, self._ledger, event_handler, callback_handler, self._encoder, sender)
+        self._reporter: Reporter | None = None
+        if self._stamps is not None and failed is not None:
+            self._reporter = Reporter(config, self._stamps, failed, self._router)
+            self._reporter.start()
         self._closed = False
         _register(self)
 
@@ -193,29 +206,44 @@ class Producer(SendPath):
 
     def _hand_out(self, items: Sequence[ProducerData], on_delivery: OnDelivery | None) -> list[Receipt]:
         """Put the values into their buffers, after everything that can be refused was looked at."""
-        ready: list[tuple[Buffer, list[bytes]]] = []
+        ready: list[tuple[Buffer, list[bytes], Stamp | None, Any]] = []
         for item in items:
             values = item.values
             if not values:
                 continue
             payloads = [payload_of(value if self._plain else self._encoder.encode(value)) for value in values]
             buffer = self._router.choose(item.topic, item.key, item.partition)
-            buffer.check(max(map(len, payloads)))
-            ready.append((buffer, payloads))
+            stamp = self._stamps.of(item.topic) if self._stamps is not None else None
+            size = max(map(len, payloads))
+            buffer.check(size if stamp is None else stamp.size_with(size, item.key))
+            ready.append((buffer, payloads, stamp, item.key))
         receipts = []
-        for buffer, payloads in ready:
+        for buffer, payloads, stamp, key in ready:
             receipt = None
             if on_delivery is not None or not self._is_async:
                 receipt = Receipt(len(payloads), on_delivery)
-            if not self._is_async:
-                buffer.extend(payloads, 0, receipt, True, True)
-            elif not self._queue_up(buffer, payloads, receipt):
-                continue
-            if receipt is not None:
+            if stamp is None:
+                taken = self._put(buffer, payloads, receipt, None)
+            else:
+                with Sending(stamp, payloads, key) as sending:
+                    taken = self._put(buffer, sending.payloads, receipt, sending)
+            if taken and receipt is not None:
                 receipts.append(receipt)
         return receipts
 
-    def _queue_up(self, buffer: Buffer, payloads: list[bytes], receipt: Receipt | None) -> bool:
+    def _put(self, buffer: Buffer, payloads: list[bytes], receipt: Receipt | None, sending: Sending | None) -> bool:
+        """Put payloads into their buffer; False when they were dropped."""
+        if self._is_async and not self._queue_up(buffer, payloads, receipt, sending):
+            return False
+        if not self._is_async:
+            buffer.extend(payloads, 0, receipt, True, True)
+        if sending is not None:
+            sending.sent = len(payloads)
+        return True
+
+    def _queue_up(
+        self, buffer: Buffer, payloads: list[bytes], receipt: Receipt | None, sending: Sending | None
+    ) -> bool:
         """Put payloads into the bounded queue as the policy says; False when they were dropped."""
         config, quota = self.config, self._ledger.quota
         count = len(payloads)
@@ -238,6 +266,8 @@ class Producer(SendPath):
             if self._router.is_link_thread():
                 buffer.extend(payloads, done, receipt, False, True)  # a callback that sends cannot wait for itself
                 break
+            if sending is not None:
+                sending.sent = done
             self._router.hurry()
             left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._ledger.room.wait(lambda: self._closed or quota.has_room(), left):
@@ -293,7 +323,7 @@ class Producer(SendPath):
         self._closed = True
         deadline = time.monotonic() + (self.config.close_timeout_ms / 1000 if timeout is None else timeout)
         self._ledger.room.wake_all()
-        end = partial(_end, self._queue, self._router, deadline)
+        end = partial(_end, self._queue, self._reporter, self._router, deadline)
         if self._is_own_thread():
             Background(end, "fastlog-producer-close")
             return
@@ -410,11 +440,13 @@ def _named(setting: str, path: str, wanted: str) -> Any:
     return hooks.make(setting, path, wanted)
 
 
-def _end(queue: BatchQueue | None, router: Router, deadline: float) -> None:
+def _end(queue: BatchQueue | None, reporter: Reporter | None, router: Router, deadline: float) -> None:
     """Let the threads of a producer deliver what there is and end."""
     if queue is not None:
         queue.stop()
         wait_all([queue.finished], deadline)
+    if reporter is not None:
+        reporter.finish(deadline)
     router.stop()
     router.wait_stopped(deadline)
 

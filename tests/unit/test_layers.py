@@ -27,8 +27,8 @@ LAYERS = {
     "broker": "fastlog.broker",
     "connections": "fastlog.client",  # what the clients and the commands share
     "measuring": "fastlog.perf",  # what the perf commands are made of
-    "clients": "fastlog.consumer fastlog.producer",
     "mirroring": "fastlog.mirror",
+    "clients": "fastlog.consumer fastlog.producer fastlog.audit",
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "tests": "tests",

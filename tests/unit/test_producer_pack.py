@@ -211,9 +211,10 @@ def test_compressed_chunks(codec: int, acks: int) -> None:
         buffer.extend(small[:2])
         (chunk,) = outbox.take(True)
         made, refused = chunk.compressed(codecs.compress, 1000)
-        assert [(messages, [(item[2], item[3]) for item in tickets]) for _, messages, tickets in refused] == [
+        assert [(frame.messages, [(item[2], item[3]) for item in tickets]) for _, frame, tickets in refused] == [
             (4, [(4, ticket)])
         ]
+        assert payloads(refused[0][1].message_sets[0]) == large
         assert (made.frame_count, made.messages) == (2, 6)
         for frame, expected in zip(frames_of([made]), (small, small[:2]), strict=True):
             request = requests.decode_request(frame[4:])

@@ -1,0 +1,33 @@
+from typing import Any
+
+class Stamp:
+    """Gives envelopes to the messages of one topic of one producer, and numbers when it is audited.
+
+    ``shift_ms`` is added to the clock.
+    """
+
+    topic: str
+    producer_id: int
+    numbered: bool
+    shift_ms: int
+    def __init__(self, topic: str, server_id: int, producer_id: int, window_ms: int, numbered: bool) -> None: ...
+    def size_with(self, size: int, key: Any) -> int:
+        """The bytes of a payload of ``size`` bytes with its envelope."""
+
+    def wrap_all(self, values: list[bytes], key: Any) -> list[bytes]:
+        """The payloads with an envelope each, numbered one after another; a key that is bytes or text is kept."""
+
+    def hold(self) -> int:
+        """The next number: from it on, nothing shows in ``take_runs`` before it is released."""
+
+    def release(self, number: int) -> None:
+        """What was held is on its way, or was declared void."""
+
+    def void(self, first: int, count: int) -> None:
+        """So many numbers from ``first`` on may have gone to nobody."""
+
+    def take_voids(self) -> list[tuple[int, int]]:
+        """What was declared void since the last call: (first, the one behind the last)."""
+
+    def take_runs(self) -> list[tuple[int, int, int]]:
+        """Which numbers were given since the last call: (start of the window in ms, first, the one behind the last)."""
