@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from fastlog import _segment
 from fastlog.client.addresses import Address
-from fastlog.client.connection import pause
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.errors import (
@@ -22,8 +21,10 @@ from fastlog.errors import (
     TransportError,
     UnsupportedFeatureError,
 )
+from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, Patience, RegisteredBrokers
 from fastlog.spark.offsets import Interval
-from fastlog.spark.options import NamedAddress, SourceOptions
+from fastlog.spark.options import SourceOptions
+from fastlog.spark.whereabouts import NamedAddress
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
 
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _MOST_SEGMENTS = 2**20
 _LOOK_SECONDS = 0.5
-_MOST_PAUSE = 10.0
 
 
 class Bounds(NamedTuple):
@@ -47,73 +47,62 @@ class Bounds(NamedTuple):
         return Bounds(self.log_start, min(self.high_watermark, end), min(self.log_end, end))
 
 
-class Patience:
-    """Lets a call fail with ``TransportError`` so many times in a row; the pauses between double. For one thread."""
-
-    def __init__(self, retries: int, interval: float) -> None:
-        self._retries = retries
-        self._interval = interval
-        self._failures = 0
-
-    def worked(self) -> None:
-        """The next failure is a first one again."""
-        self._failures = 0
-
-    def failed(self, error: TransportError) -> None:
-        """Return after a pause, to try again, or raise ``error`` once it was tried often enough."""
-        if self._failures >= self._retries:
-            raise error
-        log.warning("%s: trying again, %d of %d", str(error).partition("\n")[0], self._failures + 1, self._retries)
-        pause(min(self._interval * 2**self._failures, _MOST_PAUSE))
-        self._failures += 1
-
-
 class Cluster:
-    """The brokers that a query names. For one thread; every call tries again when a broker does not answer.
+    """The brokers of a query. For one thread; every call tries again when a broker does not answer.
 
     Implements ``planner.Boundaries``.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, brokers: Brokers | None = None) -> None:
+        """``brokers``: who knows where they are, if not what the options say."""
         self._options = options
-        self._consumers = [self._consumer(item.address) for item in options.brokers]
-        self._places: dict[int, int] = {}  # broker id → its place in the lists above
+        self._coordination: Coordination | None = None
+        self._brokers = brokers if brokers is not None else self._known_brokers()
+        self._consumers: dict[Address, SimpleConsumer] = {}
+        self._addresses: dict[int, Address] = {}  # by broker id: of all that were ever seen
+        self._present: set[int] = set()
 
     def close(self) -> None:
         """Close all connections."""
-        for consumer in self._consumers:
+        self._brokers.close()
+        for consumer in self._consumers.values():
             consumer.close()
+        if self._coordination is not None:
+            self._coordination.close()
+
+    @property
+    def coordination(self) -> Coordination | None:
+        """The session with ZooKeeper, where brokers are found through it."""
+        return self._coordination
 
     def address(self, broker: int) -> Address:
         """Where a broker is that ``bounds`` has found."""
-        return self._options.brokers[self._places[broker]].address
+        return self._addresses[broker]
 
-    def bounds(self) -> dict[TopicPartition, Bounds]:
-        """Every partition that the query reads and that exists.
+    def is_away(self, broker: int) -> bool:
+        """Whether a broker was not there when ``bounds`` looked, and may come back."""
+        return self._brokers.follows and broker not in self._present
+
+    def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, Bounds]:
+        """Every partition that the query reads and that exists; those of a broker that is away are left out.
+
+        ``needed`` are the brokers that have to be there: it is waited for them as for one that does not answer.
 
         Raises:
-            TransportError: a broker does not answer, after all retries.
+            TransportError: a broker does not answer, or is away and needed, after all retries.
+            CoordinationError: no ZooKeeper answers, and it never did.
             PartitionOfflineError: a broker does not serve one of them.
             ConfigError: two addresses are one broker, or a broker is none that can be read so.
         """
-        found: dict[TopicPartition, Bounds] = {}
-        for place, named in enumerate(self._options.brokers):
-            answer = self._tried(partial(self._consumers[place].metadata, self._options.named_topics))
-            broker = self._identified(place, named, answer)
-            if answer is None:
-                found.update(self._plain_bounds(place, broker))
-                continue
-            for topic in answer.topics:
-                for item in topic.partitions:
-                    partition = TopicPartition(topic.name, PartitionId(broker, item.partition))
-                    if not self._options.wants(partition):
-                        continue
-                    if item.state == responses.STATE_OFFLINE:
-                        raise PartitionOfflineError(f"{partition}: {named.address} does not serve it: it is offline")
-                    # What takes no appends shows no more than it does now.
-                    end = item.log_end if item.state == responses.STATE_OK else item.high_watermark
-                    found[partition] = Bounds(item.log_start, item.high_watermark, end)
-        return found
+        patience = self._patience()
+        while True:
+            found = self._all_bounds()
+            away = [broker for broker in sorted(needed) if self.is_away(broker)]
+            if not away:
+                return found
+            patience.failed(
+                TransportError(f"broker {away[0]} is not registered in ZooKeeper {self._options.zookeeper}")
+            )
 
     def visible_bounds(self) -> dict[TopicPartition, Bounds]:
         """The same, once everything is visible that had been appended when it was called.
@@ -197,16 +186,67 @@ class Cluster:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _consumer(self, address: Address) -> SimpleConsumer:
-        return SimpleConsumer(
-            address.host,
-            address.port,
-            timeout=self._options.fetch_timeout,
-            max_message_bytes=self._options.max_message_bytes,
-            local="off",
-        )
+        made = self._consumers.get(address)
+        if made is None:
+            made = self._consumers[address] = SimpleConsumer(
+                address.host,
+                address.port,
+                timeout=self._options.fetch_timeout,
+                max_message_bytes=self._options.max_message_bytes,
+                local="off",
+            )
+        return made
+
+    def _known_brokers(self) -> Brokers:
+        options = self._options
+        if options.zookeeper is None:
+            return ListedBrokers(options.brokers)
+        self._coordination = Coordination(options.zookeeper, options.zookeeper_timeout)
+        return RegisteredBrokers(self._coordination, options.retries, options.retry_interval)
+
+    def _patience(self) -> Patience:
+        return Patience(self._options.retries, self._options.retry_interval)
+
+    def _all_bounds(self) -> dict[TopicPartition, Bounds]:
+        found: dict[TopicPartition, Bounds] = {}
+        self._present = set()
+        for named in self._brokers.look():
+            found.update(self._bounds_of(named))
+        in_use = {self._addresses[broker] for broker in self._present}
+        for address in self._consumers.keys() - in_use:
+            self._consumers.pop(address).close()
+        return found
+
+    def _bounds_of(self, named: NamedAddress) -> Iterator[tuple[TopicPartition, Bounds]]:
+        patience = self._patience()
+        while True:
+            try:
+                answer = self._consumer(named.address).metadata(self._options.named_topics)
+                break
+            except TransportError as error:
+                patience.failed(error)
+                there = self._brokers.look_again(named)
+                if there is None:
+                    log.warning("broker %s at %s is not registered any more", named.broker, named.address)
+                    return
+                named = there
+        broker = self._identified(named, answer)
+        if answer is None:
+            yield from self._plain_bounds(named, broker)
+            return
+        for topic in answer.topics:
+            for item in topic.partitions:
+                partition = TopicPartition(topic.name, PartitionId(broker, item.partition))
+                if not self._options.wants(partition):
+                    continue
+                if item.state == responses.STATE_OFFLINE:
+                    raise PartitionOfflineError(f"{partition}: {named.address} does not serve it: it is offline")
+                # What takes no appends shows no more than it does now.
+                end = item.log_end if item.state == responses.STATE_OK else item.high_watermark
+                yield partition, Bounds(item.log_start, item.high_watermark, end)
 
     def _tried(self, call: Callable[[], _T]) -> _T:
-        patience = Patience(self._options.retries, self._options.retry_interval)
+        patience = self._patience()
         while True:
             try:
                 return call()
@@ -214,9 +254,9 @@ class Cluster:
                 patience.failed(error)
 
     def _reached(self, partition: TopicPartition) -> tuple[SimpleConsumer, int]:
-        return self._consumers[self._places[partition.partition.broker]], partition.partition.partition
+        return self._consumer(self._addresses[partition.partition.broker]), partition.partition.partition
 
-    def _identified(self, place: int, named: NamedAddress, answer: responses.MetadataAnswer | None) -> int:
+    def _identified(self, named: NamedAddress, answer: responses.MetadataAnswer | None) -> int:
         broker = named.broker
         if answer is not None:
             if broker is not None and broker != answer.broker_id:
@@ -224,21 +264,31 @@ class Cluster:
             broker = answer.broker_id
         elif broker is None:
             raise ConfigError(f"brokers: {named.address} speaks plain 0.7 and does not tell its id: write id@host:port")
-        if self._places.setdefault(broker, place) != place:
-            other = self._options.brokers[self._places[broker]].address
+        if broker in self._present:
+            other = self._addresses[broker]
             raise ConfigError(f"brokers: {other} and {named.address} are both broker {broker}")
+        self._present.add(broker)
+        self._addresses[broker] = named.address
         return broker
 
-    def _plain_bounds(self, place: int, broker: int) -> Iterator[tuple[TopicPartition, Bounds]]:
+    def _plain_bounds(self, named: NamedAddress, broker: int) -> Iterator[tuple[TopicPartition, Bounds]]:
         """Those of a broker that does not tell which partitions it has."""
-        if not self._options.assigned:
-            raise ConfigError(
-                f"{self._options.brokers[place].address} speaks plain 0.7 and does not tell its partitions: use assign"
-            )
-        for partition in self._options.assigned:
-            if partition.partition.broker == broker:
-                borders = self._borders(partition)
-                yield partition, Bounds(borders[0], borders[-1], borders[-1])
+        for partition in self._plain_partitions(named, broker):
+            borders = self._borders(partition)
+            yield partition, Bounds(borders[0], borders[-1], borders[-1])
+
+    def _plain_partitions(self, named: NamedAddress, broker: int) -> Iterable[TopicPartition]:
+        if self._options.assigned:
+            return [partition for partition in self._options.assigned if partition.partition.broker == broker]
+        counts = self._brokers.partitions(broker)
+        if counts is None:
+            raise ConfigError(f"{named.address} speaks plain 0.7 and does not tell its partitions: use assign")
+        every = (
+            TopicPartition(topic, PartitionId(broker, number))
+            for topic, count in counts.items()
+            for number in range(count)
+        )
+        return filter(self._options.wants, every)
 
     def _borders(self, partition: TopicPartition) -> list[int]:
         """Where segments begin, and the visible end; ascending."""

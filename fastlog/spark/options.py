@@ -6,26 +6,25 @@ Names and meanings are those of Spark's source for Kafka where it has them; offs
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastlog.client.addresses import Address, parse_brokers
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
-from fastlog.settings import parse_bytes, parse_duration, unknown_name
+from fastlog.settings import unknown_name
 from fastlog.spark import schema
 from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partition, parse_partitions
+from fastlog.spark.values import Parse, counted, number, one_of, parse_json, seconds, sized, truth
+from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, at_most_one, check_whereabouts
 from fastlog.topics import valid_topic
 
 _PATH_OPTION = "path"
 _REFUSED = {
     _PATH_OPTION: "load() takes no path: topics are named with subscribe, subscribePattern or assign",
     "kafka.bootstrap.servers": "this is not Kafka's source: brokers is meant",
-    "zk.connect": "finding brokers through ZooKeeper is not there yet: name them with brokers",
-    "zookeeper.connect": "finding brokers through ZooKeeper is not there yet: name them with brokers",
+    "zookeeper.connect": "zookeeper is meant, or zk.connect as 0.7 writes it",
     "maxoffsetspertrigger": "offsets are bytes here: maxBytesPerTrigger is meant",
     "minoffsetspertrigger": "there is no lower limit for a batch; the trigger's interval is one",
     "maxtriggerdelay": "there is no lower limit for a batch; the trigger's interval is one",
@@ -33,28 +32,22 @@ _REFUSED = {
     "endingoffsetsbytimestampstrategy": "only the start has a strategy: no offset for an ending time is the end",
     "includeheaders": "messages of Kafka 0.7 have no headers",
     "envelope": "reading keys and times out of envelopes is not there yet: timestamp and key are null",
-    "group": "showing a query's progress as that of a group is not there yet",
-    "kafka.group.id": "a query is in no group: its offsets are in its checkpoint",
-    "groupidprefix": "a query is in no group: its offsets are in its checkpoint",
+    "kafka.group.id": "a query is in no group: its offsets are in its checkpoint; group shows its progress as one",
+    "groupidprefix": "a query is in no group: its offsets are in its checkpoint; group shows its progress as one",
 }
 
 DIRECT = ("auto", "shared", "only", "off")
 _LARGEST_FETCH = 2**30
 
 
-@dataclass(frozen=True)
-class NamedAddress:
-    """Where a broker is; ``broker`` is the id it was given in the option, None where the broker says it itself."""
-
-    address: Address
-    broker: int | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """Everything the source can be told. Made by ``parse_options``."""
 
-    brokers: tuple[NamedAddress, ...]
+    brokers: tuple[NamedAddress, ...] = ()
+    zookeeper: str | None = None
+    zookeeper_timeout: float = 6.0
+    group: str | None = None
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
@@ -109,9 +102,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
         if key in given:
             raise ConfigError(f"{_KNOWN[key]}: only for {'a batch read' if streaming else 'a streaming query'}")
     for names in (_CHOICES, _STARTS, _ENDS, ("columns", "includenextoffset")):
-        _at_most_one(given, names)
-    if "brokers" not in given:
-        raise ConfigError("brokers: not given; write for example brokers=localhost:9092")
+        at_most_one(given, [_KNOWN[name] for name in names])
+    check_whereabouts(given)
+    if "group" in given and not {"zookeeper", "zk.connect"} & given.keys():
+        raise ConfigError("group: offsets of groups are in ZooKeeper: give zookeeper instead of brokers")
     if not any(name in given for name in _CHOICES):
         raise ConfigError("one of subscribe, subscribePattern and assign must be given")
     if "startingoffsetsbytimestampstrategy" in given and not {"startingtimestamp", "startingoffsetsbytimestamp"} & set(
@@ -135,113 +129,29 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
     return SourceOptions(**fields)
 
 
-def _at_most_one(given: Mapping[str, str], names: tuple[str, ...]) -> None:
-    found = [_KNOWN[name] for name in names if name in given]
-    if len(found) > 1:
-        raise ConfigError(f"{' and '.join(found)} contradict each other: give one of them")
-
-
 def _place(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> Place:
     offsets, time, times = names
     if time in given:
-        return Place("time", time_ms=_number(_KNOWN[time], given[time], 0, MAX_OFFSET))
+        return Place("time", time_ms=number(_KNOWN[time], given[time], 0, MAX_OFFSET))
     if times in given:
-        nested = _json(_KNOWN[times], given[times])
+        nested = parse_json(_KNOWN[times], given[times])
         return Place("times", by_partition=parse_partitions(nested, _KNOWN[times], 0))
     text = given.get(offsets, default).strip()
     if text.lower() in ("earliest", "latest"):
         return Place(text.lower())
     if not text.startswith("{"):
         raise ConfigError(f"{_KNOWN[offsets]}: {text!r} is neither earliest, latest nor JSON")
-    nested = _json(_KNOWN[offsets], text)
+    nested = parse_json(_KNOWN[offsets], text)
     return Place("offsets", by_partition=parse_partitions(nested, _KNOWN[offsets], EARLIEST))
 
 
 # -- single values -----------------------------------------------------------------------------------------------------
 
 
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _unique(name, pairs))
-    except ValueError as error:
-        raise ConfigError(f"{name}: {text!r} is no JSON: {error}") from None
-
-
-def _unique(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ConfigError(f"{name}: a topic or partition is named twice")
-    return found
-
-
-def _number(name: str, text: str, low: int, high: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise ConfigError(f"{name}: {text!r} is no whole number") from None
-    if not low <= value <= high:
-        raise ConfigError(f"{name}: {value} is not from {low} to {high}")
-    return value
-
-
-def _counted(low: int, high: int) -> Callable[[str, str], int]:
-    return lambda name, text: _number(name, text, low, high)
-
-
-def _sized(high: int) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        try:
-            value = parse_bytes(text)
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from None
-        if not 1 <= value <= high:
-            raise ConfigError(f"{name}: {value} is not from 1 to {high}")
-        return value
-
-    return parse
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        value = parse_duration(text, "ms") / 1000
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
-    if value <= 0:
-        raise ConfigError(f"{name}: {text!r} is not above 0")
-    return value
-
-
-def _truth(name: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ConfigError(f"{name}: {text!r} is neither true nor false")
-    return text.strip().lower() == "true"
-
-
-def _one_of(*words: str) -> Callable[[str, str], str]:
-    def parse(name: str, text: str) -> str:
-        if text.strip().lower() not in words:
-            raise ConfigError(f"{name}: {text!r} is none of {', '.join(words)}")
-        return text.strip().lower()
-
-    return parse
-
-
-def _brokers(name: str, text: str) -> tuple[NamedAddress, ...]:
-    found: list[NamedAddress] = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        number, at, address = item.rpartition("@")
-        broker = _number(name, number, 0, 2**31 - 1) if at else None
-        try:
-            (parsed,) = parse_brokers(address)
-        except (ConfigError, ValueError):
-            raise ConfigError(f"{name}: {item!r} is none; write host:port, or id@host:port") from None
-        found.append(NamedAddress(parsed, broker))
-    if not found:
-        raise ConfigError(f"{name}: none is named; write for example localhost:9092")
-    ids = [item.broker for item in found if item.broker is not None]
-    if len(set(ids)) < len(ids) or len({item.address for item in found}) < len(found):
-        raise ConfigError(f"{name}: {text!r} names a broker twice")
-    return tuple(found)
+def _group(name: str, text: str) -> str:
+    if not text.strip() or "/" in text or text.strip() in (".", ".."):
+        raise ConfigError(f"{name}: {text!r} cannot be the name of a group")
+    return text.strip()
 
 
 def _topics(name: str, text: str) -> tuple[str, ...]:
@@ -262,7 +172,7 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _assigned(name: str, text: str) -> tuple[TopicPartition, ...]:
-    nested = _json(name, text)
+    nested = parse_json(name, text)
     if not isinstance(nested, dict) or not all(isinstance(value, list) for value in nested.values()):
         raise ConfigError(f'{name}: {text!r} has not the form {{"topic": ["0-0", "0-1"]}}')
     found = [parse_partition(topic, item, name) for topic, items in nested.items() for item in items]
@@ -274,40 +184,40 @@ def _assigned(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def _with_next(name: str, text: str) -> tuple[str, ...]:
-    return (*schema.USUAL, "nextOffset") if _truth(name, text) else schema.USUAL
+    return (*schema.USUAL, "nextOffset") if truth(name, text) else schema.USUAL
 
 
 _CHOICES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _BATCH_ONLY = _ENDS
-_STREAM_ONLY = ("maxbytespertrigger",)
+_STREAM_ONLY = ("maxbytespertrigger", "group")
 
-_Parse = Callable[[str, str], Any]
-_OPTIONS: tuple[tuple[str, str | None, _Parse | None], ...] = (
-    ("brokers", "brokers", _brokers),
+_OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
+    *WHEREABOUTS,
+    ("group", "group", _group),
     ("subscribe", "topics", _topics),
     ("subscribePattern", "pattern", _pattern),
     ("assign", "assigned", _assigned),
     ("startingOffsets", None, None),
     ("startingTimestamp", None, None),
     ("startingOffsetsByTimestamp", None, None),
-    ("startingOffsetsByTimestampStrategy", "unmatched_start", _one_of("error", "latest")),
+    ("startingOffsetsByTimestampStrategy", "unmatched_start", one_of("error", "latest")),
     ("endingOffsets", None, None),
     ("endingTimestamp", None, None),
     ("endingOffsetsByTimestamp", None, None),
-    ("maxBytesPerTrigger", "max_bytes_per_trigger", _sized(MAX_OFFSET)),
-    ("minPartitions", "min_partitions", _counted(1, 100_000)),
-    ("maxBytesPerPartition", "max_bytes_per_partition", _sized(MAX_OFFSET)),
-    ("failOnDataLoss", "fail_on_data_loss", _truth),
-    ("fetch.size", "fetch_bytes", _sized(_LARGEST_FETCH)),
-    ("fetch.timeout.ms", "fetch_timeout", _seconds),
-    ("max.message.size", "max_message_bytes", _sized(_LARGEST_FETCH)),
-    ("fetch.numRetries", "retries", _counted(0, 1000)),
-    ("fetch.retryIntervalMs", "retry_interval", _seconds),
+    ("maxBytesPerTrigger", "max_bytes_per_trigger", sized(MAX_OFFSET)),
+    ("minPartitions", "min_partitions", counted(1, 100_000)),
+    ("maxBytesPerPartition", "max_bytes_per_partition", sized(MAX_OFFSET)),
+    ("failOnDataLoss", "fail_on_data_loss", truth),
+    ("fetch.size", "fetch_bytes", sized(_LARGEST_FETCH)),
+    ("fetch.timeout.ms", "fetch_timeout", seconds),
+    ("max.message.size", "max_message_bytes", sized(_LARGEST_FETCH)),
+    ("fetch.numRetries", "retries", counted(0, 1000)),
+    ("fetch.retryIntervalMs", "retry_interval", seconds),
     ("columns", "columns", lambda name, text: schema.parse_columns(text)),
     ("includeNextOffset", "columns", _with_next),
-    ("direct", "direct", _one_of(*DIRECT)),
+    ("direct", "direct", one_of(*DIRECT)),
 )
 _KNOWN = {name.lower(): name for name, _, _ in _OPTIONS}
 _FIELDS = {name.lower(): (field, parse) for name, field, parse in _OPTIONS if field is not None and parse is not None}

@@ -109,6 +109,8 @@ class Plan:
         Raises:
             DataLossError: not all of it, and ``failOnDataLoss`` is not switched off.
         """
+        if bounds is None and self._cluster.is_away(partition.partition.broker):
+            return Interval(wanted.start, wanted.start)  # it is read when its broker is back
         if bounds is None:
             wants = self._options.wants(partition)
             gone = "the broker does not have the partition any more" if wants else "the query does not read the topic"
@@ -234,7 +236,7 @@ class StreamPlan(Plan):
         wanted = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
         if not wanted:
             return []
-        bounds = self._cluster.bounds()
+        bounds = self._cluster.bounds(needed={partition.partition.broker for partition in wanted})
         return self._tasks(
             {
                 partition: self._still_there(partition, interval, bounds.get(partition))

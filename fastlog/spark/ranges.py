@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import EARLIEST, SimpleConsumer
 from fastlog.errors import DataLossError, FastlogError, OffsetOutOfRangeError, RangeIncompleteError, TransportError
-from fastlog.spark.cluster import Patience
+from fastlog.spark.discovery import Patience
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
 

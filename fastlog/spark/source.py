@@ -15,6 +15,7 @@ from fastlog.spark import schema as columns
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan
+from fastlog.spark.progress import Progress
 from fastlog.spark.ranges import read_task
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, fields: Fields) -> None:
         self._options = options
         self._fields = fields
-        self._made: tuple[Cluster, StreamPlan] | None = None
+        self._made: tuple[Cluster, StreamPlan, Progress | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without connections."""
@@ -93,7 +94,11 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable | ReadMaxBytes):
             raise ConfigError(f"this source cannot limit a batch by {type(limit).__name__}")
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        found: dict[str, Any] = self._plan.latest(start, most)
+        plan = self._plan
+        # Spark asks for the next batch when the one before is written down as done, and this is the only sign of the
+        # last one: commit() for it comes with the next batch, or never.
+        self._show(start)
+        found: dict[str, Any] = plan.latest(start, most)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -109,7 +114,8 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._options, self._fields)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: what was read stays in the log, and the checkpoint keeps the place."""
+        """Show it where a group's progress is looked for. The checkpoint keeps the place; nothing depends on this."""
+        self._show(end)
 
     def stop(self) -> None:
         """Close the connections. Spark does not always call it: the process just ends."""
@@ -119,10 +125,22 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _plan(self) -> StreamPlan:
+        return self._parts()[1]
+
+    def _show(self, end: dict[str, Any]) -> None:
+        progress = self._parts()[2]
+        if progress is not None:
+            progress.show(end)
+
+    def _parts(self) -> tuple[Cluster, StreamPlan, Progress | None]:
         if self._made is None:
             cluster = Cluster(self._options)
-            self._made = cluster, StreamPlan(self._options, cluster)
-        return self._made[1]
+            progress = None
+            if self._options.group is not None and cluster.coordination is not None:
+                progress = Progress(cluster.coordination, self._options.group)
+                progress.check()
+            self._made = cluster, StreamPlan(self._options, cluster), progress
+        return self._made
 
 
 def _read(partition: InputPartition, options: SourceOptions, fields: Fields) -> Iterator[pyarrow.RecordBatch]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import OffsetOutOfRangeError
+from fastlog.errors import OffsetOutOfRangeError, TransportError
 from fastlog.spark.cluster import Bounds
 from fastlog.spark.offsets import Interval
 from fastlog.spark.plans import StreamPlan
@@ -29,6 +29,7 @@ class MadeUpCluster:
         self.borders: dict[TopicPartition, list[int]] = {}
         self.wants: Callable[[TopicPartition], bool] = lambda partition: True
         self.times: dict[TopicPartition, dict[int, int | None]] = {}
+        self.away: set[int] = set()
         for name, items in sizes.items():
             topic, broker, partition = name.rsplit("_", 2)
             self.append(f"{topic}/{broker}-{partition}", *items)
@@ -56,14 +57,19 @@ class MadeUpCluster:
         assert interval.end in borders
         return borders[borders.index(interval.start) : borders.index(interval.end)]
 
-    def bounds(self) -> dict[TopicPartition, Bounds]:
+    def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, Bounds]:
+        if self.away & set(needed):
+            raise TransportError(f"{self.away} are away")
         return {
             item: Bounds(borders[0], borders[-1], borders[-1])
             for item, borders in self.borders.items()
-            if self.wants(item)
+            if self.wants(item) and not self.is_away(item.partition.broker)
         }
 
     visible_bounds = bounds
+
+    def is_away(self, broker: int) -> bool:
+        return broker in self.away
 
     def address(self, broker: int) -> Address:
         return Address(f"host{broker}", 9092)

@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "clients": f"{SHARED} connections coordination",
     "measuring": f"{SHARED} connections clients coordination",
     "mirroring": f"{SHARED} connections clients coordination",
-    "spark": f"{SHARED} connections clients",
+    "spark": f"{SHARED} connections clients coordination",
     "tools": f"{SHARED} connections clients measuring mirroring supervisor broker coordination zkserver",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do

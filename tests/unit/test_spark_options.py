@@ -12,7 +12,8 @@ from fastlog.client.addresses import Address
 from fastlog.errors import ConfigError
 from fastlog.spark import options, schema
 from fastlog.spark.offsets import EARLIEST, Place
-from fastlog.spark.options import NamedAddress, SourceOptions, parse_options
+from fastlog.spark.options import SourceOptions, parse_options
+from fastlog.spark.whereabouts import NamedAddress
 from tests.harness.spark import partition_of
 
 LEAST = {"brokers": "localhost", "subscribe": "logs"}
@@ -82,6 +83,16 @@ def test_options_of_one_kind_of_query() -> None:
     assert parsed(None, endingTimestamp="9", maxBytesPerTrigger="1").max_bytes_per_trigger == 1
 
 
+def test_brokers_that_zookeeper_shows() -> None:
+    """By either name; there a query's progress can be shown too."""
+    for name in ("zookeeper", "zk.connect"):
+        found = parse_options({name: "h,g:2182/kafka/", "subscribe": "t", "group": "g"}, streaming=True)
+        assert (found.zookeeper, found.zookeeper_timeout, found.group) == ("h:2181,g:2182/kafka", 6.0, "g")
+        assert found.brokers == ()
+    quick = parse_options({"zookeeper": "h", "zookeeper.timeout.ms": "2s", "subscribe": "t"}, streaming=None)
+    assert quick.zookeeper_timeout == 2.0
+
+
 def test_ways_to_choose_partitions() -> None:
     by_pattern = parse_options({"brokers": "h", "subscribePattern": "log.*"}, streaming=False)
     assert by_pattern.named_topics is None
@@ -99,12 +110,14 @@ def test_ways_to_choose_partitions() -> None:
     [
         ({"startingOffset": "latest"}, "'startingOffset'; did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "h"}, "brokers is meant"),
-        ({"zk.connect": "h:2181"}, "zk.connect: finding brokers through ZooKeeper is not there yet"),
+        ({"zk.connect": "h:2181"}, "brokers and zk.connect contradict each other"),
+        ({"zookeeper.connect": "h:2181"}, "zookeeper.connect: zookeeper is meant"),
+        ({"zookeeper.timeout.ms": "5"}, "zookeeper.timeout.ms: brokers are named"),
         ({"maxOffsetsPerTrigger": "10"}, "maxBytesPerTrigger is meant"),
         ({"includeHeaders": "true"}, "no headers"),
         ({"path": "logs"}, "load.. takes no path"),
         ({"envelope": "true"}, "envelope"),
-        ({"group": "g"}, "group"),
+        ({"group": "g"}, "group: only for a streaming query"),
         ({"assign": '{"t": ["0-0"]}'}, "subscribe and assign contradict"),
         ({"subscribePattern": "t"}, "subscribe and subscribePattern contradict"),
         ({"startingOffsets": "latest"}, "startingOffsets: latest would read nothing"),
@@ -161,6 +174,11 @@ def test_a_stream_has_no_end(name: str) -> None:
     [
         ({"subscribe": "t"}, "brokers: not given"),
         ({"brokers": "h"}, "one of subscribe, subscribePattern and assign"),
+        ({"zookeeper": "h:x", "subscribe": "t"}, "zookeeper: 'h:x' in 'h:x' is not host:port"),
+        ({"zookeeper": "h", "zk.connect": "h", "subscribe": "t"}, "zookeeper and zk.connect contradict"),
+        ({"brokers": "h", "subscribe": "t", "group": "g"}, "group: offsets of groups are in ZooKeeper"),
+        ({"zookeeper": "h", "subscribe": "t", "group": "a/b"}, "group: 'a/b' cannot be the name of a group"),
+        ({"zookeeper": "h", "subscribe": "t", "group": " "}, "group: ' ' cannot be the name of a group"),
         ({"brokers": "h", "assign": "[]"}, "assign: .* has not the form"),
         ({"brokers": "h", "assign": "{}"}, "assign: no partition"),
         ({"brokers": "h", "assign": '{"t": ["0-0", "0-0"]}'}, "assign: a partition is named twice"),

@@ -1,0 +1,235 @@
+"""Where a query's brokers are: those of a list, or those that ZooKeeper shows. For the driver; knows no Spark."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from fastlog.client.addresses import Address
+from fastlog.client.connection import pause
+from fastlog.client.registrations import read_addresses, read_partitions
+from fastlog.coordination.session import Session
+from fastlog.coordination.watched import Watched
+from fastlog.errors import CoordinationError, FastlogError, TransportError
+from fastlog.spark.whereabouts import NamedAddress
+from fastlog.zkpaths import BROKER_TOPICS
+
+log = logging.getLogger(__name__)
+
+_MOST_PAUSE = 10.0
+_AUDIT_SECONDS = 60.0
+_AWAY_SESSIONS = 2.0  # a session that lost its server's data never says that it is over
+_REOPEN_SECONDS = 5.0
+
+
+class Patience:
+    """Lets a call fail so many times in a row; the pauses between double. For one thread."""
+
+    def __init__(self, retries: int, interval: float) -> None:
+        self._retries = retries
+        self._interval = interval
+        self._failures = 0
+
+    def worked(self) -> None:
+        """The next failure is a first one again."""
+        self._failures = 0
+
+    def failed(self, error: FastlogError) -> None:
+        """Return after a pause, to try again, or raise ``error`` once it was tried often enough."""
+        if self._failures >= self._retries:
+            raise error
+        log.warning("%s: trying again, %d of %d", str(error).partition("\n")[0], self._failures + 1, self._retries)
+        pause(min(self._interval * 2**self._failures, _MOST_PAUSE))
+        self._failures += 1
+
+
+class Brokers(Protocol):
+    """Who knows where brokers are. For one thread."""
+
+    follows: bool
+    """Whether brokers come and go: one that is not shown is away for now, not gone."""
+
+    def look(self) -> list[NamedAddress]:
+        """All that are known now."""
+
+    def look_again(self, named: NamedAddress) -> NamedAddress | None:
+        """Where one that could not be reached is now; None when it is not there any more."""
+
+    def partitions(self, broker: int) -> Mapping[str, int] | None:
+        """How many partitions a broker that does not tell it has of each topic; None when nobody knows."""
+
+    def close(self) -> None:
+        """End what was opened for it."""
+
+
+class ListedBrokers:
+    """Those that the option names."""
+
+    follows = False
+
+    def __init__(self, named: tuple[NamedAddress, ...]) -> None:
+        self._named = list(named)
+
+    def look(self) -> list[NamedAddress]:
+        """The list."""
+        return self._named
+
+    def look_again(self, named: NamedAddress) -> NamedAddress | None:
+        """Where it was."""
+        return named
+
+    def partitions(self, broker: int) -> Mapping[str, int] | None:
+        """Nobody knows."""
+        return None
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Coordination:
+    """A session with ZooKeeper: opened when it is first needed, and again when it is over. For one thread."""
+
+    def __init__(self, connect: str, timeout: float, open_session: Callable[[], Session] | None = None) -> None:
+        """``timeout``: of the session, and of the first connection, in seconds."""
+        self.connect = connect
+        self._timeout = timeout
+        self._open = open_session or self._opened
+        self._session: Session | None = None
+        self._away_since: float | None = None
+        self._failed_at = float("-inf")
+
+    def session(self) -> Session:
+        """One that lives, as far as is known. Raises ``CoordinationError``: there is none."""
+        made = self._session
+        if made is not None and (made.is_lost or self._has_been_away_for_good(made)):
+            self.close()
+            made = None
+        if made is None:
+            try:
+                made = self._session = self._open()
+            except CoordinationError:
+                self._failed_at = time.monotonic()
+                raise
+        return made
+
+    def is_resting(self) -> bool:
+        """Whether it could not be opened a moment ago: who can do without does not wait for it again."""
+        return self._session is None and time.monotonic() - self._failed_at < _REOPEN_SECONDS
+
+    def close(self) -> None:
+        """End the session; the next use opens another one."""
+        made, self._session, self._away_since = self._session, None, None
+        if made is not None:
+            made.close()
+
+    def _has_been_away_for_good(self, session: Session) -> bool:
+        if session.is_connected:
+            self._away_since = None
+            return False
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        return now - self._away_since > _AWAY_SESSIONS * session.timeout
+
+    def _opened(self) -> Session:
+        from fastlog.coordination.zookeeper import ZooKeeperSession  # only who uses it pays for it
+
+        return ZooKeeperSession(self.connect, session_timeout=self._timeout, connection_timeout=self._timeout)
+
+
+class RegisteredBrokers:
+    """Those that ZooKeeper shows. What was read last stays in use while ZooKeeper is away."""
+
+    follows = True
+
+    def __init__(self, coordination: Coordination, retries: int, interval: float) -> None:
+        """``retries``, ``interval`` (seconds): how ZooKeeper is tried while no broker is known yet."""
+        self._coordination = coordination
+        self._retries = retries
+        self._interval = interval
+        self._session: Session | None = None
+        self._watched: Watched | None = None
+        self._next_audit = 0.0
+        self._addresses: dict[int, Address] = {}
+        self._counts: dict[str, dict[int, int]] = {}
+        self._reported: set[str] = set()
+        self._error: CoordinationError | None = None
+
+    def look(self) -> list[NamedAddress]:
+        """All that are registered.
+
+        Raises:
+            CoordinationError: ZooKeeper has never answered, after all retries.
+            TransportError: no broker has ever been registered, the same.
+        """
+        patience = Patience(self._retries, self._interval)
+        while not self._read():
+            missing = f"no broker is registered in ZooKeeper {self._coordination.connect}: /brokers/ids is empty"
+            patience.failed(self._error or TransportError(missing))
+        return [NamedAddress(address, broker) for broker, address in sorted(self._addresses.items())]
+
+    def look_again(self, named: NamedAddress) -> NamedAddress | None:
+        """Where it is registered now."""
+        self._read()
+        address = self._addresses.get(named.broker) if named.broker is not None else None
+        return None if address is None else NamedAddress(address, named.broker)
+
+    def partitions(self, broker: int) -> Mapping[str, int] | None:
+        """What is registered; topics that are not announced are not there."""
+        try:
+            watched = self._current()
+            self._counts = {
+                topic: read_partitions(watched, topic, self._garbage) for topic in watched.children(BROKER_TOPICS) or []
+            }
+        except CoordinationError as error:
+            self._say("topics", f"{error}: the topics last seen stay in use")
+        return {topic: counts[broker] for topic, counts in sorted(self._counts.items()) if broker in counts}
+
+    def close(self) -> None:
+        """The session is somebody else's to end."""
+
+    def _read(self) -> bool:
+        """Whether brokers are known, from now or from before."""
+        self._error = None
+        if self._addresses and self._coordination.is_resting():
+            return True
+        try:
+            addresses = read_addresses(self._current(), self._garbage)
+        except CoordinationError as error:
+            self._error = error
+            self._say("away", f"{error}: the brokers last seen stay in use")
+            return bool(self._addresses)
+        self._reported.discard("away")
+        if addresses:
+            for broker in self._addresses.keys() - addresses.keys():
+                log.warning("broker %d is not registered any more: it is left out until it is", broker)
+            self._addresses = addresses
+            self._reported.discard("empty")
+        elif self._addresses:
+            # A ZooKeeper that lost its data, or ended all sessions, shows them again a little later.
+            self._say(
+                "empty",
+                f"no broker is registered in ZooKeeper {self._coordination.connect}: the brokers last seen stay in use",
+            )
+        return bool(self._addresses)
+
+    def _current(self) -> Watched:
+        session = self._coordination.session()
+        now = time.monotonic()
+        if self._watched is None or session is not self._session:
+            self._watched, self._session = Watched(session, lambda: None), session
+            self._next_audit = now + _AUDIT_SECONDS
+        elif now >= self._next_audit:
+            self._next_audit = now + _AUDIT_SECONDS
+            self._watched.audit()
+        return self._watched
+
+    def _garbage(self, path: str, so: str, error: CoordinationError) -> None:
+        self._say(path, f"{path}: {so}: {error}")
+
+    def _say(self, key: str, line: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
+            log.warning("%s", line)
