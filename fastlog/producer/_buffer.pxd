@@ -68,6 +68,7 @@ cdef class Buffer:
 
     cdef int put_all(self, list payloads) except -1
     cdef int put(self, object payload, uint32_t crc) except -1
+    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc) except -1
     cdef int put_followed(self, object payload, uint32_t crc, object ticket) except -1
     cdef int make_room(self, Py_ssize_t need) except -1
     cdef int activate(self) except -1

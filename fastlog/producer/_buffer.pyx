@@ -165,7 +165,12 @@ cdef class Buffer:
 
     cdef int put(self, object payload, uint32_t crc) except -1:
         """Add a payload that is bytes and not too large; 1 when that finished a frame."""
-        cdef Py_ssize_t n = PyBytes_GET_SIZE(payload)
+        return self.put_span(
+            <const unsigned char*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), crc
+        )
+
+    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc) except -1:
+        """The same for bytes that the caller keeps where they are."""
         cdef Py_ssize_t need = n + ENTRY_HEADER_BYTES
         if self.shelf.closed:
             raise ClosedError("the producer is closed")
@@ -174,7 +179,7 @@ cdef class Buffer:
             self.open_start = self.used
             memcpy(self.memory + self.used, PyBytes_AS_STRING(self.header), <size_t>self.header_bytes)
             self.used += self.header_bytes
-        put_entry(self.memory + self.used, <const unsigned char*>PyBytes_AS_STRING(payload), n, 0, crc)
+        put_entry(self.memory + self.used, payload, n, 0, crc)
         self.used += need
         self.open_messages += 1
         self.quota.messages += 1

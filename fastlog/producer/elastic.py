@@ -82,6 +82,18 @@ class ElasticRouter(Router):
         counts = self.discovery.view.partitions[route.topic]
         return [(broker, number) for broker, count in counts.items() for number in range(count)]
 
+    def keyed_buffers(self, topic: str) -> list[Buffer] | None:
+        """See ``Router``: one for every partition, also of brokers that were not reached when this was called."""
+        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        self._by_key(route, b"")
+        assert isinstance(route, ElasticRoute)
+        for broker, buffer in route.table:
+            if buffer is None:
+                self._check_broker(broker)
+        if route.keyed is None:
+            raise TransportError(f"the brokers of topic {topic!r} change: not all its partitions can be reached now")
+        return route.keyed
+
     def stop(self) -> None:
         """Let the links send what they have and end."""
         super().stop()

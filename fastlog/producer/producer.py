@@ -120,7 +120,7 @@ class Producer(SendPath):
         fast = self._routes if self._is_async and not hooked and self._plain else None
         if partitioner is None and config.partitioner_class is not None:
             partitioner = _named("partitioner.class", config.partitioner_class, "partition")
-        self._router = _router(config, self._ledger, partitioner, fast)
+        self._router = make_router(config, self._ledger, partitioner, fast)
         self._queue: BatchQueue | None = None
         if hooked:
             if event_handler is None:
@@ -428,7 +428,8 @@ def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ProducerCon
     return ProducerConfig.from_fields(fields)
 
 
-def _router(config: ProducerConfig, ledger: Ledger, partitioner: Partitioner | None, fast: Routes | None) -> Router:
+def make_router(config: ProducerConfig, ledger: Ledger, partitioner: Partitioner | None, fast: Routes | None) -> Router:
+    """The router for brokers of a list, or for those that ZooKeeper shows."""
     if config.zk_connect is None:
         return Router(config, ledger, partitioner, fast)
     from fastlog.producer.elastic import ElasticRouter  # with it comes what talks to ZooKeeper

@@ -104,6 +104,15 @@ class Router:
         route = self._topics.get(topic) or self._resolve(check_topic(topic))
         return [(buffer.broker, buffer.partition) for buffer in self._keyed(route) or ()]
 
+    def keyed_buffers(self, topic: str) -> list[Buffer] | None:
+        """The buffers of all partitions, in the order from which a key's hash chooses; None when keys have no effect.
+
+        Raises:
+            TransportError: some of the partitions' brokers cannot be reached.
+        """
+        self.choose(topic, b"", None)
+        return self._topics[topic].keyed
+
     def is_link_thread(self) -> bool:
         """Whether the caller is one of the sending threads."""
         return any(link.is_this_thread() for link in list(self.links.values()))

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -17,6 +24,8 @@ from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan
 from fastlog.spark.progress import Progress
 from fastlog.spark.ranges import read_task
+from fastlog.spark.sink import FastlogStreamWriter, FastlogWriter
+from fastlog.spark.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -45,6 +54,14 @@ class FastlogDataSource(DataSource):
         """For ``spark.readStream``."""
         options = parse_options(self.options, streaming=True)
         return FastlogStreamReader(options, _fields(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``frame.write``."""
+        return FastlogWriter(parse_sink_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """For ``frame.writeStream``."""
+        return FastlogStreamWriter(parse_sink_options(self.options), schema, overwrite)
 
 
 class FastlogReader(DataSourceReader):

@@ -1,0 +1,206 @@
+"""Writes the record batches of one task to topics. Runs in Spark's workers; needs pyarrow, knows no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from fastlog.client.addresses import Address
+from fastlog.client.connection import Broker, Patience
+from fastlog.errors import ConfigError, TransportError
+from fastlog.producer._buffer import Buffer
+from fastlog.producer._rows import hash_rows
+from fastlog.producer.rows import RowSender, Stretch
+from fastlog.spark.sink_options import SinkOptions
+from fastlog.wire.responses import MetadataAnswer
+
+_ANY = -1
+
+
+class Report(NamedTuple):
+    """What a task wrote. By partition (topic, broker, number) what was confirmed, as far as brokers tell it."""
+
+    messages: int
+    value_bytes: int
+    partitions: dict[tuple[str, int, int], Stretch]
+    possible_duplicates: int
+
+
+class Spans(NamedTuple):
+    """A column of bytes: row i lies from ``ends[i]`` to ``ends[i + 1]`` of ``data``; ``valid`` None: no row is null."""
+
+    data: Any
+    ends: np.ndarray[Any, Any]
+    valid: np.ndarray[Any, Any] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all rows together."""
+        return int(self.ends[-1] - self.ends[0])
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, columns: Sequence[str]) -> Report:
+    """Write every row; return when all are confirmed as ``acks`` says.
+
+    ``columns`` are the names of the batches' columns as ``check_columns`` gives them.
+
+    Raises:
+        ConfigError: a row has no value, topic or broker where it needs one.
+        DeliveryError, TransportError, MessageTooLargeError: not all could be written; some may have been.
+    """
+    sender: RowSender | None = None
+    try:
+        messages = value_bytes = 0
+        router: _Rows | None = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if sender is None or router is None:
+                sender = RowSender(options.producer_config(_addresses(options)))
+                router = _Rows(sender, options.topic)
+            found = {name: batch.column(place) for place, name in enumerate(columns) if name}
+            messages += batch.num_rows
+            value_bytes += router.send(found)
+        if sender is None:
+            return Report(0, 0, {}, 0)
+        sender.flush()
+        return Report(messages, value_bytes, sender.delivered(), sender.possible_duplicates)
+    finally:
+        if sender is not None:
+            sender.close(0.0)  # what is on its way when a task fails is written once more when it is tried again
+
+
+class _Rows:
+    """Finds the buffer for each row of a batch. The buffers are kept: the same partition has the same number."""
+
+    def __init__(self, sender: RowSender, topic: str | None) -> None:
+        self._sender = sender
+        self._topic = topic
+        self._buffers: list[Buffer] = []
+        self._numbers: dict[object, int] = {}
+        self._keyed: dict[str, tuple[list[Buffer], int]] = {}
+
+    def send(self, columns: dict[str, pa.Array]) -> int:
+        """Send the rows of a batch; the bytes of their values."""
+        values = spans_of(columns["value"])
+        if values.valid is not None:
+            raise ConfigError("column value: a row is null, and a message of Kafka 0.7 has a value")
+        count = len(values.ends) - 1
+        if self._topic is not None and "key" not in columns and "partition" not in columns:
+            self._sender.send([self._sender.anywhere(self._topic)], None, values.data, values.ends)
+        else:
+            self._sender.send(self._buffers, self._destinations(columns, count), values.data, values.ends)
+        return values.size_bytes
+
+    def _destinations(self, columns: dict[str, pa.Array], count: int) -> np.ndarray[Any, Any]:
+        found = np.empty(count, np.int32)
+        left = np.ones(count, bool)
+        hashes: np.ndarray[Any, Any] | None = None
+        has_key = np.zeros(count, bool)
+        if "key" in columns:
+            keys = spans_of(columns["key"])
+            hashes = np.empty(count, np.uint32)
+            hash_rows(keys.data, keys.ends, hashes)
+            has_key = np.ones(count, bool) if keys.valid is None else keys.valid
+        by_hand = np.zeros(count, bool)
+        if "partition" in columns:
+            partitions = _numbers_of(columns["partition"])
+            by_hand = partitions != _ANY
+            brokers = _numbers_of(columns["broker"]) if "broker" in columns else np.full(count, _ANY, np.int64)
+        for topic, mask in self._topics(columns, count):
+            chosen = mask & by_hand
+            if chosen.any():
+                places = brokers[chosen] << 32 | partitions[chosen]
+                distinct, inverse = np.unique(places, return_inverse=True)
+                numbers = np.array([self._at(topic, int(place)) for place in distinct], np.int32)
+                found[chosen] = numbers[inverse.reshape(-1)]
+            left = mask & ~by_hand
+            keyed = left & has_key
+            if hashes is not None and keyed.any():
+                buffers = self._sender.by_key(topic)
+                if buffers is not None:
+                    found[keyed] = self._first_of(topic, buffers) + hashes[keyed] % len(buffers)
+                    left &= ~keyed
+            if left.any():
+                buffer = self._sender.anywhere(topic)
+                found[left] = self._number(buffer, lambda buffer=buffer: buffer)  # type: ignore[misc]
+        return found
+
+    def _topics(self, columns: dict[str, pa.Array], count: int) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
+        if self._topic is not None:
+            yield self._topic, np.ones(count, bool)
+            return
+        coded = columns["topic"].dictionary_encode()
+        if coded.null_count:
+            raise ConfigError("column topic: a row is null, and no option names a topic")
+        codes = np.asarray(coded.indices)
+        for code, topic in enumerate(coded.dictionary.to_pylist()):
+            yield topic, codes == code
+
+    def _at(self, topic: str, place: int) -> int:
+        broker, partition = place >> 32, place & 0xFFFFFFFF
+        return self._number(
+            (topic, place), lambda: self._sender.at(topic, None if broker == _ANY else broker, partition)
+        )
+
+    def _number(self, key: object, make: Callable[[], Buffer]) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            self._buffers.append(make())
+            number = self._numbers[key] = len(self._buffers) - 1
+        return number
+
+    def _first_of(self, topic: str, buffers: list[Buffer]) -> int:
+        """The number of the first of a topic's buffers, which follow one another."""
+        known = self._keyed.get(topic)
+        if known is None or known[0] is not buffers:
+            known = self._keyed[topic] = buffers, len(self._buffers)
+            self._buffers += buffers
+        return known[1]
+
+
+def spans_of(column: pa.Array) -> Spans:
+    """Where the rows of a column of text or bytes lie; nothing is copied where it has 32-bit offsets."""
+    if column.type not in (pa.binary(), pa.string()):
+        column = column.cast(pa.binary())
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    valid = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return Spans(data if data is not None else b"", ends, valid)
+
+
+def _numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Whole numbers; -1 for null."""
+    found = column.fill_null(_ANY) if column.null_count else column
+    numbers: np.ndarray[Any, Any] = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    if (numbers < _ANY).any():
+        raise ConfigError(f"{int(numbers.min())} is no number of a broker or of a partition")
+    return numbers
+
+
+def _addresses(options: SinkOptions) -> dict[int, Address]:
+    """Where each broker is, by its id; a broker of Kafka 0.7 that was given none gets its place in the list."""
+    found: dict[int, Address] = {}
+    for place, named in enumerate(options.brokers):
+        broker = named.broker
+        if broker is None:
+            answer = _asked(named.address, options.connect_timeout)
+            broker = place if answer is None else answer.broker_id
+        if broker in found:
+            raise ConfigError(f"brokers: {found[broker]} and {named.address} are both broker {broker}")
+        found[broker] = named.address
+    return found
+
+
+def _asked(address: Address, seconds: float) -> MetadataAnswer | None:
+    broker, patience = Broker([address], seconds), Patience(seconds)
+    while True:
+        try:
+            return broker.metadata_or_none(())
+        except TransportError as error:
+            patience.failed(error)
