@@ -32,7 +32,7 @@ class Report(NamedTuple):
 class Spans(NamedTuple):
     """A column of bytes: row i lies from ``ends[i]`` to ``ends[i + 1]`` of ``data``; ``valid`` None: no row is null."""
 
-    data: Any
+    data: np.ndarray[Any, Any]
     ends: np.ndarray[Any, Any]
     valid: np.ndarray[Any, Any] | None
 
@@ -52,6 +52,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, colum
         DeliveryError, TransportError, MessageTooLargeError: not all could be written; some may have been.
     """
     sender: RowSender | None = None
+    patience = 0.0  # what is on its way when a task fails is written once more when it is tried again
     try:
         messages = value_bytes = 0
         router: _Rows | None = None
@@ -67,10 +68,11 @@ def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, colum
         if sender is None:
             return Report(0, 0, {}, 0)
         sender.flush()
+        patience = options.delivery_timeout
         return Report(messages, value_bytes, sender.delivered(), sender.possible_duplicates)
     finally:
         if sender is not None:
-            sender.close(0.0)  # what is on its way when a task fails is written once more when it is tried again
+            sender.close(patience)
 
 
 class _Rows:
@@ -171,7 +173,8 @@ def spans_of(column: pa.Array) -> Spans:
     valid = None
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
-    return Spans(data if data is not None else b"", ends, valid)
+    # An empty column has no data, and Arrow's buffers are of another type than bytes.
+    return Spans(np.frombuffer(data if data is not None else b"", np.uint8), ends, valid)
 
 
 def _numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:

@@ -20,6 +20,7 @@ from fastlog.spark.sink_options import SinkOptions, check_columns
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
 
+    from fastlog.producer.rows import Stretch
     from fastlog.spark.packing import Report
 
 log = logging.getLogger(__name__)
@@ -29,13 +30,12 @@ log = logging.getLogger(__name__)
 class Written(WriterCommitMessage):
     """What one task wrote: messages and the bytes of their values, all of them confirmed as ``acks`` says.
 
-    ``partitions`` has, by topic, broker id and number, (offset of the first, where the last one ends, messages), with
-    -1 for an offset that the broker did not tell.
+    ``partitions`` are by topic, broker id and number; an offset there is -1 where the broker did not tell it.
     """
 
     messages: int
     value_bytes: int
-    partitions: dict[tuple[str, int, int], tuple[int, int, int]]
+    partitions: dict[tuple[str, int, int], Stretch]
     possible_duplicates: int
 
 
@@ -53,8 +53,7 @@ class Writer:
         from fastlog.spark.packing import write_batches  # pyarrow and numpy, in the workers alone
 
         report: Report = write_batches(iterator, self._options, self._columns)
-        partitions = {place: tuple(stretch) for place, stretch in report.partitions.items()}
-        return Written(report.messages, report.value_bytes, partitions, report.possible_duplicates)
+        return Written(*report)
 
 
 class FastlogWriter(Writer, DataSourceArrowWriter):
