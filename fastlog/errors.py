@@ -231,6 +231,10 @@ class RangeIncompleteError(FastlogError):
     """A range of a partition could not be read to its end; names the partition, the range and how far it went."""
 
 
+class TableConflictError(FastlogError):
+    """Another writer has changed the table in a way that this change does not fit any more."""
+
+
 class MissingDependencyError(FastlogError, ImportError):
     """A library that only this call needs is not installed; the message says what to install."""
 

@@ -45,7 +45,9 @@ def mirror_kill(count: int, seed: int, directory: Path) -> Outcome:
     return outcome
 
 
-@scenario("mirror-faults", "brokers, ZooKeeper and the target's disk fail under a mirror", small=6, nightly=60, release=600)
+@scenario(
+    "mirror-faults", "brokers, ZooKeeper and the target's disk fail under a mirror", small=6, nightly=60, release=600
+)
 def mirror_faults(count: int, seed: int, directory: Path) -> Outcome:
     """In turn: the target killed, a source killed, ZooKeeper stopped, the target's disk full, SIGTERM of the mirror."""
     outcome = Outcome()

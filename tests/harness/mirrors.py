@@ -242,7 +242,9 @@ class MirrorCell:
         wanted = {(topic, entry) for (_, topic, _), data in self.held().items() for entry in raw_entries(data)}
 
         def is_there() -> bool:
-            return wanted <= {(topic, entry) for (topic, _), data in self.mirrored().items() for entry in raw_entries(data)}
+            return wanted <= {
+                (topic, entry) for (topic, _), data in self.mirrored().items() for entry in raw_entries(data)
+            }
 
         with contextlib.suppress(AssertionError):  # what is missing is named by the comparison
             self._wait("all is forwarded", is_there, within, 0.05)
@@ -263,7 +265,9 @@ class MirrorCell:
         for origin, data in self.held().items():
             missing = [entry for entry in raw_entries(data[: committed[origin]]) if entry not in there[origin[1]]]
             if missing:
-                found.append(f"{origin} is committed up to {committed[origin]}, of which {len(missing)} entries are lost")
+                found.append(
+                    f"{origin} is committed up to {committed[origin]}, of which {len(missing)} entries are lost"
+                )
         return found
 
     def _committed(self, origin: Origin) -> int:

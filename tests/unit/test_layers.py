@@ -31,6 +31,7 @@ LAYERS = {
     "clients": "fastlog.consumer fastlog.producer fastlog.audit",
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
+    "jobs": "fastlog.spark.jobs",  # commands, as the tools are, that need Spark
     "tests": "tests",
     "perf": "perf",
 }
@@ -55,6 +56,7 @@ MAY_IMPORT = {
     "mirroring": f"{SHARED} connections clients coordination",
     "spark": f"{SHARED} connections clients coordination",
     "tools": f"{SHARED} connections clients measuring mirroring supervisor broker coordination zkserver",
+    "jobs": f"{SHARED} connections clients coordination spark tools",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
 }

@@ -1,0 +1,224 @@
+"""What the commands of all jobs share: options, the session, signals, and Spark's errors in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from fastlog import errors
+from fastlog.tools import options, signals
+from fastlog.tools.report import note
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXIT_CODES = (
+    ("0", "done"),
+    ("1", "it failed, or a check found a gap"),
+    ("2", "wrong usage"),
+    ("3", "cannot reach the broker"),
+    ("130, 143", "stopped by SIGINT, by SIGTERM, after the batch that was under way"),
+)
+
+_OF_OURS = re.compile(r"fastlog\.errors\.(\w+): (.*)")
+_CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] .*", re.MULTILINE)
+_QUIET = "ERROR"
+_OF_THE_JOB = {
+    *("subscribe", "subscribepattern", "assign", "columns", "includenextoffset", "failondataloss"),
+    *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
+    *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "maxbytespertrigger"),
+}
+
+
+def source_options(function: Any) -> Any:
+    """``--brokers`` and ``--option``: which brokers, and everything else that the source can be told."""
+    function = options.option(
+        "-o",
+        "--option",
+        "given",
+        group="Connection",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option of the source, as docs/spark.md lists them; may be repeated.",
+    )(function)
+    return options.brokers_option("Where the brokers are. Also FASTLOG_BROKERS.")(function)
+
+
+def spark_options(function: Any) -> Any:
+    """``--master`` and ``--conf``."""
+    function = options.option(
+        "--conf",
+        "settings",
+        group="Other",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of Spark; may be repeated.",
+    )(function)
+    return options.option(
+        "--master",
+        group="Other",
+        metavar="URL",
+        help="Where Spark runs tasks, unless spark-submit says it.  [default: local[*,4]]",
+    )(function)
+
+
+def topics_option(function: Any) -> Any:
+    """``--topic``, which may be repeated."""
+    return options.option(
+        "--topic",
+        "topics",
+        group="Selection",
+        required=True,
+        multiple=True,
+        metavar="TOPIC",
+        shell_complete=options.complete_topics,
+        help="A topic; may be repeated.",
+    )(function)
+
+
+def trigger_options(function: Any) -> Any:
+    """``--every`` and ``--max-bytes``."""
+    function = options.option(
+        "--max-bytes",
+        group="Limits",
+        type=options.Size(1, 2**50),
+        default="1GiB",
+        show_default=True,
+        metavar="SIZE",
+        help="How much a batch reads, of all partitions together.",
+    )(function)
+    return options.option(
+        "--every",
+        group="Selection",
+        type=options.Duration(),
+        metavar="TIME",
+        help="Go on for ever, with a batch so often. Without it: up to what there is now, and end.",
+    )(function)
+
+
+def source_of(brokers: str, given: Iterable[str], topics: Iterable[str]) -> dict[str, str]:
+    """The options of ``format("fastlog")`` from those of a command.
+
+    Raises:
+        ConfigError: one is malformed, or it is the job that decides about it.
+    """
+    found = options.named_values("--option", given)
+    lowered = {name.lower() for name in found}
+    for name in found:
+        if name.lower() in _OF_THE_JOB:
+            raise errors.ConfigError(f"--option {name}: the job sets it itself, or has an option of its own for it")
+    own = {"subscribe": ",".join(topics)}
+    if not lowered & {"brokers", "zookeeper", "zk.connect"}:
+        own["brokers"] = brokers
+    return found | own
+
+
+class LazySession:
+    """The session of a job, made when it is first asked for. ``close`` ends one that was made here."""
+
+    def __init__(self, job: str, master: str | None, settings: Iterable[str]) -> None:
+        self._job = job
+        self._master = master
+        self._settings = {"spark.ui.enabled": "false", **options.named_values("--conf", settings)}
+        self._made: SparkSession | None = None
+        self._own = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self) -> SparkSession:
+        """Raises ``MissingDependencyError``, and whatever Spark has to say."""
+        if self._made is None:
+            from fastlog.spark.environment import check_packages, session
+
+            check_packages()
+            from pyspark.sql import SparkSession
+
+            self._own = SparkSession.getActiveSession() is None
+            interrupt = signal.getsignal(signal.SIGINT)
+            self._made = session(f"fastlog {self._job}", master=self._master, settings=self._settings)
+            signal.signal(signal.SIGINT, interrupt)  # pyspark has taken it for itself
+            if self._own:
+                self._made.sparkContext.setLogLevel(_QUIET)
+        return self._made
+
+    def close(self) -> None:
+        """May be called without a session."""
+        made, self._made = self._made, None
+        if made is not None and self._own:
+            made.stop()
+
+
+@contextmanager
+def batches_unbroken() -> Iterator[None]:
+    """A signal ends the job where it waits, and not inside a batch; the second one does not wait for that."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals.install()
+    try:
+        with signals.deferred():
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def wait(seconds: float) -> None:
+    """Wait; a signal, also one that came before, ends the job here."""
+    with signals.waiting():
+        time.sleep(seconds)
+
+
+def told(error: BaseException) -> str:
+    """What an error of Spark's says, in one line: that of ours inside it, where there is one."""
+    text = str(error)
+    ours = _OF_OURS.findall(text)
+    if ours:
+        return str(ours[-1][1])
+    condition = _CONDITION.search(text)
+    return (condition[0] if condition else text.strip().partition("\n")[0])[:500] or type(error).__name__
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether an error is one of the world's, such as a broker or a worker that is gone, and no fault in a program."""
+    if isinstance(error, errors.FastlogError | OSError):
+        return True
+    return (type(error).__module__ or "").partition(".")[0] in ("pyspark", "py4j")
+
+
+def own_error(error: BaseException) -> errors.FastlogError | None:
+    """The error of ours that one of Spark's tells about, as an object; None when it is about something else."""
+    if isinstance(error, errors.FastlogError):
+        return error
+    found = _OF_OURS.findall(str(error))
+    made = getattr(errors, found[-1][0], None) if found else None
+    if isinstance(made, type) and issubclass(made, errors.FastlogError):
+        return made(found[-1][1])
+    return None
+
+
+def show_summary(summary: Mapping[str, Any]) -> None:
+    """The JSON at the end, on stdout."""
+    click.echo(json.dumps(summary))
+
+
+def say(text: str, shown: bool = True) -> None:
+    """A line of progress on stderr."""
+    if shown:
+        note(f"{time.strftime('%H:%M:%S')} {text}")
+
+
+def quiet_option(function: Any) -> Any:
+    """``--no-progress``."""
+    return options.option("--no-progress", group="Format", is_flag=True, help="Say nothing on stderr while it runs.")(
+        function
+    )

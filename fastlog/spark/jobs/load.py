@@ -1,0 +1,200 @@
+"""``python -m fastlog.spark.jobs.load``: topics into a Delta table, each message once."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastlog.errors import ConfigError
+from fastlog.spark.jobs import command
+from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, Wishes
+from fastlog.spark.lake import Lake
+from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partitions
+from fastlog.spark.staging import COMPRESSIONS
+from fastlog.tools import options, report, signals
+
+
+@click.command(
+    cls=options.Command,
+    name="load",
+    exit_codes=command.EXIT_CODES,
+    examples=(
+        "python -m fastlog.spark.jobs.load --topic logs --table /data/logs",
+        "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --every 10s",
+        "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --from 2026-05-17T08:00:00Z",
+    ),
+)
+@command.source_options
+@command.topics_option
+@command.trigger_options
+@command.spark_options
+@command.quiet_option
+@options.option(
+    "--table",
+    "directory",
+    group="Selection",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The table's directory, which all workers see; made if it is not there.",
+)
+@options.option(
+    "--starting",
+    group="Selection",
+    default="earliest",
+    show_default=True,
+    metavar="PLACE",
+    help="Where a topic begins that the table does not have: earliest, latest, a time, or offsets as JSON.",
+)
+@options.option(
+    "--from",
+    "again_from",
+    group="Selection",
+    metavar="PLACE",
+    help="First replace what the table has from there on by what the log has now: a time, earliest, or offsets as"
+    ' JSON ({"logs": {"0-0": 1048576}}; partitions that are not named stay).',
+)
+@options.option(
+    "--time",
+    "time_of",
+    group="Format",
+    metavar="SQL",
+    help="The time of a message, from its columns, for timestamp and date.",
+)
+@options.option(
+    "--column",
+    "columns",
+    group="Format",
+    multiple=True,
+    metavar="NAME=SQL",
+    help="One more column of the table; may be repeated.",
+)
+@options.option(
+    "--compression",
+    group="Format",
+    type=click.Choice(COMPRESSIONS),
+    default="snappy",
+    show_default=True,
+    help="Of files.",
+)
+@options.option(
+    "--skip-lost",
+    group="Limits",
+    is_flag=True,
+    help="Go on behind messages that retention removed before they were read, and write down which.",
+)
+@options.option(
+    "--attempts",
+    group="Limits",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="How often in a row a batch may fail.",
+)
+def load_command(
+    brokers: str,
+    given: tuple[str, ...],
+    topics: tuple[str, ...],
+    every: float | None,
+    max_bytes: int,
+    master: str | None,
+    settings: tuple[str, ...],
+    no_progress: bool,
+    directory: Path,
+    starting: str,
+    again_from: str | None,
+    time_of: str | None,
+    columns: tuple[str, ...],
+    compression: str,
+    skip_lost: bool,
+    attempts: int,
+) -> int:
+    """Load topics into a Delta table, each message exactly once.
+
+    Every batch is one transaction: its files, and the offsets at which the next batch begins. The job may be
+    killed and started again at any moment. Beside the columns of the source there are topic and date, by which
+    the table is partitioned: the date of the message's time, or of its loading where it has none.
+
+    At the end, or after a signal, a JSON summary is written to stdout.
+    """
+    source = command.source_of(brokers, given, topics)
+    wishes = Wishes(
+        source=source,
+        starting=starting_options(starting),
+        fail_on_data_loss=not skip_lost,
+        max_bytes=max_bytes,
+        time=time_of,
+        columns=checked_columns(columns),
+        compression=compression,
+        attempts=attempts,
+        shown=not no_progress,
+    )
+    lake = Lake(directory)
+    place = None if again_from is None else parse_place(again_from)
+    if place is not None and not lake.exists:
+        raise ConfigError(f"--from: there is no table in {directory}")
+    code = report.EXIT_DONE
+    try:
+        with command.LazySession("load", master, settings) as session, command.batches_unbroken():
+            loader = Loader(lake, wishes, session)
+            loader.run(every=every, again_from=place)
+    except signals.Interrupted as stop:
+        code = stop.exit_code
+    summary = {"job": "load", "table": str(lake.directory), "version": lake.version, **loader.totals.to_json()}
+    command.show_summary({**summary, "stopped": code != report.EXIT_DONE})
+    return code
+
+
+def starting_options(text: str) -> dict[str, str]:
+    """``--starting`` as an option of the source. Raises ``ConfigError`` when it is malformed."""
+    if text.lower() in ("earliest", "latest") or text.startswith("{"):
+        return {"startingOffsets": text}
+    return {"startingTimestamp": str(parse_place(text).time_ms), "startingOffsetsByTimestampStrategy": "latest"}
+
+
+def parse_place(text: str) -> Place:
+    """``earliest``, offsets as JSON, ms since 1970, or a time as ISO 8601 has it (UTC unless it says otherwise).
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text.lower() == "earliest":
+        return Place("earliest")
+    if text.startswith("{"):
+        try:
+            nested: Any = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{text!r} is no JSON: {error}") from None
+        return Place("offsets", by_partition=parse_partitions(nested, "--from", EARLIEST))
+    try:
+        time_ms = int(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ConfigError(f"{text!r} is neither a time (2026-05-17T08:00:00Z), earliest nor JSON") from None
+        time_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    if not 0 <= time_ms <= MAX_OFFSET:
+        raise ConfigError(f"{text!r} is no time since 1970")
+    return Place("time", time_ms=time_ms)
+
+
+def checked_columns(given: tuple[str, ...]) -> dict[str, str]:
+    """``--column``; raises ``ConfigError`` for a name that the table has already."""
+    found = options.named_values("--column", given)
+    for name in found:
+        if name.lower() in {*COLUMNS, *PARTITIONED_BY}:
+            raise ConfigError(f"--column {name}: the table has a column of that name")
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command; never returns."""
+    report.run(load_command, "load", argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Brings batches of topics into a table, each in one transaction with the offsets it goes up to.
+
+Whatever happens to a batch before its transaction leaves the table as it was, and it is planned anew from what the
+table says. So anything may be tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastlog import errors
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.spark import offsets
+from fastlog.spark.cluster import Cluster
+from fastlog.spark.jobs import command
+from fastlog.spark.jobs.latency import Latencies
+from fastlog.spark.jobs.loading import BATCHES, Batch, LoadPlan, encode_lost
+from fastlog.spark.lake import ActiveFile, Change, Lake, NewFile, Step, read_table
+from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.options import parse_options
+from fastlog.spark.staging import Staging, arrow_schema
+from fastlog.tools.report import CommandError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PARTITIONED_BY = ("topic", "date")
+COLUMNS = ("broker", "partition", "offset", "idx", "timestamp", "key", "value")
+BOUNDED = ("broker", "partition", "offset", "timestamp")
+_T = TypeVar("_T")
+_MOST_PAUSE = 10.0
+_FATAL = (errors.ConfigError, errors.DataLossError, errors.MissingDependencyError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a user wants of a load."""
+
+    source: dict[str, str]
+    """Options of ``format("fastlog")``, but for where to begin, to end, and what to do about lost data."""
+    starting: dict[str, str]
+    """Where a topic begins that the table does not know."""
+    fail_on_data_loss: bool = True
+    max_bytes: int = 2**30
+    time: str | None = None
+    columns: dict[str, str] = field(default_factory=dict)
+    compression: str = "snappy"
+    attempts: int = 5
+    shown: bool = True
+
+
+@dataclass
+class Totals:
+    """What a run has done."""
+
+    batches: int = 0
+    rows: int = 0
+    replaced_rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    failures: int = 0
+    ranges: dict[TopicPartition, Interval] = field(default_factory=dict)
+    lost: dict[TopicPartition, list[Interval]] = field(default_factory=dict)
+    latencies: Latencies = field(default_factory=Latencies)
+    started: float = field(default_factory=time.monotonic)
+
+    def add(self, batch: Batch, files: list[NewFile]) -> None:
+        """Count a batch that is in the table."""
+        self.batches += 1
+        self.rows += sum(file.rows for file in files)
+        self.files += len(files)
+        self.size_bytes += batch.size_bytes
+        for partition, interval in batch.ranges.items():
+            before = self.ranges.get(partition, interval)
+            self.ranges[partition] = Interval(min(before.start, interval.start), max(before.end, interval.end))
+        for partition, intervals in batch.lost.items():
+            self.lost.setdefault(partition, []).extend(intervals)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the summary."""
+        seconds = time.monotonic() - self.started
+        lost_bytes = sum(interval.size_bytes for intervals in self.lost.values() for interval in intervals)
+        return {
+            "batches": self.batches,
+            "rows": self.rows,
+            "replaced_rows": self.replaced_rows,
+            "files": self.files,
+            "bytes": self.size_bytes,
+            "seconds": round(seconds, 3),
+            "rows_per_second": round(self.rows / seconds) if seconds else None,
+            "ranges": offsets.encode_ranges(self.ranges)["topics"],
+            "lost": encode_lost(self.lost),
+            "lost_bytes": lost_bytes,
+            "failures": self.failures,
+            "latency_ms": self.latencies.to_json(),
+        }
+
+
+class Loader:
+    """Loads topics into a table; for one thread. ``open_session`` is called once there is something to do."""
+
+    def __init__(self, lake: Lake, wishes: Wishes, open_session: Callable[[], SparkSession]) -> None:
+        self._lake = lake
+        self._wishes = wishes
+        self._open_session = open_session
+        self._spark: SparkSession | None = None
+        self._staging = Staging(lake, PARTITIONED_BY, BOUNDED, wishes.compression)
+        self._run = uuid.uuid4().hex
+        given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
+        # As for a stream: "latest" is a place to begin at.
+        self._options = parse_options(given, streaming=None)
+        self.totals = Totals()
+
+    def run(self, *, every: float | None = None, again_from: Place | None = None) -> None:
+        """Load up to what there is now; with ``every``, in seconds, go on until a signal comes.
+
+        ``again_from``: before that, replace what the table has from there on by what the log has now, in one
+        transaction.
+
+        Raises:
+            TableConflictError: another process fills the table.
+            DataLossError: messages that the table has not are not in the log any more; names the bytes.
+            FastlogError, or one of Spark's: a batch failed as often as it may.
+        """
+        with self._staging.alone(), closing(Cluster(self._options)) as cluster:
+            plan = LoadPlan(self._options, cluster, self._lake, self._wishes.max_bytes)
+            targets = self._tried(plan.targets)
+            if again_from is not None:
+                self._tried(lambda: self._again(plan, again_from))
+            while True:
+                began = time.monotonic()
+                while self._tried(lambda: self._one(plan, None if every is not None else targets)):
+                    command.wait(0)
+                if every is None:
+                    return
+                command.wait(max(0.0, every - (time.monotonic() - began)))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _tried(self, step: Callable[[], _T]) -> _T:
+        """Do something that leaves the table whole when it fails, as often as wanted."""
+        failures = 0
+        while True:
+            try:
+                return step()
+            except Exception as error:
+                if not command.may_pass(error):
+                    raise
+                own = command.own_error(error)
+                # What a task has found lost is found by the next plan as well, with where the log begins now.
+                fatal = isinstance(error, _FATAL) or isinstance(own, errors.ConfigError)
+                failures += 1
+                self.totals.failures += 1
+                if fatal or failures >= self._wishes.attempts:
+                    if own is not None:
+                        raise own from error
+                    raise CommandError(
+                        f"a batch failed {failures} times",
+                        command.told(error),
+                        "the table is as it was: start it again",
+                    ) from error
+                self._say(f"failed, {failures} of {self._wishes.attempts}: {command.told(error)}")
+                self._lake.reload()
+                command.wait(min(0.2 * 2**failures, _MOST_PAUSE))
+
+    def _one(self, plan: LoadPlan, targets: Any) -> bool:
+        """Bring one batch in; False when there was nothing."""
+        steps = plan.beginnings()
+        if steps:
+            self._begin(steps)
+        batch = plan.next(targets)
+        if batch is None:
+            return False
+        self._bring(batch, [])
+        return True
+
+    def _begin(self, steps: dict[str, Step]) -> None:
+        """Write down where partitions begin, in a table that may have to be made."""
+        if not self._lake.exists:
+            self._lake.create(arrow_schema(self._frame({}, datetime.now(UTC))), PARTITIONED_BY)
+        begun = {name.partition(":")[2]: step.after for name, step in steps.items()}
+        self._lake.commit(Change(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
+        self._say(f"begins with {len(begun)} partitions")
+
+    def _again(self, plan: LoadPlan, place: Place) -> None:
+        batch = plan.again(place)
+        if batch is not None:
+            self._bring(batch, [file for file in self._lake.files() if _may_hold(file, batch)])
+
+    def _bring(self, batch: Batch, replaced: list[ActiveFile]) -> None:
+        number = batch.steps[BATCHES].after
+        self._say(f"batch {number}: {batch.size_bytes} bytes of {len(batch.to_read)} partitions")
+        began = time.monotonic()
+        files: list[NewFile] = []
+        kept = 0
+        if batch.to_read:
+            frame = self._frame(batch.to_read, datetime.now(UTC))
+            self._lake.check_schema(arrow_schema(frame), PARTITIONED_BY)
+            if replaced:
+                old = read_table(self._session, self._lake.directory, replaced)
+                rest = old.where(~_inside(batch)).select(frame.columns)
+                kept = rest.count()
+                self.totals.replaced_rows += old.count() - kept
+                frame = frame.unionAll(rest)
+            files = self._staging.write(frame)
+        self._say(f"batch {number}: adding {len(files)} files")
+        rows = sum(file.rows for file in files) - kept
+        notes = {"job": "load", "run": self._run, "batch": number, "rows": rows, **batch.notes()}
+        try:
+            self._lake.commit(Change(batch.steps, files, replaced, notes))
+        except errors.TableConflictError:
+            self._staging.discard(files)
+            raise
+        now_us = time.time_ns() // 1000
+        self.totals.add(batch, files)
+        self.totals.rows -= kept
+        if not replaced:
+            paths = [self._lake.directory / file.path for file in files if _has_times(file)]
+            self.totals.latencies.add_files(paths, "timestamp", now_us)
+        lost = f", {batch.lost_bytes} bytes lost" if batch.lost else ""
+        self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{lost}")
+
+    def _frame(self, ranges: dict[TopicPartition, Interval], now: datetime) -> DataFrame:
+        """The rows of ranges as the table has them; of no ranges, the columns alone."""
+        from pyspark.sql import functions as f
+
+        source = self._wishes.source
+        if ranges:
+            source = {name: value for name, value in source.items() if not name.lower().startswith("subscribe")}
+            topics = offsets.encode_ranges(ranges)["topics"]
+            starts = {topic: {name: start for name, (start, _) in items.items()} for topic, items in topics.items()}
+            ends = {topic: {name: end for name, (_, end) in items.items()} for topic, items in topics.items()}
+            source |= {
+                "assign": json.dumps({topic: list(items) for topic, items in topics.items()}),
+                "startingOffsets": json.dumps(starts),
+                "endingOffsets": json.dumps(ends),
+                "failOnDataLoss": "true",  # what is lost is for the driver to find, and to write down
+            }
+        frame = self._session.read.format("fastlog").options(**source).load()
+        if self._wishes.time is not None:
+            frame = frame.withColumn("timestamp", f.expr(self._wishes.time).cast("timestamp"))
+        today = f.lit(now.date())
+        date: Column = f.coalesce(f.to_date("timestamp"), today)
+        extra = [f.expr(text).alias(name) for name, text in self._wishes.columns.items()]
+        return frame.select("topic", date.alias("date"), *COLUMNS, *extra)
+
+    @property
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = self._open_session()
+        return self._spark
+
+    def _say(self, text: str) -> None:
+        command.say(text, self._wishes.shown)
+
+
+def _has_times(file: NewFile) -> bool:
+    return "timestamp" in json.loads(file.stats)["minValues"]
+
+
+def _may_hold(file: ActiveFile, batch: Batch) -> bool:
+    """Whether rows of a batch's ranges may be in a file, as far as the bounds of its columns tell."""
+    for partition, interval in batch.ranges.items():
+        broker, number = partition.partition
+        wanted = {
+            "broker": (broker, broker),
+            "partition": (number, number),
+            "offset": (interval.start, interval.end - 1),
+        }
+        if file.values.get("topic") == partition.topic and all(
+            file.least.get(name, low) <= high and file.most.get(name, high) >= low
+            for name, (low, high) in wanted.items()
+        ):
+            return True
+    return False
+
+
+def _inside(batch: Batch) -> Column:
+    """Whether a row is in the ranges of a batch."""
+    from pyspark.sql import functions as f
+
+    found = f.lit(False)
+    for partition, interval in batch.ranges.items():
+        found = found | (
+            (f.col("topic") == partition.topic)
+            & (f.col("broker") == partition.partition.broker)
+            & (f.col("partition") == partition.partition.partition)
+            & (f.col("offset") >= interval.start)
+            & (f.col("offset") < interval.end)
+        )
+    return found

@@ -1,0 +1,209 @@
+"""What a load reads next. Knows no Spark: partitions, what the table has of them, and what the brokers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from fastlog.consumer.partitions import TopicPartition
+from fastlog.errors import ConfigError, RangeIncompleteError
+from fastlog.spark import offsets, planner
+from fastlog.spark.cluster import Bounds, Cluster
+from fastlog.spark.lake import Step
+from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.options import SourceOptions
+from fastlog.spark.plans import Plan
+
+BATCHES = "fastlog.batches"
+"""The name of the number of the last batch in a table."""
+
+
+class Numbers(Protocol):
+    """What remembers, as a ``Lake`` does."""
+
+    def number(self, name: str) -> int | None:
+        """What is remembered under a name."""
+
+
+class Batch(NamedTuple):
+    """What one transaction brings: the bytes read of each partition, and those that cannot be read any more."""
+
+    ranges: dict[TopicPartition, Interval]
+    lost: dict[TopicPartition, list[Interval]]
+    steps: dict[str, Step]
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are to be read."""
+        return sum(interval.size_bytes for interval in self.ranges.values())
+
+    @property
+    def lost_bytes(self) -> int:
+        """How many bytes cannot be read."""
+        return sum(interval.size_bytes for intervals in self.lost.values() for interval in intervals)
+
+    @property
+    def to_read(self) -> dict[TopicPartition, Interval]:
+        """The ranges that are not empty."""
+        return {partition: interval for partition, interval in self.ranges.items() if interval.size_bytes}
+
+    def notes(self) -> dict[str, Any]:
+        """For the history of the table."""
+        found: dict[str, Any] = {"ranges": offsets.encode_ranges(self.ranges)["topics"]}
+        if self.lost:
+            found["lost"] = encode_lost(self.lost)
+            found["lost_bytes"] = self.lost_bytes
+        return found
+
+
+def encode_lost(lost: Mapping[TopicPartition, list[Interval]]) -> dict[str, Any]:
+    """Lost ranges as JSON: ``{"topic": {"0-0": [[from, to]]}}``."""
+    found: dict[str, Any] = {}
+    for partition, intervals in sorted(lost.items()):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = [list(interval) for interval in intervals]
+    return found
+
+
+def offset_name(partition: TopicPartition) -> str:
+    """The name under which a table has the offset at which the next load of a partition begins."""
+    return f"fastlog:{partition}"
+
+
+def lost_name(partition: TopicPartition) -> str:
+    """The name under which a table has how many bytes of a partition it will never have."""
+    return f"fastlog.lost:{partition}"
+
+
+class LoadPlan(Plan):
+    """Decides what the next transaction brings. ``numbers`` is asked each time: what the table says is what counts."""
+
+    def __init__(self, options: SourceOptions, cluster: Cluster, numbers: Numbers, max_bytes: int) -> None:
+        super().__init__(options, cluster)
+        self._numbers = numbers
+        self._max_bytes = max_bytes
+        self._found_lost: dict[TopicPartition, list[Interval]] = {}
+
+    def targets(self) -> dict[TopicPartition, Bounds]:
+        """How far the partitions go now, once all of that is visible.
+
+        Raises:
+            ConfigError: a topic does not exist.
+        """
+        bounds = self._cluster.visible_bounds()
+        for topic in self._options.topics:
+            if not any(partition.topic == topic for partition in bounds):
+                raise ConfigError(f"no broker has the topic {topic!r}")
+        for partition in self._options.assigned:
+            if partition not in bounds:
+                raise ConfigError(f"there is no {partition}")
+        return bounds
+
+    def beginnings(self) -> dict[str, Step]:
+        """Steps that write down where partitions begin of which the table has nothing yet; often none.
+
+        They are a transaction before anything is read, so that "latest" is the same after a restart, and what
+        retention takes meanwhile is missed. A topic that is new to the table begins where the user says, a partition
+        that comes later at its first message.
+        """
+        bounds = self._cluster.bounds()
+        new = [partition for partition in bounds if self._stand(partition) is None]
+        if not new:
+            return {}
+        known = {partition.topic for partition in bounds} - {partition.topic for partition in new}
+        known |= {partition.topic for partition in bounds if self._stand(partition) is not None}
+        fresh = {partition for partition in new if partition.topic not in known}
+        given = self._resolved("starting", self._options.starting, bounds) if fresh else {}
+        steps = {}
+        for partition in new:
+            at = bounds[partition].log_start
+            if partition in fresh:
+                at = given[partition]
+                self._aligned("startingOffsets", self._options.starting, partition, at, bounds[partition])
+            steps[offset_name(partition)] = Step(None, at)
+        return steps
+
+    def next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
+        """The next batch, up to ``targets`` or to what is visible now; None when there is nothing.
+
+        Raises:
+            DataLossError: what comes next cannot be read any more, and ``failOnDataLoss`` is not switched off.
+            RangeIncompleteError: a log ends before what the table has of it.
+            TransportError: a broker does not answer.
+        """
+        return self._settled(lambda: self._next(targets))
+
+    def again(self, place: Place) -> Batch | None:
+        """From a place to where the table stands: what a load that runs again replaces; None when that is nothing.
+
+        Partitions that are not named by a place with offsets stay as they are.
+
+        Raises:
+            ConfigError: the table has nothing of a partition, or no message begins there.
+            DataLossError: the log does not go back so far, and ``failOnDataLoss`` is not switched off.
+        """
+        return self._settled(lambda: self._again(place))
+
+    def _next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
+        self._found_lost = {}
+        bounds = self._cluster.bounds()
+        ranges = {}
+        for partition, now in sorted(bounds.items()):
+            at = self._stand(partition)
+            if at is None:
+                continue  # it is new; written down before the next round
+            if targets is not None and partition not in targets:
+                continue
+            if at > now.high_watermark:
+                # Never gone on from: the broker gives these offsets to other messages.
+                raise RangeIncompleteError(
+                    f"{partition}: the table has it up to {at}, and the log ends at {now.high_watermark}:"
+                    " the broker has lost messages, or the table was filled from another one"
+                )
+            end = now.high_watermark if targets is None else min(now.high_watermark, targets[partition].high_watermark)
+            ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), now)
+        ranges = planner.limit_batch(ranges, self._max_bytes, self._cluster)
+        moved = {item: interval for item, interval in ranges.items() if interval.end != self._stand(item)}
+        if not moved and not self._found_lost:
+            return None
+        return self._batch({item: ranges[item] for item in {**moved, **self._found_lost}})
+
+    def _again(self, place: Place) -> Batch | None:
+        self._found_lost = {}
+        bounds = self._cluster.bounds()
+        if place.kind == "offsets":
+            for partition, _ in place.by_partition:
+                if partition not in bounds or self._stand(partition) is None:
+                    raise ConfigError(f"--from: the table has nothing of {partition}")
+            bounds = {partition: bounds[partition] for partition, _ in place.by_partition}
+        begins = self._resolved("starting", place, bounds)
+        ranges = {}
+        for partition, now in sorted(bounds.items()):
+            stand = self._stand(partition)
+            if stand is None or begins[partition] >= stand:
+                continue
+            self._aligned("--from", place, partition, begins[partition], now)
+            ranges[partition] = self._still_there(partition, Interval(begins[partition], stand), now)
+        # What cannot be read again stays in the table as it is: it is not lost.
+        self._found_lost = {}
+        ranges = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
+        return self._batch(ranges, again=True) if ranges else None
+
+    def _batch(self, ranges: dict[TopicPartition, Interval], *, again: bool = False) -> Batch:
+        number = self._numbers.number(BATCHES)
+        steps = {BATCHES: Step(number, 0 if number is None else number + 1)}
+        for partition, interval in ranges.items():
+            stand = self._stand(partition)
+            assert stand is not None
+            steps[offset_name(partition)] = Step(stand, stand if again else interval.end)
+        for partition, intervals in self._found_lost.items():
+            before = self._numbers.number(lost_name(partition))
+            size = sum(interval.size_bytes for interval in intervals)
+            steps[lost_name(partition)] = Step(before, (before or 0) + size)
+        return Batch(ranges, dict(self._found_lost), steps)
+
+    def _stand(self, partition: TopicPartition) -> int | None:
+        return self._numbers.number(offset_name(partition))
+
+    def _lost(self, partition: TopicPartition, lost: Interval, why: str) -> None:
+        super()._lost(partition, lost, why)
+        self._found_lost.setdefault(partition, []).append(lost)
