@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 METADATA = "fastlog"
 """Under this name the history of a table holds what each transaction brought."""
 
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""In a path: a value that is null."""
+
 _TRIES = 20
 _LOOK_BACK = 100
 _WORK_DIRECTORY = "_fastlog"
@@ -257,10 +260,9 @@ def read_table(spark: SparkSession, directory: Path | str, files: Iterable[Activ
     ``files``: those alone. The directory has to be where the workers find it too.
 
     Raises:
-        ConfigError: there is no table.
+        ConfigError: there is no table, or another writer has laid it out in a way that Spark does not read.
     """
     import pyarrow as pa
-    from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
     lake = Lake(Path(directory))
@@ -270,25 +272,19 @@ def read_table(spark: SparkSession, directory: Path | str, files: Iterable[Activ
     chosen = lake.files() if files is None else list(files)
     if not chosen:
         return spark.createDataFrame([], schema)
-    told = [file for file in chosen if _in_path(file) == file.values]
-    reader = spark.read.schema(schema).option("basePath", str(lake.directory))
-    found = reader.parquet(*(str(lake.directory / file.path) for file in told)) if told else None
-    for values in {tuple(file.values.items()) for file in chosen if file not in told}:
-        paths = [str(lake.directory / file.path) for file in chosen if tuple(file.values.items()) == values]
-        frame = spark.read.schema(schema).parquet(*paths)
-        for name, value in values:
-            frame = frame.withColumn(name, f.lit(value).cast(schema[name].dataType))
-        found = frame if found is None else found.unionByName(frame)
-    assert found is not None
-    return found.select(*schema.names)
+    for file in chosen:
+        if _in_path(file) != file.values:
+            raise ConfigError(f"{directory}: Spark takes values from paths, and {file.path} does not have them")
+    paths = [str(lake.directory / file.path) for file in chosen]
+    return spark.read.schema(schema).option("basePath", str(lake.directory)).parquet(*paths)
 
 
 def _in_path(file: ActiveFile) -> dict[str, str | None]:
-    """The values of columns that Spark takes from a path, none of which is null."""
+    """The values of columns that Spark takes from a path."""
     found: dict[str, str | None] = {}
     for part in file.path.split("/")[:-1]:
         name, _, text = part.partition("=")
-        found[unquote(name)] = unquote(text)
+        found[unquote(name)] = None if text == HIVE_NULL else unquote(text)
     return found
 
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from fastlog.errors import ConfigError, TableConflictError
-from fastlog.spark.lake import Lake, NewFile, stats_of
+from fastlog.spark.lake import HIVE_NULL, Lake, NewFile, stats_of
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame
 
 COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]")
+CHECKPOINT = "checkpoint"
+"""In the work directory of a table: what a query keeps that fills it."""
+
 _MOST_OPEN_FILES = 64
 _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # its default is one that Delta does not know
@@ -68,7 +68,7 @@ class Staging:
             lock.write(f"{os.getpid()}\n")
             lock.flush()
             for left in work.iterdir():
-                if left.is_dir():
+                if left.is_dir() and left.name != CHECKPOINT:
                     shutil.rmtree(left, ignore_errors=True)
             yield
 
@@ -109,9 +109,9 @@ class Staging:
         target = self._lake.directory
         for part in path.relative_to(place).parts[:-1]:
             name, _, text = part.partition("=")
-            values[unquote(name)] = None if text == _NULL else unquote(text)
-            # The values are in the table's log; readers differ in how they take a path with anything to be quoted.
-            target /= _UNSAFE.sub("_", unquote(part))
+            values[unquote(name)] = None if text == HIVE_NULL else unquote(text)
+            # As Hive has it: some readers take the values from the path, though the table's log has them.
+            target /= f"{name}={text if text == HIVE_NULL else quote(unquote(text), safe='')}"
         target.mkdir(parents=True, exist_ok=True)
         target /= path.name
         path.rename(target)

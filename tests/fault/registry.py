@@ -29,6 +29,7 @@ MODULES = (
     "tests.fault.side_by_side",
     "tests.fault.exactly_once",
     "tests.fault.mirrors",
+    "tests.fault.spark_load",
 )
 TIERS = ("S", "N", "R")
 

@@ -79,9 +79,9 @@ def test_a_topic_that_begins_at_its_end(job: Job, broker: Broker, topic: str) ->
     """Where "latest" was is written down before anything is read: what comes afterwards is loaded, whenever that is."""
     produce(broker, topic, 0, range(40))
     assert job.run("--starting", "latest")["rows"] == 0
-    produce(broker, topic, 0, range(40, 60))
-    assert job.run("--starting", "latest", "--max-bytes", 1)["batches"] == 20, "less than a message: one at a time"
-    assert job.numbers == list(range(40, 60))
+    produce(broker, topic, 0, range(40, 44))
+    assert job.run("--starting", "latest", "--max-bytes", 1)["batches"] == 4, "less than a message: one at a time"
+    assert job.numbers == list(range(40, 44))
 
 
 def test_again_from_an_offset(job: Job, broker: Broker, topic: str) -> None:
@@ -140,7 +140,7 @@ def test_readers_of_the_table(
     for topic in topics:
         produce(broker, topic, 0, range(0, 500_000, 1000))
     moment = "timestamp_seconds(1431820800 + cast(cast(value as string) as bigint))"
-    job = Job(broker, topics[0], tmp_path / "a table")
+    job = Job(broker, topics[0], tmp_path / "table")
     job.run("--topic", topics[1], "--time", moment, "--compression", "zstd")
     table = DeltaTable(str(job.table))
     everything = table.to_pyarrow_table()
@@ -172,15 +172,15 @@ def test_one_loader_at_a_time_and_what_a_dead_one_left(job: Job, broker: Broker,
 
     produce(broker, topic, 0, range(10))
     job.run()
+    (row,) = job.table.rglob("*.parquet")
     left = job.lake().work_directory / "dead"
     left.mkdir()
     (left / "part-0.parquet").write_bytes(b"half")
-    (row,) = [path for path in job.table.rglob("*.parquet")]
     (row.parent / "part-1.parquet").write_bytes(row.read_bytes())
     with Staging(job.lake(), (), (), "none").alone(), pytest.raises(TableConflictError, match="fills this table"):
         job.run()
     produce(broker, topic, 0, range(10, 20))
-    left.mkdir()
+    left.mkdir(exist_ok=True)
     assert job.run()["rows"] == 10
     assert job.numbers == list(range(20))
     assert not left.exists()

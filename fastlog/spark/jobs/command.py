@@ -6,8 +6,9 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -101,6 +102,61 @@ def trigger_options(function: Any) -> Any:
         metavar="TIME",
         help="Go on for ever, with a batch so often. Without it: up to what there is now, and end.",
     )(function)
+
+
+def table_option(*, required: bool) -> Callable[[Any], Any]:
+    """``--table``."""
+    return options.option(
+        "--table",
+        "directory",
+        group="Selection",
+        required=required,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="The directory of the Delta table, which all workers see; made if it is not there.",
+    )
+
+
+def time_option(function: Any) -> Any:
+    """``--time``, for jobs that need one."""
+    return options.option(
+        "--time",
+        "time_of",
+        group="Format",
+        metavar="SQL",
+        default="timestamp",
+        show_default=True,
+        help="The time of a message, from its columns.",
+    )(function)
+
+
+def late_option(function: Any) -> Any:
+    """``--late``."""
+    return options.option(
+        "--late",
+        group="Limits",
+        type=options.Duration(),
+        default="10m",
+        show_default=True,
+        metavar="TIME",
+        help="How much later than others, by its own time, a message may come.",
+    )(function)
+
+
+def attempts_option(function: Any) -> Any:
+    """``--attempts``."""
+    return options.option(
+        "--attempts",
+        group="Limits",
+        type=click.IntRange(1, 1000),
+        default=5,
+        show_default=True,
+        help="How often in a row a batch may fail.",
+    )(function)
+
+
+def interval(seconds: float) -> str:
+    """A duration as Spark's SQL has it."""
+    return f"{round(seconds * 1000)} milliseconds"
 
 
 def source_of(brokers: str, given: Iterable[str], topics: Iterable[str]) -> dict[str, str]:

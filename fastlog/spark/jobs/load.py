@@ -33,14 +33,8 @@ from fastlog.tools import options, report, signals
 @command.trigger_options
 @command.spark_options
 @command.quiet_option
-@options.option(
-    "--table",
-    "directory",
-    group="Selection",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The table's directory, which all workers see; made if it is not there.",
-)
+@command.table_option(required=True)
+@command.attempts_option
 @options.option(
     "--starting",
     group="Selection",
@@ -85,14 +79,6 @@ from fastlog.tools import options, report, signals
     group="Limits",
     is_flag=True,
     help="Go on behind messages that retention removed before they were read, and write down which.",
-)
-@options.option(
-    "--attempts",
-    group="Limits",
-    type=click.IntRange(1, 1000),
-    default=5,
-    show_default=True,
-    help="How often in a row a batch may fail.",
 )
 def load_command(
     brokers: str,

@@ -1,0 +1,197 @@
+"""``python -m fastlog.spark.jobs.counts``: messages in windows of time, as a stream into a table, or at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastlog.errors import ConfigError
+from fastlog.spark.jobs import command
+from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.lake import Lake
+from fastlog.tools import options, report, signals
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_MADE = ("window_start", "window_end", "n", "bytes")
+
+
+@click.command(
+    cls=options.Command,
+    name="counts",
+    exit_codes=command.EXIT_CODES,
+    examples=(
+        "python -m fastlog.spark.jobs.counts --topic clicks --window 10m",
+        "python -m fastlog.spark.jobs.counts --topic clicks --window 10m --slide 1m --late 5m --table /data/clicks10",
+        "python -m fastlog.spark.jobs.counts --topic clicks --session 30m --by 'user=cast(key AS string)'",
+    ),
+)
+@command.source_options
+@command.topics_option
+@command.trigger_options
+@command.spark_options
+@command.quiet_option
+@command.table_option(required=False)
+@command.time_option
+@command.late_option
+@command.attempts_option
+@options.option(
+    "--window", group="Selection", type=options.Duration(), metavar="TIME", help="How long a window is: 10m."
+)
+@options.option(
+    "--slide",
+    group="Selection",
+    type=options.Duration(),
+    metavar="TIME",
+    help="How often a window begins; without it, where the last one ends.",
+)
+@options.option(
+    "--session",
+    "gap",
+    group="Selection",
+    type=options.Duration(),
+    metavar="TIME",
+    help="Windows that go on until nothing comes for so long.",
+)
+@options.option(
+    "--by",
+    group="Selection",
+    multiple=True,
+    metavar="NAME=SQL",
+    help="Count for each value of this; may be repeated.  [default: topic=topic]",
+)
+def counts_command(
+    brokers: str,
+    given: tuple[str, ...],
+    topics: tuple[str, ...],
+    every: float | None,
+    max_bytes: int,
+    master: str | None,
+    settings: tuple[str, ...],
+    no_progress: bool,
+    directory: Path | None,
+    time_of: str,
+    late: float,
+    attempts: int,
+    window: float | None,
+    slide: float | None,
+    gap: float | None,
+    by: tuple[str, ...],
+) -> int:
+    """Count messages, and the bytes of their values, in windows of time.
+
+    Without --table: of all that the topics hold now, as JSON lines on stdout. With it: as a stream, from where
+    the last run ended. A window is added to the table once, when it is over: when a message has come that is
+    --late later than its end. Messages that come after that are left out, and their number is in the summary.
+    """
+    if (window is None) == (gap is None):
+        raise click.UsageError("give one of --window and --session")
+    if slide is not None and (window is None or not 0 < slide <= window):
+        raise click.UsageError("--slide is for --window, and not longer")
+    columns = options.named_values("--by", by) or {"topic": "topic"}
+    for name in columns:
+        if name.lower() in _MADE:
+            raise ConfigError(f"--by {name}: there is a column of that name")
+    source = command.source_of(brokers, given, topics)
+    windows = Windows(time_of, window, slide, gap, columns)
+    if directory is None:
+        if every is not None:
+            raise click.UsageError("--every needs a --table")
+        return _of_all(source, windows, master, settings)
+    streamed = {**source, "startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
+    lake = Lake(directory)
+    sink = TableSink(lake, "counts", (), ("window_start", "window_end"), not no_progress)
+    code = report.EXIT_DONE
+    with command.LazySession("counts", master, settings) as session, command.batches_unbroken():
+
+        def make() -> DataFrame:
+            frame = session().readStream.format("fastlog").options(**streamed).load()
+            return windows.counted(frame, late)
+
+        run = Run(sink, make, every=every, attempts=attempts)
+        try:
+            run()
+        except signals.Interrupted as stop:
+            code = stop.exit_code
+    lake.reload()
+    command.show_summary({"job": "counts", "table": str(lake.directory), "version": lake.version, **run.to_json()})
+    return code
+
+
+class Windows:
+    """Which windows to count in, and what for."""
+
+    def __init__(
+        self,
+        time_of: str,
+        length: float | None,
+        slide: float | None,
+        gap: float | None,
+        by: Mapping[str, str],
+    ) -> None:
+        self._time_of = time_of
+        self._length = length
+        self._slide = slide
+        self._gap = gap
+        self._by = by
+
+    def counted(self, frame: DataFrame, late: float | None) -> DataFrame:
+        """One row for each window and group; messages without a time are in none. ``late`` in seconds, for a stream."""
+        from pyspark.sql import functions as f
+
+        by = [f.expr(text).alias(name) for name, text in self._by.items()]
+        moment = f.expr(self._time_of).cast("timestamp").alias("_time")
+        rows = frame.select(moment, *by, f.length("value").cast("bigint").alias("_bytes"))
+        rows = rows.where(f.col("_time").isNotNull())
+        if late is not None:
+            rows = rows.withWatermark("_time", command.interval(late))
+        if self._gap is not None:
+            window = f.session_window("_time", command.interval(self._gap))
+        else:
+            assert self._length is not None
+            slide = None if self._slide is None else command.interval(self._slide)
+            window = f.window("_time", command.interval(self._length), slide)
+        grouped = rows.groupBy(window.alias("_window"), *self._by)
+        counted = grouped.agg(f.count(f.lit(1)).alias("n"), f.sum("_bytes").alias("bytes"))
+        return counted.select(
+            f.col("_window.start").alias("window_start"),
+            f.col("_window.end").alias("window_end"),
+            *self._by,
+            "n",
+            "bytes",
+        )
+
+
+def _of_all(source: dict[str, str], windows: Windows, master: str | None, settings: tuple[str, ...]) -> int:
+    began = time.monotonic()
+    count = total = 0
+    with command.LazySession("counts", master, settings) as session:
+        counted = windows.counted(session().read.format("fastlog").options(**source).load(), None)
+        for row in counted.orderBy("window_start").toLocalIterator():
+            count += 1
+            total += row["n"]
+            click.echo(json.dumps(row.asDict(), default=_as_text))
+    seconds = round(time.monotonic() - began, 3)
+    command.show_summary({"job": "counts", "rows": count, "counted": total, "seconds": seconds})
+    return report.EXIT_DONE
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="backslashreplace")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command; never returns."""
+    report.run(counts_command, "counts", argv)
+
+
+if __name__ == "__main__":
+    main()

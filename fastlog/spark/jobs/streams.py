@@ -1,0 +1,172 @@
+"""Queries with state, such as windows and joins, whose results go to a Delta table: each batch once.
+
+Spark keeps the state and the place in the topics in a checkpoint, and runs a batch again that it does not know to be
+done. The number of the last batch is in the table, in the transaction that brought its rows, so a batch that is there
+is recognised and passed over. The checkpoint lies inside the table's directory: neither can be used without the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastlog import errors
+from fastlog.spark.jobs import command
+from fastlog.spark.lake import Change, Lake, Step
+from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
+from fastlog.tools import signals
+from fastlog.tools.report import CommandError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+_QUERY_ID = "sql.streaming.queryId"
+_LOOK_SECONDS = 1
+_MOST_PAUSE = 10.0
+
+
+class TableSink:
+    """What ``foreachBatch`` calls. Made once for a table; used in one query at a time."""
+
+    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], bounded: Sequence[str], shown: bool) -> None:
+        self.rows = 0
+        self.batches = 0
+        self.passed_over = 0
+        self._lake = lake
+        self._job = job
+        self._partition_by = partition_by
+        self._staging = Staging(lake, partition_by, bounded, "snappy")
+        self._shown = shown
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the query keeps its state."""
+        return self._lake.work_directory / CHECKPOINT
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Around the query: raises ``TableConflictError`` when another process fills the table."""
+        with self._staging.alone():
+            if self._lake.exists and not (self.checkpoint / "metadata").exists():
+                raise errors.ConfigError(
+                    f"{self._lake.directory}: the table's rows are of a query whose state is lost:"
+                    " give another directory, and it is made anew from the topics"
+                )
+            yield
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Bring the rows of a batch into the table, unless they are there."""
+        self._lake.reload()
+        query = str(frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID))
+        name = f"fastlog.query:{query}"
+        schema = arrow_schema(frame)
+        if self._lake.exists:
+            self._lake.check_schema(schema, self._partition_by)
+        else:
+            self._lake.create(schema, self._partition_by)
+        last = self._lake.number(name)
+        if last is not None and last >= batch:
+            self.passed_over += 1
+            command.say(f"batch {batch}: is in the table already", self._shown)
+            return
+        files = self._staging.write(frame)
+        rows = sum(file.rows for file in files)
+        notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
+        try:
+            self._lake.commit(Change({name: Step(last, batch)}, files, (), notes))
+        except errors.TableConflictError:
+            self._staging.discard(files)
+            raise
+        self.rows += rows
+        self.batches += 1
+        command.say(f"batch {batch}: {rows} rows", self._shown)
+
+
+class Run:
+    """Runs a query until it has done what there is, or a signal comes; starts it again when it fails."""
+
+    def __init__(self, sink: TableSink, make: Callable[[], DataFrame], *, every: float | None, attempts: int) -> None:
+        self._sink = sink
+        self._make = make
+        self._every = every
+        self._attempts = attempts
+        self._counted = (-1, -1)
+        self.read_rows = 0
+        self.late = 0
+        self.failures = 0
+        self.watermark: str | None = None
+        self._started = time.monotonic()
+
+    def __call__(self) -> None:
+        """Raises what the query raises in the end; ``signals.Interrupted`` after it was stopped for a signal."""
+        failures = 0
+        with self._sink.alone():
+            while True:
+                batches = self._sink.batches
+                try:
+                    self._once()
+                    return
+                except Exception as error:
+                    if not command.may_pass(error):
+                        raise
+                    own = command.own_error(error)
+                    failures = 1 if self._sink.batches > batches else failures + 1
+                    self.failures += 1
+                    if isinstance(own, errors.ConfigError | errors.DataLossError) or failures >= self._attempts:
+                        if own is not None:
+                            raise own from error
+                        what = f"the query failed {failures} times"
+                        raise CommandError(what, command.told(error), "it goes on where it was once started") from error
+                    command.say(f"failed, {failures} of {self._attempts}: {command.told(error)}")
+                    command.wait(min(0.2 * 2**failures, _MOST_PAUSE))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the summary."""
+        return {
+            "batches": self._sink.batches,
+            "passed_over": self._sink.passed_over,
+            "rows": self._sink.rows,
+            "read_rows": self.read_rows,
+            "late": self.late,
+            "watermark": self.watermark,
+            "seconds": round(time.monotonic() - self._started, 3),
+            "failures": self.failures,
+        }
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _once(self) -> None:
+        frame = self._make()
+        trigger: dict[str, Any] = {"availableNow": True}
+        if self._every is not None:
+            trigger = {"processingTime": f"{max(1, round(self._every * 1000))} milliseconds"}
+        writer = frame.writeStream.foreachBatch(self._sink).outputMode("append")
+        query = writer.option("checkpointLocation", str(self._sink.checkpoint)).trigger(**trigger).start()
+        self._counted = (-1, -1)
+        try:
+            while not query.awaitTermination(_LOOK_SECONDS):
+                self._count(query)
+                command.wait(0)
+        except signals.Interrupted:
+            query.stop()  # a batch that is cut off here runs again
+            raise
+        finally:
+            self._count(query)
+
+    def _count(self, query: StreamingQuery) -> None:
+        """Add up what the batches since the last look say of themselves."""
+        for progress in query.recentProgress:
+            found = json.loads(progress.json)
+            # A trigger with nothing to do has the number of the batch to come.
+            number = found["batchId"], int(found["durationMs"].get("addBatch") is not None)
+            if number <= self._counted or not number[1]:
+                continue
+            self._counted = number
+            self.read_rows += found["numInputRows"]
+            self.late += sum(item.get("numRowsDroppedByWatermark", 0) for item in found["stateOperators"])
+            self.watermark = found.get("eventTime", {}).get("watermark", self.watermark)

@@ -1,0 +1,284 @@
+"""The load job is killed with all its processes, and brokers under it, at random moments: the table has each message
+once.
+
+Producers go on all the time, and remember what was acknowledged as flushed. In the end the job runs once more to the
+end of the topic, and what four readers see in the table is what lies in the segment files behind the place at which
+the first run said that it begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.fault.programs import environment
+from tests.fault.registry import Outcome, scenario
+from tests.harness import raw_client as raw
+from tests.harness.broker import Broker, die_with_parent, wait_until
+from tests.harness.history import History
+from tests.harness.load import Load, stored
+from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
+
+TOPIC = "t"
+PARTITIONS = 2
+BROKERS = 2
+START_SECONDS = 120.0
+"""A JVM on a machine that does other things as well."""
+END_SECONDS = 240.0
+SMALL_BATCHES = (1, 100_000)
+LARGE_BATCH = "64MiB"
+
+Row = tuple[int, int, int, int, bytes]
+"""Broker, partition, offset, place in the set, value."""
+
+
+class Job:
+    """One life of the load job, in a session of its own."""
+
+    def __init__(self, directory: Path, brokers: list[Broker], *more: object) -> None:
+        addresses = ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
+        command = [sys.executable, "-m", "fastlog.spark.jobs.load", "--brokers", addresses, "--topic", TOPIC]
+        command += ["--table", str(directory / "table"), "--starting", "latest", "--attempts", "50"]
+        command += ["--master", "local[2,4]", "-o", "fetch.numRetries=3", "-o", "direct=off", *map(str, more)]
+        for setting in (
+            "spark.driver.memory=512m",
+            "spark.driver.host=127.0.0.1",
+            "spark.driver.bindAddress=127.0.0.1",
+            "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            f"spark.local.dir={directory / 'scratch'}",
+        ):
+            command += ["--conf", setting]
+        self._log = directory / "load.log"
+        self._start = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"},
+                cwd=directory,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+
+    @property
+    def said(self) -> str:
+        """Its progress so far."""
+        with self._log.open("rb") as log:
+            log.seek(self._start)
+            return log.read().decode(errors="replace")
+
+    def wait_said(self, pattern: str, times: int = 1, within: float = START_SECONDS) -> None:
+        """Returns once a line was there so often."""
+
+        def there() -> bool:
+            assert self.process.poll() is None, f"the job ended with {self.process.returncode}:\n{self.said[-4000:]}"
+            return len(re.findall(pattern, self.said)) >= times
+
+        wait_until(f"the job says {pattern!r} {times} times", there, within)
+
+    def kill(self) -> None:
+        """SIGKILL for the driver, its JVM, and the workers, which Spark puts into a group of their own."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            everybody = psutil.Process(self.process.pid).children(recursive=True)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            for process in everybody:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(everybody, 20)
+        self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def end(self, number: int | None = None) -> tuple[int, dict[str, Any]]:
+        """Its exit code and its summary, after a signal or when it has done all."""
+        if number is not None:
+            self.process.send_signal(number)
+        try:
+            printed, _ = self.process.communicate(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job does not end:\n{self.said[-4000:]}") from None
+        finally:
+            self.kill()
+        lines = printed.decode().splitlines()
+        assert lines and lines[-1].startswith("{"), (
+            f"no summary, exit code {self.process.returncode}: {self.said[-4000:]}"
+        )
+        return self.process.returncode, json.loads(lines[-1])
+
+
+@scenario("spark-load", "kill -9 of the load job, of processors and of brokers", small=3, nightly=12, release=60)
+def spark_load(count: int, seed: int, directory: Path) -> Outcome:
+    """``count`` kills of the job; every third time a broker or one of its processes is killed before."""
+    outcome = Outcome()
+    source = random.Random(seed)
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(_broker(directory, number)) for number in range(BROKERS)]
+        histories = [History() for _ in brokers]
+        places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+        for broker in brokers:
+            with broker.connect() as client:
+                for topic, partition in places:
+                    client.produce_ack(topic, partition, raw.message_set([b"before the first run"] * 50), raw.FLUSHED)
+        before = _ends(brokers)
+        producers = [
+            stack.enter_context(
+                Load(
+                    broker,
+                    places,
+                    producers=1,
+                    consumers=0,
+                    acks=raw.FLUSHED,
+                    batch=20,
+                    size=400,
+                    compressed=0.3,
+                    pause=0.02,
+                    seed=seed + number,
+                    history=histories[number],
+                    name=f"b{number}p",
+                )
+            )
+            for number, broker in enumerate(brokers)
+        ]
+        begun_before: dict[tuple[int, int], int] = {}
+        for life in range(count):
+            batch = source.choice(SMALL_BATCHES) if life < 2 else source.choice([*SMALL_BATCHES, LARGE_BATCH])
+            job = Job(directory, brokers, "--every", "100ms", "--max-bytes", batch)
+            try:
+                if not life:
+                    job.wait_said("begins with")
+                    begun_before = _ends(brokers)
+                else:
+                    job.wait_said(r"batch \d+: ", times=source.randint(1, 6))
+                if life % 3 == 1:
+                    _hurt(source, brokers)
+                    outcome.runs += 1
+                _moment(source, job)
+            finally:
+                job.kill()
+            outcome.runs += 1
+        for producer in producers:
+            producer.stop()
+        code, summary = Job(directory, brokers, "--max-bytes", LARGE_BATCH).end()
+        outcome.expect(code == 0, f"the last run ended with {code}")
+        outcome.expect(not summary["lost"], f"the last run found messages lost: {summary['lost']}")
+        for broker, history in zip(brokers, histories, strict=True):
+            outcome.violations += history.check(stored(broker, history))
+        begun = _begun(directory / "table")
+        for place, at in begun.items():
+            outcome.expect(
+                before[place] <= at <= begun_before[place],
+                f"{place} begins at {at}, not between {before[place]} and {begun_before[place]}",
+            )
+        expected = Counter(row for number, broker in enumerate(brokers) for row in _stored_rows(number, broker, begun))
+        outcome.expect(len(expected) > 0, "nothing was sent")
+        outcome.violations += compare(directory / "table", expected)
+    return outcome
+
+
+def compare(table: Path, expected: Counter[Row]) -> list[str]:
+    """What each reader of the table misses, has twice, or invents."""
+    found = []
+    for name, rows in _readers(table):
+        seen = Counter(rows)
+        missing, extra = expected - seen, seen - expected
+        if missing or extra:
+            some = [row[:4] for row in [*missing, *extra][:5]]
+            found.append(f"{name}: {missing.total()} missing, {extra.total()} too many, such as {some}")
+    return found
+
+
+def _readers(table: Path) -> Iterator[tuple[str, list[Row]]]:
+    import duckdb
+    import polars
+    from deltalake import DeltaTable
+
+    from fastlog.spark import session
+    from fastlog.spark.lake import read_table
+
+    names = ["broker", "partition", "offset", "idx", "value"]
+    dataset = DeltaTable(str(table)).to_pyarrow_dataset()
+    columns = dataset.to_table(columns=names)
+    yield "pyarrow", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
+    yield "polars", polars.read_delta(str(table)).select(names).rows()
+    with contextlib.closing(duckdb.connect()) as connection:
+        yield "DuckDB", connection.sql(f"SELECT {', '.join(names)} FROM dataset").fetchall()
+    columns = read_table(session("spark-load", master="local[2]"), table).select(*names).toArrow()
+    yield "Spark", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
+
+
+def _broker(directory: Path, number: int) -> Broker:
+    settings = {"num.partitions": PARTITIONS, "brokerid": number, "log.file.size": 400_000}
+    return Broker(directory / f"broker{number}", settings=settings)
+
+
+def _hurt(source: random.Random, brokers: list[Broker]) -> None:
+    """Kill a processor, or a whole broker and start it again on its port."""
+    broker = source.choice(brokers)
+    if source.random() < 0.5:
+        old = broker.kill("processor-0")
+        broker.wait_replaced("processor-0", old, within=30)
+    else:
+        broker.kill_all()
+        broker._wanted_port = broker.port
+        time.sleep(source.uniform(0, 1))
+        broker.start()
+
+
+def _moment(source: random.Random, job: Job) -> None:
+    """Wait for one at which to kill: anywhere in a batch, or about when its transaction is made."""
+    lines = len(re.findall(r"batch \d+: ", job.said))
+    if source.random() < 0.5:
+        job.wait_said(r"adding \d+ files", times=len(re.findall(r"adding \d+ files", job.said)) + 1)
+        time.sleep(source.uniform(0, 0.03))
+    else:
+        job.wait_said(r"batch \d+: ", times=lines + 1)
+        time.sleep(source.uniform(0, 1.5))
+
+
+def _ends(brokers: list[Broker]) -> dict[tuple[int, int], int]:
+    """How far each partition goes now."""
+    found = {}
+    for number, broker in enumerate(brokers):
+        with broker.connect() as client:
+            for partition in range(PARTITIONS):
+                found[number, partition] = client.log_end(TOPIC, partition)
+    return found
+
+
+def _begun(table: Path) -> dict[tuple[int, int], int]:
+    """Where the table says that it begins."""
+    from fastlog.spark.lake import Lake
+
+    notes = [notes["begun"] for _, notes in Lake(table).history() if "begun" in notes]
+    assert len(notes) == 1, notes
+    found = {}
+    for name, at in notes[0].items():
+        broker, _, partition = name.rpartition("/")[2].partition("-")
+        found[int(broker), int(partition)] = at
+    return found
+
+
+def _stored_rows(number: int, broker: Broker, begun: dict[tuple[int, int], int]) -> Iterator[Row]:
+    for partition in range(PARTITIONS):
+        for item in entries(broker.stored_bytes(TOPIC, partition)):
+            codec = item.attributes & 3
+            payloads = [item.payload] if codec == NONE else deep_payloads(inflate(item.payload, codec))
+            if item.offset >= begun[number, partition]:
+                yield from ((number, partition, item.offset, idx, value) for idx, value in enumerate(payloads))
