@@ -23,7 +23,7 @@ from fastlog.tools.report import CommandError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _QUERY_ID = "sql.streaming.queryId"
 _LOOK_SECONDS = 1

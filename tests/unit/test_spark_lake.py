@@ -1,0 +1,159 @@
+"""Tables: a change is in them once or not at all, with its numbers; and what readers are told of files."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from fastlog.errors import ConfigError, TableConflictError
+from fastlog.spark.lake import Change, Lake, NewFile, Step, stats_of
+
+SCHEMA = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
+
+
+def made(path: Path) -> Lake:
+    """An empty table."""
+    lake = Lake(path / "table")
+    lake.create(SCHEMA, ["topic"])
+    return lake
+
+
+def written(lake: Lake, name: str, *offsets: int, topic: str = "t") -> NewFile:
+    """A file beside the table."""
+    path = lake.directory / f"topic={topic}" / f"{name}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    times = [datetime(2015, 5, 17, tzinfo=UTC) + timedelta(microseconds=offset) for offset in offsets]
+    rows = {"offset": pa.array(offsets, pa.int64()), "timestamp": pa.array(times, SCHEMA.field("timestamp").type)}
+    pq.write_table(pa.table(rows), path)
+    stats = stats_of(pq.read_metadata(path), ["offset", "timestamp"])
+    return NewFile(str(path.relative_to(lake.directory)), path.stat().st_size, {"topic": topic}, len(offsets), stats)
+
+
+def offsets_in(lake: Lake) -> list[int]:
+    """What a reader finds."""
+    return sorted(DeltaTable(str(lake.directory)).to_pyarrow_table().column("offset").to_pylist())
+
+
+def test_files_and_numbers_come_together(tmp_path: Path) -> None:
+    lake = made(tmp_path)
+    lake.commit(Change({"a": Step(None, 5), "b": Step(None, 0)}, [written(lake, "x", 1, 2)], notes={"why": "a test"}))
+    lake.commit(Change({"a": Step(5, 9)}, [written(lake, "y", 3)]))
+    again = Lake(lake.directory)
+    assert (again.number("a"), again.number("b"), again.number("c")) == (9, 0, None)
+    assert offsets_in(lake) == [1, 2, 3]
+    assert [notes.get("why") for _, notes in again.history()] == [None, "a test", None]
+
+
+def test_a_change_that_does_not_fit_leaves_the_table_as_it_is(tmp_path: Path) -> None:
+    """A number is another one, or a file that is to go is gone; also when that happened behind the writer's back."""
+    lake = made(tmp_path)
+    lake.commit(Change({"a": Step(None, 5)}, [written(lake, "x", 1)]))
+    other = Lake(lake.directory)
+    (file,) = other.files()
+    other.commit(Change({"a": Step(5, 6)}))
+    version = other.version
+    for change in (Change({"a": Step(5, 7)}, [written(lake, "y", 2)]), Change({"a": Step(None, 7)})):
+        with pytest.raises(TableConflictError, match=r"a is 6, not"):
+            lake.commit(change)
+    lake.reload()
+    lake.commit(Change({"a": Step(6, 7)}, [written(lake, "z", 3)], [file]))
+    with pytest.raises(TableConflictError, match=f"has removed {file.path}"):
+        lake.commit(Change({"a": Step(7, 8)}, [], [file]))
+    assert (Lake(lake.directory).version, offsets_in(lake)) == (version + 1, [3])
+
+
+def test_what_others_do_to_the_same_table_is_let_pass(tmp_path: Path) -> None:
+    """Two writers with numbers of their own, in turns, each with a view that is out of date."""
+    lake, other = made(tmp_path), Lake(tmp_path / "table")
+    for turn in range(5):
+        for name, one in (("a", lake), ("b", other)):
+            one.commit(Change({name: Step(turn - 1 if turn else None, turn)}, [written(one, f"{name}{turn}", turn)]))
+    assert offsets_in(lake) == sorted([*range(5), *range(5)])
+
+
+def test_numbers_outlive_the_log(tmp_path: Path) -> None:
+    """They are in the checkpoints of the log, unlike the notes, and not where a clean-up removes them."""
+    lake = made(tmp_path)
+    lake.commit(Change({"a": Step(None, 5)}, [written(lake, "x", 1)]))
+    DeltaTable(str(lake.directory)).create_checkpoint()
+    for path in sorted((lake.directory / "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+    again = Lake(lake.directory)
+    assert (again.number("a"), offsets_in(again)) == (5, [1])
+    again.commit(Change({"a": Step(5, 6)}, [written(lake, "y", 2)]))
+    assert offsets_in(again) == [1, 2]
+
+
+def test_files_are_named_as_they_lie_there(tmp_path: Path) -> None:
+    """Their bounds and values are those of the rows, and they can be removed by what is said of them."""
+    lake = made(tmp_path)
+    file = written(lake, "x", 7, 3, topic="a%20b%3Dc")._replace(values={"topic": "a b=c"})
+    lake.commit(Change({"a": Step(None, 1)}, [file, written(lake, "y", 9)]))
+    found = {item.values["topic"]: item for item in lake.files()}
+    assert found["a b=c"].path == file.path
+    assert (found["a b=c"].least["offset"], found["a b=c"].most["offset"], found["t"].least["offset"]) == (3, 7, 9)
+    lake.commit(Change({"a": Step(1, 2)}, [], [found["a b=c"]]))
+    assert offsets_in(lake) == [9]
+
+
+def test_bounds_of_times_do_not_lie_inside() -> None:
+    """Delta has milliseconds: the smallest is rounded down, the largest up, also over the end of a second."""
+
+    class Chunk:
+        has_null_count = has_min_max = True
+        null_count = 2
+        num_values = 3
+        min = datetime(2015, 5, 17, 8, 0, 0, 1999, tzinfo=UTC)
+        max = datetime(2015, 5, 17, 23, 59, 59, 999_001, tzinfo=UTC)
+        statistics: Any = None
+
+    class Footer:
+        num_rows = 5
+        num_columns = num_row_groups = 1
+        schema = pq.ParquetSchema
+
+        def row_group(self, group: int) -> Footer:
+            return self
+
+        def column(self, index: int) -> Any:
+            chunk = Chunk()
+            chunk.statistics = chunk
+            chunk.path = "timestamp"  # type: ignore[attr-defined]
+            return chunk
+
+    footer = Footer()
+    footer.schema = footer  # type: ignore[assignment]
+    assert json.loads(stats_of(footer, ["timestamp", "nosuch"])) == {
+        "numRecords": 5,
+        "minValues": {"timestamp": "2015-05-17T08:00:00.001Z"},
+        "maxValues": {"timestamp": "2015-05-18T00:00:00.000Z"},
+        "nullCount": {"timestamp": 2},
+    }
+
+
+def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    lake = made(tmp_path)
+    lake.check_schema(SCHEMA, ["topic"])
+    with pytest.raises(ConfigError, match="the column offset is int64 in the table, and int32 in what is to be added"):
+        lake.check_schema(SCHEMA.set(1, pa.field("offset", pa.int32())), ["topic"])
+    with pytest.raises(ConfigError, match="the column x is not there in the table, and string"):
+        lake.check_schema(SCHEMA.append(pa.field("x", pa.string())), ["topic"])
+    with pytest.raises(ConfigError, match=r"partitioned by \['topic'\], not by \[\]"):
+        lake.check_schema(SCHEMA, [])
+
+
+def test_numbers_of_another_library_count(tmp_path: Path) -> None:
+    """Whoever writes a number as Delta does is believed."""
+    lake = made(tmp_path)
+    moved = CommitProperties(app_transactions=[Transaction("a", 3)])
+    table = DeltaTable(str(lake.directory))
+    table.create_write_transaction([], "append", table.schema(), ["topic"], commit_properties=moved)
+    with pytest.raises(TableConflictError, match="a is 3, not None"):
+        lake.commit(Change({"a": Step(None, 1)}))
