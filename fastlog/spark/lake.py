@@ -160,12 +160,7 @@ class Lake:
         if self._table is None:
             return []
         rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        # The paths of these rows are encoded as in the log, those of the list are not; both have one order.
-        uris = self._table.file_uris()
-        by_name = {uri.rpartition("/")[2]: uri for uri in uris}
-        if len(by_name) < len(uris):
-            raise ConfigError(f"{self.directory}: two files of the table have one name")
-        return [self._active(row, by_name[row["path"].rpartition("/")[2]]) for row in rows]
+        return [_active(row) for row in rows]
 
     def commit(self, change: Change) -> None:
         """Bring a change into the table, or leave the table as it is.
@@ -241,17 +236,18 @@ class Lake:
         found = self._table.history(most)
         return [(item["version"], item[METADATA]) for item in found if isinstance(item.get(METADATA), dict)]
 
-    def _active(self, row: Mapping[str, Any], uri: str) -> ActiveFile:
-        def part(prefix: str) -> dict[str, Any]:
-            return {
-                name[len(prefix) :]: value
-                for name, value in row.items()
-                if name.startswith(prefix) and (value is not None or prefix == "partition.")
-            }
 
-        values = {name: None if value is None else str(value) for name, value in part("partition.").items()}
-        path = str(Path(uri.removeprefix("file://")).relative_to(self.directory))
-        return ActiveFile(path, row["size_bytes"], values, part("min."), part("max."))
+def _active(row: Mapping[str, Any]) -> ActiveFile:
+    def part(prefix: str) -> dict[str, Any]:
+        return {
+            name[len(prefix) :]: value
+            for name, value in row.items()
+            if name.startswith(prefix) and (value is not None or prefix == "partition.")
+        }
+
+    values = {name: None if value is None else str(value) for name, value in part("partition.").items()}
+    # The log has paths as URLs have them.
+    return ActiveFile(unquote(row["path"]), row["size_bytes"], values, part("min."), part("max."))
 
 
 def read_table(spark: SparkSession, directory: Path | str, files: Iterable[ActiveFile] | None = None) -> DataFrame:

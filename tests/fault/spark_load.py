@@ -36,9 +36,9 @@ from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
 TOPIC = "t"
 PARTITIONS = 2
 BROKERS = 2
-START_SECONDS = 120.0
+START_SECONDS = 400.0
 """A JVM on a machine that does other things as well."""
-END_SECONDS = 240.0
+END_SECONDS = 600.0
 SMALL_BATCHES = (1, 100_000)
 LARGE_BATCH = "64MiB"
 

@@ -20,7 +20,7 @@ from tests.harness.lake import rows_of, run_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def produce(broker: Broker, topic: str, partition: int, numbers: Sequence[int], codec: int = 0) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_message_is_in_the_table_once(spark: SparkSession, tmp_path: Path) -> None:
     """Two kills of the job, one of a broker or a processor of it, with a topic that begins at its end."""
     seed = random.SystemRandom().randrange(2**31)

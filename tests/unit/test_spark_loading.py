@@ -152,9 +152,9 @@ def test_places_on_the_command_line() -> None:
     for text in ("yesterday", "{", '{"t": 1}', "-5"):
         with pytest.raises(ConfigError):
             parse_place(text)
-    assert checked_columns(("size=length(value)",)) == {"size": "length(value)"}
-    with pytest.raises(ConfigError, match="the table has a column of that name"):
-        checked_columns(("Offset=1",))
+    assert checked_columns({"size": "length(value)"}) == {"size": "length(value)"}
+    with pytest.raises(ConfigError, match="the table has one of that name"):
+        checked_columns({"Offset": "1"})
 
 
 def test_latencies() -> None:

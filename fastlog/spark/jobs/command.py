@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,7 +136,7 @@ def late_option(function: Any) -> Any:
         "--late",
         group="Limits",
         type=options.Duration(),
-        default="10m",
+        default="10min",
         show_default=True,
         metavar="TIME",
         help="How much later than others, by its own time, a message may come.",
@@ -159,13 +160,17 @@ def interval(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
 
 
-def source_of(brokers: str, given: Iterable[str], topics: Iterable[str]) -> dict[str, str]:
+def named(given: Iterable[str], settings: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What ``--option`` and ``--conf`` say. Raises ``ConfigError`` for one without a value."""
+    return options.named_values("--option", given), options.named_values("--conf", settings)
+
+
+def source_of(brokers: str, found: Mapping[str, str], topics: Iterable[str]) -> dict[str, str]:
     """The options of ``format("fastlog")`` from those of a command.
 
     Raises:
         ConfigError: one is malformed, or it is the job that decides about it.
     """
-    found = options.named_values("--option", given)
     lowered = {name.lower() for name in found}
     for name in found:
         if name.lower() in _OF_THE_JOB:
@@ -173,16 +178,16 @@ def source_of(brokers: str, given: Iterable[str], topics: Iterable[str]) -> dict
     own = {"subscribe": ",".join(topics)}
     if not lowered & {"brokers", "zookeeper", "zk.connect"}:
         own["brokers"] = brokers
-    return found | own
+    return {**found, **own}
 
 
 class LazySession:
     """The session of a job, made when it is first asked for. ``close`` ends one that was made here."""
 
-    def __init__(self, job: str, master: str | None, settings: Iterable[str]) -> None:
+    def __init__(self, job: str, master: str | None, settings: Mapping[str, str]) -> None:
         self._job = job
         self._master = master
-        self._settings = {"spark.ui.enabled": "false", **options.named_values("--conf", settings)}
+        self._settings = {"spark.ui.enabled": "false", **settings}
         self._made: SparkSession | None = None
         self._own = False
 
@@ -203,7 +208,8 @@ class LazySession:
             self._own = SparkSession.getActiveSession() is None
             interrupt = signal.getsignal(signal.SIGINT)
             self._made = session(f"fastlog {self._job}", master=self._master, settings=self._settings)
-            signal.signal(signal.SIGINT, interrupt)  # pyspark has taken it for itself
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, interrupt)  # pyspark has taken it for itself
             if self._own:
                 self._made.sparkContext.setLogLevel(_QUIET)
         return self._made
@@ -217,7 +223,13 @@ class LazySession:
 
 @contextmanager
 def batches_unbroken() -> Iterator[None]:
-    """A signal ends the job where it waits, and not inside a batch; the second one does not wait for that."""
+    """A signal ends the job where it waits, and not inside a batch; the second one does not wait for that.
+
+    In threads other than the main one nothing is changed: Python has signals in that one alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signals.install()
     try:

@@ -27,9 +27,9 @@ _MADE = ("window_start", "window_end", "n", "bytes")
     name="counts",
     exit_codes=command.EXIT_CODES,
     examples=(
-        "python -m fastlog.spark.jobs.counts --topic clicks --window 10m",
-        "python -m fastlog.spark.jobs.counts --topic clicks --window 10m --slide 1m --late 5m --table /data/clicks10",
-        "python -m fastlog.spark.jobs.counts --topic clicks --session 30m --by 'user=cast(key AS string)'",
+        "python -m fastlog.spark.jobs.counts --topic clicks --window 10min",
+        "python -m fastlog.spark.jobs.counts --topic clicks --window 10min --slide 1min --late 5min --table /data/clicks10",
+        "python -m fastlog.spark.jobs.counts --topic clicks --session 30min --by 'user=cast(key AS string)'",
     ),
 )
 @command.source_options
@@ -42,7 +42,7 @@ _MADE = ("window_start", "window_end", "n", "bytes")
 @command.late_option
 @command.attempts_option
 @options.option(
-    "--window", group="Selection", type=options.Duration(), metavar="TIME", help="How long a window is: 10m."
+    "--window", group="Selection", type=options.Duration(), metavar="TIME", help="How long a window is: 10min."
 )
 @options.option(
     "--slide",
@@ -98,17 +98,18 @@ def counts_command(
     for name in columns:
         if name.lower() in _MADE:
             raise ConfigError(f"--by {name}: there is a column of that name")
-    source = command.source_of(brokers, given, topics)
+    chosen, conf = command.named(given, settings)
+    source = command.source_of(brokers, chosen, topics)
     windows = Windows(time_of, window, slide, gap, columns)
     if directory is None:
         if every is not None:
             raise click.UsageError("--every needs a --table")
-        return _of_all(source, windows, master, settings)
+        return _of_all(source, windows, master, conf)
     streamed = {**source, "startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
     lake = Lake(directory)
     sink = TableSink(lake, "counts", (), ("window_start", "window_end"), not no_progress)
     code = report.EXIT_DONE
-    with command.LazySession("counts", master, settings) as session, command.batches_unbroken():
+    with command.LazySession("counts", master, conf) as session, command.batches_unbroken():
 
         def make() -> DataFrame:
             frame = session().readStream.format("fastlog").options(**streamed).load()
@@ -168,10 +169,10 @@ class Windows:
         )
 
 
-def _of_all(source: dict[str, str], windows: Windows, master: str | None, settings: tuple[str, ...]) -> int:
+def _of_all(source: dict[str, str], windows: Windows, master: str | None, conf: dict[str, str]) -> int:
     began = time.monotonic()
     count = total = 0
-    with command.LazySession("counts", master, settings) as session:
+    with command.LazySession("counts", master, conf) as session:
         counted = windows.counted(session().read.format("fastlog").options(**source).load(), None)
         for row in counted.orderBy("window_start").toLocalIterator():
             count += 1

@@ -102,14 +102,15 @@ def join_command(
         raise click.UsageError("give one of --with and --with-table")
     if (within is None) != (static is not None):
         raise click.UsageError("--within is for --with, which needs it")
+    chosen, conf = command.named(given, settings)
     side = {"startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
-    left = command.source_of(brokers, given, topics) | side
-    right = command.source_of(brokers, given, other_topics) | side
+    left = command.source_of(brokers, chosen, topics) | side
+    right = command.source_of(brokers, chosen, other_topics) | side
     lake = Lake(directory)
     sink = TableSink(lake, "join", (), ("left_time", "left_offset"), not no_progress)
     how = "left" if keep_unmatched else "inner"
     code = report.EXIT_DONE
-    with command.LazySession("join", master, settings) as session, command.batches_unbroken():
+    with command.LazySession("join", master, conf) as session, command.batches_unbroken():
 
         def make() -> DataFrame:
             first = _side(session(), left, "left", on, time_of)

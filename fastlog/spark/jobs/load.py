@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -106,32 +107,85 @@ def load_command(
 
     At the end, or after a signal, a JSON summary is written to stdout.
     """
-    source = command.source_of(brokers, given, topics)
+    chosen, conf = command.named(given, settings)
+    summary = load(
+        topics,
+        directory,
+        brokers=brokers,
+        source_options=chosen,
+        starting=starting,
+        again_from=again_from,
+        every=every,
+        max_bytes=max_bytes,
+        time=time_of,
+        columns=options.named_values("--column", columns),
+        compression=compression,
+        skip_lost=skip_lost,
+        attempts=attempts,
+        shown=not no_progress,
+        master=master,
+        settings=conf,
+    )
+    command.show_summary(summary)
+    return int(summary["stopped"])
+
+
+def load(
+    topics: str | Sequence[str],
+    table: Path | str,
+    *,
+    brokers: str = "127.0.0.1:9092",
+    source_options: Mapping[str, str] | None = None,
+    starting: str = "earliest",
+    again_from: str | None = None,
+    every: float | None = None,
+    max_bytes: int = 2**30,
+    time: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    compression: str = "snappy",
+    skip_lost: bool = False,
+    attempts: int = 5,
+    shown: bool = False,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the command does, for programs; returns the summary.
+
+    Uses the Spark session of this process where there is one. ``stopped`` in the summary is the exit code after a
+    signal, else 0; signals are looked after in the main thread alone.
+
+    Raises:
+        ConfigError: an option is malformed, a topic does not exist, or the table has other columns.
+        TableConflictError: another process fills the table.
+        DataLossError: messages that the table has not are not in the log any more; names the bytes.
+        CommandError, or another ``FastlogError``: a batch failed as often as it may.
+    """
+    named = [topics] if isinstance(topics, str) else list(topics)
     wishes = Wishes(
-        source=source,
+        source=command.source_of(brokers, source_options or {}, named),
         starting=starting_options(starting),
         fail_on_data_loss=not skip_lost,
         max_bytes=max_bytes,
-        time=time_of,
-        columns=checked_columns(columns),
+        time=time,
+        columns=checked_columns(columns or {}),
         compression=compression,
         attempts=attempts,
-        shown=not no_progress,
+        shown=shown,
     )
-    lake = Lake(directory)
+    lake = Lake(Path(table))
     place = None if again_from is None else parse_place(again_from)
     if place is not None and not lake.exists:
-        raise ConfigError(f"--from: there is no table in {directory}")
-    code = report.EXIT_DONE
-    try:
-        with command.LazySession("load", master, settings) as session, command.batches_unbroken():
-            loader = Loader(lake, wishes, session)
-            loader.run(every=every, again_from=place)
-    except signals.Interrupted as stop:
-        code = stop.exit_code
+        raise ConfigError(f"--from: there is no table in {table}")
+    stopped = report.EXIT_DONE
+    with command.LazySession("load", master, settings or {}) as session:
+        loader = Loader(lake, wishes, session)
+        try:
+            with command.batches_unbroken():
+                loader.run(every=every, again_from=place)
+        except signals.Interrupted as stop:
+            stopped = stop.exit_code
     summary = {"job": "load", "table": str(lake.directory), "version": lake.version, **loader.totals.to_json()}
-    command.show_summary({**summary, "stopped": code != report.EXIT_DONE})
-    return code
+    return {**summary, "stopped": stopped}
 
 
 def starting_options(text: str) -> dict[str, str]:
@@ -168,13 +222,12 @@ def parse_place(text: str) -> Place:
     return Place("time", time_ms=time_ms)
 
 
-def checked_columns(given: tuple[str, ...]) -> dict[str, str]:
-    """``--column``; raises ``ConfigError`` for a name that the table has already."""
-    found = options.named_values("--column", given)
-    for name in found:
+def checked_columns(columns: Mapping[str, str]) -> dict[str, str]:
+    """The user's own columns; raises ``ConfigError`` for a name that the table has already."""
+    for name in columns:
         if name.lower() in {*COLUMNS, *PARTITIONED_BY}:
-            raise ConfigError(f"--column {name}: the table has a column of that name")
-    return found
+            raise ConfigError(f"the column {name}: the table has one of that name")
+    return dict(columns)
 
 
 def main(argv: list[str] | None = None) -> None:

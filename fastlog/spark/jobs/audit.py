@@ -1,0 +1,252 @@
+"""``python -m fastlog.spark.jobs.audit``: what producers say they have sent, against what arrived, window by window."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastlog.errors import ConfigError
+from fastlog.spark.jobs import command
+from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.lake import Lake, read_table
+from fastlog.tools import options, report, signals
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVENT = "topic string, server string, window_start bigint, window_ms bigint, n bigint, producer_id bigint, seq bigint"
+OK, MISSING, EXTRA, UNREPORTED = "OK", "MISSING", "EXTRA", "UNREPORTED"
+
+
+@click.command(
+    cls=options.Command,
+    name="audit",
+    exit_codes=command.EXIT_CODES,
+    examples=(
+        "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true",
+        "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true --loaded /data/clicks",
+        "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true --table /data/audit --every 1min",
+    ),
+)
+@command.source_options
+@command.topics_option
+@command.trigger_options
+@command.spark_options
+@command.quiet_option
+@command.table_option(required=False)
+@command.time_option
+@command.late_option
+@command.attempts_option
+@options.option(
+    "--events",
+    group="Selection",
+    default="audit",
+    show_default=True,
+    metavar="TOPIC",
+    help="Where producers send their monitoring events.",
+)
+@options.option(
+    "--loaded",
+    group="Selection",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A table that the load job fills: its rows are counted as well.",
+)
+def audit_command(
+    brokers: str,
+    given: tuple[str, ...],
+    topics: tuple[str, ...],
+    every: float | None,
+    max_bytes: int,
+    master: str | None,
+    settings: tuple[str, ...],
+    no_progress: bool,
+    directory: Path | None,
+    time_of: str,
+    late: float,
+    attempts: int,
+    events: str,
+    loaded: Path | None,
+) -> int:
+    """Compare what producers say they have sent with what is in the topics, and in a table.
+
+    A monitoring event tells how many messages of a topic a producer has sent in a window of time. Here the
+    messages are counted in the same windows, by their own time. Windows that may still grow, less than --late
+    before the newest message, are left for the next time.
+
+    Without --table: all that there is, and a JSON line for each window in which the numbers differ. With it: as
+    a stream from where the last run ended; each window goes to the table once, with its state: OK; MISSING,
+    with which the exit code is 1; EXTRA, when there is more than producers told of, as when one was killed
+    before it told, or sent something twice; UNREPORTED, when nobody told of the window.
+    """
+    chosen, conf = command.named(given, settings)
+    source = command.source_of(brokers, chosen, topics)
+    reports = {name: value for name, value in source.items() if name.lower() != "envelope"} | {"subscribe": events}
+    if directory is None:
+        if every is not None:
+            raise click.UsageError("--every needs a --table")
+        with command.LazySession("audit", master, conf) as session:
+            return _at_once(session(), source, reports, time_of, late, loaded)
+    if loaded is not None:
+        raise click.UsageError("--loaded is for a comparison without --table")
+    lake = Lake(directory)
+    sink = AuditSink(lake, not no_progress)
+    code = report.EXIT_DONE
+    side = {"startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
+    with command.LazySession("audit", master, conf) as session, command.batches_unbroken():
+
+        def make() -> DataFrame:
+            spark = session()
+            window_ms = _window_ms(sent_of(spark.read.format("fastlog").options(**reports).load()))
+            told = spark.readStream.format("fastlog").options(**reports, **side).load()
+            rows = spark.readStream.format("fastlog").options(**source, **side).load()
+            return _streamed(told, rows, time_of, late, window_ms)
+
+        run = Run(sink, make, every=every, attempts=attempts)
+        try:
+            run()
+        except signals.Interrupted as stop:
+            code = stop.exit_code
+    lake.reload()
+    summary = {"job": "audit", "table": str(lake.directory), "version": lake.version, **run.to_json()}
+    command.show_summary({**summary, "windows": sink.states})
+    return code or (report.EXIT_FAILED if sink.has_gap else report.EXIT_DONE)
+
+
+class AuditSink(TableSink):
+    """Keeps the windows of a stream, and how many there were in each state."""
+
+    def __init__(self, lake: Lake, shown: bool) -> None:
+        super().__init__(lake, "audit", (), ("window_start",), shown)
+        self.states: dict[str, int] = {}
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether messages are missing."""
+        return bool(self.states.get(MISSING))
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Also for a batch that is in the table already: who started this run is to know of it."""
+        kept = frame.persist()
+        try:
+            for row in kept.groupBy("state").count().collect():
+                self.states[row["state"]] = self.states.get(row["state"], 0) + row["count"]
+            super().__call__(kept, batch)
+        finally:
+            kept.unpersist()
+
+
+def sent_of(frame: DataFrame) -> DataFrame:
+    """The monitoring events among messages, each once however often it was sent."""
+    from pyspark.sql import functions as f
+
+    event = f.from_json(f.col("value").cast("string"), EVENT).alias("event")
+    events = frame.select(event).select("event.*").where("producer_id IS NOT NULL AND n IS NOT NULL")
+    started = f.timestamp_millis("window_start").alias("window_start")
+    return events.select("topic", started, "window_ms", "n", "producer_id", "seq", "server")
+
+
+def counted_rows(frame: DataFrame, time_of: str, window_ms: int) -> DataFrame:
+    """The topic of each message, and the beginning of the window in which its time is."""
+    from pyspark.sql import functions as f
+
+    ms = f.unix_millis(f.expr(time_of).cast("timestamp"))
+    start = f.timestamp_millis(ms - f.pmod(ms, f.lit(window_ms))).alias("window_start")
+    return frame.select("topic", start).where(f.col("window_start").isNotNull())
+
+
+def _window_ms(sent: DataFrame) -> int:
+    """The one length of all windows.
+
+    Raises:
+        ConfigError: there is no monitoring event, or producers use windows of several lengths.
+    """
+    lengths = [row["window_ms"] for row in sent.select("window_ms").distinct().collect()]
+    if not lengths:
+        raise ConfigError("--events: the topic holds no monitoring event")
+    if len(lengths) > 1:
+        raise ConfigError(f"--events: producers count in windows of several lengths: {sorted(lengths)} ms")
+    return int(lengths[0])
+
+
+def _compared(summed: DataFrame, stages: tuple[str, ...]) -> DataFrame:
+    """With the state of each window: that of the first stage where the numbers differ."""
+    from pyspark.sql import functions as f
+
+    state = f.when(f.col("events") == 0, UNREPORTED)
+    for stage in stages:
+        state = state.when(f.col(stage) < f.col("sent"), MISSING).when(f.col(stage) > f.col("sent"), EXTRA)
+    return summed.withColumn("state", state.otherwise(OK))
+
+
+def _streamed(told: DataFrame, rows: DataFrame, time_of: str, late: float, window_ms: int) -> DataFrame:
+    """Windows that are over, with their states; what is told and what arrived is one stream of numbers."""
+    from pyspark.sql import functions as f
+
+    delay = command.interval(late)
+    events = sent_of(told).withWatermark("window_start", delay)
+    events = events.dropDuplicatesWithinWatermark(["producer_id", "seq"])
+    sent = events.select("topic", "window_start", f.col("n").alias("sent"), *_numbers(events=1, arrived=0))
+    arrived = counted_rows(rows, time_of, window_ms).withWatermark("window_start", delay)
+    arrived = arrived.select("topic", "window_start", *_numbers(sent=0, events=0, arrived=1))
+    both = sent.unionByName(arrived)
+    grouped = both.groupBy("topic", f.window("window_start", command.interval(window_ms / 1000)).alias("span"))
+    summed = grouped.agg(*(f.sum(name).alias(name) for name in ("sent", "events", "arrived")))
+    windows = summed.select("topic", f.col("span.start").alias("window_start"), "sent", "events", "arrived")
+    return _compared(windows, ("arrived",))
+
+
+def _numbers(**values: int) -> list[Any]:
+    from pyspark.sql import functions as f
+
+    return [f.lit(value).cast("bigint").alias(name) for name, value in values.items()]
+
+
+def _at_once(
+    spark: SparkSession, source: dict[str, str], reports: dict[str, str], time_of: str, late: float, loaded: Path | None
+) -> int:
+    """Print the windows that differ, and the summary."""
+    from pyspark.sql import functions as f
+
+    began = time.monotonic()
+    topics = source["subscribe"].split(",")
+    sent = sent_of(spark.read.format("fastlog").options(**reports).load()).dropDuplicates(["producer_id", "seq"])
+    window_ms = _window_ms(sent)
+    sent = sent.where(f.col("topic").isin(topics))
+    frames = {"arrived": counted_rows(spark.read.format("fastlog").options(**source).load(), time_of, window_ms)}
+    if loaded is not None:
+        table = read_table(spark, loaded).where(f.col("topic").isin(topics))
+        frames["loaded"] = counted_rows(table, "timestamp", window_ms)
+    nothing = _numbers(events=1, **dict.fromkeys(frames, 0))
+    both = sent.select("topic", "window_start", f.col("n").alias("sent"), *nothing)
+    for name, frame in frames.items():
+        others = {stage: int(stage == name) for stage in frames}
+        both = both.unionByName(frame.select("topic", "window_start", *_numbers(sent=0, events=0, **others)))
+    names = ("sent", "events", *frames)
+    summed = both.groupBy("topic", "window_start").agg(*(f.sum(name).alias(name) for name in names)).persist()
+    newest = summed.agg(f.max("window_start")).first()
+    border = newest[0] if newest is not None else None
+    states: dict[str, int] = {}
+    if border is not None:
+        over = f.col("window_start") < f.lit(border) - f.expr(f"INTERVAL {command.interval(late)}")
+        windows = _compared(summed.where(over), tuple(frames))
+        for row in windows.orderBy("topic", "window_start").toLocalIterator():
+            states[row["state"]] = states.get(row["state"], 0) + 1
+            if row["state"] != OK:
+                click.echo(json.dumps({**row.asDict(), "window_start": row["window_start"].isoformat()}))
+    summed.unpersist()
+    seconds = round(time.monotonic() - began, 3)
+    command.show_summary({"job": "audit", "windows": states, "window_ms": window_ms, "seconds": seconds})
+    return report.EXIT_FAILED if states.get(MISSING) else report.EXIT_DONE
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command; never returns."""
+    report.run(audit_command, "audit", argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Windows and joins of topics: what is over is in the table once, what is late is not, and no batch is doubled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fastlog.errors import ConfigError
+from fastlog.message import encode_set
+from fastlog.spark.lake import Change, Lake
+from tests.harness.broker import Broker
+from tests.harness.lake import rows_of, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+START = datetime(2026, 5, 17, 8, tzinfo=UTC)
+TIME = ("--time", f"timestamp_seconds({int(START.timestamp())} + cast(split(cast(value AS string), ' ')[1] AS int))")
+KEY = "split(cast(value AS string), ' ')[0]"
+
+
+def produce(broker: Broker, topic: str, *messages: tuple[str, int]) -> None:
+    """Messages with a key and the seconds since the start."""
+    with broker.connect() as client:
+        client.produce_ack(topic, 0, encode_set([b"%s %d" % (key.encode(), at) for key, at in messages]), acks=2)
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def windows_in(table: Path) -> list[tuple[Any, ...]]:
+    return sorted((row["window_start"], row["window_end"], row["who"], row["n"]) for row in rows_of(table))
+
+
+def test_windows_that_are_over(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Each comes once, when it is over; what comes later than that is counted as late; a batch is not done twice."""
+    given = ("--brokers", f"127.0.0.1:{broker.port}", "--topic", topic, "--table", tmp_path / "table", "--no-progress")
+    given = (*given, *TIME, "--window", "60s", "--late", "30s", "--by", f"who={KEY}")
+    produce(broker, topic, ("a", 0), ("b", 10), ("a", 59), ("a", 60), ("a", 100))
+    summary = run_job("counts", *given)
+    assert (summary["read_rows"], summary["late"]) == (5, 0)
+    assert windows_in(tmp_path / "table") == [(at(0), at(60), "a", 2), (at(0), at(60), "b", 1)]
+    produce(broker, topic, ("a", 20), ("a", 95), ("c", 200))
+    real = Lake.commit
+
+    def unanswered(self: Lake, change: Change) -> None:
+        patch.undo()
+        real(self, change)
+        raise OSError("made up, behind a transaction that is in the table")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lake, "commit", unanswered)
+        summary = run_job("counts", *given)
+    assert (summary["failures"], summary["passed_over"]) == (1, 1)
+    assert summary["late"] == 1
+    assert windows_in(tmp_path / "table") == [
+        (at(0), at(60), "a", 2),
+        (at(0), at(60), "b", 1),
+        (at(60), at(120), "a", 3),
+    ]
+    (tmp_path / "table" / "_fastlog" / "checkpoint" / "metadata").unlink()
+    with pytest.raises(ConfigError, match="of a query whose state is lost"):
+        run_job("counts", *given)
+
+
+def test_windows_of_all(spark: SparkSession, broker: Broker, topic: str) -> None:
+    """Tumbling, sliding and session windows of what there is, as lines; the reference counts them one by one."""
+    times = [0, 5, 29, 30, 31, 70, 300, 301]
+    produce(broker, topic, *(("a", second) for second in times))
+
+    def counted(*more: str) -> list[tuple[datetime, datetime, int]]:
+        from fastlog.spark.jobs.counts import counts_command
+
+        arguments = ["--brokers", f"127.0.0.1:{broker.port}", "--topic", topic, *TIME, *more]
+        run = CliRunner().invoke(counts_command, arguments, standalone_mode=False)
+        assert run.exception is None, run.exception
+        *lines, summary = map(json.loads, run.stdout.splitlines())
+        assert summary["rows"] == len(lines)
+        return [
+            (
+                datetime.fromisoformat(line["window_start"]).replace(tzinfo=UTC),
+                datetime.fromisoformat(line["window_end"]).replace(tzinfo=UTC),
+                line["n"],
+            )
+            for line in lines
+        ]
+
+    def expected(length: int, slide: int) -> list[tuple[datetime, datetime, int]]:
+        begins = range(-length, 600, slide)
+        spans = [(begin, sum(begin <= second < begin + length for second in times)) for begin in begins]
+        return [(at(begin), at(begin + length), count) for begin, count in spans if count]
+
+    assert counted("--window", "30s") == expected(30, 30)
+    assert counted("--window", "60s", "--slide", "20s") == expected(60, 20)
+    assert counted("--session", "30s") == [(at(0), at(61), 5), (at(70), at(100), 1), (at(300), at(331), 2)]
+
+
+def test_messages_with_messages(
+    spark: SparkSession, broker: Broker, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """Pairs within a span of time, each once; and what has no partner, once none can come any more."""
+    views, clicks = new_topic(), new_topic()
+    given: Sequence[object] = ("--brokers", f"127.0.0.1:{broker.port}", "--topic", views, "--with", clicks, "--on", KEY)
+    given = (*given, *TIME, "--within", "60s", "--late", "10s", "--keep-unmatched", "--table", tmp_path / "table")
+    produce(broker, views, ("a", 0), ("b", 0), ("c", 5), ("d", 400), ("z", 1000))
+    produce(broker, clicks, ("a", 30), ("b", 61), ("a", 60), ("x", 5), ("d", 399), ("d", 420), ("z", 1000), ("z", 2000))
+    run_job("join", *given, "--no-progress")
+    pairs = {(row["on"], row["left_time"], row["right_time"]) for row in rows_of(tmp_path / "table")}
+    assert {pair for pair in pairs if pair[2] is not None} == {
+        ("a", at(0), at(30)),
+        ("a", at(0), at(60)),
+        ("d", at(400), at(420)),
+        ("z", at(1000), at(1000)),
+    }
+    assert {pair[0] for pair in pairs if pair[2] is None} == {"b", "c"}
+    assert len(pairs) == len(rows_of(tmp_path / "table"))
+
+
+def test_messages_with_a_table(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    people = tmp_path / "people.csv"
+    people.write_text("id,name\na,Ada\nb,Bob\n")
+    produce(broker, topic, ("a", 0), ("b", 10), ("c", 20), ("a", 30))
+    given = ("--brokers", f"127.0.0.1:{broker.port}", "--topic", topic, "--with-table", people, "--on", KEY, *TIME)
+    summary = run_job("join", *given, "--other-on", "id", "--table", tmp_path / "table", "--no-progress")
+    assert summary["rows"] == 3
+    rows = rows_of(tmp_path / "table")
+    assert sorted((row["on"], row["right_name"], row["left_time"]) for row in rows) == [
+        ("a", "Ada", at(0)),
+        ("a", "Ada", at(30)),
+        ("b", "Bob", at(10)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("counts", ("--topic", "t")),
+        ("counts", ("--topic", "t", "--window", "1s", "--session", "1s")),
+        ("counts", ("--topic", "t", "--window", "1s", "--slide", "2s")),
+        ("counts", ("--topic", "t", "--window", "1s", "--every", "1s")),
+        ("join", ("--topic", "t", "--table", "x", "--on", "key")),
+        ("join", ("--topic", "t", "--table", "x", "--on", "key", "--with", "u")),
+    ],
+)
+def test_usage(name: str, given: tuple[str, ...]) -> None:
+    with pytest.raises(click.UsageError):
+        run_job(name, *given)
