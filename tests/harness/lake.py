@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 
 def run_job(name: str, *arguments: object) -> dict[str, Any]:
-    """The summary of a job; raises what it raises. Its exit code, when that is not 0, is ``code`` in the summary."""
+    """The summary of a job, with its exit code as ``code`` and its other lines as ``lines``; raises what it raises."""
     command = getattr(importlib.import_module(f"fastlog.spark.jobs.{name}"), f"{name}_command")
     run = CliRunner().invoke(command, [str(item) for item in arguments], standalone_mode=False)
     if run.exception is not None:
         raise run.exception
-    summary: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return {**summary, "code": run.return_value} if run.return_value else summary
+    *lines, summary = map(json.loads, run.stdout.splitlines())
+    return {**summary, "code": run.return_value, "lines": lines}
 
 
 def rows_of(table: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from fastlog.errors import ConfigError
 from fastlog.message import encode_set
@@ -79,20 +78,15 @@ def test_windows_of_all(spark: SparkSession, broker: Broker, topic: str) -> None
     produce(broker, topic, *(("a", second) for second in times))
 
     def counted(*more: str) -> list[tuple[datetime, datetime, int]]:
-        from fastlog.spark.jobs.counts import counts_command
-
-        arguments = ["--brokers", f"127.0.0.1:{broker.port}", "--topic", topic, *TIME, *more]
-        run = CliRunner().invoke(counts_command, arguments, standalone_mode=False)
-        assert run.exception is None, run.exception
-        *lines, summary = map(json.loads, run.stdout.splitlines())
-        assert summary["rows"] == len(lines)
+        summary = run_job("counts", "--brokers", f"127.0.0.1:{broker.port}", "--topic", topic, *TIME, *more)
+        assert summary["rows"] == len(summary["lines"])
         return [
             (
-                datetime.fromisoformat(line["window_start"]).replace(tzinfo=UTC),
-                datetime.fromisoformat(line["window_end"]).replace(tzinfo=UTC),
+                datetime.fromisoformat(line["window_start"]),
+                datetime.fromisoformat(line["window_end"]),
                 line["n"],
             )
-            for line in lines
+            for line in summary["lines"]
         ]
 
     def expected(length: int, slide: int) -> list[tuple[datetime, datetime, int]]:
@@ -155,3 +149,38 @@ def test_messages_with_a_table(spark: SparkSession, broker: Broker, topic: str, 
 def test_usage(name: str, given: tuple[str, ...]) -> None:
     with pytest.raises(click.UsageError):
         run_job(name, *given)
+
+
+def event(topic: str, seq: int, minute: int, count: int) -> bytes:
+    """A monitoring event of one producer."""
+    told = {"server": "web-1", "server_id": 7, "window_ms": 60_000, "producer_id": 5, "seq": seq, "n": count}
+    window_start = int(START.timestamp() * 1000) + 60_000 * minute
+    return json.dumps({**told, "topic": topic, "window_start": window_start}).encode()
+
+
+def test_what_was_told_and_what_arrived(
+    spark: SparkSession, broker: Broker, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """Window by window, at once with a table that was loaded, and as a stream; events that come twice count once."""
+    topic, told = new_topic(), new_topic()
+    produce(broker, topic, *(("a", 60 * minute + second) for minute in range(6) for second in range(10)))
+    events = [event(topic, seq, minute, count) for seq, (minute, count) in enumerate([(0, 4), (1, 11), (2, 8), (0, 6)])]
+    with broker.connect() as client:
+        client.produce_ack(told, 0, encode_set([*events, events[0], b"no event", event("other", 9, 0, 3)]), acks=2)
+    where = ("--brokers", f"127.0.0.1:{broker.port}", "--topic", topic)
+    run_job("load", *where, *TIME, "--table", tmp_path / "loaded", "--no-progress")
+    given = (*where, *TIME, "--events", told, "--late", "30s")
+    expected = {at(60): "MISSING", at(120): "EXTRA", at(180): "UNREPORTED"}
+
+    found = run_job("audit", *given, "--loaded", tmp_path / "loaded")
+    assert found["code"] == 1
+    assert found["windows"] == {"OK": 1, "MISSING": 1, "EXTRA": 1, "UNREPORTED": 1}, "the newest are left"
+    lines = {datetime.fromisoformat(line["window_start"]): line for line in found["lines"]}
+    assert {start: line["state"] for start, line in lines.items()} == expected
+    numbers = {name: lines[at(60)][name] for name in ("sent", "arrived", "loaded", "events")}
+    assert numbers == {"sent": 11, "arrived": 10, "loaded": 10, "events": 1}
+
+    found = run_job("audit", *given, "--table", tmp_path / "table", "--no-progress")
+    assert (found["code"], found["windows"]) == (1, {"OK": 1, "MISSING": 1, "EXTRA": 1, "UNREPORTED": 1})
+    states = {row["window_start"]: row["state"] for row in rows_of(tmp_path / "table")}
+    assert states == {at(0): "OK", **expected}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +17,9 @@ from fastlog.spark.lake import Lake, read_table
 from fastlog.tools import options, report, signals
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+_EVENT_KEY = "struct<producer_id: bigint, seq: bigint, n: bigint>"
 EVENT = "topic string, server string, window_start bigint, window_ms bigint, n bigint, producer_id bigint, seq bigint"
 OK, MISSING, EXTRA, UNREPORTED = "OK", "MISSING", "EXTRA", "UNREPORTED"
 
@@ -74,8 +76,8 @@ def audit_command(
     """Compare what producers say they have sent with what is in the topics, and in a table.
 
     A monitoring event tells how many messages of a topic a producer has sent in a window of time. Here the
-    messages are counted in the same windows, by their own time. Windows that may still grow, less than --late
-    before the newest message, are left for the next time.
+    messages are counted in the same windows, by their own time. Windows that end less than --late before the
+    newest one begins may still grow, and are left for the next time.
 
     Without --table: all that there is, and a JSON line for each window in which the numbers differ. With it: as
     a stream from where the last run ended; each window goes to the table once, with its state: OK; MISSING,
@@ -103,7 +105,8 @@ def audit_command(
             window_ms = _window_ms(sent_of(spark.read.format("fastlog").options(**reports).load()))
             told = spark.readStream.format("fastlog").options(**reports, **side).load()
             rows = spark.readStream.format("fastlog").options(**source, **side).load()
-            return _streamed(told, rows, time_of, late, window_ms)
+            both = together(sent_of(told), {"arrived": counted_rows(rows, time_of, window_ms)}, topics)
+            return compared(both.withWatermark("window_start", command.interval(late)), ["arrived"], window_ms)
 
         run = Run(sink, make, every=every, attempts=attempts)
         try:
@@ -140,13 +143,13 @@ class AuditSink(TableSink):
 
 
 def sent_of(frame: DataFrame) -> DataFrame:
-    """The monitoring events among messages, each once however often it was sent."""
+    """The monitoring events among messages: topic, beginning of the window, its length, and what makes one event."""
     from pyspark.sql import functions as f
 
     event = f.from_json(f.col("value").cast("string"), EVENT).alias("event")
     events = frame.select(event).select("event.*").where("producer_id IS NOT NULL AND n IS NOT NULL")
     started = f.timestamp_millis("window_start").alias("window_start")
-    return events.select("topic", started, "window_ms", "n", "producer_id", "seq", "server")
+    return events.select("topic", started, "window_ms", f.struct("producer_id", "seq", "n").alias("event"))
 
 
 def counted_rows(frame: DataFrame, time_of: str, window_ms: int) -> DataFrame:
@@ -156,6 +159,37 @@ def counted_rows(frame: DataFrame, time_of: str, window_ms: int) -> DataFrame:
     ms = f.unix_millis(f.expr(time_of).cast("timestamp"))
     start = f.timestamp_millis(ms - f.pmod(ms, f.lit(window_ms))).alias("window_start")
     return frame.select("topic", start).where(f.col("window_start").isNotNull())
+
+
+def together(sent: DataFrame, counted: Mapping[str, DataFrame], topics: Sequence[str]) -> DataFrame:
+    """What was told and what was counted at each stage as one frame, of which a window is a sum."""
+    from pyspark.sql import functions as f
+
+    def ones(of: str) -> list[Column]:
+        return [f.lit(int(stage == of)).cast("bigint").alias(stage) for stage in counted]
+
+    found = sent.where(f.col("topic").isin(list(topics))).select("topic", "window_start", "event", *ones(""))
+    nothing = f.lit(None).cast(_EVENT_KEY).alias("event")
+    for stage, frame in counted.items():
+        found = found.unionByName(frame.select("topic", "window_start", nothing, *ones(stage)))
+    return found
+
+
+def compared(both: DataFrame, stages: Sequence[str], window_ms: int) -> DataFrame:
+    """One row for each topic and window, with its state: that of the first stage where the numbers differ."""
+    from pyspark.sql import functions as f
+
+    grouped = both.groupBy("topic", f.window("window_start", command.interval(window_ms / 1000)).alias("span"))
+    # An event that was sent twice is in the set once.
+    summed = grouped.agg(f.collect_set("event").alias("told"), *(f.sum(stage).alias(stage) for stage in stages))
+    sent = f.expr("aggregate(told, 0L, (sum, event) -> sum + event.n)").alias("sent")
+    windows = summed.select(
+        "topic", f.col("span.start").alias("window_start"), f.size("told").alias("events"), sent, *stages
+    )
+    state = f.when(f.col("events") == 0, UNREPORTED)
+    for stage in stages:
+        state = state.when(f.col(stage) < f.col("sent"), MISSING).when(f.col(stage) > f.col("sent"), EXTRA)
+    return windows.withColumn("state", state.otherwise(OK))
 
 
 def _window_ms(sent: DataFrame) -> int:
@@ -172,39 +206,6 @@ def _window_ms(sent: DataFrame) -> int:
     return int(lengths[0])
 
 
-def _compared(summed: DataFrame, stages: tuple[str, ...]) -> DataFrame:
-    """With the state of each window: that of the first stage where the numbers differ."""
-    from pyspark.sql import functions as f
-
-    state = f.when(f.col("events") == 0, UNREPORTED)
-    for stage in stages:
-        state = state.when(f.col(stage) < f.col("sent"), MISSING).when(f.col(stage) > f.col("sent"), EXTRA)
-    return summed.withColumn("state", state.otherwise(OK))
-
-
-def _streamed(told: DataFrame, rows: DataFrame, time_of: str, late: float, window_ms: int) -> DataFrame:
-    """Windows that are over, with their states; what is told and what arrived is one stream of numbers."""
-    from pyspark.sql import functions as f
-
-    delay = command.interval(late)
-    events = sent_of(told).withWatermark("window_start", delay)
-    events = events.dropDuplicatesWithinWatermark(["producer_id", "seq"])
-    sent = events.select("topic", "window_start", f.col("n").alias("sent"), *_numbers(events=1, arrived=0))
-    arrived = counted_rows(rows, time_of, window_ms).withWatermark("window_start", delay)
-    arrived = arrived.select("topic", "window_start", *_numbers(sent=0, events=0, arrived=1))
-    both = sent.unionByName(arrived)
-    grouped = both.groupBy("topic", f.window("window_start", command.interval(window_ms / 1000)).alias("span"))
-    summed = grouped.agg(*(f.sum(name).alias(name) for name in ("sent", "events", "arrived")))
-    windows = summed.select("topic", f.col("span.start").alias("window_start"), "sent", "events", "arrived")
-    return _compared(windows, ("arrived",))
-
-
-def _numbers(**values: int) -> list[Any]:
-    from pyspark.sql import functions as f
-
-    return [f.lit(value).cast("bigint").alias(name) for name, value in values.items()]
-
-
 def _at_once(
     spark: SparkSession, source: dict[str, str], reports: dict[str, str], time_of: str, late: float, loaded: Path | None
 ) -> int:
@@ -212,32 +213,24 @@ def _at_once(
     from pyspark.sql import functions as f
 
     began = time.monotonic()
-    topics = source["subscribe"].split(",")
-    sent = sent_of(spark.read.format("fastlog").options(**reports).load()).dropDuplicates(["producer_id", "seq"])
+    sent = sent_of(spark.read.format("fastlog").options(**reports).load())
     window_ms = _window_ms(sent)
-    sent = sent.where(f.col("topic").isin(topics))
-    frames = {"arrived": counted_rows(spark.read.format("fastlog").options(**source).load(), time_of, window_ms)}
+    counted = {"arrived": counted_rows(spark.read.format("fastlog").options(**source).load(), time_of, window_ms)}
     if loaded is not None:
-        table = read_table(spark, loaded).where(f.col("topic").isin(topics))
-        frames["loaded"] = counted_rows(table, "timestamp", window_ms)
-    nothing = _numbers(events=1, **dict.fromkeys(frames, 0))
-    both = sent.select("topic", "window_start", f.col("n").alias("sent"), *nothing)
-    for name, frame in frames.items():
-        others = {stage: int(stage == name) for stage in frames}
-        both = both.unionByName(frame.select("topic", "window_start", *_numbers(sent=0, events=0, **others)))
-    names = ("sent", "events", *frames)
-    summed = both.groupBy("topic", "window_start").agg(*(f.sum(name).alias(name) for name in names)).persist()
-    newest = summed.agg(f.max("window_start")).first()
-    border = newest[0] if newest is not None else None
+        counted["loaded"] = counted_rows(read_table(spark, loaded), "timestamp", window_ms)
+    topics = source["subscribe"].split(",")
+    if loaded is not None:
+        counted["loaded"] = counted["loaded"].where(f.col("topic").isin(topics))
+    windows = compared(together(sent, counted, topics), list(counted), window_ms).persist()
+    newest = windows.agg(f.max("window_start")).first()
     states: dict[str, int] = {}
-    if border is not None:
-        over = f.col("window_start") < f.lit(border) - f.expr(f"INTERVAL {command.interval(late)}")
-        windows = _compared(summed.where(over), tuple(frames))
-        for row in windows.orderBy("topic", "window_start").toLocalIterator():
+    if newest is not None and newest[0] is not None:
+        border = f.lit(newest[0]) - f.expr(f"INTERVAL {command.interval(late + window_ms / 1000)}")
+        for row in windows.where(f.col("window_start") <= border).orderBy("topic", "window_start").toLocalIterator():
             states[row["state"]] = states.get(row["state"], 0) + 1
             if row["state"] != OK:
-                click.echo(json.dumps({**row.asDict(), "window_start": row["window_start"].isoformat()}))
-    summed.unpersist()
+                click.echo(json.dumps(row.asDict(), default=command.as_text))
+    windows.unpersist()
     seconds = round(time.monotonic() - began, 3)
     command.show_summary({"job": "audit", "windows": states, "window_ms": window_ms, "seconds": seconds})
     return report.EXIT_FAILED if states.get(MISSING) else report.EXIT_DONE

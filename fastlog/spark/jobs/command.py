@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -277,6 +278,15 @@ def own_error(error: BaseException) -> errors.FastlogError | None:
 def show_summary(summary: Mapping[str, Any]) -> None:
     """The JSON at the end, on stdout."""
     click.echo(json.dumps(summary))
+
+
+def as_text(value: Any) -> str:
+    """For JSON: bytes as text, and times, which Spark hands out as local ones, in UTC."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="backslashreplace")
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value)
 
 
 def say(text: str, shown: bool = True) -> None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,7 +28,7 @@ _MADE = ("window_start", "window_end", "n", "bytes")
     exit_codes=command.EXIT_CODES,
     examples=(
         "python -m fastlog.spark.jobs.counts --topic clicks --window 10min",
-        "python -m fastlog.spark.jobs.counts --topic clicks --window 10min --slide 1min --late 5min --table /data/clicks10",
+        "python -m fastlog.spark.jobs.counts --topic clicks --window 10min --slide 1min --late 5min --table /data/c",
         "python -m fastlog.spark.jobs.counts --topic clicks --session 30min --by 'user=cast(key AS string)'",
     ),
 )
@@ -177,16 +177,10 @@ def _of_all(source: dict[str, str], windows: Windows, master: str | None, conf: 
         for row in counted.orderBy("window_start").toLocalIterator():
             count += 1
             total += row["n"]
-            click.echo(json.dumps(row.asDict(), default=_as_text))
+            click.echo(json.dumps(row.asDict(), default=command.as_text))
     seconds = round(time.monotonic() - began, 3)
     command.show_summary({"job": "counts", "rows": count, "counted": total, "seconds": seconds})
     return report.EXIT_DONE
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode(errors="backslashreplace")
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def main(argv: list[str] | None = None) -> None:
