@@ -36,6 +36,7 @@ QUICK_ROUNDS = 1
 _JUDGED = {True: "met", False: "missed", None: "not measured"}
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+_RAISE_AGAIN_SECONDS = 0.01
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -239,13 +240,27 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def take_signals() -> None:
+    """SIGINT and SIGTERM raise ``KeyboardInterrupt``, wherever they come. For the main thread, once."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # a shell's background job is started without SIGINT
+        signal.signal(number, _interrupted)
+    sys.unraisablehook = _raise_later
+
+
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _raise_later(lost: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised around a fork, and a replay, which forks often, would go on after a Ctrl-C."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _RAISE_AGAIN_SECONDS)
+    else:
+        sys.__unraisablehook__(lost)
+
+
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job is started without it
-        signal.signal(number, _interrupted)
+    take_signals()
     try:
         code = main(standalone_mode=False, prog_name="python -m perf")
     except click.ClickException as error:

@@ -1,6 +1,8 @@
 """The replay: scenarios as data, rounds that alternate and survive failures, and what is computed from samples."""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from perf.replay.runners.sweep import Sample, longest_unflushed
 from perf.replay.scenarios import BLOCKS, PEERS, Figure, FlushPolicy, Produce, Scenario
 from perf.replay.stage import Options, Stage, TooLittleSpaceError
 
+ROOT = Path(__file__).parents[2]
 ALL = table.scenarios(Options())
 FIGURES = [figure for scenario in ALL for figure in scenario.figures]
 
@@ -257,3 +260,25 @@ def test_percentiles_by_hand() -> None:
     assert found == {
         "p50_ms": 500, "p95_ms": 950, "p99_ms": 990, "p99_9_ms": 999, "max_ms": 1000, "mean_ms": 500, "count": 1001,
     }  # fmt: skip
+
+
+def test_a_signal_in_the_middle_of_a_fork_is_not_lost() -> None:
+    """Python drops what its handlers around a fork raise, and a signal is often handled there."""
+    program = """
+import os, signal, time
+from perf.__main__ import take_signals
+
+take_signals()
+parent = os.getpid()
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+try:
+    child = os.fork()
+    if os.getpid() != parent:
+        os._exit(0)
+    time.sleep(60)
+except KeyboardInterrupt:
+    raise SystemExit(7)
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 7, run.stderr
+    assert run.stderr == ""
