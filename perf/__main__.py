@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -19,6 +17,7 @@ from fastlog.perf import machine
 from fastlog.perf.results import Result, save
 from fastlog.perf.shown import figure, table
 from fastlog.settings import parse_bytes
+from perf import interrupts
 from perf.replay import peers, runners
 from perf.replay.rounds import Rounds, Task, series_of, tasks
 from perf.replay.scenarios import PAGE_CACHE, Scenario
@@ -36,7 +35,6 @@ QUICK_ROUNDS = 1
 _JUDGED = {True: "met", False: "missed", None: "not measured"}
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-_RAISE_AGAIN_SECONDS = 0.01
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -240,27 +238,8 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def take_signals() -> None:
-    """SIGINT and SIGTERM raise ``KeyboardInterrupt``, wherever they come. For the main thread, once."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # a shell's background job is started without SIGINT
-        signal.signal(number, _interrupted)
-    sys.unraisablehook = _raise_later
-
-
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _raise_later(lost: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised around a fork, and a replay, which forks often, would go on after a Ctrl-C."""
-    if isinstance(lost.exc_value, KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, _RAISE_AGAIN_SECONDS)
-    else:
-        sys.__unraisablehook__(lost)
-
-
 if __name__ == "__main__":
-    take_signals()
+    interrupts.take_signals()
     try:
         code = main(standalone_mode=False, prog_name="python -m perf")
     except click.ClickException as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fastlog.perf.results import Run, Series
 from fastlog.perf.shown import figure as shown
+from perf import interrupts
 from perf.replay.scenarios import BLOCKS, PEERS, Scenario
 from perf.replay.stage import Stage
 
@@ -116,6 +117,8 @@ class Rounds:
         try:
             numbers = self._measure(self._stage, task.scenario, task.system)
         except Exception as error:  # whatever it is: the other scenarios, and what was measured so far, go on
+            if interrupts.came():
+                raise KeyboardInterrupt from error
             reason = " ".join(str(error).split()) or type(error).__name__
             task.absent = reason
             self.failed = True

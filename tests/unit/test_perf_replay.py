@@ -13,6 +13,7 @@ import pytest
 
 from fastlog.perf import machine
 from fastlog.perf.results import CEILING, OURS, Run
+from perf import interrupts
 from perf.replay import runners, streams, table
 from perf.replay.rounds import Rounds, Task, series_of, tasks
 from perf.replay.runners.sweep import Sample, longest_unflushed
@@ -266,7 +267,7 @@ def test_a_signal_in_the_middle_of_a_fork_is_not_lost() -> None:
     """Python drops what its handlers around a fork raise, and a signal is often handled there."""
     program = """
 import os, signal, time
-from perf.__main__ import take_signals
+from perf.interrupts import take_signals
 
 take_signals()
 parent = os.getpid()
@@ -282,3 +283,17 @@ except KeyboardInterrupt:
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 7, run.stderr
     assert run.stderr == ""
+
+
+def test_what_fails_after_a_signal_is_no_failed_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal tells the brokers as well, and their end may be seen before the signal is."""
+
+    def broken(*_: object) -> dict[str, Run]:
+        monkeypatch.setattr(interrupts, "_came", True)
+        raise OSError("the broker has ended")
+
+    with Stage(Options(scratch=tmp_path), lambda text: None) as stage:
+        playing = Rounds(stage, tasks(ALL[:1], 1, []), broken, lambda text: None)
+        with pytest.raises(KeyboardInterrupt):
+            playing.run()
+        assert not playing.failed and not playing.notes
