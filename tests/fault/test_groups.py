@@ -23,7 +23,7 @@ WRITTEN = {
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("run", "count"),
     [(groups.group_kill, 5), (groups.group_storm, 7), (groups.group_expiry, 5)],

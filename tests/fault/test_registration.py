@@ -10,7 +10,7 @@ import pytest
 from tests.fault import registration
 from tests.fault.registry import Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(

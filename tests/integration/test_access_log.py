@@ -30,7 +30,7 @@ RATE = 15_000 if FULL else 3000
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400 if FULL else 150)
+@pytest.mark.timeout(400)
 def test_all_clients_while_processors_are_killed(tmp_path: Path) -> None:
     """No line is lost, none is stored twice uncounted, keys stay in order, and five ways of reading find the same.
 

@@ -22,7 +22,7 @@ RATE = 1500
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_every_line_comes_once_to_each_group(tmp_path: Path) -> None:
     """In the order of each client, whatever is killed. Looked at a second time here, by other code than the demo's."""
     log = tmp_path / "access.log"

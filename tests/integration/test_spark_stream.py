@@ -14,7 +14,7 @@ from tests.harness.spark_jobs import Job, produce
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_available_now_and_again(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def own_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def traces() -> tuple[set[int], set[str], set[str]]:
     """Our children, what our descriptors point at, and the temporary directories of brokers."""
-    children = {child.pid for child in psutil.Process().children(recursive=True)}
+    # What others have started may start more meanwhile; a child of a broker that has ended is nobody's, see below.
+    children = {child.pid for child in psutil.Process().children()}
     links = set()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
@@ -51,7 +52,7 @@ def traces() -> tuple[set[int], set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("own_temporary_files")
 def test_two_hundred_cycles_leave_nothing() -> None:
     """No process, file or descriptor."""
