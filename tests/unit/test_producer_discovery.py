@@ -202,7 +202,7 @@ def test_one_watch_for_each_thing(tree: FakeZooKeeper) -> None:
 def make(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Producer]:
     """Producers that find brokers in the tree."""
 
-    monkeypatch.setattr(producer_module, "_router", partial(ElasticRouter, open_session=opener(tree)))
+    monkeypatch.setattr(producer_module, "make_router", partial(ElasticRouter, open_session=opener(tree)))
     return partial(Producer, zk_connect=CONNECT, zk_sync_time_ms=50, connect_timeout_ms=2000)
 
 
