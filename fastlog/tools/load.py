@@ -15,8 +15,8 @@ from fastlog.errors import FastlogError, error_for
 from fastlog.tools import dump_file, options
 from fastlog.tools.appending import Appender, OtherBytesError, explained
 from fastlog.tools.progress import Progress
-from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, note
-from fastlog.tools.topic_places import Place, Site, brokers_options, find_sites
+from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
+from fastlog.tools.topic_places import Place, Site, brokers_options, find_all_sites
 from fastlog.wire import requests, responses
 from fastlog.zkpaths import PartitionId
 
@@ -60,24 +60,12 @@ def load_command(
         reader = dump_file.Reader(str(file), source)
         name = topic or reader.head.topic
         loading = Loading(name, reader, resume, connect_timeout, Progress("loaded", shown=not no_progress))
-        sites = find_sites_of(name, brokers, zookeeper, connect_timeout)
+        sites = find_all_sites(name, brokers, zookeeper, connect_timeout)
         try:
             loading.prepare(sites)
             loading.run()
         finally:
             loading.summary()
-
-
-def find_sites_of(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
-    """The brokers to load into; in ZooKeeper all that live, since none may announce the topic yet."""
-    if zookeeper is not None:
-        from fastlog.client.registrations import read_addresses
-        from fastlog.tools import groups_access
-
-        with groups_access.session_at(zookeeper, timeout) as session:
-            found = read_addresses(session, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
-        brokers = ",".join(str(address) for _, address in sorted(found.items()))
-    return find_sites(topic, brokers, None, timeout)
 
 
 def _check(file: Path, source: IO[bytes]) -> None:

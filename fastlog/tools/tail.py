@@ -22,7 +22,7 @@ from fastlog.tools.topic_places import Site, brokers_options, find_sites, open_c
 from fastlog.zkpaths import PartitionId
 
 _LOOK_SECONDS = 1.0
-_FIND_SECONDS = 5.0
+_FIND_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 _FETCH_BYTES = 1024 * 1024
 

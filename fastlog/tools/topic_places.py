@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import error_for
+from fastlog.coordination.session import Session
+from fastlog.errors import CoordinationError, error_for
 from fastlog.tools import groups_access, options
-from fastlog.tools.report import EXIT_USAGE, CommandError
+from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.tools.starting import reachable, topic_of
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
@@ -90,23 +91,50 @@ def find_places(topic: str, brokers: str, zookeeper: str | None, timeout: float)
     return places
 
 
+def find_all_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
+    """The same for who produces: in ZooKeeper all brokers that live, since none may announce the topic yet.
+
+    Of a plain 0.7 broker nobody knows how many partitions it will have then: it has none here.
+    """
+    if zookeeper is None:
+        return find_sites(topic, brokers, None, timeout)
+    with groups_access.session_at(zookeeper, timeout) as session:
+        addresses, counts = _read(session, topic)
+    if not addresses:
+        raise CommandError(
+            f"no broker is registered in the ZooKeeper at {zookeeper}",
+            "so there is none to produce to",
+            "start one with fastlog-broker --zookeeper; the path behind the servers counts",
+            EXIT_USAGE,
+        )
+    return [
+        _site(topic, address, timeout, broker, counts.get(broker, 0)) for broker, address in sorted(addresses.items())
+    ]
+
+
 def open_consumer(address: Address, timeout: float, **settings: Any) -> SimpleConsumer:
     """A consumer of the broker at an address."""
     return SimpleConsumer(address.host, address.port, timeout=timeout, **settings)
 
 
 def _registered(topic: str, zookeeper: str, timeout: float) -> list[Site]:
-    from fastlog.client.registrations import read_addresses, read_partitions
-    from fastlog.tools.report import note
-
     with groups_access.session_at(zookeeper, timeout) as session:
-        addresses = read_addresses(session, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
-        counts = read_partitions(session, topic, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
+        addresses, counts = _read(session, topic)
     return [
         _site(topic, addresses[broker], timeout, broker, count)
         for broker, count in sorted(counts.items())
         if broker in addresses
     ]
+
+
+def _read(session: Session, topic: str) -> tuple[dict[int, Address], dict[int, int]]:
+    """Where brokers are, and how many partitions of the topic they announce."""
+    from fastlog.client.registrations import read_addresses, read_partitions
+
+    def left_out(path: str, so: str, error: CoordinationError) -> None:
+        note(f"left out: {path}: {error}: {so}")
+
+    return read_addresses(session, left_out), read_partitions(session, topic, left_out)
 
 
 def _site(topic: str, address: Address, timeout: float, broker: int | None = None, count: int = 0) -> Site:
