@@ -235,6 +235,14 @@ class GroupSession:
             self._membership.prove()
         wanted = self._registrations.wanted(cluster)
         work.standing.partitions, work.standing.addresses = cluster.partitions, cluster.addresses
+        if not cluster.addresses:
+            work.rare_log.warning(
+                "no brokers",
+                "event=no_brokers group=%s zookeeper=%s: no broker is registered there; does one run with --zookeeper,"
+                " and with the same path behind the servers?",
+                work.config.group_id,
+                work.config.zk_connect,
+            )
         if cluster.addresses != self._addresses:
             self._addresses = cluster.addresses
             work.readers.moved(cluster.addresses)

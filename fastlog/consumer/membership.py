@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -54,7 +55,8 @@ class Membership:
         """
         for _ in range(_TRIES):
             if self._version is None:
-                self._session.create(self._path, self._data, ephemeral=True)
+                with contextlib.suppress(NodeExistsError):  # whose it is is seen below
+                    self._session.create(self._path, self._data, ephemeral=True)
                 self._version = self._version_of_mine()
             if self._version is None:
                 continue
