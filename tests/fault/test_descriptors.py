@@ -137,10 +137,10 @@ def test_max_connections(start_broker: Callable[..., Broker], topic: str) -> Non
 def test_idle_connections_are_closed_and_waiting_ones_are_not(start_broker: Callable[..., Broker], topic: str) -> None:
     """Z-17, T-21: silence is ended after the limit, a request that never ends too, a held fetch not."""
     broker = start_broker(settings={"connections.max.idle.ms": 1000})
+    begun = time.monotonic()
     with broker.connect() as idle, broker.connect() as slow, broker.connect() as holder, broker.connect() as busy:
         assert busy.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
         end = busy.log_end(topic, 0)
-        begun = time.monotonic()
         holder.send_raw(raw.own_frame(raw.HELD_FETCH, raw.held_fetch_body(topic, 0, end, 1 << 16, 20_000, 1)))
         frame = iter(raw.produce_frame(topic, 0, MESSAGE * 100))
         slow_open = idle_open = True

@@ -64,8 +64,8 @@ def test_a_start_waits_for_the_last_process_of_the_old_broker(start_broker: Call
         wait_until("the children left", lambda: _locks(lock))
         broker.kill_all()
         timer = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
-        timer.start()
         begun = time.monotonic()
+        timer.start()
         broker.start()
         assert time.monotonic() - begun >= 0.45, "it did not wait"
         timer.join()

@@ -194,9 +194,9 @@ def test_the_memory_limit_holds_up_large_requests_only(start_broker: Callable[..
     with broker.connect() as first, broker.connect() as second, broker.connect() as small:
         assert small.produce_ack("t", 0, GOOD).error == 0
         first.send_raw(frame[: 2 * MEGABYTE])
-        time.sleep(0.05)
+        assert small.produce_ack("t", 0, GOOD).error == 0  # the processor has seen the first
         second.send_raw(frame[:MEGABYTE])
-        time.sleep(0.05)
+        assert small.produce_ack("t", 0, GOOD).error == 0
         request = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD))
         for _ in range(20):
             small.send_raw(request[:4])

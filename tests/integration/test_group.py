@@ -21,11 +21,12 @@ from fastlog.errors import OwnershipLostError
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkpaths import PartitionId, offset_path
 from tests.harness.groups import GROUP, Cluster, Member, expected_owners, real_member, shown_owners, wait_until
+from tests.harness.timing import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 SESSION_MS = 3000
-SETTLE_SECONDS = 5 * 1.0
-TAKEOVER_SECONDS = 5 * (SESSION_MS / 1000 + 2.0)
+SETTLE_SECONDS = PATIENCE
+TAKEOVER_SECONDS = PATIENCE + SESSION_MS / 1000
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def wait_agreed(session: ZooKeeperSession, members: list[Member], seconds: float
 
 
 def test_three_members_share_twelve_partitions(connect: str, session: ZooKeeperSession) -> None:
-    """Whenever one comes or goes without a crash it settles within a second (asserted: five)."""
+    """Whenever one comes or goes without a crash it settles; within a second where nothing else runs."""
     with member(connect, "a") as a:
         wait_agreed(session, [a])
         with member(connect, "b") as b:

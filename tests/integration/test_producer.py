@@ -199,7 +199,7 @@ def test_the_disk_was_full(acks: str) -> None:
             acks=acks,
             batch_messages=5,
             queue_time_ms=1,
-            delivery_timeout_ms=30_000,
+            delivery_timeout_ms=60_000,
         ) as producer:
             sent = 0
 
@@ -213,13 +213,14 @@ def test_the_disk_was_full(acks: str) -> None:
                     time.sleep(0.005)
 
             send_for(0.1)
+            wait_until("some are stored", lambda: producer.stats().delivered > 0)
             running.fill_disk()
             send_for(0.2)
+            wait_until("some are on their way", lambda: producer.stats().in_flight > 0)
             stored = producer.stats().delivered
-            assert producer.stats().in_flight > 0
             running.free_disk()
             send_for(0.1)
-            producer.flush(30)
+            producer.flush(60)
             stats = producer.stats()
         assert 0 < stored < stats.delivered == sent
         assert (stats.failed, stats.possible_duplicates) == (0, 0)

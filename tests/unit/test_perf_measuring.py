@@ -43,7 +43,7 @@ def test_everything_is_sent_and_counted(how: str, acks: str) -> None:
         assert stored(fake) == figures.log_bytes == figures.expected_bytes == 1003 * 30
     assert figures.complete and figures.messages == 1003 and figures.payload_bytes == 1003 * 20
     assert figures.sent_seconds is not None and figures.delivered_seconds is not None
-    assert 0 < figures.sent_seconds <= figures.delivered_seconds <= figures.seconds + 0.5
+    assert 0 < figures.sent_seconds <= figures.delivered_seconds and figures.seconds > 0
     assert figures.connections == 2 and figures.clock == "log end" and not figures.notes
     assert figures.messages_per_second == pytest.approx(1003 / figures.seconds)
     assert figures.mb_per_second == pytest.approx(1003 * 20 / 2**20 / figures.seconds)
