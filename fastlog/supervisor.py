@@ -26,6 +26,8 @@ SILENT_SECONDS = 10.0
 SILENT_HOLDING_SECONDS = 2.0
 POLITE_SECONDS = 0.5
 QUICK_DEATH_SECONDS = 1.0
+MIRROR_PROVEN_SECONDS = 15.0
+"""The mirror is a program that takes its time to begin."""
 QUICK_DEATHS_ALLOWED = 5
 QUICK_DEATH_PAUSE = 0.25
 STOP_SECONDS = 4.6
@@ -164,7 +166,9 @@ class Supervisor:
             self._failed = f"role={name} found that this broker may not run: see the lines above; it stops"
             self._may_run = False
             return
-        item.proven = item.proven or lived >= QUICK_DEATH_SECONDS
+        item.proven = item.proven or lived >= (
+            MIRROR_PROVEN_SECONDS if item.number == child.MIRROR else QUICK_DEATH_SECONDS
+        )
         if item.exit_code == child.CANNOT_START and not item.proven:
             self._failed = f"role={name} could not start: see the lines above; the broker stops"
             return

@@ -17,7 +17,7 @@ from fastlog._segment import cut
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run
-from fastlog.errors import FastlogError, InvalidMessageError, MessageTooLargeError
+from fastlog.errors import BrokerError, FastlogError, InvalidMessageError, MessageTooLargeError
 from fastlog.mirror.pieces import Piece, TargetPartition
 from fastlog.mirror.pipe import Pipe
 
@@ -38,8 +38,13 @@ class Lane:
     and the mirror's, which assigns and resumes.
     """
 
-    def __init__(self, source: TopicPartition, bound: int, done: Done, *, skips: bool) -> None:
-        """``bound``: bytes that may be sent beyond what is committed. ``skips``: leave out what the target refuses."""
+    def __init__(
+        self, source: TopicPartition, bound: int, done: Done, stored: dict[TopicPartition, int], *, skips: bool
+    ) -> None:
+        """``bound``: bytes that may be sent beyond what is committed. ``skips``: leave out what the target refuses.
+
+        ``stored``: up to where each partition is known to be in the target; outlives the lane.
+        """
         self.source = source
         self.error: FastlogError | None = None
         """Why it does not go on."""
@@ -48,11 +53,12 @@ class Lane:
         self.place: Place | None = None
         self.committed = -1
         self.repeated = 0
-        """Entries that were acknowledged and sent again all the same."""
+        """Entries that were acknowledged a second time."""
         self.doubtful = 0
         """Entries of which nobody knows whether they were stored before they were sent again."""
         self._bound = bound
         self._done = done
+        self._stored = stored
         self._skips = skips
         self._lock = threading.Lock()
         self._unsent: deque[Piece] = deque()
@@ -137,30 +143,29 @@ class Lane:
     def _settled(self, piece: Piece, error: FastlogError | None) -> None:
         with self._lock:
             assert self._sent[0] is piece
-            if self._is_failed or piece.place is not self.place:
-                self._sent.popleft()
-                self._count_again(piece, error)
-                return
             if error is None:
-                self._failures = 0
-                self.error = None
-                self._done(self, piece, None)
-                self._sent.popleft()
-            elif isinstance(error, _OF_A_MESSAGE):
-                self._sent.popleft()
-                self._refused(piece, error)
-            else:
-                self._sent.popleft()
-                self._count_again(piece, error)
-                self._fail(error)
+                self._count_stored(piece)
+            elif piece.is_sent and not isinstance(error, BrokerError):
+                self.doubtful += piece.entries
+            if not self._is_failed:
+                if error is None:
+                    self._failures = 0
+                    self.error = None
+                    self._done(self, piece, None)
+                elif isinstance(error, _OF_A_MESSAGE):
+                    self._refused(piece, error)
+                else:
+                    self._fail(error)
+            self._sent.popleft()
             if self.pipe is not None:
                 self._pump(self.pipe)
 
-    def _count_again(self, piece: Piece, error: FastlogError | None) -> None:
-        if error is None:
-            self.repeated += piece.entries
-        elif not isinstance(error, _OF_A_MESSAGE):
-            self.doubtful += piece.entries
+    def _count_stored(self, piece: Piece) -> None:
+        known = self._stored.get(self.source, -1)
+        if piece.offset < known:
+            again = piece.data[: known - piece.offset]
+            self.repeated += sum(entries for _, entries, _ in cut(again, len(again), len(again)))
+        self._stored[self.source] = max(known, piece.next_offset)
 
     def _refused(self, piece: Piece, error: FastlogError) -> None:
         if piece.entries > 1:

@@ -23,6 +23,7 @@ class Piece:
     __slots__ = (
         "data",
         "entries",
+        "is_sent",
         "is_too_large",
         "next_offset",
         "offset",
@@ -53,6 +54,8 @@ class Piece:
         self.entries = entries
         self.target = target
         self.target_offset = -1
+        self.is_sent = False
+        """Some of it went out."""
         self.is_too_large = is_too_large
         self.settled = settled
 
@@ -66,7 +69,7 @@ class Forwarded(NamedTuple):
     offset: int
     next_offset: int
     data: memoryview
-    """The entries as they lie in both logs; compressed sets are closed."""
+    """The entries as they lie in both logs, compressed sets closed; nothing of a message that cannot even be read."""
     entries: int
     target: TargetPartition
     target_offset: int

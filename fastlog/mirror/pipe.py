@@ -198,6 +198,7 @@ class Pipe:
             head = self._heads[place] = frame_header(*place, self._acks)
             number = max(0, piece.target.partition)
             self._tails[place] = requests.encode_offsets(piece.topic, number, requests.TIME_LATEST, 1)
+        piece.is_sent = True
         begin = bytearray(head)
         INT32.pack_into(begin, 0, len(head) - INT32.size + size)
         INT32.pack_into(begin, len(head) - INT32.size, size)

@@ -18,9 +18,11 @@ from fastlog.errors import (
     ConsumerTimeout,
     CoordinationError,
     FastlogError,
+    InvalidMessageError,
     OwnershipLostError,
 )
 from fastlog.mirror.config import MirrorConfig, SourceConfig
+from fastlog.mirror.damage import behind_damage
 from fastlog.mirror.lane import Lane
 from fastlog.mirror.pieces import Forwarded, Observer, Piece, TargetPartition
 from fastlog.mirror.target import Pipes, Target
@@ -74,6 +76,7 @@ class Source:
         self.is_checked = False
         """It is not the target itself: nothing is forwarded before that is known."""
         self._mirror = mirror.settings
+        self._skips = mirror.settings.bad_messages == "skip"
         self._target = target
         self._pipes = pipes
         self._observer = observer
@@ -84,6 +87,8 @@ class Source:
         self._counts: dict[str, Counts] = {}
         self._counts_lock = threading.Lock()
         self._repeated = self._doubtful = 0  # by lanes that are no more
+        self._stored: dict[TopicPartition, int] = {}
+        self._damage_due: float | None = None
         self._known: dict[str, set[PartitionId]] = {}
         self._is_stopping = False
         self._over = threading.Event()
@@ -192,7 +197,7 @@ class Source:
         if lane is None:
             with self._lanes_lock:
                 lane = self._lanes[place.source] = Lane(
-                    place.source, self._mirror.uncommitted_bytes, self._done, skips=self._mirror.bad_messages == "skip"
+                    place.source, self._mirror.uncommitted_bytes, self._done, self._stored, skips=self._skips
                 )
             self._wake()
         return lane.wants(place)
@@ -204,14 +209,15 @@ class Source:
 
     def _damaged(self, error: FastlogError) -> None:
         """A partition stops at a message that cannot be read; the consumer tries it again by itself."""
-        self.error = error
         log.error("source=%s: a partition waits: %s", self.name, " ".join(str(error).split()))
+        self._damage_due = time.monotonic()
+        self._wake()
 
     # -- the pipes' threads --------------------------------------------------------------------------------------------
 
     def _done(self, lane: Lane, piece: Piece, error: FastlogError | None) -> None:
-        if self._observer is not None:
-            run = Forwarded(
+        self._tell(
+            Forwarded(
                 self.name,
                 lane.source,
                 piece.offset,
@@ -222,18 +228,23 @@ class Source:
                 piece.target_offset,
                 error,
             )
+        )
+        piece.place.done(piece.next_offset)
+
+    def _tell(self, run: Forwarded) -> None:
+        """Count what was forwarded or left out, and let the observer do so."""
+        if self._observer is not None:
             try:
                 self._observer(run)
             except Exception:
-                log.exception("an observer failed source=%s", lane.source)
-        piece.place.done(piece.next_offset)
+                log.exception("an observer failed source=%s", run.source)
         with self._counts_lock:
-            counts = self._counts.setdefault(piece.topic, Counts())
-            if error is None:
-                counts.entries += piece.entries
-                counts.bytes += len(piece.data)
+            counts = self._counts.setdefault(run.source.topic, Counts())
+            if run.error is None:
+                counts.entries += run.entries
+                counts.bytes += len(run.data)
             else:
-                counts.left_out += piece.entries
+                counts.left_out += run.entries
 
     # -- the mirror's thread -------------------------------------------------------------------------------------------
 
@@ -260,6 +271,8 @@ class Source:
         if is_commit_due and time.monotonic() >= self._commit_due:
             self._commit_due = time.monotonic() + _COMMIT_SECONDS
             consumer.commit_offsets(wait=False)
+        if self._skips and self._damage_due is not None and time.monotonic() >= self._damage_due:
+            self._leave_out_damage(consumer)
         self.wake_streams()
 
     def wake_streams(self) -> None:
@@ -284,6 +297,31 @@ class Source:
             consumer.seek(lane.source, offset)
         except FastlogError as error:  # it belongs to another member now, or the consumer is over
             log.debug("not resumed %s: %s", lane.source, error)
+
+    def _leave_out_damage(self, consumer: Consumer) -> None:
+        """Go on behind messages that are damaged, once what is before them was acknowledged."""
+        self._damage_due = None
+        for source, state in consumer.partitions.items():
+            if not isinstance(state.error, InvalidMessageError) or state.position is None:
+                continue
+            self._damage_due = time.monotonic() + _RETRY_SECONDS
+            lane = self._lanes.get(source)
+            if state.consumed != state.position or lane is None or lane.target is None:
+                continue
+            seconds = self.config.consumer.socket_timeout_ms / 1000
+            try:
+                end = behind_damage(state.address, source, state.position, seconds)
+                if end is None:
+                    continue
+                consumer.seek(source, end)
+            except FastlogError as error:
+                log.warning("not left out source=%s offset=%d: %s", source, state.position, error)
+                continue
+            log.error(
+                "left out source=%s offset=%d bytes=%d: %s", source, state.position, end - state.position, state.error
+            )
+            nothing = memoryview(b"")
+            self._tell(Forwarded(self.name, source, state.position, end, nothing, 1, lane.target, -1, state.error))
 
     def _forget(self, lane: Lane) -> None:
         if not lane.is_under_way:

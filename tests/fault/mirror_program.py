@@ -1,8 +1,8 @@
 """Starts mirrors as forks of a process that has imported everything, so that a kill costs no second of starting.
 
 Told line by line on stdin: ``start`` forks one, ``kill`` is SIGKILL, ``stop`` SIGTERM; each is answered with a line:
-the process id, or the exit code. The first argument is a JSON object: ``sources`` and ``target`` as properties,
-``settings``.
+the process id, or the exit code. The first argument is a JSON object with ``sources``, ``target`` and ``settings`` as
+properties.
 """
 
 from __future__ import annotations
