@@ -28,7 +28,8 @@ cdef extern from "<time.h>" nogil:
     int CLOCK_REALTIME
 
 cdef enum:
-    NUMBER_BYTES = 16             # the stamp's id 8, the message's number 8
+    NUMBER_BYTES = 17             # kind 1, the stamp's id 8, the message's number 8
+    NUMBER_KIND = 0x01
 
 
 cdef Py_ssize_t find_key(object key, const unsigned char** p) except -2:
@@ -109,8 +110,9 @@ cdef class Stamp:
         if self.numbered:
             if now < self.window or now >= self.window_end:
                 self.turn(now)
-            set64(number, <uint64_t>self.producer_id)
-            set64(number + 8, <uint64_t>self.next)
+            number[0] = NUMBER_KIND
+            set64(number + 1, <uint64_t>self.producer_id)
+            set64(number + 9, <uint64_t>self.next)
             at += put_deduplication(out + at, number, NUMBER_BYTES)
             self.next += 1
         memcpy(out + at, PyBytes_AS_STRING(value), <size_t>size)

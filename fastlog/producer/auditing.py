@@ -237,4 +237,4 @@ class FailedNumbers:
 def _number_of(payload: bytes) -> int:
     identity = _envelope.decode(payload)[4]
     assert identity is not None
-    return int.from_bytes(identity[8:], "big")
+    return int.from_bytes(identity[9:], "big")

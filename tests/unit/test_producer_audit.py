@@ -72,7 +72,7 @@ def arrived(broker: FakeBroker, topic: str = "t") -> Counter[tuple[int, int]]:
     for envelope, _ in unwrapped(broker, topic):
         identity = envelope.deduplication_id
         assert identity is not None
-        found[int.from_bytes(identity[:8], "big"), int.from_bytes(identity[8:], "big")] += 1
+        found[int.from_bytes(identity[1:9], "big"), int.from_bytes(identity[9:], "big")] += 1
     return found
 
 
@@ -152,7 +152,7 @@ def test_settings_that_contradict(fields: dict[str, Any]) -> None:
 def test_the_envelope_counts_for_the_size() -> None:
     """The largest value that fits, and one byte more, which gets no number."""
     with FakeBroker() as broker, audited(broker, max_message_bytes=100, producer_type="async") as producer:
-        room = 100 - 15 - 17
+        room = 100 - 15 - 18
         for _ in range(2):
             producer.send("t", bytes(room))
             with pytest.raises(MessageTooLargeError):

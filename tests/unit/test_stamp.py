@@ -24,8 +24,8 @@ def numbers(payloads: list[bytes]) -> list[int]:
     found = []
     for envelope in envelopes(payloads):
         assert envelope.deduplication_id is not None
-        assert envelope.deduplication_id[:8].hex() == "0123456789abcdef"
-        found.append(int.from_bytes(envelope.deduplication_id[8:], "big"))
+        assert envelope.deduplication_id[:9].hex() == "010123456789abcdef"
+        found.append(int.from_bytes(envelope.deduplication_id[9:], "big"))
     return found
 
 
