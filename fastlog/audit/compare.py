@@ -81,19 +81,26 @@ def aged(parts: Iterable[Sequence[Event]]) -> list[Report]:
     """
     found: dict[tuple[int, int], Report] = {}
     for part in parts:
+        times = _never_back(part)
         latest: dict[int, int] = {}
         age = 0
-        for event in reversed(part):
-            last = latest.setdefault(event.clock, event.time_ms)
+        for event, time_ms in zip(reversed(part), reversed(times), strict=True):
+            age = max(age, latest.setdefault(event.clock, time_ms) - time_ms)
             if isinstance(event, SentEvent):
-                # A clock that shows less than later on has gone on by the difference, this event's own included.
-                key = (event.producer_id, event.seq)
-                known = found.get(key)
-                here = max(age, last - event.time_ms)
-                if known is None or known.age_ms < here:
-                    found[key] = Report(event, here)
-            age = max(age, last - event.time_ms)
+                known = found.get((event.producer_id, event.seq))
+                if known is None or known.age_ms < age:
+                    found[event.producer_id, event.seq] = Report(event, age)
     return list(found.values())
+
+
+def _never_back(part: Sequence[Event]) -> list[int]:
+    """The time of each event, or the latest of its clock before, where that was set back or the event comes late."""
+    reached: dict[int, int] = {}
+    times = []
+    for event in part:
+        reached[event.clock] = max(reached.get(event.clock, event.time_ms), event.time_ms)
+        times.append(reached[event.clock])
+    return times
 
 
 def stages_seen(events: Iterable[Event], window_ms: int) -> list[Stage]:

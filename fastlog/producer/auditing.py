@@ -98,7 +98,7 @@ class Reporter:
         self._runs: list[tuple[Stamp, int, int, int]] = []
         self._failed = failed.by_topic
         self._next_seq: dict[int, int] = {}
-        self._unsent: list[bytes] = []
+        self._unsent: list[SentEvent] = []
         self._stop = threading.Event()
         self._busy = threading.Lock()
         self._finisher = 0
@@ -144,7 +144,7 @@ class Reporter:
                 raise TransportError("messages are still on their way")
             runs, self._runs = self._runs, []
             for run in runs:
-                self._unsent += [event.encode() for event in self._count(*run)]
+                self._unsent += self._count(*run)
         if self._unsent:
             self._publish(deadline)
 
@@ -186,7 +186,7 @@ class Reporter:
             first=first,
             last=last,
             failed=failed,
-            time_ms=time.time_ns() // 1_000_000 + stamp.shift_ms,
+            time_ms=0,  # until it is sent
         )
 
     def _publish(self, deadline: float) -> None:
@@ -194,17 +194,21 @@ class Reporter:
         sent = self._unsent
         delivered: set[int] = set()
         buffer = self._router.choose(self._topic, None, None)
-        for event in sent:
-            buffer.check(len(event))
+        now = time.time_ns() // 1_000_000
+        payloads = [event._replace(time_ms=now + self._shift_ms(event)).encode() for event in sent]
+        buffer.check(max(map(len, payloads)))
         gates: list[Gate] = []
-        for index, event in enumerate(sent):
+        for index, payload in enumerate(payloads):
             receipt = Receipt(1, _noting(delivered, index))
             gates.append(receipt.gate)
-            buffer.extend([event], 0, receipt, index == len(sent) - 1, True)
+            buffer.extend([payload], 0, receipt, index == len(sent) - 1, True)
         done = wait_all(gates, deadline)
         self._unsent = [event for index, event in enumerate(sent) if index not in delivered]
         if not done or self._unsent:
             raise TransportError(f"{len(self._unsent)} monitoring events were not delivered")
+
+    def _shift_ms(self, event: SentEvent) -> int:
+        return self._stamps.by_topic[event.topic].shift_ms
 
 
 def _noting(delivered: set[int], index: int) -> Callable[[Delivery], object]:

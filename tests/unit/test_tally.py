@@ -1,0 +1,225 @@
+"""The tally: what a set of numbers and a counter would say, however messages come, in a bit each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastlog import message
+from fastlog._segment import pack
+from fastlog.audit._tally import Tally
+from fastlog.envelope import Envelope, wrap
+from tests import reference
+
+PAGE = 32768
+WINDOW_MS = 1000
+
+
+def identity(producer: int, number: int) -> bytes:
+    return b"\x01" + producer.to_bytes(8, "big") + number.to_bytes(8, "big")
+
+
+def payload(producer: int, number: int, time_ms: int = 0, server: int = 5) -> bytes:
+    return wrap(b"value", Envelope(time_ms, server, deduplication_id=identity(producer, number)))
+
+
+def counted(payloads: list[bytes], **options: Any) -> Tally:
+    tally = Tally(WINDOW_MS)
+    tally.count_entries(pack(payloads), len(payloads), **options)
+    return tally
+
+
+# Near the borders of words and pages, close together and far apart.
+NUMBERS = st.one_of(
+    st.integers(0, 200),
+    st.builds(lambda page, near: max(0, page * PAGE + near), st.integers(0, 5), st.integers(-70, 70)),
+    st.integers(0, 2**63 - 1),
+)
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from([0, 1, 7, 2**63 - 1]), NUMBERS, st.integers(-3000, 3000) | st.integers(-(2**62), 2**62)),
+    max_size=60,
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(MESSAGES, st.integers(0, 60), st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5))
+def test_a_tally_is_a_set_and_a_counter(
+    messages: list[tuple[int, int, int]], cut: int, ranges: list[tuple[int, int]]
+) -> None:
+    payloads = [payload(*item) for item in messages]
+    tally = counted(payloads[:cut])
+    rest = np.frombuffer(b"".join(payloads[cut:]), np.uint8)
+    lengths = np.array([len(item) for item in payloads[cut:]], np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if len(lengths) else np.empty(0, np.int64)
+    tally.count_columns(rest, starts, lengths)
+    seen: set[tuple[int, int]] = set()
+    windows: Counter[tuple[int, int]] = Counter()
+    again: Counter[tuple[int, int]] = Counter()
+    for producer, number, time_ms in messages:
+        window = (producer, time_ms // WINDOW_MS * WINDOW_MS)
+        windows[window] += 1
+        again[window] += (producer, number) in seen
+        seen.add((producer, number))
+    assert tally.messages == len(messages)
+    assert {(cell[0], cell[2]): (cell[3], cell[4]) for cell in tally.cells()} == {
+        window: (count, again[window]) for window, count in windows.items()
+    }
+    assert tally.producers() == sorted((producer, 5) for producer in {item[0] for item in messages})
+    for producer in (0, 1, 7, 2**63 - 1, 99):
+        numbers = {number for whose, number in seen if whose == producer}
+        for one, other in ranges:
+            first, last = sorted((one, other))
+            inside = sorted(number for number in numbers if first <= number <= last)
+            assert tally.seen(producer, first, last) == len(inside)
+            gaps = []
+            for number in inside:
+                if first < number:
+                    gaps.append((first, number - 1))
+                first = number + 1
+            if first <= last:
+                gaps.append((first, last))
+            assert tally.missing(producer, *sorted((one, other)), 1000) == gaps
+
+
+@pytest.mark.slow
+def test_pages_that_are_full_are_still_there() -> None:
+    """Three pages to the last bit, but for one number; then that one, and one twice."""
+    count = 3 * PAGE
+    numbers = [number for number in range(count) if number != PAGE + 9]
+    tally = counted([payload(3, number) for number in reversed(numbers)])
+    assert tally.seen(3, 0, count) == count - 1
+    assert tally.missing(3, 0, count - 1) == [(PAGE + 9, PAGE + 9)]
+    assert tally.missing(3, 5, count + 5) == [(PAGE + 9, PAGE + 9), (count, count + 5)]
+    tally.count_entries(pack([payload(3, PAGE + 9), payload(3, 2 * PAGE)]), 2)
+    assert tally.missing(3, 0, count - 1) == []
+    assert [cell[3:] for cell in tally.cells()] == [(count + 1, 1)]
+
+
+def test_not_more_gaps_than_wanted() -> None:
+    tally = counted([payload(3, number) for number in range(0, 200, 2)])
+    assert tally.missing(3, 0, 199, 3) == [(1, 1), (3, 3), (5, 5)]
+
+
+def test_many_producers_find_their_places() -> None:
+    producers = [producer * 0x9E3779B97F4A7C15 % 2**63 for producer in range(1000)]
+    tally = counted([payload(producer, number) for number in range(3) for producer in producers])
+    assert [producer for producer, _ in tally.producers()] == sorted(producers)
+    assert all(tally.seen(producer, 0, 9) == 3 for producer in producers)
+
+
+@pytest.mark.parametrize(
+    "odd", [b"", b"x" * 16, b"\x02" + bytes(16), b"\x01\x80" + bytes(15), b"\x01" + bytes(8) + b"\x80" + bytes(7)]
+)
+def test_other_deduplication_ids_are_no_numbers(odd: bytes) -> None:
+    """Such messages count in their window, by server, and are never duplicates."""
+    one = wrap(b"", Envelope(2500, 8, deduplication_id=odd))
+    tally = counted([one, one, wrap(b"", Envelope(2500, 9))])
+    assert sorted(tally.cells()) == [(None, 8, 2000, 2, 0), (None, 9, 2000, 1, 0)]
+    assert tally.producers() == []
+    assert tally.changed_pages() == []
+
+
+def test_what_has_no_envelope_is_counted_apart() -> None:
+    tally = counted([b"plain", b"", payload(1, 1)])
+    assert (tally.messages, tally.unwrapped) == (3, 2)
+    assert len(tally.cells()) == 1
+
+
+def test_what_is_read_again_is_no_duplicate() -> None:
+    """And what is new in it counts."""
+    tally = counted([payload(1, 1), payload(1, 2)])
+    tally.count_entries(pack([payload(1, 2), payload(1, 3)]), 2, True)
+    assert [cell[3:] for cell in tally.cells()] == [(3, 0)]
+
+
+def test_the_first_numbers_of_each_part() -> None:
+    tally = Tally(WINDOW_MS)
+    tally.begin_part()
+    tally.count_entries(pack([payload(1, 5), payload(2, 9), payload(1, 4)]), 3)
+    assert tally.firsts() == {1: 5, 2: 9}
+    tally.begin_part()
+    assert tally.firsts() == {}
+    tally.count_entries(pack([payload(2, 3)]), 1)
+    assert tally.firsts() == {2: 3}
+
+
+@pytest.mark.slow
+def test_pages_tell_somebody_else() -> None:
+    """Only what is new, until it is known to have arrived; full pages too; in any order, any number of times."""
+    here, there = Tally(WINDOW_MS), Tally(WINDOW_MS)
+    assert here.changed_pages() == []
+    for numbers in (range(0, 10), range(10, PAGE + 3), range(5 * PAGE, 5 * PAGE + 2)):
+        here.count_entries(pack([payload(4, number) for number in numbers]), len(numbers))
+        news = here.changed_pages()
+        assert here.changed_pages() == news
+        for producer, server, number, _, bits in [*reversed(news), *news]:
+            there.merge_page(producer, server, number, bits)
+        here.told(news)
+        assert here.changed_pages() == []
+    for first, last in ((0, PAGE + 2), (0, 6 * PAGE), (5 * PAGE, 5 * PAGE + 1)):
+        assert there.seen(4, first, last) == here.seen(4, first, last)
+    assert there.producers() == here.producers()
+    assert there.missing(4, 0, 5 * PAGE) == [(PAGE + 3, 5 * PAGE - 1)]
+
+
+def test_a_page_that_grew_while_it_was_told_is_told_again() -> None:
+    tally = counted([payload(4, 1)])
+    news = tally.changed_pages()
+    tally.count_entries(pack([payload(4, 2)]), 1)
+    tally.told(news)
+    assert [page[3] for page in tally.changed_pages()] == [2]
+
+
+@pytest.mark.parametrize(
+    "page", [(1, 0, 0, b"short"), (1, 0, -1, bytes(4096)), (1, 0, 2**48, bytes(4096)), (2**63, 0, 0, bytes(4096))]
+)
+def test_pages_that_are_none(page: Any) -> None:
+    with pytest.raises(ValueError, match="page"):
+        Tally(1).merge_page(*page)
+
+
+def test_bytes_that_are_not_there() -> None:
+    """A cut anywhere is an error, never a read behind it."""
+    entries = pack([payload(1, 1)])
+    for cut in range(len(entries)):
+        with pytest.raises(BufferError):
+            Tally(1).count_entries(bytes(entries[:cut]), 1)
+    for start, length in ((0, 11), (-1, 2), (3, -1), (2**62, 2**31 - 1)):
+        with pytest.raises(ValueError, match="outside"):
+            Tally(1).count_columns(bytes(10), np.array([start]), np.array([length], np.int32))
+    with pytest.raises(ValueError, match="window"):
+        Tally(0)
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30), st.data())
+def test_damaged_envelopes_count_as_the_twin_reads_them(numbers: list[tuple[int, int]], data: st.DataObject) -> None:
+    payloads = []
+    for number, at in numbers:
+        changed = bytearray(payload(1, number))
+        changed[at % len(changed)] ^= 1 << data.draw(st.integers(0, 7))
+        payloads.append(bytes(changed[: data.draw(st.integers(0, len(changed)))]))
+    unwrapped = 0
+    for item in payloads:
+        try:
+            reference.envelope(item)
+        except reference.DamagedError:
+            unwrapped += 1
+    tally = counted(payloads)
+    assert tally.unwrapped == unwrapped
+    assert sum(cell[3] for cell in tally.cells()) == len(payloads) - unwrapped
+
+
+def test_spans_of_wrappers_are_counted() -> None:
+    tally = Tally(WINDOW_MS)
+    data = message.encode_set([payload(1, number) for number in range(9)], 1)
+    for span in message.spans(data):
+        tally.count_entries(span.entries, span.count)
+    assert tally.seen(1, 0, 8) == 9
