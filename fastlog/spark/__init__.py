@@ -6,6 +6,7 @@ run this interpreter; who makes one otherwise calls ``use_this_python`` first. N
 
 from __future__ import annotations
 
+from fastlog.spark.duplicates import place_id, without_duplicates
 from fastlog.spark.environment import check_java, session, use_this_python
 
-__all__ = ["check_java", "session", "use_this_python"]
+__all__ = ["check_java", "place_id", "session", "use_this_python", "without_duplicates"]

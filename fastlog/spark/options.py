@@ -30,8 +30,7 @@ _REFUSED = {
     "maxtriggerdelay": "there is no lower limit for a batch; the trigger's interval is one",
     "maxrecordsperpartition": "offsets are bytes here: maxBytesPerPartition is meant",
     "endingoffsetsbytimestampstrategy": "only the start has a strategy: no offset for an ending time is the end",
-    "includeheaders": "messages of Kafka 0.7 have no headers",
-    "envelope": "reading keys and times out of envelopes is not there yet: timestamp and key are null",
+    "includeheaders": "messages of Kafka 0.7 have no headers; includeEnvelope is what comes nearest",
     "kafka.group.id": "a query is in no group: its offsets are in its checkpoint; group shows its progress as one",
     "groupidprefix": "a query is in no group: its offsets are in its checkpoint; group shows its progress as one",
 }
@@ -66,6 +65,8 @@ class SourceOptions:
     columns: tuple[str, ...] = schema.USUAL
     columns_chosen: bool = False
     direct: str = "auto"
+    envelope: bool = False
+    fail_on_bad_envelope: bool = True
 
     @property
     def named_topics(self) -> tuple[str, ...] | None:
@@ -101,7 +102,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
     for key in () if streaming is None else _BATCH_ONLY if streaming else _STREAM_ONLY:
         if key in given:
             raise ConfigError(f"{_KNOWN[key]}: only for {'a batch read' if streaming else 'a streaming query'}")
-    for names in (_CHOICES, _STARTS, _ENDS, ("columns", "includenextoffset")):
+    for names in (_CHOICES, _STARTS, _ENDS, ("columns", "includenextoffset"), ("columns", "includeenvelope")):
         at_most_one(given, [_KNOWN[name] for name in names])
     check_whereabouts(given)
     if "group" in given and not {"zookeeper", "zk.connect"} & given.keys():
@@ -124,9 +125,23 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
         if key in _FIELDS:
             field, parse = _FIELDS[key]
             fields[field] = parse(_KNOWN[key], text)
-            if key in ("columns", "includenextoffset"):
-                fields["columns_chosen"] = key == "columns"
-    return SourceOptions(**fields)
+    fields["columns_chosen"] = "columns" in given
+    fields["columns"] = _columns(given)
+    made = SourceOptions(**fields)
+    schema.check_envelope(made.columns, made.envelope)
+    if "failonbadenvelope" in given and not made.envelope:
+        raise ConfigError("failOnBadEnvelope: messages have no envelope unless envelope=true says so")
+    return made
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "columns" in given:
+        return schema.parse_columns(given["columns"])
+    found = list(schema.USUAL)
+    for key, names in (("includenextoffset", ("nextOffset",)), ("includeenvelope", schema.ENVELOPES_OWN)):
+        if key in given and truth(_KNOWN[key], given[key]):
+            found += names
+    return tuple(found)
 
 
 def _place(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> Place:
@@ -183,10 +198,6 @@ def _assigned(name: str, text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(found))
 
 
-def _with_next(name: str, text: str) -> tuple[str, ...]:
-    return (*schema.USUAL, "nextOffset") if truth(name, text) else schema.USUAL
-
-
 _CHOICES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
@@ -215,8 +226,11 @@ _OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
     ("max.message.size", "max_message_bytes", sized(_LARGEST_FETCH)),
     ("fetch.numRetries", "retries", counted(0, 1000)),
     ("fetch.retryIntervalMs", "retry_interval", seconds),
-    ("columns", "columns", lambda name, text: schema.parse_columns(text)),
-    ("includeNextOffset", "columns", _with_next),
+    ("columns", None, None),
+    ("includeNextOffset", None, None),
+    ("includeEnvelope", None, None),
+    ("envelope", "envelope", truth),
+    ("failOnBadEnvelope", "fail_on_bad_envelope", truth),
     ("direct", "direct", one_of(*DIRECT)),
 )
 _KNOWN = {name.lower(): name for name, _, _ in _OPTIONS}

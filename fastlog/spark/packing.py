@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +12,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Patience
+from fastlog.envelope import server_id_of
 from fastlog.errors import ConfigError, TransportError
 from fastlog.producer._buffer import Buffer
 from fastlog.producer._rows import hash_rows
 from fastlog.producer.rows import RowSender, Stretch
+from fastlog.spark._enveloped import Source, wrap
 from fastlog.spark.sink_options import SinkOptions
 from fastlog.wire.responses import MetadataAnswer
 
@@ -61,7 +65,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, colum
                 continue
             if sender is None or router is None:
                 sender = RowSender(options.producer_config(_addresses(options)))
-                router = _Rows(sender, options.topic)
+                router = _Rows(sender, options)
             found = {name: batch.column(place) for place, name in enumerate(columns) if name}
             messages += batch.num_rows
             value_bytes += router.send(found)
@@ -78,9 +82,12 @@ def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, colum
 class _Rows:
     """Finds the buffer for each row of a batch. The buffers are kept: the same partition has the same number."""
 
-    def __init__(self, sender: RowSender, topic: str | None) -> None:
+    def __init__(self, sender: RowSender, options: SinkOptions) -> None:
         self._sender = sender
-        self._topic = topic
+        self._topic = options.topic
+        self._server_id: int | None = None
+        if options.envelope:
+            self._server_id = server_id_of(options.server if options.server is not None else socket.gethostname())
         self._buffers: list[Buffer] = []
         self._numbers: dict[object, int] = {}
         self._keyed: dict[str, tuple[list[Buffer], int]] = {}
@@ -91,10 +98,13 @@ class _Rows:
         if values.valid is not None:
             raise ConfigError("column value: a row is null, and a message of Kafka 0.7 has a value")
         count = len(values.ends) - 1
+        data, ends = values.data, values.ends
+        if self._server_id is not None:
+            data, ends = _wrapped(values, columns, self._server_id)
         if self._topic is not None and "key" not in columns and "partition" not in columns:
-            self._sender.send([self._sender.anywhere(self._topic)], None, values.data, values.ends)
+            self._sender.send([self._sender.anywhere(self._topic)], None, data, ends)
         else:
-            self._sender.send(self._buffers, self._destinations(columns, count), values.data, values.ends)
+            self._sender.send(self._buffers, self._destinations(columns, count), data, ends)
         return values.size_bytes
 
     def _destinations(self, columns: dict[str, pa.Array], count: int) -> np.ndarray[Any, Any]:
@@ -162,6 +172,32 @@ class _Rows:
             known = self._keyed[topic] = buffers, len(self._buffers)
             self._buffers += buffers
         return known[1]
+
+
+def _wrapped(values: Spans, columns: dict[str, pa.Array], server_id: int) -> tuple[Any, Any]:
+    """Values with envelopes. The time is that of writing where the frame has none."""
+    count = len(values.ends) - 1
+    times = np.full(count, time.time_ns() // 1_000_000, np.int64)
+    if "timestamp" in columns:
+        given = columns["timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        there = given.is_valid().to_numpy(zero_copy_only=False)
+        times[there] = given.fill_null(0).to_numpy()[there] // 1000
+    schemas = None
+    if "schemaId" in columns:
+        schemas = columns["schemaId"].fill_null(_ANY).to_numpy().astype(np.int64)
+        if len(schemas) and not _ANY <= schemas.min() <= schemas.max() < 2**32:
+            raise ConfigError("column schemaId: a number is not from 0 to 4294967295")
+    keys, deduplications = (
+        _source(spans_of(columns[name])) if name in columns else None for name in ("key", "deduplicationId")
+    )
+    try:
+        return wrap(_source(values), times, server_id, schemas, keys, deduplications)
+    except OverflowError as error:
+        raise ConfigError(f"column deduplicationId: {error}") from None
+
+
+def _source(spans: Spans) -> Source:
+    return Source(spans.data, spans.ends, None if spans.valid is None else spans.valid.view(np.uint8))
 
 
 def spans_of(column: pa.Array) -> Spans:

@@ -39,6 +39,13 @@ def read_task(task: Task, options: SourceOptions, maker: BatchMaker) -> Iterator
             yield from maker.batches(found.spans())
         except FastlogError as error:
             raise _incomplete(task, found.offset, error) from error
+    if maker.without_envelope:
+        log.warning(
+            "%s: %d messages without a valid envelope are all value, the first: %s",
+            task,
+            maker.without_envelope,
+            maker.first_without,
+        )
 
 
 def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:

@@ -16,11 +16,16 @@ TYPES = {
     "key": "binary",
     "value": "binary",
     "nextOffset": "bigint",
+    "server": "bigint",
+    "schemaId": "bigint",
+    "deduplicationId": "binary",
 }
 """Each column and its type in Spark's SQL."""
 
-USUAL = tuple(name for name in TYPES if name != "nextOffset")
-EMPTY = ("timestamp", "key")  # null: no message carries them in a form that is known
+ENVELOPES_OWN = ("server", "schemaId", "deduplicationId")
+"""There are none of these without an envelope."""
+USUAL = tuple(name for name in TYPES if name != "nextOffset" and name not in ENVELOPES_OWN)
+MAYBE_NULL = ("timestamp", "key", *ENVELOPES_OWN)
 
 _NAMES = {name.lower(): name for name in TYPES}
 
@@ -61,7 +66,14 @@ def check_schema(fields: Sequence[tuple[str, str, bool]]) -> None:
             raise ConfigError(f"schema: there is no column {name!r}{near}; there are {', '.join(TYPES)}")
         if kind != TYPES[name]:
             raise ConfigError(f"schema: the column {name} is {TYPES[name]}, not {kind}")
-        if not nullable and name in EMPTY:
+        if not nullable and name in MAYBE_NULL:
             raise ConfigError(f"schema: the column {name} may be null")
     if len({name for name, _, _ in fields}) < len(fields):
         raise ConfigError("schema: a column stands there twice")
+
+
+def check_envelope(columns: Sequence[str], has_envelope: bool) -> None:
+    """Raise ``ConfigError`` when a column comes from envelopes, and the messages have none."""
+    for name in columns:
+        if name in ENVELOPES_OWN and not has_envelope:
+            raise ConfigError(f"{name}: it comes from envelopes, which messages have where envelope=true says so")

@@ -10,7 +10,7 @@ from fastlog.client.addresses import Address
 from fastlog.errors import ConfigError
 from fastlog.producer.config import ProducerConfig
 from fastlog.settings import unknown_name
-from fastlog.spark.values import Parse, counted, one_of, seconds, sized
+from fastlog.spark.values import Parse, counted, one_of, seconds, sized, truth
 from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, check_whereabouts
 from fastlog.topics import valid_topic
 
@@ -31,11 +31,15 @@ TYPES = {
     "topic": ("string",),
     "broker": ("int",),
     "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "schemaId": ("bigint",),
+    "deduplicationId": ("binary", "string"),
 }
 """The columns that can be written, and their types in Spark's SQL."""
 
-PASSED_OVER = ("offset", "idx", "nextOffset", "timestamp")
-"""Columns of the source that a broker gives anew; a frame that was read can be written as it is."""
+PASSED_OVER = ("offset", "idx", "nextOffset", "server")
+"""Columns of the source that are given anew; a frame that was read can be written as it is."""
+_ENVELOPES_OWN = ("timestamp", "schemaId")  # without one there is no place for them
 
 _INT32 = 2**31 - 1
 _LARGEST = 2**30
@@ -56,6 +60,8 @@ class SinkOptions:
     max_message_bytes: int = 1_000_000
     delivery_timeout: float = 120.0
     connect_timeout: float = 30.0
+    envelope: bool = False
+    server: str | None = None
 
     def producer_config(self, addresses: Mapping[int, Address]) -> ProducerConfig:
         """The settings of a task's producer; ``addresses`` by broker id where no ZooKeeper tells them."""
@@ -96,6 +102,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
             raise ConfigError(unknown_name(name, OPTION_NAMES))
         given[key] = text
     check_whereabouts(given)
+    if "server" in given and given.get("envelope", "").strip().lower() != "true":
+        raise ConfigError("server: it is written into envelopes, and envelope=true is not given")
     fields = {}
     for key, text in given.items():
         name, field, parse = _FIELDS[key]
@@ -117,9 +125,11 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> tu
         name = known.get(given.lower())
         if name is None:
             raise ConfigError(f"column {given}: nothing can be written of it; there are {', '.join(TYPES)}")
-        if name in PASSED_OVER:
+        if name in PASSED_OVER or (name in _ENVELOPES_OWN and not options.envelope):
             found.append("")
             continue
+        if name == "deduplicationId" and not options.envelope:
+            raise ConfigError(f"column {given}: it is carried in envelopes, and envelope=true is not given")
         if name in found:
             raise ConfigError(f"column {given}: it is there twice")
         if kind not in TYPES[name]:
@@ -151,6 +161,8 @@ _OPTIONS: tuple[tuple[str, str, Parse], ...] = (
     ("max.message.size", "max_message_bytes", sized(_LARGEST)),
     ("delivery.timeout.ms", "delivery_timeout", seconds),
     ("connect.timeout.ms", "connect_timeout", seconds),
+    ("envelope", "envelope", truth),
+    ("server", "server", lambda name, text: text),
 )
 _FIELDS = {name.lower(): (name, field, parse) for name, field, parse in _OPTIONS}
 

@@ -166,13 +166,22 @@ def _read(partition: InputPartition, options: SourceOptions, fields: Fields) -> 
         return
     from fastlog.spark.columns import BatchMaker  # pyarrow and numpy, in the workers alone
 
-    yield from read_task(task, options, BatchMaker(fields, task.topic, task.broker, task.partition))
+    maker = BatchMaker(
+        fields,
+        task.topic,
+        task.broker,
+        task.partition,
+        envelope=options.envelope,
+        fail=options.fail_on_bad_envelope,
+    )
+    yield from read_task(task, options, maker)
 
 
 def _fields(schema: StructType, options: SourceOptions) -> Fields:
     """Name of each column and whether Spark takes it for one that may be null; the user may have given the schema."""
     columns.check_schema([(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields])
     names = tuple(field.name for field in schema.fields)
+    columns.check_envelope(names, options.envelope)
     if options.columns_chosen and names != options.columns:
         raise ConfigError(
             f"columns: {', '.join(options.columns)} and the schema {', '.join(names)} contradict each other"

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fastlog.envelope import server_id_of
 from fastlog.producer.partitioners import Crc32Partitioner
+from fastlog.spark import place_id, without_duplicates
 from tests.harness.broker import Broker
 from tests.harness.spark_jobs import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COUNT = 20_000
 
@@ -96,3 +98,61 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, broker: Broker) -> None
     frame = spark.range(2).selectExpr("'v' AS value")
     with pytest.raises(Exception, match="can only be appended to"):
         frame.write.format("fastlog").mode("overwrite").options(brokers="h", topic="t").save()
+
+
+def test_from_topic_to_topic_effectively_once(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    """A batch that is written twice leaves copies; a reader that drops them has every row once, batch and stream."""
+    produce(broker, topic, 0, 0, 500)
+    produce(broker, topic, 2, 500, 800)
+    options = {"brokers": f"127.0.0.1:{broker.port}"}
+    enveloped = {**options, "subscribe": f"{topic}copy", "envelope": "true", "includeEnvelope": "true"}
+
+    def run() -> None:
+        read = spark.readStream.format("fastlog").options(**options, subscribe=topic, startingOffsets="earliest").load()
+        query = (
+            read.withColumn("deduplicationId", place_id())
+            .selectExpr("value", "deduplicationId", "string(partition) AS key")
+            .writeStream.format("fastlog")
+            .options(**options, topic=f"{topic}copy", envelope="true", server="copier")
+            .option("checkpointLocation", str(tmp_path / "writing"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    for commit in (tmp_path / "writing" / "commits").glob("*0*"):
+        commit.unlink()
+    run()
+    copies = spark.read.format("fastlog").options(**enveloped).load()
+    rows = copies.collect()
+    assert len(rows) == 1600
+    assert {row.server for row in rows} == {server_id_of("copier")}
+    assert {bytes(row.key) for row in rows} == {b"0", b"2"}
+    assert {bytes(row.deduplicationId).decode() for row in rows if int(row.value) == 499} == {f"{topic}/0/0/9980/0"}
+    assert all(row.timestamp is not None for row in rows)
+    once = without_duplicates(copies).select("value").collect()
+    assert sorted(int(row.value) for row in once) == list(range(800))
+
+    found: list[int] = []
+    stream = spark.readStream.format("fastlog").options(**enveloped, startingOffsets="earliest")
+    query = (
+        without_duplicates(stream.option("maxBytesPerTrigger", "30KB").load())
+        .writeStream.foreachBatch(lambda frame, number: found.extend(int(row.value) for row in frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "reading"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert sorted(found) == list(range(800))
+
+
+def test_bare_messages_where_envelopes_are_expected(spark: SparkSession, broker: Broker, topic: str) -> None:
+    produce(broker, topic, 1, 0, 10)
+    read = spark.read.format("fastlog").options(
+        brokers=f"127.0.0.1:{broker.port}", subscribe=topic, envelope="true", columns="value,timestamp"
+    )
+    with pytest.raises(Exception, match=f"the message of {topic}/0-1 at offset 0: .* begins with 30 30"):
+        read.load().collect()
+    rows = read.option("failOnBadEnvelope", "false").load().collect()
+    assert sorted((int(row.value), row.timestamp) for row in rows) == [(number, None) for number in range(10)]

@@ -61,6 +61,7 @@ def test_defaults() -> None:
         ("fetch.retryIntervalMs", "1s", "retry_interval", 1.0),
         ("columns", "VALUE, offset", "columns", ("value", "offset")),
         ("includeNextOffset", "true", "columns", (*schema.USUAL, "nextOffset")),
+        ("envelope", "true", "envelope", True),
         ("direct", "only", "direct", "only"),
     ],
 )
@@ -93,6 +94,14 @@ def test_brokers_that_zookeeper_shows() -> None:
     assert quick.zookeeper_timeout == 2.0
 
 
+def test_columns_of_envelopes() -> None:
+    both = parsed(envelope="true", includeEnvelope="true", includeNextOffset="true", failOnBadEnvelope="false")
+    assert both.columns == (*schema.USUAL, "nextOffset", "server", "schemaId", "deduplicationId")
+    assert (both.columns_chosen, both.fail_on_bad_envelope) == (False, False)
+    assert parsed(envelope="true", columns="server,value").columns == ("server", "value")
+    assert parsed(envelope="true", includeEnvelope="false").columns == schema.USUAL
+
+
 def test_ways_to_choose_partitions() -> None:
     by_pattern = parse_options({"brokers": "h", "subscribePattern": "log.*"}, streaming=False)
     assert by_pattern.named_topics is None
@@ -114,9 +123,13 @@ def test_ways_to_choose_partitions() -> None:
         ({"zookeeper.connect": "h:2181"}, "zookeeper.connect: zookeeper is meant"),
         ({"zookeeper.timeout.ms": "5"}, "zookeeper.timeout.ms: brokers are named"),
         ({"maxOffsetsPerTrigger": "10"}, "maxBytesPerTrigger is meant"),
-        ({"includeHeaders": "true"}, "no headers"),
+        ({"includeHeaders": "true"}, "no headers; includeEnvelope"),
         ({"path": "logs"}, "load.. takes no path"),
-        ({"envelope": "true"}, "envelope"),
+        ({"envelope": "yes"}, "envelope: 'yes' is neither true nor false"),
+        ({"columns": "server,value"}, "server: it comes from envelopes"),
+        ({"includeEnvelope": "true"}, "server: it comes from envelopes"),
+        ({"failOnBadEnvelope": "false"}, "failOnBadEnvelope: messages have no envelope"),
+        ({"columns": "value", "includeEnvelope": "true"}, "columns and includeEnvelope contradict"),
         ({"group": "g"}, "group: only for a streaming query"),
         ({"assign": '{"t": ["0-0"]}'}, "subscribe and assign contradict"),
         ({"subscribePattern": "t"}, "subscribe and subscribePattern contradict"),
@@ -197,7 +210,8 @@ def test_every_option_is_described() -> None:
 
 def test_no_option_is_parsed_and_left_aside() -> None:
     """Every option leads to a field, and every field of the result is reached by an option."""
-    reached = {field for _, field, _ in options._OPTIONS if field} | {"starting", "ending", "columns_chosen"}
+    reached = {field for _, field, _ in options._OPTIONS if field} | {"starting", "ending"}
+    reached |= {"columns", "columns_chosen"}
     assert reached == {field.name for field in dataclasses.fields(SourceOptions)}
 
 
