@@ -18,6 +18,7 @@ _PACKAGES = (
     ("python-snappy", "snappy", "pip install python-snappy"),
     ("kazoo", "ZooKeeper", "pip install kazoo"),
     ("pyarrow", "Arrow record batches", "pip install 'fastlog[arrow]'"),
+    ("deltalake", "tables that Spark jobs fill", "pip install 'fastlog[spark]'"),
     ("pyspark", "Spark, and ZooKeeper's own server", "pip install 'fastlog[spark]'"),
 )
 

@@ -12,6 +12,9 @@ from click.testing import CliRunner
 
 def run_job(name: str, *arguments: object) -> dict[str, Any]:
     """The summary of a job, with its exit code as ``code`` and its other lines as ``lines``; raises what it raises."""
+    # Spark waits ten seconds for a Python process to begin, which a busy machine may not keep.
+    if "--attempts" not in arguments:
+        arguments = (*arguments, "--attempts", 20)
     command = getattr(importlib.import_module(f"fastlog.spark.jobs.{name}"), f"{name}_command")
     run = CliRunner().invoke(command, [str(item) for item in arguments], standalone_mode=False)
     if run.exception is not None:

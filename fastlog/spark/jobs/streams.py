@@ -73,6 +73,8 @@ class TableSink:
         if last is not None and last >= batch:
             self.passed_over += 1
             command.say(f"batch {batch}: is in the table already", self._shown)
+            # Its rows are not wanted, but the state that it leaves for the next one is.
+            frame.write.format("noop").mode("overwrite").save()
             return
         files = self._staging.write(frame)
         rows = sum(file.rows for file in files)
