@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import sys
 import time
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +21,7 @@ from fastlog.errors import (
     QueueFullError,
     TransportError,
 )
-from fastlog.producer import hooks
+from fastlog.producer import at_exit, hooks
 from fastlog.producer._buffer import Buffer, Quota
 from fastlog.producer._send import Routes, SendPath
 from fastlog.producer._stamp import Stamp
@@ -134,7 +131,7 @@ class Producer(SendPath):
             self._reporter = Reporter(config, self._stamps, failed, self._router)
             self._reporter.start()
         self._closed = False
-        _register(self)
+        at_exit.register(self)
 
     # --- sending ---
 
@@ -328,7 +325,7 @@ class Producer(SendPath):
             Background(end, "fastlog-producer-close")
             return
         end()
-        _live.discard(self)
+        at_exit.forget(self)
         self._ledger.raise_unreported()
         left = self._unfinished()
         if left > 0:
@@ -450,64 +447,3 @@ def _end(queue: BatchQueue | None, reporter: Reporter | None, router: Router, de
         reporter.finish(deadline)
     router.stop()
     router.wait_stopped(deadline)
-
-
-# --- the end of the program, and forks ---
-
-_live: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _register(producer: Producer) -> None:
-    _live.add(producer)
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        # Such a process ends without atexit; its own list of things to do at the end is gone through.
-        from multiprocessing import util
-
-        util.Finalize(None, _drain_child, exitpriority=-100)
-
-
-def _drain_all() -> None:
-    """Close every producer that the program left open; lost messages make the exit code 1, and a loud line."""
-    global _failure
-    for producer in list(_live):
-        try:
-            producer.close()
-        except (FastlogError, KeyboardInterrupt) as error:
-            _failure = _Failure()
-            if isinstance(error, KeyboardInterrupt):
-                error = DeliveryError(f"interrupted, {producer._unfinished()} messages were not delivered")
-            line = f"fastlog: PRODUCER LEFT OPEN AT EXIT: {error}"
-            logger.error("%s", line)
-            print(line, file=sys.stderr, flush=True)
-        _live.discard(producer)
-
-
-class _Failure:
-    """Makes the exit code 1. An exit handler cannot do that; this is destroyed with the module, when all of them have
-    run and the standard streams are flushed."""
-
-    def __del__(self, leave: Callable[[int], object] = os._exit) -> None:
-        leave(1)
-
-
-_failure: _Failure | None = None
-
-
-def _drain_child() -> None:
-    """The same for a process of multiprocessing, whose other things to do at the end are done by now."""
-    global _failure
-    _drain_all()
-    if _failure is not None:
-        sys.stdout.flush()
-        _failure = None
-
-
-def _after_fork_in_child() -> None:
-    for producer in list(_live):
-        producer._leave_to_parent()
-        _live.discard(producer)
-
-
-atexit.register(_drain_all)
-os.register_at_fork(after_in_child=_after_fork_in_child)
