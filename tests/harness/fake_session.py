@@ -21,7 +21,9 @@ from fastlog.errors import CoordinationError
 
 
 @dataclass
-class _Stored:
+class Stored:
+    """A node."""
+
     data: bytes
     owner: int
     version: int = 0
@@ -34,7 +36,8 @@ class FakeZooKeeper:
 
     ``latency``: seconds that every call takes. ``is_silent``: calls fail as if no server answered. ``refused``: paths
     for which they fail. ``before_call`` is called with session, name and path before anything is done, and may do
-    what others would do at that moment, or raise; ``after_change`` the same once something was changed.
+    what others would do at that moment, or raise; ``after_change`` the same once something was changed, and
+    ``after_read`` with the path while a value is on its way to whoever read it.
     """
 
     def __init__(self, latency: float = 0.0, timeout: float = 6.0) -> None:
@@ -44,9 +47,10 @@ class FakeZooKeeper:
         self.refused: set[str] = set()
         self.before_call: Callable[[FakeSession, str, str], None] = lambda session, name, path: None
         self.after_change: Callable[[FakeSession, str, str], None] = lambda session, name, path: None
+        self.after_read: Callable[[str], None] = lambda path: None
         self.calls: list[tuple[int, str, str]] = []
         self.sessions: dict[int, FakeSession] = {}
-        self._nodes: dict[str, _Stored] = {"": _Stored(b"", 0)}
+        self._nodes: dict[str, Stored] = {"": Stored(b"", 0)}
         self._watches: dict[tuple[str, str], list[tuple[int, Watch]]] = {}
         self._numbers = itertools.count(1)
         self.lock = threading.RLock()
@@ -70,19 +74,20 @@ class FakeZooKeeper:
         with self.lock:
             return {path: node.data for path, node in self._nodes.items() if path.startswith(below) and path}
 
-    def write(self, path: str, data: bytes, owner: int = 0) -> None:
-        """What somebody else does: the node has this value now."""
+    def write(self, path: str, data: bytes, owner: int | None = None) -> None:
+        """What somebody else does: the node has this value now, and another owner where one is given."""
         with self.lock:
             found = self._nodes.get(path)
             now = int(time.time() * 1000)
             if found is not None:
                 found.data, found.version, found.modified_ms = data, found.version + 1, now
+                found.owner = found.owner if owner is None else owner
                 self._fire("data", path)
                 return
             parent = path.rpartition("/")[0]
             if parent not in self._nodes:
                 self.write(parent, b"")
-            self._nodes[path] = _Stored(data, owner, created_ms=now, modified_ms=now)
+            self._nodes[path] = Stored(data, owner or 0, created_ms=now, modified_ms=now)
             self._fire("data", path)
             self._fire("children", parent)
 
@@ -107,7 +112,7 @@ class FakeZooKeeper:
         with self.lock:
             return sum(map(len, self._watches.values()))
 
-    def find(self, path: str) -> _Stored | None:
+    def find(self, path: str) -> Stored | None:
         """The node."""
         return self._nodes.get(path)
 
@@ -181,9 +186,9 @@ class FakeSession:
             found = self._tree.find(path)
             if watch is not None:
                 self._tree.watch("data", path, self._id, watch)
-            if found is None:
-                return None
-            return Node(found.data, found.version, found.owner, found.created_ms, found.modified_ms)
+            read = found and Node(found.data, found.version, found.owner, found.created_ms, found.modified_ms)
+        self._tree.after_read(path)
+        return read
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         self._begin("set", path)
