@@ -27,7 +27,7 @@ COMMANDS = {
     "mirror": ("fastlog.tools.mirror", "mirror_command", "Forward topics of other clusters into one."),
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
     "audit": ("fastlog.tools.audit", "audit_command", "Compare what was sent with what is there."),
-    "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper."),
+    "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper, or look into one."),
     "perf": ("fastlog.tools.perf_command", "perf_command", "Compare the results of measurements."),
     "info": ("fastlog.tools.info", "info_command", "Show what is installed and which code paths are taken."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),

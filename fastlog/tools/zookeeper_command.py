@@ -27,13 +27,17 @@ _MOST_SERVERS = 7
 @click.group(
     cls=options.Group,
     name="zookeeper",
+    lazy={
+        "ls": ("fastlog.tools.zookeeper_look", "ls_command", "List the nodes below a path."),
+        "get": ("fastlog.tools.zookeeper_look", "get_command", "Print what nodes hold."),
+    },
     examples=(
         "fastlog zookeeper start --data-dir ./zookeeper-data",
         "fastlog zookeeper start --data-dir /data/zookeeper --port 2181 --servers 3",
     ),
 )
 def zookeeper_command() -> None:
-    """Run a ZooKeeper."""
+    """Run a ZooKeeper, or look into one."""
 
 
 @zookeeper_command.command(

@@ -29,7 +29,9 @@ from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 
 COMMANDS = ["", "produce", "consume", "topics", "topics list", "topics describe", "topics create", "topics offsets"]
-COMMANDS += ["perf", "perf compare", "perf report", "info", "zookeeper", "zookeeper start"]
+COMMANDS += ["perf", "perf compare", "perf report", "info", "zookeeper", "zookeeper start", "zookeeper ls"]
+COMMANDS += ["zookeeper get", "groups", "lag", "verify-rebalance", "offsets", "offsets get", "offsets reset"]
+COMMANDS += ["offsets export", "offsets import", "tail", "replay", "dump", "load"]
 
 
 def start(
