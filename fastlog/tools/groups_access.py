@@ -43,6 +43,21 @@ def zookeeper_option(function: Any) -> Any:
     )(function)
 
 
+def brokers_options(function: Any) -> Any:
+    """``--brokers``, all of which are meant, or ``--zookeeper`` instead."""
+    function = options.option(
+        "--zookeeper",
+        "--zkconnect",
+        "--zk.connect",
+        "zookeeper",
+        group="Connection",
+        metavar="H:P[,H:P][/PATH]",
+        help="Find the brokers there instead.",
+    )(function)
+    function = options.connect_timeout_option(function)
+    return options.brokers_option("The brokers, every one of which is meant. Also FASTLOG_BROKERS.")(function)
+
+
 def group_option(function: Any) -> Any:
     """``--group``, of which there has to be one."""
     return options.option("--group", group="Selection", required=True, metavar="GROUP", help="The group.")(function)

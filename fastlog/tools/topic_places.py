@@ -37,21 +37,6 @@ class Site(NamedTuple):
     places: tuple[Place, ...]
 
 
-def brokers_options(function: Any) -> Any:
-    """``--brokers``, all of which are meant, or ``--zookeeper`` instead."""
-    function = options.option(
-        "--zookeeper",
-        "--zkconnect",
-        "--zk.connect",
-        "zookeeper",
-        group="Connection",
-        metavar="H:P[,H:P][/PATH]",
-        help="Find the brokers there instead.",
-    )(function)
-    function = options.connect_timeout_option(function)
-    return options.brokers_option("The brokers, every one of which is meant. Also FASTLOG_BROKERS.")(function)
-
-
 def find_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
     """Every broker that is named, or that announces the topic in ZooKeeper, by its id.
 

@@ -1,0 +1,212 @@
+"""One run of ``fastlog replay``: reads the partitions, waits for each message's time, and produces."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fastlog.consumer.simple import SimpleConsumer
+from fastlog.errors import DeliveryError, MessageTooLargeError
+from fastlog.producer import Producer
+from fastlog.producer.hooks import Delivery
+from fastlog.tools.progress import Progress
+from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, SegmentTimes, Times
+from fastlog.tools.report import CommandError, note
+from fastlog.tools.topic_places import Place, Site, open_consumer
+
+_FETCH_BYTES = 512 * 1024
+_FLUSH_SECONDS = 1.0
+_LONGEST_SLEEP = 0.2
+_SOON_SECONDS = 0.0005  # what is due within so short a time goes together
+_GATHERED = 1000
+_CLOSE_SECONDS = 30.0
+_INTERRUPTED_SECONDS = 5.0
+_QUEUE_MS = 5
+_MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
+
+
+class Target:
+    """Where it goes; counts what became of each message."""
+
+    def __init__(self, topic: str, sites: list[Site], compression: str, sources: int, timeout: float) -> None:
+        self.delivered = 0
+        self.failed = 0
+        self.error: object = ""
+        self._topic = topic
+        announced = [site for site in sites if site.places] or sites
+        self._choices = [(site.broker, number) for site in announced for number in range(site.configured)]
+        if self._choices and len(self._choices) != sources:
+            note(f"{sources} partitions go to {len(self._choices)}: each to one of them")
+        self._producer = Producer(
+            broker_list=",".join(f"{site.broker}:{site.address}" for site in announced),
+            acks="none" if any(site.is_plain for site in announced) else "appended",
+            compression=compression,
+            max_message_bytes=_MOST_MESSAGE_BYTES,
+            connect_timeout_ms=max(1, round(timeout * 1000)),
+            on_delivery=self._settled,
+            producer_type="async",
+            queue_time_ms=_QUEUE_MS,
+            queue_messages=2**31 - 1,  # what waits is bounded in bytes
+            batch_messages=2**31 - 1,
+        )
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(_CLOSE_SECONDS if error is None else _INTERRUPTED_SECONDS)
+
+    def send(self, source: int, payloads: list[bytes]) -> None:
+        """Produce messages of a partition of the source, in order. Raises ``CommandError``."""
+        choice = self._choices[source % len(self._choices)] if self._choices else None
+        try:
+            self._producer.send(self._topic, payloads, partition=choice)
+        except MessageTooLargeError as error:
+            raise CommandError(
+                f"a message does not fit into {self._topic!r}", str(error), "raise max.message.size of its broker"
+            ) from error
+
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Wait for what is on its way, and count what has no answer by then as failed; may be called again."""
+        try:
+            self._producer.close(seconds)
+        except DeliveryError as error:
+            self.error = self.error or error
+
+    def _settled(self, delivery: Delivery) -> None:
+        if delivery.error is None:
+            self.delivered += delivery.messages
+        else:
+            self.failed += delivery.messages
+            self.error = self.error or delivery.error
+
+
+class _Due(NamedTuple):
+    """The next message of a partition; sorts by when it is due."""
+
+    seconds: float
+    source: int
+    payload: bytes
+    next_offset: int
+
+
+class Replay:
+    """One run."""
+
+    def __init__(
+        self,
+        topic: str,
+        places: list[Place],
+        target: Target,
+        progress: Progress,
+        most: int | None,
+        timeout: float,
+    ) -> None:
+        self._topic = topic
+        self._places = places
+        self._target = target
+        self._progress = progress
+        self._left = most
+        self._timeout = timeout
+        self._times: list[Times] = []
+
+    @property
+    def unknown(self) -> int:
+        """Messages whose time nobody knew."""
+        return sum(times.unknown for times in self._times)
+
+    def at_once(self) -> None:
+        """As fast as it goes; partitions take turns, so that none is far behind the others."""
+        turns = [(number, self._sets(place)) for number, place in enumerate(self._places)]
+        while turns:
+            for turn in list(turns):
+                number, sets = turn
+                payloads = next(sets, None)
+                if payloads is None:
+                    turns.remove(turn)
+                    continue
+                self._send(number, payloads if self._left is None else payloads[: self._left])
+                if self._left == 0:
+                    return
+
+    def paced(self, speed: float, kind: str, rate: float) -> None:
+        """Each message when its time has come, counted from the first one's."""
+        clock = [0]
+        messages = []
+        for number, place in enumerate(self._places):
+            if kind == "rate":
+                self._times.append(RateTimes(rate, clock))
+            elif kind == "envelope" or place.start == place.end:
+                self._times.append(EnvelopeTimes())
+            else:
+                with self._open(place) as consumer:
+                    self._times.append(SegmentTimes(consumer, self._topic, place))
+            messages.append(self._messages(number, place))
+        heap = [due for stream in messages if (due := next(stream, None)) is not None]
+        heapq.heapify(heap)
+        began: float | None = None
+        first = 0.0
+        gathered: dict[int, list[bytes]] = {}
+        count = 0
+        while heap and (self._left is None or count < self._left):
+            due = heap[0]
+            if began is None and due.seconds > 0:
+                began, first = time.monotonic(), due.seconds
+            wait = 0.0 if began is None else (due.seconds - first) / speed - (time.monotonic() - began)
+            if wait > _SOON_SECONDS or sum(map(len, gathered.values())) >= _GATHERED:
+                for source, payloads in gathered.items():
+                    self._send(source, payloads)
+                count = 0
+                gathered.clear()
+            if wait > _SOON_SECONDS:
+                self._progress.idle()
+                time.sleep(min(wait, _LONGEST_SLEEP))
+                continue
+            gathered.setdefault(due.source, []).append(due.payload)
+            count += 1
+            following = next(messages[due.source], None)
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, following)
+        for source, payloads in gathered.items():
+            self._send(source, payloads)
+
+    def _send(self, source: int, payloads: list[bytes]) -> None:
+        self._target.send(source, payloads)
+        if self._left is not None:
+            self._left -= len(payloads)
+        self._progress.add(len(payloads), sum(map(len, payloads)))
+
+    def _messages(self, number: int, place: Place) -> Iterator[_Due]:
+        times = self._times[number]
+        with self._open(place) as consumer:
+            for found in consumer.messages(self._topic, place.partition.partition, place.start):
+                if found.offset >= place.end:
+                    return
+                yield _Due(times.of(found.payload, found.offset), number, found.payload, found.next_offset)
+
+    def _sets(self, place: Place) -> Iterator[list[bytes]]:
+        at = place.start
+        waited = time.monotonic()
+        with self._open(place) as consumer:
+            while at < place.end:
+                found = consumer.fetch(self._topic, place.partition.partition, at, wait=_FLUSH_SECONDS).before(
+                    place.end
+                )
+                if found.valid_bytes:
+                    waited = time.monotonic()
+                    at = found.next_offset
+                    self._progress.reached += found.valid_bytes
+                    yield found.payloads()
+                elif time.monotonic() - waited > _CLOSE_SECONDS:
+                    raise CommandError(
+                        f"{self._topic}, partition {place.partition} ends at {at}, before offset {place.end}",
+                        "what was appended there is not visible: the broker does not flush, or has lost it",
+                        f"fastlog topics describe {self._topic} shows its state",
+                    )
+
+    def _open(self, place: Place) -> SimpleConsumer:
+        return open_consumer(place.address, self._timeout, fetch_bytes=_FETCH_BYTES)
