@@ -51,14 +51,10 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     ),
 )
 @options.connection_options
-@options.option(
-    "--zookeeper",
+@options.zookeeper_option(
+    "Read as a member of a group, from all brokers that are registered there. Also FASTLOG_ZOOKEEPER, if a group or a"
+    " filter is given.",
     "--zk.connect",
-    "zookeeper",
-    group="Connection",
-    metavar="H:P[,H:P][/PATH]",
-    help="Read as a member of a group, from all brokers that are registered there. Also FASTLOG_ZOOKEEPER, if a group"
-    " or a filter is given.",
 )
 @options.option(
     "--local",

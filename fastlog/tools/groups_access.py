@@ -19,6 +19,7 @@ _SESSION_SECONDS = 10.0
 
 
 _DEFAULT = "127.0.0.1:2181"
+_ALIASES = ("--zkconnect", "--zk.connect")  # what tools of 0.7 call it
 
 
 def default_zookeeper() -> str:
@@ -29,31 +30,15 @@ def default_zookeeper() -> str:
 def zookeeper_option(function: Any) -> Any:
     """``--zookeeper`` and ``--connect-timeout``, for commands that find everything there."""
     function = options.connect_timeout_option(function)
-    return options.option(
-        "--zookeeper",
-        "--zkconnect",
-        "--zk.connect",
-        "zookeeper",
-        group="Connection",
-        metavar="H:P[,H:P][/PATH]",
-        envvar="FASTLOG_ZOOKEEPER",
-        default=_DEFAULT,
-        show_default=True,
-        help="Where ZooKeeper is. Also FASTLOG_ZOOKEEPER.",
-    )(function)
+    text = "Where ZooKeeper is. Also FASTLOG_ZOOKEEPER."
+    return options.zookeeper_option(text, *_ALIASES, envvar="FASTLOG_ZOOKEEPER", default=_DEFAULT, show_default=True)(
+        function
+    )
 
 
 def brokers_options(function: Any) -> Any:
     """``--brokers``, all of which are meant, or ``--zookeeper`` instead."""
-    function = options.option(
-        "--zookeeper",
-        "--zkconnect",
-        "--zk.connect",
-        "zookeeper",
-        group="Connection",
-        metavar="H:P[,H:P][/PATH]",
-        help="Find the brokers there instead.",
-    )(function)
+    function = options.zookeeper_option("Find the brokers there instead.", *_ALIASES)(function)
     function = options.connect_timeout_option(function)
     return options.brokers_option("The brokers, every one of which is meant. Also FASTLOG_BROKERS.")(function)
 

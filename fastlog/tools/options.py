@@ -206,9 +206,17 @@ def brokers_option(text: str) -> Callable[[Any], Any]:
     )
 
 
-def zookeeper_option(text: str) -> Callable[[Any], Any]:
+def zookeeper_option(text: str, *aliases: str, **settings: Any) -> Callable[[Any], Any]:
     """``--zookeeper``, with what it means to the command."""
-    return option("--zookeeper", group="Connection", metavar="H:P[,H:P][/PATH]", help=text)
+    return option(
+        "--zookeeper",
+        *aliases,
+        "zookeeper",
+        group="Connection",
+        metavar="H:P[,H:P][/PATH]",
+        help=text,
+        **settings,
+    )
 
 
 def broker_at(brokers: str, timeout: float) -> Broker:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import pytest
 
 import fastlog
-from tests.harness.broker import ROOT
+from fastlog import testing
+from tests.harness.broker import ROOT, wait_until
 from tests.harness.command_line import Commands
 from tests.harness.site import LINES, Site
 
@@ -28,7 +29,7 @@ NAMED = """
 kafka-server-start.sh kafka-server-stop.sh zookeeper-server-start.sh zookeeper-server-stop.sh zookeeper-shell.sh
 kafka-run-class.sh ConsoleProducer ConsoleConsumer ProducerShell ConsumerShell SimpleConsumerShell GetOffsetShell
 ConsumerOffsetChecker ExportZkOffsets ImportZkOffsets UpdateOffsetsInZK VerifyConsumerRebalance DumpLogSegments
-ReplayLogProducer JmxTool ProducerPerformance ConsumerPerformance SimpleConsumerPerformance
+ReplayLogProducer MirrorMaker JmxTool ProducerPerformance ConsumerPerformance SimpleConsumerPerformance
 """
 MODULES = {
     "fastlog": "fastlog",
@@ -73,13 +74,14 @@ def place(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     (directory / "lines.txt").write_text("one\ntwo\nthree\n")
     (directory / "data").mkdir()
     (directory / "data" / "logs-0").symlink_to(site.brokers[0].data_directory / "logs-0")
+    (directory / "source.properties").write_text(f"zk.connect={site.connect}\ngroupid=mirror\n")
     for partition in ("0-0", "0-1", "1-0", "1-1"):
         site.node(f"/consumers/views/offsets/logs/{partition}", "0")
     with fastlog.Consumer(site.connect, group_id="live") as consumer:
         consumer.create_message_streams({"logs": 1})
         assert consumer.wait_assigned(30)
         yield directory
-    for group in ("views", "live", "printer"):
+    for group in ("views", "live", "printer", "mirror"):
         if site.client.exists(f"/consumers/{group}"):
             site.client.delete(f"/consumers/{group}", recursive=True)
 
@@ -104,6 +106,9 @@ def test_each_command_does_its_work(row: Row, site: Site, place: Path, capfd: py
     starts = next((text for prefix, text in READY.items() if row.command.startswith(f"{prefix} ")), None)
     if starts is not None:
         _start_and_stop(words, starts, place)
+        return
+    if row.tools == "MirrorMaker":
+        _mirror(words, place)
         return
     if words[0] == "fastlog":
         with pytest.MonkeyPatch.context() as patch:
@@ -133,6 +138,26 @@ def _command(words: list[str]) -> list[str]:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+def _mirror(words: list[str], place: Path) -> None:
+    """It has a cluster of its own to mirror into; SIGTERM ends it once everything is there."""
+    with testing.broker(partitions=2) as target:
+        (place / "target.properties").write_text(f"broker.list=0:{target.address}\n")
+        with subprocess.Popen(_command(words), cwd=place, stderr=subprocess.PIPE, env=_environment()) as process:
+            try:
+                with fastlog.SimpleConsumer(target.host, target.port) as consumer:
+
+                    def arrived() -> list[bytes]:
+                        assert process.poll() is None
+                        return [line for number in (0, 1) for line in consumer.payloads("logs", number)]
+
+                    wait_until("everything is there", lambda: sorted(arrived()) == sorted(LINES), START_SECONDS)
+                process.send_signal(signal.SIGTERM)
+                _, said = process.communicate(timeout=START_SECONDS)
+                assert process.returncode == 0, said
+            finally:
+                process.kill()
 
 
 def _start_and_stop(words: list[str], text: bytes, place: Path) -> None:
