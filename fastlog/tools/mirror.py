@@ -29,8 +29,8 @@ def _describe() -> list[settings.Setting]:
     cls=options.Command,
     name="mirror",
     examples=(
-        "fastlog mirror --consumer-config dc1.properties --consumer-config dc2.properties \\\n"
-        "      --producer-config target.properties --whitelist 'logs.*'",
+        "fastlog mirror --consumer-config dc1.properties --consumer-config \\\n"
+        "      dc2.properties --producer-config target.properties --whitelist 'logs.*'",
         "fastlog mirror --config mirror.properties --json",
     ),
     exit_codes=(
