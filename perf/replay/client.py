@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastlog.errors import FastlogError
-from perf.replay import codec_alone, streams, throughput
+from perf.replay import codec_alone, mirroring, streams, throughput
 
 Work = Callable[[], dict[str, Any]]
 KINDS: Mapping[str, Callable[..., Work]] = {
@@ -23,6 +23,7 @@ KINDS: Mapping[str, Callable[..., Work]] = {
     "consume-again-and-again": streams.consuming_until_told,
     "produce-stamped": streams.producing_stamped,
     "produce-paced": streams.producing_paced,
+    "mirror": mirroring.mirroring,
     "follow": streams.following,
     "compress": codec_alone.compressing,
 }

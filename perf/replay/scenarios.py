@@ -118,6 +118,13 @@ class FanOut(Scenario):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mirrored(Scenario):
+    """One process that mirrors the whole backlog into a broker of another cluster, acknowledged when appended."""
+
+    fetch_bytes: int = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tail(Scenario):
     """One producer at full speed and one consumer behind it; each message carries the time of its batch."""
 

@@ -26,6 +26,7 @@ from perf.replay.scenarios import (
     FlushPolicy,
     Latency,
     Memory,
+    Mirrored,
     Produce,
     Recovery,
     Scenario,
@@ -189,6 +190,12 @@ def _consumers() -> Iterator[Scenario]:
         block="consumer",
         mode="numpy",
         local=True,
+    )
+    yield Mirrored(
+        figures=figures(
+            "mirror", "Mirror of one topic into another cluster", Goal(of="consume-payloads", of_ratio=0.5)
+        ),
+        block="consumer",
     )
     for consumers in (1, 4, 16):
         yield _fan_out(consumers)
@@ -463,8 +470,8 @@ def needed_bytes(found: tuple[Scenario, ...], options: Options) -> int:
         size = all_messages * scenario.share
         if isinstance(scenario, Produce):
             size = options.messages * scenario.share * (scenario.message_bytes + ENTRY_OVERHEAD)
-        elif isinstance(scenario, Consume):
-            size = 2 * all_messages  # the round's backlog, and the ceiling's own
+        elif isinstance(scenario, Consume | Mirrored):
+            size = 2 * all_messages  # the round's backlog, and the ceiling's own, or the copy
         elif isinstance(scenario, FanOut):
             size = 2.2 * all_messages  # what the producers of up to three of them add stays until the round ends
         elif isinstance(scenario, Recovery):

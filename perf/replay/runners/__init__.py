@@ -11,7 +11,7 @@ from typing import Any
 from fastlog.perf.results import CEILING, OURS, Run
 from perf.ceiling import pair, programs
 from perf.replay import peers, scenarios
-from perf.replay.runners import clients, others, storage, streams, sweep
+from perf.replay.runners import clients, mirrors, others, storage, streams, sweep
 from perf.replay.scenarios import BROKER_ALONE, Scenario
 from perf.replay.stage import Stage
 
@@ -22,6 +22,7 @@ _OURS: Mapping[type[Scenario], Callable[[Stage, Any], Numbers]] = {
     scenarios.Consume: clients.consume,
     scenarios.CodecAlone: clients.codec_alone,
     scenarios.FanOut: streams.fan_out,
+    scenarios.Mirrored: mirrors.mirrored,
     scenarios.Tail: streams.tail,
     scenarios.Latency: streams.latency,
     scenarios.Recovery: storage.recovery,
