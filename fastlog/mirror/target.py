@@ -16,7 +16,7 @@ from fastlog.mirror.pieces import TargetPartition
 from fastlog.mirror.pipe import Pipe
 from fastlog.producer._buffer import Quota
 from fastlog.producer.brokers import BrokerAddress, Directory, parse_broker_list
-from fastlog.producer.discovery import Discovery, View
+from fastlog.producer.discovery import Discovery, OpenSession, View
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import Background
 from fastlog.wire import requests, responses
@@ -127,7 +127,9 @@ class ListedTarget:
 class FoundTarget:
     """The brokers that ZooKeeper shows. One that has gone keeps its place for a while."""
 
-    def __init__(self, config: MirrorConfig, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, config: MirrorConfig, on_change: Callable[[], None], open_session: OpenSession | None = None
+    ) -> None:
         producer = config.target.producer
         self._producer = producer
         self._patience = producer.connect_timeout_ms / 1000
@@ -137,7 +139,7 @@ class FoundTarget:
         self._gone: dict[int, float] = {}
         self._asking = Asking(on_change)
         self._wake = on_change
-        self._discovery = Discovery(producer, Ledger(Quota(1, 1), None), self._follow)
+        self._discovery = Discovery(producer, Ledger(Quota(1, 1), None), self._follow, open_session)
         self._discovery.start()
 
     def partitions(self, topic: str) -> list[TargetPartition] | None:

@@ -14,6 +14,7 @@ import pytest
 
 from fastlog._segment import pack
 from fastlog.client.addresses import Address
+from fastlog.codecs import GZIP
 from fastlog.consumer._delivery import GroupMessage
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.feed import Jump, Phase
@@ -21,6 +22,7 @@ from fastlog.consumer.fetcher import EARLIEST, Fetch
 from fastlog.consumer.reader import Chunk
 from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConsumerTimeout, ForkedError, InvalidMessageError, MessageTooLargeError, TransportError
+from fastlog.message import encode_set
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
@@ -103,6 +105,32 @@ def test_two_streams_of_one_topic_have_their_own_partitions() -> None:
         reading.own(fake.port, 1, stream="b")
         assert take(reading.stream("b"), 1) == [b"b"] and take(reading.stream("a"), 1) == [b"a"]
         assert reading.stream("b").partitions == (source_of(1),)
+
+
+def test_runs_are_the_bytes_of_the_log_and_come_from_what_is_wanted(own: bool) -> None:
+    """Compressed sets closed, no message cut, each run behind the one before; what is not wanted holds up nobody."""
+    wrapper = encode_set(SEVERAL, GZIP)
+    logs = [pack(SEVERAL) + wrapper + pack(SEVERAL, 0, 0), pack([b"other"])]
+    with served(*logs, own=own) as fake, Reading(fetch_bytes=400) as reading:
+        stream = reading.stream()
+        stream.take_from(lambda place: place.source == source_of(1))
+        reading.own(fake.port, 0)
+        reading.own(fake.port, 1)
+        run = stream.run(10.0)
+        assert run is not None
+        assert (run.place.source, bytes(run.data), run.entries) == (source_of(1), logs[1], 1)
+        with pytest.raises(ConsumerTimeout):
+            stream.run(0.1)
+        stream.take_from(lambda place: True)
+        found, entries, wrappers = b"", 0, 0
+        while len(found) < len(logs[0]):
+            run = stream.run(10.0)
+            assert run is not None
+            assert (run.offset, run.next_offset) == (len(found), len(found) + len(run.data))
+            found += bytes(run.data)
+            entries, wrappers = entries + run.entries, wrappers + run.wrappers
+        assert found == logs[0]
+        assert (entries, wrappers) == (201, 1)
 
 
 # -- silence ---------------------------------------------------------------------------------------------------------

@@ -93,7 +93,10 @@ def test_a_topic_that_nobody_has_announced(tree: FakeZooKeeper) -> None:
     for broker in (10, 2, 3):
         show(sessions[broker % 4], broker, 9000 + broker)
     with watching(tree) as (found, _):
+        found.follow("t")
+        wait_until("the topic is followed", lambda: "t" in found.view.partitions)
         assert list(found.wait_for("t", SECONDS).partitions["t"].items()) == [(2, 1), (3, 1), (10, 1)]  # by number
+        assert found.view.assumed == {"t": {2, 3, 10}}
         show(tree.open(), 4, 9004)
         wait_until("broker 4 came", lambda: 4 in found.view.addresses)
         assert found.view.partitions["t"] == {2: 1, 3: 1, 10: 1}
@@ -101,6 +104,7 @@ def test_a_topic_that_nobody_has_announced(tree: FakeZooKeeper) -> None:
         wait_until("broker 3 went", lambda: found.view.partitions["t"] == {2: 1, 10: 1})
         tree.write(topic_broker_path("t", 10), b"8")
         wait_until("broker 10 announced it", lambda: found.view.partitions["t"] == {2: 1, 10: 8})
+        assert found.view.assumed == {"t": {2}}
 
 
 def test_a_new_address_of_the_same_broker(tree: FakeZooKeeper) -> None:
