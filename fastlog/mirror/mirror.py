@@ -103,6 +103,7 @@ class Mirror:
                 for source in self.sources:
                     self._fatal = self._fatal or source.fatal
                     source.look()
+                self._pipes.sweep()
             except FastlogError as error:
                 self._fatal = self._fatal or error
             except Exception as error:

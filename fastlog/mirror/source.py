@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.connector import Consumer
@@ -53,6 +54,13 @@ class Totals:
     repeated: int = 0
     doubtful: int = 0
     by_topic: dict[str, Counts] = field(default_factory=dict)
+
+
+class Way(NamedTuple):
+    """The partitions of a topic in the target, and the number of each partition of the source."""
+
+    places: list[TargetPartition]
+    numbers: dict[PartitionId, int]
 
 
 class Source:
@@ -159,6 +167,9 @@ class Source:
                 self._over.wait(_RETRY_SECONDS)
                 continue
             self.error = None
+            if self._is_stopping:
+                consumer.shutdown()
+                return
             for stream in streams:
                 stream.take_from(self._wants)
             self._streams = streams
@@ -258,13 +269,16 @@ class Source:
         owned = {source for stream in self._streams for source in stream.partitions}
         committed = consumer.committed
         is_commit_due = False
+        ways: dict[str, Way | None] = {}
         for source, lane in list(self._lanes.items()):
             if source not in owned:
                 self._forget(lane)
                 continue
             lane.committed = max(lane.committed, committed.get(source, -1))
             is_commit_due |= lane.wants_commit
-            self._place(lane)
+            if source.topic not in ways:
+                ways[source.topic] = self._way(source.topic)
+            self._place(lane, ways[source.topic])
             offset = lane.resume_at()
             if offset is not None and not self._is_stopping:
                 self._resume(consumer, lane, offset)
@@ -280,17 +294,18 @@ class Source:
         for stream in self._streams:
             stream.wake()
 
-    def _place(self, lane: Lane) -> None:
-        topic, partition = lane.source
+    def _way(self, topic: str) -> Way | None:
+        """Where the partitions of a topic go; None while that is not known."""
         places = self._target.partitions(topic)
         if not places:
-            return
-        known = sorted(self._known.get(topic, ()))
-        if partition not in known:
-            return
-        index = known.index(partition)
-        place = place_of(index, places)
-        lane.assign(self._pipes.get(place.broker, index), place)
+            return None
+        return Way(places, {partition: index for index, partition in enumerate(sorted(self._known.get(topic, ())))})
+
+    def _place(self, lane: Lane, way: Way | None) -> None:
+        index = way.numbers.get(lane.source.partition) if way is not None else None
+        if way is not None and index is not None:
+            place = place_of(index, way.places)
+            lane.assign(self._pipes.get(place.broker, index), place)
 
     def _resume(self, consumer: Consumer, lane: Lane, offset: int) -> None:
         try:

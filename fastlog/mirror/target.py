@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _LEAST_PAUSE = 0.05
 _MOST_PAUSE = 1.0
+_UNUSED_SECONDS = 30.0
 
 
 class Target(Protocol):
@@ -211,10 +212,14 @@ class Pipes:
         self._target = target
         self._on_change = on_change
         self._pipes: dict[tuple[int, int], Pipe] = {}
+        self._asked: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
 
     def get(self, broker: int, number: int) -> Pipe:
-        """Connection ``number``, modulo how many there are, to a broker; it is made with the first use."""
+        """Connection ``number``, modulo how many there are, to a broker; it is made with the first use.
+
+        Who uses it asks for it from time to time: one that nobody asks for is let go of.
+        """
         key = broker, number % self._config.settings.producers
         with self._lock:
             pipe = self._pipes.get(key)
@@ -226,7 +231,16 @@ class Pipes:
                 pipe = self._pipes[key] = Pipe(directory, self._config.target, self._on_change)
             elif pipe.directory.broker.address != self._target.directory(broker).broker.address:
                 pipe.directory.move(self._target.directory(broker).broker.address)
+            self._asked[key] = time.monotonic()
             return pipe
+
+    def sweep(self) -> None:
+        """End connections that nobody has asked for in a while: their broker, or what went there, has gone."""
+        now = time.monotonic()
+        with self._lock:
+            for key in [key for key, asked in self._asked.items() if now - asked > _UNUSED_SECONDS]:
+                del self._asked[key]
+                self._pipes.pop(key).stop()
 
     def stop(self, seconds: float) -> None:
         """End all of them."""
