@@ -39,7 +39,7 @@ _NAMES = (
     name="audit",
     examples=(
         "fastlog audit --brokers localhost:9092",
-        "fastlog audit --zookeeper zk1:2181 --topic clicks --stage copy=zk2:2181 --problems --json",
+        "fastlog audit --brokers live:9092 --stage copy=offline:9092 --json",
     ),
 )
 @options.option(

@@ -30,6 +30,7 @@ MODULES = (
     "tests.fault.exactly_once",
     "tests.fault.mirrors",
     "tests.fault.spark_load",
+    "tests.fault.audit",
 )
 TIERS = ("S", "N", "R")
 

@@ -19,7 +19,7 @@ from tests.harness.broker import ROOT, Broker
 from tests.harness.raw_format import deep_payloads
 
 COMMANDS = ["", "produce", "consume", "topics", "topics list", "topics describe", "topics create", "topics offsets"]
-COMMANDS += ["dump-log", "fsck"]
+COMMANDS += ["dump-log", "fsck", "audit"]
 
 
 def start(*arguments: str, brokers: str = "") -> subprocess.Popen[bytes]:
