@@ -156,6 +156,11 @@ class Kafka:
     def _topic(self) -> str:
         return f"fastlog-peer-{self._topics}"
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its address, and the topic that was produced to last."""
+        return f"127.0.0.1:{self._port}", self._topic()
+
     def produce(self, messages: int, size: int = 200, batch: int = 50) -> Figures:
         place = ("--bootstrap-server", f"127.0.0.1:{self._port}")
         if self._topics:

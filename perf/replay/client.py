@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastlog.errors import FastlogError
-from perf.replay import codec_alone, mirroring, streams, throughput
+from perf.replay import codec_alone, in_spark, mirroring, streams, throughput
 
 Work = Callable[[], dict[str, Any]]
 KINDS: Mapping[str, Callable[..., Work]] = {
@@ -26,6 +26,9 @@ KINDS: Mapping[str, Callable[..., Work]] = {
     "mirror": mirroring.mirroring,
     "follow": streams.following,
     "compress": codec_alone.compressing,
+    "spark-count": in_spark.counting,
+    "spark-count-kafka": in_spark.counting_kafka,
+    "spark-write": in_spark.writing,
 }
 
 

@@ -27,7 +27,10 @@ PAGE_CACHE: Mapping[str, object] = {
 ENTRY_OVERHEAD = 10
 """Bytes that a message takes on the wire and on disk beside its payload (magic 1)."""
 
-BLOCKS = ("producer", "consumer", "latency", "curves", "storage", "stored", "sweep")
+SPARK_KAFKA = "spark-kafka"
+"""Spark's own source, reading Apache Kafka."""
+
+BLOCKS = ("producer", "consumer", "latency", "curves", "spark", "storage", "stored", "sweep")
 """Scenarios of a block take turns, round by round; blocks follow each other."""
 
 
@@ -177,3 +180,18 @@ class FlushPolicy(Scenario):
 
     rate: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class InSpark(Scenario):
+    """A ``job`` of a warm Spark session with two cores: "count" a topic, or "write" one.
+
+    The rate is that of the median of ``runs`` in one session, behind some that are not counted. ``direct`` as the
+    option of the source, ``acks`` as that of the sink.
+    """
+
+    job: str
+    direct: str = "off"
+    acks: str = "flushed"
+    partitions: int = 1
+    runs: int = 5

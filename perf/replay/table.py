@@ -24,6 +24,7 @@ from perf.replay.scenarios import (
     FanOut,
     Figure,
     FlushPolicy,
+    InSpark,
     Latency,
     Memory,
     Mirrored,
@@ -33,6 +34,7 @@ from perf.replay.scenarios import (
     Stored,
     Tail,
 )
+from perf.replay.spark_table import in_spark
 from perf.replay.stage import ENTRY_BYTES, Options
 
 EVERYONE = (OURS, CEILING, BROKER_ALONE, PEERS)
@@ -55,6 +57,7 @@ def scenarios(options: Options) -> tuple[Scenario, ...]:
             *_consumers(),
             *_latency(options),
             *_curves(),
+            *in_spark(),
             *_storage(options),
             *_sweep(options),
         ]
@@ -474,6 +477,8 @@ def needed_bytes(found: tuple[Scenario, ...], options: Options) -> int:
             size = 2 * all_messages  # the round's backlog, and the ceiling's own, or the copy
         elif isinstance(scenario, FanOut):
             size = 2.2 * all_messages  # what the producers of up to three of them add stays until the round ends
+        elif isinstance(scenario, InSpark) and scenario.job == "write":
+            size *= scenario.runs + 2  # those that warm up are written too
         elif isinstance(scenario, Recovery):
             size = scenario.segment_bytes
         elif isinstance(scenario, Stored):

@@ -16,6 +16,7 @@ _SECTIONS = {
     "producer": "Producers",
     "consumer": "Consumers",
     "latency": "Latency",
+    "spark": "Spark",
     "sweep": "Flush settings",
     "recovery": "Recovery",
     "memory": "Memory",

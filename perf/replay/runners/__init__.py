@@ -11,8 +11,8 @@ from typing import Any
 from fastlog.perf.results import CEILING, OURS, Run
 from perf.ceiling import pair, programs
 from perf.replay import peers, scenarios
-from perf.replay.runners import clients, mirrors, others, storage, streams, sweep
-from perf.replay.scenarios import BROKER_ALONE, Scenario
+from perf.replay.runners import clients, in_spark, mirrors, others, storage, streams, sweep
+from perf.replay.scenarios import BROKER_ALONE, SPARK_KAFKA, Scenario
 from perf.replay.stage import Stage
 
 Numbers = Mapping[str, Run]
@@ -29,6 +29,7 @@ _OURS: Mapping[type[Scenario], Callable[[Stage, Any], Numbers]] = {
     scenarios.Memory: storage.memory,
     scenarios.Stored: storage.stored,
     scenarios.FlushPolicy: sweep.flush_policy,
+    scenarios.InSpark: in_spark.in_spark,
 }
 
 
@@ -44,13 +45,18 @@ def run(stage: Stage, scenario: Scenario, system: str) -> Numbers:
         return others.ceiling(stage, scenario)
     if system == BROKER_ALONE:
         return others.broker_alone(stage, scenario)
+    if system == SPARK_KAFKA and isinstance(scenario, scenarios.InSpark):
+        return in_spark.by_kafkas_source(stage, scenario)
     return peers.measure(stage, scenario, system)
 
 
 def missing(systems: Iterable[str]) -> dict[str, str]:
     """For each system other than fastlog and the peers that cannot be measured here the reason, in one line."""
+    wanted = set(systems)
+    found = {}
     try:
         pair.build()
     except programs.CannotBuild as error:
-        return dict.fromkeys({CEILING, BROKER_ALONE} & set(systems), " ".join(str(error).split()))
-    return {}
+        found = dict.fromkeys({CEILING, BROKER_ALONE} & wanted, " ".join(str(error).split()))
+    without = in_spark.missing_connector() if SPARK_KAFKA in wanted else None
+    return found if without is None else {**found, SPARK_KAFKA: without}

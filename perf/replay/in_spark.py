@@ -1,0 +1,94 @@
+"""Jobs of a warm Spark session with two cores: reading a topic, writing one. Making the session is not timed."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perf.replay.stage import MESSAGE_BYTES, ReplayError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[2]"
+JARS_VARIABLE = "FASTLOG_SPARK_KAFKA_JARS"
+"""Names the jars of Spark's own source for Kafka: files separated by commas, or a directory of them."""
+
+_WARM_RUNS = 2
+_ID_DIGITS = 20
+
+Work = Callable[[], dict[str, Any]]
+
+
+def connector_jars() -> str | None:
+    """The jars of Spark's source for Kafka as Spark wants them, or None."""
+    value = os.environ.get(JARS_VARIABLE, "")
+    if Path(value).is_dir() and value:
+        return ",".join(sorted(str(path) for path in Path(value).glob("*.jar"))) or None
+    return value or None
+
+
+def counting(port: int, topic: str, messages: int, runs: int, direct: str) -> Work:
+    """Count a topic's messages with their offsets and values, ``runs`` times."""
+    spark = _session()
+    chosen = {"brokers": f"127.0.0.1:{port}", "subscribe": topic, "columns": "offset,value", "direct": direct}
+    return _timed(lambda: spark.read.format("fastlog").options(**chosen).load().count(), messages, runs)
+
+
+def counting_kafka(address: str, topic: str, messages: int, runs: int, jars: str) -> Work:
+    """The same of a topic of Apache Kafka by Spark's own source."""
+    spark = _session({"spark.jars": jars})
+    chosen = {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.read.format("kafka").options(**chosen)
+    return _timed(lambda: frame.load().select("offset", "value").count(), messages, runs)
+
+
+def writing(port: int, topic: str, messages: int, runs: int, acks: str) -> Work:
+    """Write that many rows to a topic, ``runs`` times; they are made on the way, which is part of the time."""
+    spark = _session()
+    rest = "x" * (MESSAGE_BYTES - _ID_DIGITS)
+    frame = spark.range(0, messages, numPartitions=2).selectExpr(
+        f"concat(lpad(id, {_ID_DIGITS}, '0'), '{rest}') AS value"
+    )
+    chosen = {"brokers": f"127.0.0.1:{port}", "topic": topic, "acks": acks}
+
+    def write() -> int:
+        frame.write.format("fastlog").mode("append").options(**chosen).save()
+        return messages  # a task that cannot write all of its rows fails
+
+    return _timed(write, messages, runs)
+
+
+def _session(settings: dict[str, str] | None = None) -> SparkSession:
+    from fastlog.spark import session
+
+    made = session(
+        "fastlog-perf",
+        master=MASTER,
+        settings={"spark.ui.enabled": "false", "spark.driver.memory": "2g", **(settings or {})},
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def _timed(run: Callable[[], int], messages: int, runs: int) -> Work:
+    def once() -> float:
+        started = time.monotonic()
+        found = run()
+        if found != messages:
+            raise ReplayError(f"{found} rows instead of {messages}")
+        return time.monotonic() - started
+
+    for _ in range(_WARM_RUNS):  # the first ones wait for Java's compiler and for the workers to be started
+        once()
+
+    def work() -> dict[str, Any]:
+        seconds = [once() for _ in range(runs)]
+        middle = statistics.median(seconds)
+        return {"rate": messages / middle, "seconds": middle, "slowest_seconds": max(seconds), "messages": messages}
+
+    return work

@@ -1,0 +1,56 @@
+"""Jobs of Spark: counting a topic, writing one, and the same count by Spark's own source for Kafka."""
+
+from __future__ import annotations
+
+from fastlog.perf.results import Run
+from perf.peers.kafka import Kafka
+from perf.replay.in_spark import JARS_VARIABLE, connector_jars
+from perf.replay.scenarios import InSpark
+from perf.replay.stage import TOPIC, ReplayError, Stage, create_topic, numbers
+
+
+def in_spark(stage: Stage, scenario: InSpark) -> dict[str, Run]:
+    """The median of the warm runs of one session."""
+    messages = _messages(stage, scenario)
+    stage.warm(messages * (scenario.runs if scenario.job == "write" else 1))
+    with stage.broker({**scenario.settings, "num.partitions": scenario.partitions}) as broker:
+        shared = {"port": broker.port, "topic": TOPIC, "messages": messages, "runs": scenario.runs}
+        if scenario.job == "write":
+            create_topic(broker.port, TOPIC, scenario.partitions)
+            found = stage.run("spark-write", **shared, acks=scenario.acks)
+        else:
+            stage.fill(broker, TOPIC, messages)
+            found = stage.run("spark-count", **shared, direct=scenario.direct)
+    return {"rate": Run(value=float(found["rate"]), detail=numbers(found))}
+
+
+def by_kafkas_source(stage: Stage, scenario: InSpark) -> dict[str, Run]:
+    """The same count of as many messages in Apache Kafka."""
+    jars = connector_jars()
+    if scenario.job != "count" or jars is None:
+        raise ReplayError("Spark's source for Kafka only counts, and needs its jars")
+    messages = _messages(stage, scenario)
+    stage.warm(messages)
+    kafka = Kafka()
+    with stage.place() as directory:
+        try:
+            kafka.start(directory)
+            kafka.produce(messages)
+            address, topic = kafka.place
+            found = stage.run(
+                "spark-count-kafka", address=address, topic=topic, messages=messages, runs=scenario.runs, jars=jars
+            )
+        finally:
+            kafka.stop()
+    return {"rate": Run(value=float(found["rate"]), detail=numbers(found))}
+
+
+def missing_connector() -> str | None:
+    """Why Spark's source for Kafka cannot be measured here, in one line; None where it can."""
+    if connector_jars() is None:
+        return f"{JARS_VARIABLE} does not name the jars of Spark's source for Kafka"
+    return Kafka().available()
+
+
+def _messages(stage: Stage, scenario: InSpark) -> int:
+    return max(1, int(stage.options.messages * scenario.share))
