@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fastlog import testing
+from fastlog._segment import payloads
 from fastlog.coordination.zookeeper import ZooKeeperSession
+from fastlog.producer.partitioners import Crc32Partitioner
+from fastlog.spark.sink_options import parse_sink_options
 from tests.harness.registration import Tree, registered_broker
 from tests.harness.spark_jobs import Job, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +63,41 @@ def test_new_topics_and_brokers_are_found_and_progress_is_shown(
         job.run()
         assert job.numbers == list(range(130))
         assert offsets() == {"logs/0-0": b"2000", "log2/0-0": b"400", "logs/1-0": b"200"}
+
+
+def test_tasks_that_write_find_brokers_the_same_way(connect: str, tmp_path: Path) -> None:
+    """Keys choose among the partitions of all brokers; what has none goes to any."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from fastlog.spark.packing import write_batches
+
+    with ExitStack() as stack, Tree(connect) as tree:
+        brokers = [
+            stack.enter_context(
+                registered_broker(tmp_path / str(number), connect, number, settings={"num.partitions": 2})
+            )
+            for number in (2, 3)
+        ]
+        for number, broker in zip((2, 3), brokers, strict=True):
+            tree.wait_shows(broker, number)
+            produce(broker, "keyed", 0, 0, 1)
+            tree.wait_shows(broker, number, {"keyed": 2})
+        keys = [b"%d" % (number % 50) if number % 5 else None for number in range(1000)]
+        rows = pyarrow.RecordBatch.from_arrays(
+            [pyarrow.array([b"%d" % number for number in range(1000)]), pyarrow.array(keys, pyarrow.binary())],
+            ["value", "key"],
+        )
+        options = parse_sink_options({"zookeeper": connect, "topic": "keyed"})
+        report = write_batches(iter([rows]), options, ["value", "key"])
+        assert report.messages == 1000
+        found = {
+            (number, partition): payloads(broker.stored_bytes("keyed", partition))
+            for number, broker in zip((2, 3), brokers, strict=True)
+            for partition in (0, 1)
+        }
+    values = [int(value) for stored in found.values() for value in stored if value != b"%010d" % 0]
+    assert sorted(values) == list(range(1000))
+    places = sorted(found)
+    for number in range(1000):
+        if number % 5:
+            place = places[Crc32Partitioner().partition(keys[number], 4)]
+            assert b"%d" % number in found[place]

@@ -16,7 +16,7 @@ from fastlog.spark.plans import BatchPlan
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.consumers import PAYLOADS, with_log
-from tests.harness.fake_broker import FakeBroker
+from tests.harness.fake_broker import FakeBroker, cut_points
 from tests.harness.spark import partition_of
 
 LOG = pack(PAYLOADS)
@@ -66,6 +66,29 @@ def test_boundaries_before_a_place_inside_a_message(both: Cluster) -> None:
     points = both.between(T00, Interval(0, 3 * ENTRY - 1), 1)
     assert points == [0, ENTRY, 2 * ENTRY]
     assert both.between(T00, Interval(0, ENTRY - 1), 1) == [0]
+
+
+@pytest.mark.parametrize("walked", [1, ENTRY, 7 * ENTRY, 50 * ENTRY])
+@pytest.mark.parametrize("step", [1, 3 * ENTRY, 20 * ENTRY])
+def test_a_broker_walks_a_part_at_a_time(walked: int, step: int) -> None:
+    """It names the end of the range behind what it has walked; what lies between is cut as finely as the rest."""
+
+    def hook(request: rq.Request) -> bytes | None:
+        if not isinstance(request, rq.CutPointsRequest):
+            return None
+        part = request._replace(end=min(request.end, request.start + max(walked, request.step_bytes + ENTRY)))
+        points = tuple(point for point in cut_points(LOG, part) if point <= part.end)
+        points += (request.end,) if points[-1] < request.end else ()
+        return rs.encode_cut_points(rs.CutPointsAnswer(request.correlation_id, 0, points))
+
+    with with_log(LOG, hook=hook) as fake:
+        cluster = cluster_of(fake.address)
+        cluster.bounds()
+        points = cluster.between(T00, Interval(0, len(LOG)), step)
+        cluster.close()
+    assert (points[0], points[-1]) == (0, len(LOG))
+    assert all(point % ENTRY == 0 for point in points)
+    assert max(later - earlier for earlier, later in itertools.pairwise(points)) <= step + ENTRY
 
 
 def test_the_message_behind(both: Cluster) -> None:
