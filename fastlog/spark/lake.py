@@ -271,8 +271,13 @@ def read_table(spark: SparkSession, directory: Path | str, files: Iterable[Activ
     for file in chosen:
         if _in_path(file) != file.values:
             raise ConfigError(f"{directory}: Spark takes values from paths, and {file.path} does not have them")
-    paths = [str(lake.directory / file.path) for file in chosen]
-    return spark.read.schema(schema).option("basePath", str(lake.directory)).parquet(*paths)
+    paths = [spark_path(lake.directory / file.path) for file in chosen]
+    return spark.read.schema(schema).option("basePath", spark_path(lake.directory)).parquet(*paths)
+
+
+def spark_path(path: Path) -> str:
+    """A path as Spark takes it, also where its own file system is another one."""
+    return f"file://{path.absolute()}"
 
 
 def _in_path(file: ActiveFile) -> dict[str, str | None]:

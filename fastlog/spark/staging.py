@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from fastlog.errors import ConfigError, TableConflictError
-from fastlog.spark.lake import HIVE_NULL, Lake, NewFile, stats_of
+from fastlog.spark.lake import HIVE_NULL, Lake, NewFile, spark_path, stats_of
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -87,7 +87,7 @@ class Staging:
             writer = frame.write.option("compression", self._compression)
             if self._partition_by:
                 writer = writer.partitionBy(*self._partition_by)
-            writer.parquet(str(place))
+            writer.parquet(spark_path(place))
             if not (place / "_SUCCESS").exists():
                 raise ConfigError(f"{place}: the driver does not see what the tasks wrote: is the directory shared?")
             found = []

@@ -38,7 +38,7 @@ def test_the_table_answers_as_the_file_does(
     import polars
     from deltalake import DeltaTable
 
-    with Producer(f"127.0.0.1:{broker.port}", compression="gzip", acks="flushed") as producer:
+    with Producer(f"127.0.0.1:{broker.port}", compression="gzip", producer_type="async") as producer:
         for line in data_lines:
             producer.send(topic, line)
     sizes = sum(len(broker.stored_bytes(topic, number)) for number in range(4) if broker.has_directory(topic, number))

@@ -10,7 +10,7 @@ import click
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.streams import Run, TableSink
-from fastlog.spark.lake import Lake, read_table
+from fastlog.spark.lake import Lake, read_table, spark_path
 from fastlog.tools import options, report, signals
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _static(spark: SparkSession, path: Path) -> DataFrame:
     for suffix in (".parquet", ".csv", ".json"):
         if suffix in kinds:
             reader = spark.read.option("header", "true").option("inferSchema", "true")
-            return reader.format(suffix[1:]).load(str(path))
+            return reader.format(suffix[1:]).load(spark_path(path))
     raise ConfigError(f"{path}: neither a Delta table nor Parquet, CSV or JSON by its name")
 
 

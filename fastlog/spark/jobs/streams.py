@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
 from fastlog.spark.jobs import command
-from fastlog.spark.lake import Change, Lake, Step
+from fastlog.spark.lake import Change, Lake, Step, spark_path
 from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
 from fastlog.tools import signals
 from fastlog.tools.report import CommandError
@@ -148,7 +148,7 @@ class Run:
         if self._every is not None:
             trigger = {"processingTime": f"{max(1, round(self._every * 1000))} milliseconds"}
         writer = frame.writeStream.foreachBatch(self._sink).outputMode("append")
-        query = writer.option("checkpointLocation", str(self._sink.checkpoint)).trigger(**trigger).start()
+        query = writer.option("checkpointLocation", spark_path(self._sink.checkpoint)).trigger(**trigger).start()
         self._counted = (-1, -1)
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
