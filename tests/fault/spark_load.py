@@ -145,10 +145,10 @@ def spark_load(count: int, seed: int, directory: Path) -> Outcome:
                     producers=1,
                     consumers=0,
                     acks=raw.FLUSHED,
-                    batch=20,
-                    size=400,
+                    batch=10,
+                    size=200,
                     compressed=0.3,
-                    pause=0.02,
+                    pause=0.05,
                     seed=seed + number,
                     history=histories[number],
                     name=f"b{number}p",
@@ -218,7 +218,8 @@ def _readers(table: Path) -> Iterator[tuple[str, list[Row]]]:
     yield "pyarrow", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
     yield "polars", polars.read_delta(str(table)).select(names).rows()
     with contextlib.closing(duckdb.connect()) as connection:
-        yield "DuckDB", connection.sql(f"SELECT {', '.join(names)} FROM dataset").fetchall()
+        quoted = ", ".join(f'"{name}"' for name in names)
+        yield "DuckDB", connection.sql(f"SELECT {quoted} FROM dataset").fetchall()
     columns = read_table(session("spark-load", master="local[2]"), table).select(*names).toArrow()
     yield "Spark", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
 
