@@ -253,7 +253,7 @@ class BrokerConfig:
     )
     flush_min_interval_ms: int = prop(
         "flush.min.interval.ms",
-        5,
+        1,
         low=0,
         high=_INT32,
         unit="ms",

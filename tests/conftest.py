@@ -121,8 +121,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker whose one processor serves every connection, so that what blocks it is seen by all."""
-    settings = {"num.partitions": 4, "flush.min.interval.ms": 1}
-    with Broker(tmp_path_factory.mktemp("single"), processors=1, settings=settings) as running:
+    with Broker(tmp_path_factory.mktemp("single"), processors=1, settings={"num.partitions": 4}) as running:
         yield running
 
 

@@ -283,7 +283,7 @@ def _exchange(link: socket.socket, data: bytes, source: random.Random) -> bool:
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with room for few partitions, since mutated names make new ones, and one known message."""
-    settings = {"num.partitions": 4, "max.partitions": 64, "connections.max.idle.ms": 2000, "flush.min.interval.ms": 1}
+    settings = {"num.partitions": 4, "max.partitions": 64, "connections.max.idle.ms": 2000}
     with Broker(tmp_path_factory.mktemp("fuzzed"), settings=settings) as broker:
         with broker.connect() as client:
             assert client.produce_ack("watched", 0, GOOD, raw.FLUSHED).error == 0
