@@ -332,6 +332,7 @@ def test_a_send_does_not_wait_for_a_silent_broker_that_has_gone(
             for thread in threads:
                 thread.start()
             wait_until("one is on its way", lambda: silent.seen["ProduceAckRequest"] == 1)
+            wait_until("both belong to it", lambda: producer.stats().accepted == 2)
             tree.write(topic_broker_path("t", 1), b"1")
             second.close()
             for thread in threads:
