@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastlog.tools import options
-from fastlog.tools.report import EXIT_USAGE, CommandError, note
+from fastlog.tools.report import note, unknown
 
 if TYPE_CHECKING:
     from fastlog.consumer.group_view import GroupView
@@ -91,12 +90,12 @@ def known_group(session: Session, name: str) -> GroupView:
     view = read_group(session, name)
     if view is None:
         names = list_groups(session)
-        near = difflib.get_close_matches(name, names, n=1)
-        raise CommandError(
+        raise unknown(
             f"there is no group {name!r}",
             f"ZooKeeper knows {len(names)} groups, and none of that name",
-            f"did you mean {near[0]!r}?" if near else "fastlog groups lists them; the path behind --zookeeper counts",
-            EXIT_USAGE,
+            name,
+            names,
+            "fastlog groups lists them; the path behind --zookeeper counts",
         )
     for line in view.garbage:
         note(f"left out: {line}")
@@ -107,10 +106,10 @@ def check_topics(view: GroupView, topics: Sequence[str] | None) -> None:
     """Raises ``CommandError`` for a topic that the group has nothing to do with."""
     for topic in topics or ():
         if topic not in view.partitions:
-            near = difflib.get_close_matches(topic, list(view.partitions), n=1)
-            raise CommandError(
+            raise unknown(
                 f"the group {view.name!r} has nothing of topic {topic!r}",
                 "none of its members reads it, owns a partition of it, or committed an offset in it",
-                f"did you mean {near[0]!r}?" if near else f"fastlog groups --group {view.name} shows what it reads",
-                EXIT_USAGE,
+                topic,
+                view.partitions,
+                f"fastlog groups --group {view.name} shows what it reads",
             )

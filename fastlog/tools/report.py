@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import click
@@ -41,6 +41,14 @@ class CommandError(errors.FastlogError):
     def __init__(self, what: str, why: str, what_to_do: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(f"{what}\n{why}\n{what_to_do}")
         self.exit_code = exit_code
+
+
+def unknown(what: str, why: str, name: str, names: Iterable[str], otherwise: str) -> CommandError:
+    """There is nothing of that name: suggests the nearest one there is, or else ``otherwise``."""
+    import difflib  # only for an error
+
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return CommandError(what, why, f"did you mean {near[0]!r}?" if near else otherwise, EXIT_USAGE)
 
 
 class OutputClosed(Exception):

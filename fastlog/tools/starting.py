@@ -12,7 +12,7 @@ from fastlog.consumer.tail import Tail, find_last
 from fastlog.errors import error_for
 from fastlog.tools import options
 from fastlog.tools.lanes import Cursor
-from fastlog.tools.report import EXIT_USAGE, CommandError, note
+from fastlog.tools.report import EXIT_USAGE, CommandError, note, unknown
 from fastlog.wire import responses
 
 _PLAIN_LIMIT_BYTES = 100 * 2**20  # the largest request a 0.7.2 broker takes by default, so no message is larger
@@ -127,14 +127,12 @@ class Start:
             return
         metadata = self.broker.metadata_or_none()
         names = [topic.name for topic in metadata.topics] if metadata else []
-        import difflib  # only for an error
-
-        near = difflib.get_close_matches(self.topic, names, n=1)
-        raise CommandError(
+        raise unknown(
             f"topic {self.topic!r} does not exist",
             f"the broker holds {len(names)} topics, and none of that name",
-            f"did you mean {near[0]!r}?" if near else "fastlog topics list shows them",
-            EXIT_USAGE,
+            self.topic,
+            names,
+            "fastlog topics list shows them",
         )
 
 

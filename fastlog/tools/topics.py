@@ -12,7 +12,7 @@ import click
 from fastlog.client.connection import Broker
 from fastlog.errors import error_for
 from fastlog.tools import options
-from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
+from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
 from fastlog.wire import requests, responses
 
 
@@ -210,14 +210,12 @@ def _known_topic(broker: Broker, topic: str) -> responses.TopicMetadata:
         if found.name == topic and found.partitions:
             return found
     names = [item.name for item in _metadata(broker, None).topics]
-    import difflib  # only for an error
-
-    near = difflib.get_close_matches(topic, names, n=1)
-    raise CommandError(
+    raise unknown(
         f"topic {topic!r} does not exist",
         f"the broker holds {len(names)} topics, and none of that name",
-        f"did you mean {near[0]!r}?" if near else "fastlog topics list shows them",
-        EXIT_USAGE,
+        topic,
+        names,
+        "fastlog topics list shows them",
     )
 
 
