@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fastlog.mirror import Mirror, MirrorConfig
 
 
+_STOP_SECONDS = 5.0
+
+
 def _describe() -> list[settings.Setting]:
     from fastlog.mirror import MirrorSettings  # only for --list-settings
 
@@ -182,7 +185,7 @@ def run_mirror(mirror: Mirror, *, as_json: bool = False) -> int:
     except BaseException:
         mirror.stop(0.0)
         raise
-    left = mirror.stop()
+    left = mirror.stop(_STOP_SECONDS)
     for line in [*report.summary(), *left]:
         note(line)
     is_whole = not left and not any(source.totals.left_out for source in mirror.sources)

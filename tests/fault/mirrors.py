@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.fault.registry import Outcome, scenario
+from tests.harness.broker import Broker
 from tests.harness.mirrors import BOUND_BYTES, FETCH_BYTES, SESSION_MS, MirrorCell, pause_up_to
 
 PER_KILL_BYTES = BOUND_BYTES + FETCH_BYTES
@@ -115,11 +118,8 @@ _FAULTS: list[Callable[[MirrorCell, Outcome], None]] = [
 _DISK = _FAULTS.index(_fill_target)
 
 
-def limit_files(broker, most_bytes: int | None) -> None:  # type: ignore[no-untyped-def]
+def limit_files(broker: Broker, most_bytes: int | None) -> None:
     """Let every write to a file fail in the processes of a broker, as on a full disk; None undoes it."""
-    import contextlib
-    import resource
-
     for pid in broker.pids().values():
         with contextlib.suppress(ProcessLookupError):
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -249,7 +249,7 @@ class MirrorCell:
         with contextlib.suppress(AssertionError):  # what is missing is named by the comparison
             self._wait("all is forwarded", is_there, within, 0.05)
 
-    def _wait(self, what: str, condition, within: float, pause: float = 0.01) -> None:  # type: ignore[no-untyped-def]
+    def _wait(self, what: str, condition: Callable[[], object], within: float, pause: float = 0.01) -> None:
         try:
             wait_until(what, condition, within, pause)
         except AssertionError as error:
