@@ -1,7 +1,7 @@
 """Which messages of a topic have been seen, by producer and number, and how many in which window. No object for any.
 
-The numbers of a producer are bits in pages of 32768; a page whose bits are all set is kept as that fact alone. So a message
-costs a bit, and nothing once its neighbours are there.
+The numbers of a producer are bits in pages of 32768; a page whose bits are all set is kept as that fact alone. So a
+message costs a bit, and nothing once its neighbours are there.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -58,9 +58,18 @@ cdef struct Track:
     int64_t first                  # the first number in that part
 
 
+cdef void* with_room(void* items, Py_ssize_t count, Py_ssize_t* capacity, size_t size) noexcept nogil:
+    """Where so many items of a size are, with room for one more; NULL, and nothing changed, when there is no memory."""
+    if count == capacity[0]:
+        items = realloc(items, <size_t>(2 * count + 4) * size)
+        if items != NULL:
+            capacity[0] = 2 * count + 4
+    return items
+
+
 cdef Cell* cell_at(Track* track, int64_t start) noexcept nogil:
     """The cell of a window; NULL when there is no memory."""
-    cdef Py_ssize_t i, capacity
+    cdef Py_ssize_t i
     cdef Cell* cells
     if track.cell < track.cell_count and track.cells[track.cell].start == start:
         return &track.cells[track.cell]
@@ -68,12 +77,10 @@ cdef Cell* cell_at(Track* track, int64_t start) noexcept nogil:
     while i and track.cells[i - 1].start > start:
         i -= 1
     if not i or track.cells[i - 1].start != start:
-        if track.cell_count == track.cell_capacity:
-            capacity = 2 * track.cell_capacity + 4
-            cells = <Cell*>realloc(track.cells, <size_t>capacity * sizeof(Cell))
-            if cells == NULL:
-                return NULL
-            track.cells, track.cell_capacity = cells, capacity
+        cells = <Cell*>with_room(track.cells, track.cell_count, &track.cell_capacity, sizeof(Cell))
+        if cells == NULL:
+            return NULL
+        track.cells = cells
         memmove(&track.cells[i + 1], &track.cells[i], <size_t>(track.cell_count - i) * sizeof(Cell))
         memset(&track.cells[i], 0, sizeof(Cell))
         track.cells[i].start = start
@@ -97,19 +104,17 @@ cdef Py_ssize_t find_page(const Track* track, int64_t number) noexcept nogil:
 
 cdef Page* page_at(Track* track, int64_t number) noexcept nogil:
     """The page with this number, made if need be; NULL when there is no memory."""
-    cdef Py_ssize_t i, capacity
+    cdef Py_ssize_t i
     cdef Page* pages
     cdef uint64_t* bits
     if track.page < track.page_count and track.pages[track.page].number == number:
         return &track.pages[track.page]
     i = find_page(track, number)
     if i == track.page_count or track.pages[i].number != number:
-        if track.page_count == track.page_capacity:
-            capacity = 2 * track.page_capacity + 4
-            pages = <Page*>realloc(track.pages, <size_t>capacity * sizeof(Page))
-            if pages == NULL:
-                return NULL
-            track.pages, track.page_capacity = pages, capacity
+        pages = <Page*>with_room(track.pages, track.page_count, &track.page_capacity, sizeof(Page))
+        if pages == NULL:
+            return NULL
+        track.pages = pages
         bits = <uint64_t*>calloc(PAGE_WORDS, sizeof(uint64_t))
         if bits == NULL:
             return NULL

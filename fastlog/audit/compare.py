@@ -126,6 +126,15 @@ def stages_seen(events: Iterable[Event], window_ms: int) -> list[Stage]:
     return [stages[place] for place in sorted(stages)]
 
 
+def reports_lost(events: Iterable[Event]) -> int:
+    """How many reports are not there although later ones of the same producer are."""
+    numbers: dict[int, set[int]] = {}
+    for event in events:
+        if isinstance(event, SentEvent):
+            numbers.setdefault(event.producer_id, set()).add(event.seq)
+    return sum(max(found) + 1 - len(found) for found in numbers.values())
+
+
 def common_window(events: Iterable[Event], default_ms: int = 60_000) -> int:
     """The shortest window, in ms, that consists of whole windows of every event."""
     return math.lcm(*{event.window_ms for event in events}) if events else default_ms

@@ -133,7 +133,7 @@ def audit_command(
 def _audited(
     main: Cluster, others: dict[str, Cluster], audit_topic: str, topics: Sequence[str], grace_ms: int
 ) -> list[Row]:
-    from fastlog.audit.compare import aged, common_window, compare, stages_seen
+    from fastlog.audit.compare import aged, common_window, compare, reports_lost, stages_seen
 
     # Reports come first: whatever they speak of was stored before, so it is there when the topics are read.
     parts, strange = [], 0
@@ -151,6 +151,9 @@ def _audited(
             EXIT_USAGE,
         )
     events = [event for part in parts for event in part]
+    lost = reports_lost(events)
+    if lost:
+        note(f"{lost} reports are not in {audit_topic} (any more): what they spoke of counts as unreported")
     wanted = sorted(set(topics) or {event.topic for event in events} - {audit_topic})
     events = [event for event in events if event.topic in wanted]
     window_ms = common_window(events)
@@ -160,6 +163,9 @@ def _audited(
         for topic in wanted
         for name, cluster in ((_BROKERS, main), *others.items())
     ]
+    for stage in counted:
+        if stage.tally.unwrapped:
+            note(f"{stage.tally.unwrapped} messages of {stage.topic} at {stage.name} have no envelope")
     counted += stages_seen(events, window_ms)
     return [row for stage in counted for row in compare(reports, stage, window_ms, grace_ms)]
 

@@ -231,8 +231,9 @@ def test_messages_without_numbers_are_unreported(source: RunningBroker, names: t
     with Producer(source.address) as producer:
         producer.send(names[0], [b"x"] * 4)
     sent(source.address, names, 10)
-    code, rows, _ = audit("--brokers", source.address, "--audit-topic", names[1])
+    code, rows, said = audit("--brokers", source.address, "--audit-topic", names[1])
     assert (code, totals(rows)["unreported"], totals(rows)["missing"]) == (0, 4, 0)
+    assert f"4 messages of {names[0]} at brokers have no envelope" in said
 
 
 def test_what_is_no_event_is_passed_over(source: RunningBroker, names: tuple[str, str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fastlog._segment import pack
 from fastlog.audit._tally import Tally
-from fastlog.audit.compare import Report, Row, Stage, aged, common_window, compare, stages_seen
+from fastlog.audit.compare import Report, Row, Stage, aged, common_window, compare, reports_lost, stages_seen
 from fastlog.audit.events import PAGE_BYTES, SeenDuplicates, SeenEvent, SeenPage, SentEvent, decode
 from fastlog.errors import AuditError
 from tests.unit.test_tally import payload
@@ -155,6 +155,13 @@ def test_a_report_that_is_there_twice_counts_once() -> None:
     one, later = event(0, 0, time_ms=100), event(1, 1, seq=1, time_ms=900)
     found = aged([[one, later, one], [one], []])
     assert sorted((item.event.seq, item.age_ms) for item in found) == [(0, 800), (1, 0)]
+
+
+def test_reports_that_are_lost_are_counted() -> None:
+    """Those before the last one of a producer that is there; twice is once."""
+    events = [event(0, 0, seq=seq) for seq in (1, 3, 3)] + [event(0, 0, producer=2, seq=0)]
+    assert reports_lost(events) == 2
+    assert reports_lost([]) == 0
 
 
 def test_a_report_that_comes_late_makes_nothing_older() -> None:
