@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
+from fastlog import Producer
+from fastlog.envelope import Envelope, wrap
 from fastlog.errors import ConfigError
 from fastlog.message import encode_set
 from fastlog.spark.lake import Change, Lake
 from tests.harness.broker import Broker
 from tests.harness.lake import rows_of, run_job
+from tests.harness.raw_format import entries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,3 +188,27 @@ def test_what_was_told_and_what_arrived(
     assert (found["code"], found["windows"]) == (1, {"OK": 1, "MISSING": 1, "EXTRA": 1, "UNREPORTED": 1})
     states = {row["window_start"]: row["state"] for row in rows_of(tmp_path / "table")}
     assert states == {at(0): "OK", **expected}
+
+
+def test_what_a_producer_tells_of_itself(
+    spark: SparkSession, broker: Broker, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """Its messages and reports fit, also where some messages are there twice; and the load tells how long they took."""
+    topic, told = new_topic(), new_topic()
+    address = f"127.0.0.1:{broker.port}"
+    with Producer(address, server="web-1", audit_topic=told, acks="flushed") as producer:
+        for start in range(0, 300, 50):
+            producer.send(topic, [b"%d" % number for number in range(start, start + 50)], partition=0)
+    much_later = wrap(b"later", Envelope(time.time_ns() // 10**6 + 3_600_000, 7))
+    with broker.connect() as client:
+        copies = client.read_all(topic, 0)
+        client.produce_ack(topic, 1, copies[: entries(copies)[9].next_offset] + encode_set([much_later]), acks=2)
+    given = ("--brokers", address, "--topic", topic, "-o", "envelope=true", "-o", "includeEnvelope=true")
+    ids = ("--column", "deduplicationId=deduplicationId", "--table", tmp_path / "loaded", "--no-progress")
+    summary = run_job("load", *given, *ids)
+    assert summary["rows"] == 311
+    assert 0 < summary["latency_ms"]["p50"] <= summary["latency_ms"]["p95"]
+    found = run_job("audit", *given, "--events", told, "--loaded", tmp_path / "loaded", "--late", "0s")
+    assert (found["code"], found["lines"]) == (0, [])
+    assert set(found["windows"]) == {"OK"}
+    assert found["windows"]["OK"] >= 1

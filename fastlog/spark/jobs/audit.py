@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _EVENT_KEY = "struct<producer_id: bigint, seq: bigint, n: bigint>"
+_OF_MESSAGES = ("envelope", "includeenvelope", "failonbadenvelope")
+_ID = "deduplicationId"
 EVENT = "topic string, server string, window_start bigint, window_ms bigint, n bigint, producer_id bigint, seq bigint"
 OK, MISSING, EXTRA, UNREPORTED = "OK", "MISSING", "EXTRA", "UNREPORTED"
 
@@ -29,7 +31,7 @@ OK, MISSING, EXTRA, UNREPORTED = "OK", "MISSING", "EXTRA", "UNREPORTED"
     name="audit",
     exit_codes=command.EXIT_CODES,
     examples=(
-        "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true",
+        "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true -o includeEnvelope=true",
         "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true --loaded /data/clicks",
         "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true --table /data/audit --every 1min",
     ),
@@ -86,7 +88,9 @@ def audit_command(
     """
     chosen, conf = command.named(given, settings)
     source = command.source_of(brokers, chosen, topics)
-    reports = {name: value for name, value in source.items() if name.lower() != "envelope"} | {"subscribe": events}
+    reports = {name: value for name, value in source.items() if name.lower() not in _OF_MESSAGES} | {
+        "subscribe": events
+    }
     if directory is None:
         if every is not None:
             raise click.UsageError("--every needs a --table")
@@ -161,6 +165,14 @@ def counted_rows(frame: DataFrame, time_of: str, window_ms: int) -> DataFrame:
     return frame.select("topic", start).where(f.col("window_start").isNotNull())
 
 
+def without_copies(frame: DataFrame) -> DataFrame:
+    """Messages, those with one deduplication id once; all of them where the source was not asked for the ids."""
+    if _ID not in frame.columns:
+        return frame
+    numbered = frame.where(f"{_ID} IS NOT NULL").dropDuplicates(["topic", _ID])
+    return numbered.unionByName(frame.where(f"{_ID} IS NULL"))
+
+
 def together(sent: DataFrame, counted: Mapping[str, DataFrame], topics: Sequence[str]) -> DataFrame:
     """What was told and what was counted at each stage as one frame, of which a window is a sum."""
     from pyspark.sql import functions as f
@@ -215,12 +227,12 @@ def _at_once(
     began = time.monotonic()
     sent = sent_of(spark.read.format("fastlog").options(**reports).load())
     window_ms = _window_ms(sent)
-    counted = {"arrived": counted_rows(spark.read.format("fastlog").options(**source).load(), time_of, window_ms)}
-    if loaded is not None:
-        counted["loaded"] = counted_rows(read_table(spark, loaded), "timestamp", window_ms)
+    arrived = without_copies(spark.read.format("fastlog").options(**source).load())
+    counted = {"arrived": counted_rows(arrived, time_of, window_ms)}
     topics = source["subscribe"].split(",")
     if loaded is not None:
-        counted["loaded"] = counted["loaded"].where(f.col("topic").isin(topics))
+        rows = without_copies(read_table(spark, loaded).where(f.col("topic").isin(topics)))
+        counted["loaded"] = counted_rows(rows, "timestamp", window_ms)
     windows = compared(together(sent, counted, topics), list(counted), window_ms).persist()
     newest = windows.agg(f.max("window_start")).first()
     states: dict[str, int] = {}
