@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastlog.errors import ConfigError
 from fastlog.tools import groups_access, options, signals
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_NOTHING_CAME
+
+if TYPE_CHECKING:
+    from fastlog.client.connection import Broker
+    from fastlog.tools.progress import Progress
 
 _LOCAL_WAYS = ("auto", "read", "map", "off")
 _FORMS = ("text", "json", "offsets", "checksum")
@@ -214,63 +219,86 @@ def consume_command(
     started = time.monotonic()
     progress = Progress("consumed", shown=not no_progress and not sys.stdout.isatty())
     progress.started = started
+    limits: dict[str, Any] = {
+        "max_messages": max_messages,
+        "exit_at_end": exit_at_end,
+        "timeout": timeout,
+        "skips_damage": skips_damage,
+    }
+    settings: dict[str, Any] = {"fetch_bytes": fetch_bytes, "local": local, "max_message_bytes": max_message_bytes}
     if in_group:
-        from fastlog.consumer.config import ConsumerConfig
-        from fastlog.tools import group_reading as reader
-
-        name = group or reader.new_group()
-        config = ConsumerConfig(
-            zk_connect=zookeeper or groups_access.default_zookeeper(),
-            group_id=name,
-            auto_offset_reset="smallest" if from_beginning else "largest",
-            auto_commit=group is not None,
-            auto_commit_interval_ms=max(1, round(commit_interval * 1000)),
-            zk_connection_timeout_ms=max(1, round(connect_timeout * 1000)),
-            fetch_bytes=fetch_bytes,
-            max_message_bytes=max_message_bytes,
-            local=local,
-        )
-        chosen = reader.Chosen(topic, whitelist, blacklist)
-        if from_beginning and group is not None:
-            with groups_access.session_at(config.zk_connect, connect_timeout) as session:
-                reader.forget_offsets(session, name, chosen)
-        group_forms = {
-            "text": None,
-            "json": reader.json_line,
-            "offsets": reader.offsets_line,
-            "checksum": reader.checksum_form(prefix),
-        }
-        member = reader.GroupReading(
-            config,
-            chosen,
-            group_forms[form],
-            progress,
-            max_messages=max_messages,
-            timeout=timeout,
-            exit_at_end=exit_at_end,
-            skips_damage=skips_damage,
-        )
-        try:
-            with signals.deferred():
-                return member.run()
-        finally:
-            if group is None:
-                reader.remove_group(config.zk_connect, name)
+        settings["zk_connect"] = zookeeper or groups_access.default_zookeeper()
+        settings["zk_connection_timeout_ms"] = max(1, round(connect_timeout * 1000))
+        settings["auto_commit_interval_ms"] = max(1, round(commit_interval * 1000))
+        return _in_group((topic, whitelist, blacklist), group, from_beginning, form, prefix, progress, settings, limits)
     assert topic is not None
+    broker = options.broker_at(brokers, connect_timeout)
+    begin = "beginning" if offset is None else offset
+    return _from_a_broker(broker, topic, partition, begin, form, prefix, progress, settings, **limits)
+
+
+def _in_group(
+    choice: tuple[str | None, str | None, str | None],
+    group: str | None,
+    from_beginning: bool,
+    form: str,
+    prefix: str,
+    progress: Progress,
+    settings: dict[str, Any],
+    limits: dict[str, Any],
+) -> int:
+    """``settings`` are fields of ``ConsumerConfig``; ``choice`` is topic, whitelist, blacklist."""
+    from fastlog.consumer.config import ConsumerConfig
+    from fastlog.tools import group_reading as reader
+
+    config = ConsumerConfig(
+        group_id=group or reader.new_group(),
+        auto_offset_reset="smallest" if from_beginning else "largest",
+        auto_commit=group is not None,
+        **settings,
+    )
+    chosen = reader.Chosen(*choice)
+    if from_beginning and group is not None:
+        with groups_access.session_at(config.zk_connect, config.zk_connection_timeout_ms / 1000) as session:
+            reader.forget_offsets(session, group, chosen)
+    forms = {
+        "text": None,
+        "json": reader.json_line,
+        "offsets": reader.offsets_line,
+        "checksum": reader.checksum_form(prefix),
+    }
+    member = reader.GroupReading(config, chosen, forms[form], progress, **limits)
+    try:
+        with signals.deferred():
+            return member.run()
+    finally:
+        if group is None:
+            reader.remove_group(config.zk_connect, config.group_id)
+
+
+def _from_a_broker(
+    broker: Broker,
+    topic: str,
+    partition: int | None,
+    offset: str | int,
+    form: str,
+    prefix: str,
+    progress: Progress,
+    settings: dict[str, Any],
+    *,
+    max_messages: int | None,
+    exit_at_end: bool,
+    timeout: float | None,
+    skips_damage: bool,
+) -> int:
+    """``settings`` are those of ``SimpleConsumer``."""
     from fastlog.tools.printing import FORMS, Printer, checksum_form
     from fastlog.tools.reading import Reading
     from fastlog.tools.starting import Start
 
-    start = Start(
-        options.broker_at(brokers, connect_timeout),
-        topic,
-        partition,
-        "beginning" if offset is None else offset,
-        exit_at_end,
-        {"fetch_bytes": fetch_bytes, "local": local, "max_message_bytes": max_message_bytes},
-    )
+    start = Start(broker, topic, partition, offset, exit_at_end, settings)
     printer = Printer(topic, checksum_form(prefix) if prefix else FORMS[form], max_messages, progress)
-    reading = Reading(start, printer, progress, fetch_bytes, timeout, skips_damage=skips_damage)
+    reading = Reading(start, printer, progress, settings["fetch_bytes"], timeout, skips_damage=skips_damage)
     try:
         with signals.deferred():
             reading.run()
