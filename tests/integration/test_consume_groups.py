@@ -114,6 +114,25 @@ def test_a_signal_commits_what_was_printed(site: Site, tools: Tools, topic: str)
     assert tools("consume", *group, "--timeout", "300ms").out == ""
 
 
+def test_whoever_reads_the_output_may_leave(site: Site, tools: Tools, topic: str) -> None:
+    """As ``| head -1`` does: no failure, and what went into no pipe is not committed."""
+    lines = list(access_log_lines())
+    with fastlog.Producer(site.brokers[0].address, acks="flushed") as producer:
+        producer.send(topic, lines, partition=0)
+    group = f"h-{topic}"
+    assert tools("offsets reset", "--group", group, "--topic", topic, "--to-earliest", "--execute").code == 0
+    command = f"{sys.executable} -m fastlog consume --zookeeper {site.connect} --topic {topic} --group {group}"
+    ran = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | head -c 20"],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=50,
+    )
+    assert ran.returncode == 0 and ran.stdout == lines[0][:20] and b"Traceback" not in ran.stderr, ran.stderr
+    rest = tools("consume", "--topic", topic, "--group", group, "--exit-at-end")
+    assert rest.out.encode().splitlines() == lines
+
+
 def test_damage_is_skipped_when_asked(site: Site, tools: Tools, topic: str) -> None:
     """A flipped byte, a compressed set that does not open, a length that leads nowhere: what is whole is printed."""
     lines = access_log_lines()[:60]
