@@ -285,7 +285,7 @@ def test_an_offset_that_is_gone_is_jumped_from_and_reported(
         assert before == SEVERAL[:10]
         if reset == "smallest":
             assert take(reading.stream(), 50) == SEVERAL[50:]
-        assert reading.stream().poll(0.1) is NoMessage.AT_END
+        wait_until(lambda: reading.stream().poll(0.02) is NoMessage.AT_END, 20)
         (jump,) = reading.jumps
         assert jump[:3] == (source, 210, start if reset == "smallest" else len(data))
         assert reading.fetchers.consumed() == {source: len(data)}
