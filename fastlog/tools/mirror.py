@@ -146,16 +146,21 @@ def mirror_command(
         "mirror.progress.ms": progress,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    config = _config(given, config_file, consumer_configs, producer_config)
+    config = made_config(given, config_file, consumer_configs, producer_config)
     from fastlog.mirror import Mirror
 
     _log_to_stderr()
     return run_mirror(Mirror(config), as_json=as_json)
 
 
-def _config(
+def made_config(
     flags: dict[str, str], config_file: str | None, consumers: tuple[str, ...], producer: str | None
 ) -> MirrorConfig:
+    """What holds: flags, by the names of properties, before the file; of files that are named here, before those there.
+
+    Raises:
+        ConfigError: something cannot be used, or a file cannot be read.
+    """
     from fastlog.mirror import MirrorConfig, MirrorSettings
 
     properties = settings.load_properties(config_file) if config_file is not None else {}

@@ -8,6 +8,7 @@ import pytest
 
 from fastlog.errors import ConfigError
 from fastlog.mirror import MirrorConfig, MirrorSettings, SourceConfig, TargetConfig
+from fastlog.tools.mirror import made_config
 
 SOURCE = {"zk.connect": "a:2181", "groupid": "m"}
 TARGET = {"broker.list": "0:b:9092"}
@@ -87,6 +88,32 @@ def test_a_file_names_others_beside_it(tmp_path: Path) -> None:
     file.write_text(text + "mirror.producer.config=target.properties\n")
     found = MirrorConfig.from_file(file, TargetConfig.from_properties(TARGET))
     assert found.target.producer.broker_list == "5:z:9092"
+
+
+def test_a_flag_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of topics replaces the other kind; files on the command line are looked for where it is typed."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").mkdir()
+    for place, host in (("there", "t"), ("here", "h")):
+        (tmp_path / place / "dc.properties").write_text(f"zk.connect={host}:2181\ngroupid=m\n")
+        (tmp_path / place / "target.properties").write_text(f"broker.list=0:{host}:9092\n")
+    file = tmp_path / "there" / "mirror.properties"
+    file.write_text(
+        "mirror.consumer.config=dc.properties\nmirror.producer.config=target.properties\n"
+        "mirror.topics.blacklist=x\nmirror.consumer.numthreads=2\nmirror.producer.numthreads=2\n"
+    )
+    monkeypatch.chdir(tmp_path / "here")
+    found = made_config({}, str(file), (), None)
+    assert found.sources[0].consumer.zk_connect == "t:2181"
+    assert (found.settings.blacklist, found.settings.streams) == ("x", 2)
+    flags = {"mirror.topics.whitelist": "y", "mirror.consumer.numthreads": "3"}
+    found = made_config(flags, str(file), ("dc.properties",), "target.properties")
+    assert found.sources[0].consumer.zk_connect == "h:2181"
+    assert found.target.producer.broker_list == "0:h:9092"
+    assert (found.settings.whitelist, found.settings.blacklist) == ("y", None)
+    assert (found.settings.streams, found.settings.producers) == (3, 2)
+    with pytest.raises(ConfigError, match="cannot read"):
+        made_config(flags, None, ("none.properties",), "target.properties")
 
 
 def test_every_setting_is_described() -> None:
