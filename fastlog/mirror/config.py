@@ -20,6 +20,8 @@ from fastlog.settings import Setting, load_properties, prop
 
 _INT32 = 2**31 - 1
 _COMMIT_MS = "1000"
+_FETCH_BYTES = "960KiB"
+"""Less than the largest message a broker takes by default: no message of such a piece can be too large for it."""
 _OF_THE_TARGET = frozenset(
     {
         "broker.list",
@@ -126,12 +128,12 @@ class SourceConfig:
 
     @classmethod
     def from_properties(cls, name: str, properties: Mapping[str, str]) -> SourceConfig:
-        """The settings of a consumer; offsets are committed once a second unless ``autocommit.interval.ms`` is given.
+        """The settings of a consumer; offsets are committed once a second, and ``fetch.size`` is 960 KiB, unless given.
 
         Raises:
             ConfigError: they cannot be used, or say that nothing is ever committed.
         """
-        given = {"autocommit.interval.ms": _COMMIT_MS, **properties}
+        given = {"autocommit.interval.ms": _COMMIT_MS, "fetch.size": _FETCH_BYTES, **properties}
         idle = tuple(sorted(_NOT_OF_A_SOURCE & properties.keys()))
         for setting in idle:
             given.pop(setting)

@@ -103,9 +103,8 @@ class Lane:
             pipe, target = self.pipe, self.target
             if run.place is not self.place or self._is_failed or pipe is None or target is None:
                 return  # it comes again
-            most = 1 if run.offset < self._careful_to else pipe.max_set
             at = 0
-            for end, entries, is_too_large in cut(run.data, most, pipe.max_payload):
+            for end, entries, is_too_large in self._pieces(run, pipe):
                 data, offset = run.data[at:end], run.offset + at
                 self._unsent.append(
                     Piece(
@@ -122,6 +121,14 @@ class Lane:
                 at = end
             self._sent_to = run.next_offset
             self._pump(pipe)
+
+    def _pieces(self, run: Run, pipe: Pipe) -> list[tuple[int, int, bool]]:
+        """As ``cut`` gives them; without a walk over what the target takes as it is."""
+        if run.offset < self._careful_to:
+            return cut(run.data, 1, pipe.max_payload)
+        if len(run.data) <= min(pipe.max_set, pipe.max_payload):
+            return [(len(run.data), run.entries, False)]
+        return cut(run.data, pipe.max_set, pipe.max_payload)
 
     def _pump(self, pipe: Pipe) -> None:
         """Give the pipe what may be sent now."""

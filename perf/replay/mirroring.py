@@ -13,9 +13,7 @@ from perf.replay.stage import ReplayError
 _STILL_SECONDS = 30.0
 
 
-def mirroring(
-    *, connect: str, target: str, topic: str, messages: int, fetch_bytes: int
-) -> Callable[[], dict[str, Any]]:
+def mirroring(*, connect: str, target: str, topic: str, messages: int) -> Callable[[], dict[str, Any]]:
     """Forwards ``messages`` of a topic through the socket, and ends with the last acknowledgement."""
     times: list[int] = []
     counts: list[int] = []
@@ -24,7 +22,7 @@ def mirroring(
         times.append(time.monotonic_ns())
         counts.append(run.entries)
 
-    source = {"zk.connect": connect, "groupid": "replay", "fetch.size": str(fetch_bytes), "local": "off"}
+    source = {"zk.connect": connect, "groupid": "replay", "local": "off"}
     mirror = Mirror(
         MirrorConfig(
             sources=(SourceConfig.from_properties("source", source),),

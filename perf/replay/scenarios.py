@@ -124,8 +124,6 @@ class FanOut(Scenario):
 class Mirrored(Scenario):
     """One process that mirrors the whole backlog into a broker of another cluster, acknowledged when appended."""
 
-    fetch_bytes: int = 2**20
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tail(Scenario):

@@ -58,7 +58,7 @@ class Way:
     def take(self, data: bytes = SET, offset: int = START) -> None:
         """Forward a run, once the lane takes one."""
         self.wait_wanted()
-        self.lane.take(Run(self.place, offset, offset + len(data), memoryview(data), 0, 0))
+        self.lane.take(Run(self.place, offset, offset + len(data), memoryview(data), len(raw.entries(data)), 0))
 
     def wait_consumed(self, offset: int) -> None:
         """So much counts as consumed, and nothing is under way."""

@@ -28,8 +28,7 @@ def mirrored(stage: Stage, scenario: Mirrored) -> dict[str, Run]:
         with stage.broker(scenario.settings) as target:
             create_topic(target.port, TOPIC, 1)
             options = {"connect": connect, "target": f"0:{_HOST}:{target.port}", "topic": TOPIC}
-            options |= {"messages": backlog.messages, "fetch_bytes": scenario.fetch_bytes}
-            found = stage.run("mirror", **options)
+            found = stage.run("mirror", messages=backlog.messages, **options)
             wait_appended(target.port, (TOPIC,), backlog.bytes)
     finally:
         session.close()
