@@ -90,13 +90,6 @@ class MirrorSettings:
         high=_INT32,
         doc="How long what belongs to a target broker that has left ZooKeeper waits for it, before others get it.",
     )
-    audit_stage: str | None = prop(
-        "mirror.audit.stage",
-        None,
-        default_text="none; nothing is counted",
-        doc="The name under which the mirror tells the audit what it has forwarded, of messages in audited envelopes.",
-    )
-    audit_topic: str = prop("mirror.audit.topic", "audit", doc="The audit topic of the target that it tells.")
     progress_ms: int = prop(
         "mirror.progress.ms", 5000, unit="ms", low=100, high=_INT32, doc="How often the mirror says how far it is."
     )

@@ -9,7 +9,6 @@ import time
 
 from fastlog.client.addresses import Address, resolve
 from fastlog.errors import FastlogError
-from fastlog.mirror.auditing import Stage
 from fastlog.mirror.config import MirrorConfig, loop_error
 from fastlog.mirror.pieces import Observer
 from fastlog.mirror.source import Source
@@ -33,22 +32,14 @@ class Mirror:
     """
 
     def __init__(self, config: MirrorConfig, observer: Observer | None = None) -> None:
-        """``observer`` is told of everything that was forwarded, before it counts as done.
-
-        Raises:
-            ConfigError: the audit cannot be told as the settings say.
-        """
+        """``observer`` is told of everything that was forwarded, before it counts as done."""
         self.config = config
         self._news = threading.Event()
         self._stop = threading.Event()
-        self._stage = Stage(config) if config.settings.audit_stage is not None else None
         self._target = make_target(config, self._news.set)
         self._pipes = Pipes(config, self._target, self._room)
-        observers: list[Observer] = [] if self._stage is None else [self._stage.observe]
-        if observer is not None:
-            observers.append(observer)
         self.sources = [
-            Source(source, config, self._target, self._pipes, observers, self._news.set) for source in config.sources
+            Source(source, config, self._target, self._pipes, observer, self._news.set) for source in config.sources
         ]
         self._fatal: FastlogError | None = None
         self._checked: object = None
@@ -90,8 +81,6 @@ class Mirror:
                 left.append(f"{source.name}: {error}")
         self._pipes.stop(_LEAVE_SECONDS)
         self._target.stop()
-        if self._stage is not None:
-            left += self._stage.stop(_LEAVE_SECONDS)
         return left
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ class Source:
         mirror: MirrorConfig,
         target: Target,
         pipes: Pipes,
-        observers: Sequence[Observer],
+        observer: Observer | None,
         wake: Callable[[], None],
     ) -> None:
         self.name = config.name
@@ -87,7 +87,7 @@ class Source:
         self._skips = mirror.settings.bad_messages == "skip"
         self._target = target
         self._pipes = pipes
-        self._observers = observers
+        self._observer = observer
         self._wake = wake
         self._streams: list[Stream] = []
         self._lanes: dict[TopicPartition, Lane] = {}
@@ -243,10 +243,10 @@ class Source:
         piece.place.done(piece.next_offset)
 
     def _tell(self, run: Forwarded) -> None:
-        """Count what was forwarded or left out, and let the observers do so."""
-        for observer in self._observers:
+        """Count what was forwarded or left out, and let the observer do so."""
+        if self._observer is not None:
             try:
-                observer(run)
+                self._observer(run)
             except Exception:
                 log.exception("an observer failed source=%s", run.source)
         with self._counts_lock:

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from fastlog import Producer, testing
+from fastlog import testing
 from fastlog.errors import ConfigError
 from fastlog.mirror import Forwarded, Mirror, MirrorConfig, MirrorSettings, SourceConfig, TargetConfig
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkpaths import PartitionId, offset_path, parse_number
 from tests.fault.programs import ROOT, environment
 from tests.harness import raw_client as raw
-from tests.harness.audit import audit, totals
 from tests.harness.broker import Broker, wait_until
 from tests.harness.mirrors import Origin, compare, raw_entries
 from tests.harness.registration import Tree, registered_broker
@@ -293,34 +292,6 @@ def test_an_observer_is_told_of_everything_before_it_is_committed(
     assert sum(entries for *_, entries in told) == 100
     assert all(before <= offset for before, (_, offset, *_) in zip(committed, told, strict=True))
     assert _committed(zookeeper, tmp_path, "t", 0) == len(stored)
-
-
-def test_a_mirror_is_a_stage_of_the_audit(
-    zookeeper: RunningZooKeeper, clusters: Callable[..., Broker], tmp_path: Path
-) -> None:
-    """The reports of the producers come along with the messages, and the mirror says what it has forwarded."""
-    source, target = clusters("source", 0, 2), clusters("target", 1)
-    config = mirror_config(
-        {"source": connect(zookeeper, tmp_path, "source")},
-        {"zk.connect": connect(zookeeper, tmp_path, "target")},
-        {"mirror.topics.whitelist": "t,audit", "mirror.audit.stage": "to-target"},
-    )
-
-    def sent() -> dict[str, tuple[int, int]]:
-        _, rows, _ = audit("--brokers", f"127.0.0.1:{target.port}")
-        sums = {stage: totals(rows, stage) for stage in {row["stage"] for row in rows}}
-        return {stage: (counts["sent"], counts["received"]) for stage, counts in sums.items()}
-
-    with running(config):
-        with Producer(
-            f"127.0.0.1:{source.port}", producer_type="async", audit_topic="audit", compression="gzip"
-        ) as made:
-            for number in range(5000):
-                made.send("t", b"%d" % number)
-        everything = {"brokers": (5000, 5000), "to-target": (5000, 5000)}
-        wait_until("everything is told", lambda: sent() == everything, WAIT_SECONDS, 0.5)
-    code, rows, _ = audit("--brokers", f"127.0.0.1:{target.port}")
-    assert code == 0 and {row["state"] for row in rows} == {"ok"}
 
 
 @pytest.mark.parametrize("skips", [False, True])
