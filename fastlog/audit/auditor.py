@@ -102,9 +102,13 @@ class Auditor:
     def count_run(self, topic: str, data: Buffer) -> None:
         """Count the messages of a message set, in which compressed sets may be closed; each time it is called.
 
+        The audit topic itself is passed over.
+
         Raises:
             InvalidMessageError: something is damaged; what is before it was counted.
         """
+        if topic == self.topic:
+            return
         with self._lock:
             tally = self._tally(topic)
             for span in message.spans(data):

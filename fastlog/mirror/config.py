@@ -17,6 +17,7 @@ from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.producer.config import ProducerConfig
 from fastlog.settings import Setting, load_properties, prop
+from fastlog.topics import valid_topic
 
 _INT32 = 2**31 - 1
 _COMMIT_MS = "1000"
@@ -94,8 +95,22 @@ class MirrorSettings:
         "mirror.progress.ms", 5000, unit="ms", low=100, high=_INT32, doc="How often the mirror says how far it is."
     )
 
+    audit_stage: str | None = prop(
+        "mirror.audit.stage",
+        None,
+        default_text="none: no counts",
+        doc="Count what was forwarded, as a stage of this name of the audit (`docs/audit.md`); each piece is published"
+        " in the target before its offset moves.",
+    )
+    audit_topic: str = prop("mirror.audit.topic", "audit", doc="with `mirror.audit.stage`: the topic of the counts.")
+
     def __post_init__(self) -> None:
         settings.check_fields(self)
+        reason = valid_topic(self.audit_topic)
+        if reason is not None:
+            raise ConfigError(f"mirror.audit.topic: {self.audit_topic!r}: {reason}")
+        if self.audit_stage is None and self.audit_topic != "audit":
+            raise ConfigError("mirror.audit.topic has no effect without mirror.audit.stage")
         if (self.whitelist is None) == (self.blacklist is None):
             raise ConfigError("give either a whitelist or a blacklist of topics")
         TopicFilter(self.whitelist if self.whitelist is not None else self.blacklist or "", self.whitelist is not None)

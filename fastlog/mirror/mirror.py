@@ -10,6 +10,7 @@ import time
 from fastlog.client.addresses import Address, resolve
 from fastlog.errors import FastlogError
 from fastlog.mirror.config import MirrorConfig, loop_error
+from fastlog.mirror.counting import Counting
 from fastlog.mirror.pieces import Observer
 from fastlog.mirror.source import Source
 from fastlog.mirror.target import Pipes, make_target
@@ -38,6 +39,9 @@ class Mirror:
         self._stop = threading.Event()
         self._target = make_target(config, self._news.set)
         self._pipes = Pipes(config, self._target, self._room)
+        self._counting: Counting | None = None
+        if config.settings.audit_stage is not None:
+            observer = self._counting = Counting(config.settings.audit_stage, config, observer)
         self.sources = [
             Source(source, config, self._target, self._pipes, observer, self._news.set) for source in config.sources
         ]
@@ -81,6 +85,8 @@ class Mirror:
                 left.append(f"{source.name}: {error}")
         self._pipes.stop(_LEAVE_SECONDS)
         self._target.stop()
+        if self._counting is not None:
+            self._counting.close()
         return left
 
     @property

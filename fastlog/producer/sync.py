@@ -15,7 +15,7 @@ from fastlog import message
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection
 from fastlog.client.slices import sleep
-from fastlog.errors import ClosedError, ForkedError, MessageTooLargeError, TransportError
+from fastlog.errors import ClosedError, ConfigError, ForkedError, MessageTooLargeError, TransportError
 from fastlog.producer._send import generation
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
@@ -41,6 +41,8 @@ class SyncProducer:
     def __init__(self, host: str, port: int, **settings: Any) -> None:
         address = Address(host, port)
         self._config = ProducerConfig.from_fields({"broker_list": str(address), **settings})
+        if self._config.has_envelope:
+            raise ConfigError("payloads are sent as they are: envelope and audit.topic are for Producer")
         self._connector = Broker([address], self._config.connect_timeout_ms / 1000)
         self._connection: Connection | None = None
         self._lock = threading.RLock()

@@ -22,7 +22,15 @@ from fastlog.errors import (
     MessageTooLargeError,
     QueueFullError,
 )
-from fastlog.producer import DefaultEventHandler, Producer, ProducerData, StringEncoder
+from fastlog.producer import (
+    DefaultEventHandler,
+    Producer,
+    ProducerConfig,
+    ProducerData,
+    StringEncoder,
+    SyncProducer,
+)
+from fastlog.producer.rows import RowSender
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
@@ -310,6 +318,15 @@ def test_compressed_sets_that_are_too_large() -> None:
             assert [type(item.error) for item in told] == [MessageTooLargeError] * 3
         assert claimed(events(broker)) == arrived(broker)
         assert sum(event.n for event in events(broker)) == 1
+
+
+def test_plain_senders_refuse_envelopes() -> None:
+    """They would leave them out without a word."""
+    fields: dict[str, Any] = {"envelope": True}
+    with pytest.raises(ConfigError):
+        SyncProducer("localhost", 1, **fields)
+    with pytest.raises(ConfigError):
+        RowSender(ProducerConfig(broker_list="localhost:1", producer_type="async", audit_topic="audit"))
 
 
 def test_a_closed_producer_claims_nothing_more() -> None:
