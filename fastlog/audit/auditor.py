@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from typing_extensions import Buffer
-
 from fastlog import message
 from fastlog.audit._tally import Tally
 from fastlog.audit.events import SeenDuplicates, SeenEvent, SeenPage
@@ -18,6 +16,8 @@ from fastlog.consumer.fetched import MessageSet, NumpyBatch
 from fastlog.errors import ConfigError, FastlogError
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from fastlog.audit._tally import Page
     from fastlog.producer.producer import Producer
 

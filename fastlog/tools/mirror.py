@@ -103,6 +103,13 @@ def _describe() -> list[settings.Setting]:
     metavar="SIZE",
     help="How far each partition may be ahead of what is committed, and so come twice after kill -9. Default: 64MiB.",
 )
+@options.option(
+    "--audit-stage",
+    group="Limits",
+    metavar="NAME",
+    help="Tell the audit topic of the target, under this name, which messages were forwarded.",
+)
+@options.option("--audit-topic", group="Limits", metavar="TOPIC", help="The audit topic. Default: audit.")
 @options.option("--progress", group="Format", metavar="TIME", help="How often to say how far it is. Default: 5s.")
 @options.option(
     "--json", "as_json", group="Format", is_flag=True, help="Say it as an object a line for each source, on stdout."
@@ -118,6 +125,8 @@ def mirror_command(
     producers: str | None,
     bad_messages: str | None,
     uncommitted_bytes: str | None,
+    audit_stage: str | None,
+    audit_topic: str | None,
     progress: str | None,
     as_json: bool,
 ) -> int:
@@ -132,6 +141,8 @@ def mirror_command(
         "mirror.producer.numthreads": producers,
         "mirror.bad.messages": bad_messages,
         "mirror.uncommitted.bytes": uncommitted_bytes,
+        "mirror.audit.stage": audit_stage,
+        "mirror.audit.topic": audit_topic,
         "mirror.progress.ms": progress,
     }
     given = {name: value for name, value in flags.items() if value is not None}
