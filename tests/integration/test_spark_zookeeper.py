@@ -14,6 +14,7 @@ from fastlog._segment import payloads
 from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.producer.partitioners import Crc32Partitioner
 from fastlog.spark.sink_options import parse_sink_options
+from tests.harness.command_line import Commands
 from tests.harness.registration import Tree, registered_broker
 from tests.harness.spark_jobs import Job, produce
 
@@ -30,7 +31,7 @@ def connect() -> Iterator[str]:
 
 
 def test_new_topics_and_brokers_are_found_and_progress_is_shown(
-    spark: SparkSession, connect: str, tmp_path: Path
+    spark: SparkSession, connect: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By a pattern, over runs; the group's offsets are those of all that was committed, the last batch too."""
 
@@ -63,6 +64,12 @@ def test_new_topics_and_brokers_are_found_and_progress_is_shown(
         job.run()
         assert job.numbers == list(range(130))
         assert offsets() == {"logs/0-0": b"2000", "log2/0-0": b"400", "logs/1-0": b"200"}
+        shown = Commands(capfd)("lag", "--zookeeper", connect, "--group", "query", "--json")
+        assert {(row["topic"], row["broker"], row["lag"]) for row in shown.rows} == {
+            ("logs", 0, 0),
+            ("log2", 0, 0),
+            ("logs", 1, 0),
+        }
 
 
 def test_tasks_that_write_find_brokers_the_same_way(connect: str, tmp_path: Path) -> None:
