@@ -55,9 +55,6 @@ class ActiveFile(NamedTuple):
     path: str
     size_bytes: int
     values: Mapping[str, str | None]
-    least: Mapping[str, Any]
-    """The smallest value of a column, where that is known; ``most``: the largest."""
-    most: Mapping[str, Any]
 
 
 class Step(NamedTuple):
@@ -238,16 +235,10 @@ class Lake:
 
 
 def _active(row: Mapping[str, Any]) -> ActiveFile:
-    def part(prefix: str) -> dict[str, Any]:
-        return {
-            name[len(prefix) :]: value
-            for name, value in row.items()
-            if name.startswith(prefix) and (value is not None or prefix == "partition.")
-        }
-
-    values = {name: None if value is None else str(value) for name, value in part("partition.").items()}
-    # The log has paths as URLs have them.
-    return ActiveFile(unquote(row["path"]), row["size_bytes"], values, part("min."), part("max."))
+    prefix = "partition."
+    parts = {name[len(prefix) :]: value for name, value in row.items() if name.startswith(prefix)}
+    values = {name: None if value is None else str(value) for name, value in parts.items()}
+    return ActiveFile(unquote(row["path"]), row["size_bytes"], values)  # the log has paths as URLs have them
 
 
 def read_table(spark: SparkSession, directory: Path | str, files: Iterable[ActiveFile] | None = None) -> DataFrame:
@@ -301,36 +292,25 @@ def _opened(directory: Path) -> DeltaTable | None:
     return DeltaTable(str(directory))
 
 
-def stats_of(footer: Any, columns: Sequence[str]) -> str:
-    """Delta's statistics out of the footer of a Parquet file: rows, and for columns their bounds and how many nulls."""
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+def stats_of(footer: Any) -> str:
+    """Delta's statistics out of the footer of a Parquet file: the number of rows alone.
+
+    Bounds of some columns and not of others would be worse than none: delta-rs 1.6 tells Arrow then that the others
+    are nowhere larger than null, and a filter on one of them finds nothing.
+    """
+    return json.dumps({"numRecords": footer.num_rows})
+
+
+def bounds_in(path: Path, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """The smallest and the largest value of columns of a Parquet file, of those for which its footer tells."""
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    footer = pq.read_metadata(path)
     names = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
+    bounds = {}
     for name in columns:
-        if name not in names:
-            continue
-        found = [footer.row_group(group).column(names[name]).statistics for group in range(footer.num_row_groups)]
-        if not found or any(item is None or not item.has_null_count for item in found):
-            continue
-        nulls[name] = sum(item.null_count for item in found)
-        bounded = [item for item in found if item.has_min_max]
-        if bounded and all(item.has_min_max or not item.num_values for item in found):
-            least[name] = _shown(min(item.min for item in bounded), up=False)
-            most[name] = _shown(max(item.max for item in bounded), up=True)
-    return json.dumps({"numRecords": footer.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls})
-
-
-def _shown(value: Any, *, up: bool) -> Any:
-    """A bound in Delta's form: times have milliseconds there, and a bound must not lie inside."""
-    if not hasattr(value, "microsecond"):
-        return value
-    ms = value.microsecond // 1000
-    text = value.strftime("%Y-%m-%dT%H:%M:%S")
-    if up and value.microsecond % 1000:
-        ms += 1
-        if ms == 1000:
-            from datetime import timedelta
-
-            return (value + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%S") + ".000Z"
-    return f"{text}.{ms:03}Z"
+        groups = range(footer.num_row_groups) if name in names else ()
+        found = [footer.row_group(group).column(names[name]).statistics for group in groups]
+        if found and all(item is not None and item.has_min_max for item in found):
+            bounds[name] = min(item.min for item in found), max(item.max for item in found)
+    return bounds

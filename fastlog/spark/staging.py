@@ -40,11 +40,9 @@ _SETTINGS = {
 class Staging:
     """Writes files for one table. For one thread of a driver."""
 
-    def __init__(self, lake: Lake, partition_by: Sequence[str], bounded: Sequence[str], compression: str) -> None:
-        """``bounded``: the columns whose bounds the table is told, so that readers can pass files over."""
+    def __init__(self, lake: Lake, partition_by: Sequence[str], compression: str) -> None:
         self._lake = lake
         self._partition_by = list(partition_by)
-        self._bounded = list(bounded)
         self._compression = compression
 
     @contextlib.contextmanager
@@ -94,7 +92,7 @@ class Staging:
             for path in sorted(place.rglob("*.parquet")):
                 footer = pq.read_metadata(path)
                 if footer.num_rows:
-                    found.append((path, footer.num_rows, stats_of(footer, self._bounded)))
+                    found.append((path, footer.num_rows, stats_of(footer)))
             return [self._moved(place, path, rows, stats) for path, rows, stats in found]
         finally:
             shutil.rmtree(place, ignore_errors=True)

@@ -177,7 +177,7 @@ def test_one_loader_at_a_time_and_what_a_dead_one_left(job: Job, broker: Broker,
     left.mkdir()
     (left / "part-0.parquet").write_bytes(b"half")
     (row.parent / "part-1.parquet").write_bytes(row.read_bytes())
-    with Staging(job.lake(), (), (), "none").alone(), pytest.raises(TableConflictError, match="fills this table"):
+    with Staging(job.lake(), (), "none").alone(), pytest.raises(TableConflictError, match="fills this table"):
         job.run()
     produce(broker, topic, 0, range(10, 20))
     left.mkdir(exist_ok=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from fastlog.errors import ConfigError, TableConflictError
-from fastlog.spark.lake import Change, Lake, NewFile, Step, stats_of
+from fastlog.spark.lake import Change, Lake, NewFile, Step, bounds_in, stats_of
 
 SCHEMA = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
 
@@ -32,7 +31,7 @@ def written(lake: Lake, name: str, *offsets: int, topic: str = "t") -> NewFile:
     times = [datetime(2015, 5, 17, tzinfo=UTC) + timedelta(microseconds=offset) for offset in offsets]
     rows = {"offset": pa.array(offsets, pa.int64()), "timestamp": pa.array(times, SCHEMA.field("timestamp").type)}
     pq.write_table(pa.table(rows), path)
-    stats = stats_of(pq.read_metadata(path), ["offset", "timestamp"])
+    stats = stats_of(pq.read_metadata(path))
     return NewFile(str(path.relative_to(lake.directory)), path.stat().st_size, {"topic": topic}, len(offsets), stats)
 
 
@@ -98,44 +97,20 @@ def test_files_are_named_as_they_lie_there(tmp_path: Path) -> None:
     lake.commit(Change({"a": Step(None, 1)}, [file, written(lake, "y", 9)]))
     found = {item.values["topic"]: item for item in lake.files()}
     assert found["a b=c"].path == file.path
-    assert (found["a b=c"].least["offset"], found["a b=c"].most["offset"], found["t"].least["offset"]) == (3, 7, 9)
+    assert bounds_in(lake.directory / found["a b=c"].path, ["offset"]) == {"offset": (3, 7)}
     lake.commit(Change({"a": Step(1, 2)}, [], [found["a b=c"]]))
     assert offsets_in(lake) == [9]
 
 
-def test_bounds_of_times_do_not_lie_inside() -> None:
-    """Delta has milliseconds: the smallest is rounded down, the largest up, also over the end of a second."""
-
-    class Chunk:
-        has_null_count = has_min_max = True
-        null_count = 2
-        num_values = 3
-        min = datetime(2015, 5, 17, 8, 0, 0, 1999, tzinfo=UTC)
-        max = datetime(2015, 5, 17, 23, 59, 59, 999_001, tzinfo=UTC)
-        statistics: Any = None
-
-    class Footer:
-        num_rows = 5
-        num_columns = num_row_groups = 1
-        schema = pq.ParquetSchema
-
-        def row_group(self, group: int) -> Footer:
-            return self
-
-        def column(self, index: int) -> Any:
-            chunk = Chunk()
-            chunk.statistics = chunk
-            chunk.path = "timestamp"  # type: ignore[attr-defined]
-            return chunk
-
-    footer = Footer()
-    footer.schema = footer  # type: ignore[assignment]
-    assert json.loads(stats_of(footer, ["timestamp", "nosuch"])) == {
-        "numRecords": 5,
-        "minValues": {"timestamp": "2015-05-17T08:00:00.001Z"},
-        "maxValues": {"timestamp": "2015-05-18T00:00:00.000Z"},
-        "nullCount": {"timestamp": 2},
-    }
+def test_filters_find_what_is_there(tmp_path: Path) -> None:
+    """Readers pass over no file that holds what they look for, whichever column they ask."""
+    lake = made(tmp_path)
+    lake.commit(Change({"a": Step(None, 1)}, [written(lake, "x", 1, 2), written(lake, "y", 3)]))
+    dataset = DeltaTable(str(lake.directory)).to_pyarrow_dataset()
+    last = pa.scalar(datetime(2015, 5, 17, microsecond=3, tzinfo=UTC), SCHEMA.field("timestamp").type)
+    assert dataset.to_table(filter=pc.field("timestamp") >= last).column("offset").to_pylist() == [3]
+    assert dataset.to_table(filter=pc.field("offset") < 2).num_rows == 1
+    assert bounds_in(lake.directory / lake.files()[0].path, ["offset", "nosuch"]).keys() == {"offset"}
 
 
 def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:

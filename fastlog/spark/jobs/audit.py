@@ -127,7 +127,7 @@ class AuditSink(TableSink):
     """Keeps the windows of a stream, and how many there were in each state."""
 
     def __init__(self, lake: Lake, shown: bool) -> None:
-        super().__init__(lake, "audit", (), ("window_start",), shown)
+        super().__init__(lake, "audit", (), shown)
         self.states: dict[str, int] = {}
 
     @property

@@ -107,7 +107,7 @@ def counts_command(
         return _of_all(source, windows, master, conf)
     streamed = {**source, "startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
     lake = Lake(directory)
-    sink = TableSink(lake, "counts", (), ("window_start", "window_end"), not no_progress)
+    sink = TableSink(lake, "counts", (), not no_progress)
     code = report.EXIT_DONE
     with command.LazySession("counts", master, conf) as session, command.batches_unbroken():
 

@@ -107,7 +107,7 @@ def join_command(
     left = command.source_of(brokers, chosen, topics) | side
     right = command.source_of(brokers, chosen, other_topics) | side
     lake = Lake(directory)
-    sink = TableSink(lake, "join", (), ("left_time", "left_offset"), not no_progress)
+    sink = TableSink(lake, "join", (), not no_progress)
     how = "left" if keep_unmatched else "inner"
     code = report.EXIT_DONE
     with command.LazySession("join", master, conf) as session, command.batches_unbroken():

@@ -22,7 +22,7 @@ from fastlog.spark.cluster import Cluster
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.loading import BATCHES, Batch, LoadPlan, encode_lost
-from fastlog.spark.lake import ActiveFile, Change, Lake, NewFile, Step, read_table
+from fastlog.spark.lake import ActiveFile, Change, Lake, NewFile, Step, bounds_in, read_table
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import parse_options
 from fastlog.spark.staging import Staging, arrow_schema
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PARTITIONED_BY = ("topic", "date")
 COLUMNS = ("broker", "partition", "offset", "idx", "timestamp", "key", "value")
-BOUNDED = ("broker", "partition", "offset", "timestamp")
+_PLACE = ("broker", "partition", "offset")
 _T = TypeVar("_T")
 _MOST_PAUSE = 10.0
 _FATAL = (errors.ConfigError, errors.DataLossError, errors.MissingDependencyError)
@@ -111,7 +111,7 @@ class Loader:
         self._wishes = wishes
         self._open_session = open_session
         self._spark: SparkSession | None = None
-        self._staging = Staging(lake, PARTITIONED_BY, BOUNDED, wishes.compression)
+        self._staging = Staging(lake, PARTITIONED_BY, wishes.compression)
         self._run = uuid.uuid4().hex
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
         # As for a stream: "latest" is a place to begin at.
@@ -192,7 +192,7 @@ class Loader:
     def _again(self, plan: LoadPlan, place: Place) -> None:
         batch = plan.again(place)
         if batch is not None:
-            self._bring(batch, [file for file in self._lake.files() if _may_hold(file, batch)])
+            self._bring(batch, [file for file in self._lake.files() if _may_hold(self._lake, file, batch)])
 
     def _bring(self, batch: Batch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
@@ -222,7 +222,7 @@ class Loader:
         self.totals.add(batch, files)
         self.totals.rows -= kept
         if not replaced:
-            paths = [self._lake.directory / file.path for file in files if _has_times(file)]
+            paths = [self._lake.directory / file.path for file in files]
             self.totals.latencies.add_files(paths, "timestamp", now_us)
         lost = f", {batch.lost_bytes} bytes lost" if batch.lost else ""
         self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{lost}")
@@ -261,22 +261,18 @@ class Loader:
         command.say(text, self._wishes.shown)
 
 
-def _has_times(file: NewFile) -> bool:
-    return "timestamp" in json.loads(file.stats)["minValues"]
-
-
-def _may_hold(file: ActiveFile, batch: Batch) -> bool:
-    """Whether rows of a batch's ranges may be in a file, as far as the bounds of its columns tell."""
-    for partition, interval in batch.ranges.items():
+def _may_hold(lake: Lake, file: ActiveFile, batch: Batch) -> bool:
+    """Whether rows of a batch's ranges may be in a file, as far as its footer tells."""
+    wanted = [(item, interval) for item, interval in batch.ranges.items() if item.topic == file.values.get("topic")]
+    if not wanted:
+        return False
+    found = bounds_in(lake.directory / file.path, _PLACE)
+    for partition, interval in wanted:
         broker, number = partition.partition
-        wanted = {
-            "broker": (broker, broker),
-            "partition": (number, number),
-            "offset": (interval.start, interval.end - 1),
-        }
-        if file.values.get("topic") == partition.topic and all(
-            file.least.get(name, low) <= high and file.most.get(name, high) >= low
-            for name, (low, high) in wanted.items()
+        spans = ((broker, broker), (number, number), (interval.start, interval.end - 1))
+        if all(
+            name not in found or (found[name][0] <= high and found[name][1] >= low)
+            for name, (low, high) in zip(_PLACE, spans, strict=True)
         ):
             return True
     return False

@@ -33,14 +33,14 @@ _MOST_PAUSE = 10.0
 class TableSink:
     """What ``foreachBatch`` calls. Made once for a table; used in one query at a time."""
 
-    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], bounded: Sequence[str], shown: bool) -> None:
+    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], shown: bool) -> None:
         self.rows = 0
         self.batches = 0
         self.passed_over = 0
         self._lake = lake
         self._job = job
         self._partition_by = partition_by
-        self._staging = Staging(lake, partition_by, bounded, "snappy")
+        self._staging = Staging(lake, partition_by, "snappy")
         self._shown = shown
 
     @property
