@@ -125,9 +125,8 @@ def verify_rebalance_command(
     rows = [
         {
             "group": group,
-            "topic": fault.partition.topic,
-            "partition": str(fault.partition.partition),
-            "owner": fault.owner if fault.owner is not None or as_json else "-",
+            **groups_access.place_fields(fault.partition, as_json),
+            "owner": groups_access.shown(fault.owner, as_json),
             "fault": fault.why,
         }
         for fault in faults

@@ -109,13 +109,12 @@ def _measured(view: GroupView, topics: list[str] | None, timeout: float, estimat
 
 
 def _row(group: str, item: PartitionLag, as_json: bool) -> dict[str, Any]:
+    place = groups_access.place_fields(item.partition, as_json)
     if as_json:
         return {
             "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
             "group": group,
-            "topic": item.partition.topic,
-            "broker": item.partition.partition.broker,
-            "partition": item.partition.partition.partition,
+            **place,
             "owner": item.owner,
             "offset": item.offset,
             "log_start": item.log_start,
@@ -124,18 +123,15 @@ def _row(group: str, item: PartitionLag, as_json: bool) -> dict[str, Any]:
             "lag_messages_estimate": item.messages,
             "note": item.problem,
         }
-    values = (
-        group,
-        item.partition.topic,
-        str(item.partition.partition),
-        item.owner,
-        item.offset,
-        item.log_size,
-        item.lag,
-        None if item.messages is None else f"~{item.messages}",
-        item.problem or None,
-    )
-    return {name: "-" if value is None else value for name, value in zip(_NAMES, values, strict=True)}
+    values = {
+        "owner": item.owner,
+        "offset": item.offset,
+        "log_size": item.log_size,
+        "lag": item.lag,
+        "~messages": None if item.messages is None else f"~{item.messages}",
+        "note": item.problem or None,
+    }
+    return {"group": group, **place, **{name: groups_access.shown(value, False) for name, value in values.items()}}
 
 
 def _begin_round(as_json: bool) -> None:

@@ -10,6 +10,7 @@ from fastlog.consumer.group_view import GroupView
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, VersionError
 from fastlog.errors import BrokerError, CoordinationError, FastlogError
+from fastlog.tools import groups_access
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandError, note
 from fastlog.zkpaths import encode_number, offset_path, parse_number
 
@@ -42,9 +43,12 @@ class Move(NamedTuple):
     def row(self, as_json: bool) -> dict[str, Any]:
         """For a table."""
         change = None if self.old is None or self.old < 0 else self.new - self.old
-        values = (self.group, self.partition.topic, str(self.partition.partition), self.old, self.new, change)
         return {
-            name: "-" if value is None and not as_json else value for name, value in zip(NAMES, values, strict=True)
+            "group": self.group,
+            **groups_access.place_fields(self.partition, as_json),
+            "offset": groups_access.shown(self.old, as_json),
+            "new_offset": self.new,
+            "change": groups_access.shown(change, as_json),
         }
 
 

@@ -83,15 +83,13 @@ def get_command(
     rows = []
     for partition in view.all_partitions(wanted):
         committed = view.committed.get(partition)
-        values = (
-            group,
-            partition.topic,
-            str(partition.partition),
-            None if committed is None else committed.offset,
-            view.owners.get(partition),
-        )
         rows.append(
-            {name: "-" if value is None and not as_json else value for name, value in zip(_NAMES, values, strict=True)}
+            {
+                "group": group,
+                **groups_access.place_fields(partition, as_json),
+                "offset": groups_access.shown(None if committed is None else committed.offset, as_json),
+                "owner": groups_access.shown(view.owners.get(partition), as_json),
+            }
         )
     show(_NAMES, rows, as_json, no_headers)
 

@@ -27,7 +27,7 @@ def test_a_group_goes_on_where_it_committed(site: Site, tools: Tools, topic: str
     first = tools("consume", *group, "--from-beginning", "--max-messages", "1234")
     assert first.code == 0 and len(first.out.splitlines()) == 1234
     rows = tools("offsets get", "--group", f"c-{topic}", "--json").rows
-    committed = [f"logs/{row['partition']}:{row['offset']}" for row in rows if row["offset"]]
+    committed = [f"logs/{row['broker']}-{row['partition']}:{row['offset']}" for row in rows if row["offset"]]
     assert committed and all(item in first.err.partition("committed ")[2] for item in committed)
     second = tools("consume", *group, "--exit-at-end", "--json")
     assert second.code == 0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,11 @@ def old_group(site: Site, topic: str) -> Iterator[str]:
     site.client.delete(base, recursive=True)
 
 
+def place(row: dict[str, Any]) -> str:
+    """The partition of an object, as ZooKeeper has it."""
+    return f"{row['broker']}-{row['partition']}"
+
+
 def test_a_group_of_0_7_is_shown(site: Site, tools: Tools, old_group: str) -> None:
     """Its members and owners, and the lag of each partition: bytes, and messages as an estimate that says so."""
     ends = site.ends("logs")
@@ -46,7 +52,7 @@ def test_a_group_of_0_7_is_shown(site: Site, tools: Tools, old_group: str) -> No
         ('{ "logs": 1 }', ["1-0", "1-1"]),
     ]
     rows = tools("lag", "--group", old_group, "--json").rows
-    assert {f"{row['broker']}-{row['partition']}": row["lag"] for row in rows} == ends
+    assert {place(row): row["lag"] for row in rows} == ends
     estimated = sum(row["lag_messages_estimate"] for row in rows)
     assert abs(estimated - len(LINES)) < 0.05 * len(LINES)
     assert all(row["owner"].startswith(old_group) and row["log_size"] == row["lag"] for row in rows)
@@ -95,7 +101,7 @@ def test_offsets_are_reset_after_a_dry_run(site: Site, tools: Tools, old_group: 
 
     dry = tools("offsets reset", *reset, "--to-latest", "--json")
     assert dry.code == 0 and "dry run: nothing was written" in dry.err and set(stored().values()) == {0}
-    assert {row["partition"]: row["new_offset"] for row in dry.rows} == ends
+    assert {place(row): row["new_offset"] for row in dry.rows} == ends
     ran = tools("offsets reset", *reset, "--to-latest", "--execute")
     assert ran.code == 1 and "2 members that live" in ran.refused()[0] and "--force" in ran.refused()[2]
     assert set(stored().values()) == {0}
@@ -133,7 +139,7 @@ def test_the_file_goes_there_and_back(site: Site, tools: Tools, old_group: str, 
     ]
     site.client.delete(f"/consumers/{old_group}", recursive=True)
     dry = tools("offsets import", "--input-file", str(path), "--dry-run", "--json")
-    assert dry.code == 0 and [row["new_offset"] for row in dry.rows] == [ends[row["partition"]] for row in dry.rows]
+    assert dry.code == 0 and [row["new_offset"] for row in dry.rows] == [ends[place(row)] for row in dry.rows]
     assert not site.client.exists(f"/consumers/{old_group}")
     good = path.read_text()
     for text, code in ((good + "oops\n", 2), (good.replace(f"0-0:{ends['0-0']}", "0-0:3"), 1)):
@@ -159,7 +165,7 @@ def test_a_group_of_our_own(site: Site, tools: Tools, topic: str) -> None:
         committed = {str(item.partition): offset for item, offset in consumer.committed.items()}
         assert tools("verify-rebalance", "--group", f"g-{topic}").code == 0
         rows = tools("offsets get", "--group", f"g-{topic}", "--json").rows
-        assert {row["partition"]: row["offset"] for row in rows if row["offset"] is not None} == committed
+        assert {place(row): row["offset"] for row in rows if row["offset"] is not None} == committed
         assert {row["owner"] for row in rows} == {f"{consumer.consumer_id}-0"}
     ran = tools("verify-rebalance", "--group", f"g-{topic}")
     assert ran.code == 1 and "no member that lives" in ran.err
