@@ -78,7 +78,10 @@ def _session(settings: dict[str, str] | None = None) -> SparkSession:
 def _timed(run: Callable[[], int], messages: int, runs: int) -> Work:
     def once() -> float:
         started = time.monotonic()
-        found = run()
+        try:
+            found = run()
+        except Exception as error:  # Spark's own kinds; the replay shows one line
+            raise ReplayError(_reason(str(error))) from error
         if found != messages:
             raise ReplayError(f"{found} rows instead of {messages}")
         return time.monotonic() - started
@@ -92,3 +95,10 @@ def _timed(run: Callable[[], int], messages: int, runs: int) -> Work:
         return {"rate": messages / middle, "seconds": middle, "slowest_seconds": max(seconds), "messages": messages}
 
     return work
+
+
+def _reason(text: str) -> str:
+    """The line of an error of Spark's that says what went wrong in a worker, or its first one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("fastlog.errors.")]
+    return (ours or lines or ["no reason was given"])[-1 if ours else 0]

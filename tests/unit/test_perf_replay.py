@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fastlog.perf import machine
-from fastlog.perf.results import CEILING, OURS, Run
+from fastlog.perf.results import CEILING, CURVE, OURS, SECTIONS, Run
 from perf import interrupts
-from perf.replay import runners, streams, table
+from perf.replay import in_spark, runners, streams, table
 from perf.replay.rounds import Rounds, Task, series_of, tasks
 from perf.replay.runners.sweep import Sample, longest_unflushed
-from perf.replay.scenarios import BLOCKS, PEERS, Figure, FlushPolicy, Produce, Scenario
+from perf.replay.scenarios import BLOCKS, PEERS, SPARK_KAFKA, Figure, FlushPolicy, Produce, Scenario
 from perf.replay.stage import Options, Stage, TooLittleSpaceError
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +31,26 @@ def test_names_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
+def test_the_reason_of_a_failure_in_spark_is_that_of_the_worker() -> None:
+    text = "[TASK] Job aborted\n  File x.py\nfastlog.errors.DeliveryError: 5 messages\n\tat org.x\nSQLSTATE: 38000"
+    assert in_spark._reason(text) == "fastlog.errors.DeliveryError: 5 messages"
+    assert in_spark._reason("Java heap space\nat x") == "Java heap space"
+    assert in_spark._reason("") == "no reason was given"
+
+
+def test_jars_of_kafkas_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, or a directory of them; without any the system is absent, with the variable's name."""
+    monkeypatch.delenv(in_spark.JARS_VARIABLE, raising=False)
+    assert in_spark.JARS_VARIABLE in runners.missing({SPARK_KAFKA})[SPARK_KAFKA]
+    monkeypatch.setenv(in_spark.JARS_VARIABLE, str(tmp_path))
+    assert in_spark.connector_jars() is None
+    for name in ("b.jar", "a.jar"):
+        (tmp_path / name).touch()
+    assert in_spark.connector_jars() == f"{tmp_path}/a.jar,{tmp_path}/b.jar"
+    monkeypatch.delenv("FASTLOG_KAFKA_HOME", raising=False)
+    assert "FASTLOG_KAFKA_HOME" in runners.missing({SPARK_KAFKA})[SPARK_KAFKA]
+
+
 def test_every_scenario_can_be_run_and_shown() -> None:
     """Its kind has a runner, its block a place in the order, its figures a section; points of curves have a place."""
     for scenario in ALL:
@@ -39,6 +59,7 @@ def test_every_scenario_can_be_run_and_shown() -> None:
         assert scenario.parameters()["settings"] == dict(scenario.settings)
     for series in series_of(tasks(ALL, 1, ["kafka"])):
         assert series.absent == "it was not reached"
+        assert series.section in SECTIONS or series.section.startswith(CURVE), series.section
         assert not series.section.startswith("curve:") or series.x is not None
 
 

@@ -81,7 +81,7 @@ def _parts(entries: Sequence[Entry]) -> Iterable[tuple[str, str, list[Markup]]]:
     found = [*sections.latency_plots(plain["latency"]), *sections.bar_plots(plain["latency"])]
     yield "latency", "Latency", _figures("latency", found)
     yield "sweep", _SECTIONS["sweep"], _sweep(plain["sweep"])
-    for name in ("recovery", "memory"):
+    for name in ("spark", "recovery", "memory"):
         yield name, _SECTIONS[name], _figures(name, list(sections.bar_plots(plain[name])))
     yield "published", "Published figures", _published()
 
