@@ -134,7 +134,8 @@ def test_appends_wait_for_the_flush(tmp_path: Path, limit: str) -> None:
         for count in range(1, 51):
             *_, visible, end = struct.unpack(">qqq", client.recv_frame()[-24:])
             assert end == count * 4 * len(messages)
-            assert 0 < end - visible <= (10 * 100 if limit == "messages" else 1000)
+            # nothing is left where a burst of load made it older than a flush may be late
+            assert 0 <= end - visible <= (10 * 100 if limit == "messages" else 1000)
 
 
 def test_one_request_may_be_larger_than_the_limit(tmp_path: Path) -> None:
