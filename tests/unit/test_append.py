@@ -372,7 +372,12 @@ def test_repair_never_makes_a_file_longer(tmp_path: Path) -> None:
 
 def test_a_held_lock_is_never_waited_for(tmp_path: Path) -> None:
     log = SharedLog(tmp_path)
-    pid = start(lambda: log.append(ENTRY), "pwrite@1=slow:60000")
+
+    def hold() -> None:
+        while log.append(ENTRY) == BUSY:  # when we have it just then
+            pass
+
+    pid = start(hold, "pwrite@1=slow:60000")
     try:
         wait_until(lambda: log.append(message(20)) == BUSY)
         with sooner_than(50):
