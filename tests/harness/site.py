@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 import fastlog
 from fastlog import testing
 from fastlog.testing import RunningBroker
+from tests.harness.broker import wait_until
 from tests.harness.command_line import Commands, Ran
 
 LINES = [b"line %d" % number for number in range(4000)]
@@ -32,6 +33,12 @@ class Site:
         else:
             self.client.create(path, data.encode(), ephemeral=ephemeral, makepath=True)
 
+    def produce(self, broker: int, topic: str, payloads: list[bytes], *, partition: int | None = None) -> None:
+        """Send to one broker; returns when all is flushed, and ZooKeeper shows that the broker has the topic."""
+        with fastlog.Producer(self.brokers[broker].address, acks="flushed") as producer:
+            producer.send(topic, payloads, partition=partition)
+        wait_until("the topic is announced", lambda: self.client.exists(f"/brokers/topics/{topic}/{broker}"), 20.0)
+
     def ends(self, topic: str) -> dict[str, int]:
         """Up to where each partition can be read."""
         found = {}
@@ -49,11 +56,10 @@ def open_site() -> Iterator[Site]:
         connect = f"{zookeeper.connect}/tools"
         with testing.cluster(2, partitions=2, zk_connect=connect) as brokers:
             made = Site(connect, brokers)
-            for number, broker in enumerate(brokers):
-                with fastlog.Producer(broker.address, acks="flushed") as producer:
-                    for start in range(0, len(LINES), 100):
-                        producer.send("logs", LINES[start + number : start + 100 : 2])
             made.client.start()
+            for number in range(len(brokers)):
+                for start in range(0, len(LINES), 100):
+                    made.produce(number, "logs", LINES[start + number : start + 100 : 2])
             try:
                 yield made
             finally:

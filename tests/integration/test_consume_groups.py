@@ -56,8 +56,7 @@ def test_without_a_name_nothing_is_left(site: Site, tools: Tools) -> None:
 def test_filters_choose_topics(site: Site, tools: Tools, topic: str) -> None:
     """A whitelist with commas as in 0.7, and a blacklist; each message knows its topic."""
     for name in ("a", "b", "c"):
-        with fastlog.Producer(site.brokers[0].address, acks="flushed") as producer:
-            producer.send(f"{topic}-{name}", name.encode())
+        site.produce(0, f"{topic}-{name}", [name.encode()])
     common = ("consume", "--from-beginning", "--exit-at-end", "--json")
     rows = tools(*common, "--whitelist", f"{topic}-a,{topic}-c").rows
     assert sorted((row["topic"], row["payload"]) for row in rows) == [(f"{topic}-a", "a"), (f"{topic}-c", "c")]
@@ -95,8 +94,7 @@ def test_contradictions_are_refused(tools: Tools, arguments: list[str], says: st
 def test_a_signal_commits_what_was_printed(site: Site, tools: Tools, topic: str) -> None:
     """Ctrl-C while it waits for more: the next run prints nothing twice and leaves nothing out."""
     lines = [b"%d" % number for number in range(100)]
-    with fastlog.Producer(site.brokers[0].address, acks="flushed") as producer:
-        producer.send(topic, lines)
+    site.produce(0, topic, lines)
     group = ("--topic", topic, "--group", f"c-{topic}")
     command = [sys.executable, "-m", "fastlog", "consume", "--zookeeper", site.connect, *group, "--from-beginning"]
     with subprocess.Popen(
@@ -117,8 +115,7 @@ def test_a_signal_commits_what_was_printed(site: Site, tools: Tools, topic: str)
 def test_whoever_reads_the_output_may_leave(site: Site, tools: Tools, topic: str) -> None:
     """As ``| head -1`` does: no failure, and what went into no pipe is not committed."""
     lines = list(access_log_lines())
-    with fastlog.Producer(site.brokers[0].address, acks="flushed") as producer:
-        producer.send(topic, lines, partition=0)
+    site.produce(0, topic, lines, partition=0)
     group = f"h-{topic}"
     assert tools("offsets reset", "--group", group, "--topic", topic, "--to-earliest", "--execute").code == 0
     command = f"{sys.executable} -m fastlog consume --zookeeper {site.connect} --topic {topic} --group {group}"

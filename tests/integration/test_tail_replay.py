@@ -41,8 +41,7 @@ def tailing(*arguments: str) -> Iterator[Callable[[int], list[bytes]]]:
 
 
 def produce(site: Site, broker: int, topic: str, *payloads: bytes, partition: int = 0) -> None:
-    with fastlog.Producer(site.brokers[broker].address, acks="flushed") as producer:
-        producer.send(topic, list(payloads), partition=partition)
+    site.produce(broker, topic, list(payloads), partition=partition)
 
 
 def test_the_end_is_followed(site: Site, topic: str) -> None:
