@@ -11,7 +11,7 @@ from fastlog.envelope import server_id_of
 from fastlog.producer.partitioners import Crc32Partitioner
 from fastlog.spark import place_id, without_duplicates
 from tests.harness.broker import Broker
-from tests.harness.spark_jobs import produce
+from tests.harness.spark_jobs import produce, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,14 +55,15 @@ def test_a_stream_from_topic_to_topic(spark: SparkSession, broker: Broker, topic
 
     def run() -> None:
         read = spark.readStream.format("fastlog").options(**options, subscribe=topic, startingOffsets="earliest")
-        query = (
-            read.load()
-            .writeStream.format("fastlog")
-            .options(**options, topic=f"{topic}copy", checkpointLocation=str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
+        run_to_end(
+            lambda: (
+                read.load()
+                .writeStream.format("fastlog")
+                .options(**options, topic=f"{topic}copy", checkpointLocation=str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
         )
-        assert query.awaitTermination(120)
 
     def copied() -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -109,16 +110,17 @@ def test_from_topic_to_topic_effectively_once(spark: SparkSession, broker: Broke
 
     def run() -> None:
         read = spark.readStream.format("fastlog").options(**options, subscribe=topic, startingOffsets="earliest").load()
-        query = (
-            read.withColumn("deduplicationId", place_id())
-            .selectExpr("value", "deduplicationId", "string(partition) AS key")
-            .writeStream.format("fastlog")
-            .options(**options, topic=f"{topic}copy", envelope="true", server="copier")
-            .option("checkpointLocation", str(tmp_path / "writing"))
-            .trigger(availableNow=True)
-            .start()
+        run_to_end(
+            lambda: (
+                read.withColumn("deduplicationId", place_id())
+                .selectExpr("value", "deduplicationId", "string(partition) AS key")
+                .writeStream.format("fastlog")
+                .options(**options, topic=f"{topic}copy", envelope="true", server="copier")
+                .option("checkpointLocation", str(tmp_path / "writing"))
+                .trigger(availableNow=True)
+                .start()
+            )
         )
-        assert query.awaitTermination(120)
 
     run()
     for commit in (tmp_path / "writing" / "commits").glob("*0*"):
@@ -136,14 +138,15 @@ def test_from_topic_to_topic_effectively_once(spark: SparkSession, broker: Broke
 
     found: list[int] = []
     stream = spark.readStream.format("fastlog").options(**enveloped, startingOffsets="earliest")
-    query = (
-        without_duplicates(stream.option("maxBytesPerTrigger", "30KB").load())
-        .writeStream.foreachBatch(lambda frame, number: found.extend(int(row.value) for row in frame.collect()))
-        .option("checkpointLocation", str(tmp_path / "reading"))
-        .trigger(availableNow=True)
-        .start()
+    run_to_end(
+        lambda: (
+            without_duplicates(stream.option("maxBytesPerTrigger", "30KB").load())
+            .writeStream.foreachBatch(lambda frame, number: found.extend(int(row.value) for row in frame.collect()))
+            .option("checkpointLocation", str(tmp_path / "reading"))
+            .trigger(availableNow=True)
+            .start()
+        )
     )
-    assert query.awaitTermination(120)
     assert sorted(found) == list(range(800))
 
 
