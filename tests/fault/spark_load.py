@@ -132,10 +132,12 @@ def spark_load(count: int, seed: int, directory: Path) -> Outcome:
         brokers = [stack.enter_context(_broker(directory, number)) for number in range(BROKERS)]
         histories = [History() for _ in brokers]
         places = [(TOPIC, partition) for partition in range(PARTITIONS)]
-        for broker in brokers:
+        for broker, history in zip(brokers, histories, strict=True):
             with broker.connect() as client:
-                for topic, partition in places:
-                    client.produce_ack(topic, partition, raw.message_set([b"before the first run"] * 50), raw.FLUSHED)
+                for place in places:
+                    payloads = [b"before the first run %d %d" % (place[1], index) for index in range(50)]
+                    history.sent(place, f"before {place[1]}", payloads)
+                    client.produce_ack(*place, raw.message_set(payloads), raw.FLUSHED)
         before = _ends(brokers)
         producers = [
             stack.enter_context(
