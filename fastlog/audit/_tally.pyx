@@ -405,7 +405,7 @@ cdef class Tally:
                     found.append((begun, at - 1))
                     begun = -1
             else:
-                for at in range(at, stop + 1):
+                while True:
                     if page.bits[(at - base) >> 6] >> ((at - base) & 63) & 1:
                         if begun >= 0:
                             found.append((begun, at - 1))
@@ -414,6 +414,11 @@ cdef class Tally:
                                 return found
                     elif begun < 0:
                         begun = at
+                    if at == stop:
+                        break
+                    at += 1
+            if stop == last:
+                break               # it may be the highest number there is
             at = stop + 1
         if begun >= 0:
             found.append((begun, last))

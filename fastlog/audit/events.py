@@ -129,7 +129,7 @@ def _values(fields: dict[str, Any], names: Iterable[str]) -> list[Any]:
 
 
 def _sent(event: SentEvent) -> SentEvent:
-    if not 0 <= event.first <= event.last or event.producer_id < 0:
+    if not 0 <= event.first <= event.last < 2**62 or event.producer_id < 0:
         raise AuditError(f"a monitoring event has the numbers {event.first} … {event.last} of {event.producer_id}")
     left, behind, failed = event.last - event.first + 1, event.first, []
     for item in event.failed:

@@ -265,6 +265,7 @@ def test_other_objects_are_passed_over() -> None:
         {"first": -1},
         {"last": 2},
         {"first": 2**63},
+        {"last": 2**62, "n": 2**62 - 5},
         {"first": True},
         {"topic": 5},
         {"window_ms": 0},

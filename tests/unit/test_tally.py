@@ -106,6 +106,17 @@ def test_not_more_gaps_than_wanted() -> None:
     assert tally.missing(3, 0, 199, 3) == [(1, 1), (3, 3), (5, 5)]
 
 
+@pytest.mark.parametrize("number", [0, 5, 2**63 - 1])
+def test_the_highest_number_is_an_end(number: int) -> None:
+    """Where counting on would begin again below zero."""
+    tally = counted([payload(3, number)])
+    top = 2**63 - 1
+    assert tally.missing(3, top, top) == ([] if number == top else [(top, top)])
+    assert tally.missing(9, 0, top) == [(0, top)]
+    assert tally.missing(3, 6, top) == [(6, top - (number == top))]
+    assert tally.seen(3, 0, top) == 1
+
+
 def test_many_producers_find_their_places() -> None:
     producers = [producer * 0x9E3779B97F4A7C15 % 2**63 for producer in range(1000)]
     tally = counted([payload(producer, number) for number in range(3) for producer in producers])
