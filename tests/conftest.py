@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,12 @@ _topic_numbers = itertools.count(1)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--core`` leaves out what needs a Java."""
     parser.addoption("--core", action="store_true", help="leave out the tests that need a Java")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that tests interrupt get SIGINT, also where whoever runs the tests ignores it, as a shell's jobs do."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
