@@ -8,12 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.harness.broker import ROOT
+from tests.harness.timing import PATIENCE
 
 PAGE = ROOT / "docs" / "walkthrough.md"
 PORTS = ("2181", "9091", "9092", "9093")
@@ -89,13 +92,24 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
         if expected is not None:
             pattern = ".*".join(map(re.escape, expected.split("…")))
             assert re.fullmatch(pattern, shown), f"{body}\nprints\n{shown}\ninstead of\n{expected}"
-    assert not left, said[-3000:]
+    assert not left, left
 
 
-def _kill_group(group: int) -> bool:
-    """End what is left of the shell's session; whether anything was."""
-    try:
+def _kill_group(group: int) -> list[str]:
+    """End what is left of the shell's session; what that was, once everything had the time to end by itself."""
+    deadline = time.monotonic() + PATIENCE
+    while (left := _living(group)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
+    return left
+
+
+def _living(group: int) -> list[str]:
+    """The command lines of a process group; what has ended and is not collected yet is none of it."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
