@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastlog.errors import ConfigError, DataLossError, RangeIncompleteError
+from fastlog.errors import ConfigError, DataLossError, RangeIncompleteError, TransportError
+from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.load import checked_columns, parse_place, starting_options
 from fastlog.spark.jobs.loading import BATCHES, LoadPlan, encode_lost
@@ -166,3 +167,12 @@ def test_latencies() -> None:
     assert found.percentile(0.5) == pytest.approx(50_000, rel=0.02)
     assert found.percentile(0.95) == pytest.approx(95_000, rel=0.02)
     assert found.percentile(0.0) == pytest.approx(1, rel=0.02)
+
+
+def test_what_is_tried_again() -> None:
+    """A broker or a worker that is gone may be back; a wrong expression stays wrong."""
+    spark_errors = pytest.importorskip("pyspark.errors")
+    assert command.may_pass(TransportError("away"))
+    assert command.may_pass(spark_errors.PySparkException("a task was lost"))
+    assert not command.may_pass(spark_errors.AnalysisException("no such column"))
+    assert not command.may_pass(ValueError("ours"))

@@ -32,6 +32,8 @@ EXIT_CODES = (
 
 _OF_OURS = re.compile(r"fastlog\.errors\.(\w+): (.*)")
 _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] .*", re.MULTILINE)
+_OF_A_PROGRAM = {"AnalysisException", "ParseException", "IllegalArgumentException"}
+"""Errors of Spark's about a query, an expression or an option: the next try would say the same."""
 _QUIET = "ERROR"
 _OF_THE_JOB = {
     *("subscribe", "subscribepattern", "assign", "columns", "includenextoffset", "failondataloss"),
@@ -261,6 +263,8 @@ def may_pass(error: Exception) -> bool:
     """Whether an error is one of the world's, such as a broker or a worker that is gone, and no fault in a program."""
     if isinstance(error, errors.FastlogError | OSError):
         return True
+    if type(error).__name__ in _OF_A_PROGRAM:
+        return False
     return (type(error).__module__ or "").partition(".")[0] in ("pyspark", "py4j")
 
 
