@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from fastlog.testing.processes import state, wait_until
 from fastlog.testing.proxy import Proxy
 from fastlog.zkserver.server import Ensemble, Server, make_ensemble
 
@@ -113,8 +114,11 @@ class RunningZooKeeper:
         self.servers[number].wait_ready(self._start_timeout)
 
     def pause(self, number: int = 0) -> None:
-        """SIGSTOP: it takes connections and answers nothing."""
-        self.servers[number].signal(signal.SIGSTOP)
+        """SIGSTOP: it takes connections and answers nothing. Returns once none of its threads runs."""
+        server = self.servers[number]
+        server.signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{server.pid}/task")
+        wait_until(lambda: all(state(int(task.name)) in "TtZX" for task in tasks.iterdir()), 5.0)
 
     def resume(self, number: int = 0) -> None:
         """SIGCONT."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,7 +142,9 @@ def test_a_load_that_was_killed_goes_on(source: RunningBroker, dumped: Path, run
         before = log_bytes(other, "t")
         assert run("load", "--brokers", other.address, str(dumped)).code == 1
         ran = run("load", "--brokers", other.address, "--resume", str(dumped))
-        assert ran.code == 0 and f"{sum(map(len, before.values()))} bytes were there already" in ran.err
+        there = re.search(r"(\d+) bytes were there already", ran.err)
+        # what the killed one had sent last may have been stored behind our look
+        assert ran.code == 0 and there and int(there[1]) >= sum(map(len, before.values()))
         assert {n: data for n, data in log_bytes(other, "t").items() if data} == {
             n: data for n, data in log_bytes(source, "t").items() if data
         }
