@@ -218,8 +218,11 @@ class Lane:
 
     @property
     def wants_commit(self) -> bool:
-        """Half of what may be sent beyond the last commit was sent."""
-        return self._sent_to - self.committed > self._bound // 2
+        """A quarter of what may be sent beyond the last commit was acknowledged, or all of it was sent."""
+        place = self.place
+        if place is None or place.is_over or place.consumed <= self.committed:
+            return False
+        return place.consumed - self.committed > self._bound // 4 or self._sent_to - self.committed >= self._bound
 
     def assign(self, pipe: Pipe, target: TargetPartition) -> bool:
         """Send to this partition, once what was sent to another one is settled; whether that is so now."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.connector import Consumer
+from fastlog.consumer.feed import Bell
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run, Stream
 from fastlog.errors import (
@@ -32,7 +33,7 @@ from fastlog.zkpaths import PartitionId
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-_COMMIT_SECONDS = 0.05
+_LEAST_COMMIT_PAUSE = 0.005
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Source:
         self._is_stopping = False
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._commit_due = 0.0
+        self._commit_bell = Bell()
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -113,6 +114,7 @@ class Source:
         """Take nothing more; what is under way goes on."""
         self._is_stopping = True
         self._over.set()
+        self._commit_bell.ring()
 
     @property
     def is_under_way(self) -> bool:
@@ -176,6 +178,7 @@ class Source:
             self.consumer = consumer
             for number, stream in enumerate(streams):
                 self._thread(lambda stream=stream: self._forward(stream), str(number))  # type: ignore[misc]
+            self._thread(self._commit, "commit")
             self._wake()
             return
 
@@ -241,6 +244,8 @@ class Source:
             )
         )
         piece.place.done(piece.next_offset)
+        if lane.wants_commit:
+            self._commit_bell.ring()
 
     def _tell(self, run: Forwarded) -> None:
         """Count what was forwarded or left out, and let the observer do so."""
@@ -257,34 +262,56 @@ class Source:
             else:
                 counts.left_out += run.entries
 
+    # -- a thread of its own -------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Commit whenever enough was acknowledged, since what may be sent beyond it is bounded."""
+        consumer = self.consumer
+        assert consumer is not None
+        while not self._is_stopping:
+            self._commit_bell.wait(None)
+            if self._is_stopping:
+                return
+            began = time.monotonic()
+            try:
+                consumer.commit_offsets()
+            except FastlogError as error:  # the automatic commits fail as well, and are counted and logged
+                log.debug("source=%s: not committed: %s", self.name, error)
+                self._over.wait(_RETRY_SECONDS)
+            self._learn_committed(consumer)
+            self.wake_streams()
+            self._over.wait(max(0.0, began + _LEAST_COMMIT_PAUSE - time.monotonic()))
+
+    def _learn_committed(self, consumer: Consumer) -> None:
+        for source, offset in consumer.committed.items():
+            lane = self._lanes.get(source)
+            if lane is not None:
+                lane.committed = max(lane.committed, offset)
+
     # -- the mirror's thread -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Give lanes their places in the target, let go on what can, and see that enough is committed."""
+        """Give lanes their places in the target, and let go on what can."""
         consumer = self.consumer
         if consumer is None or not self.is_checked:
             return
         for topic, partitions in consumer.topics.items():
             self._known.setdefault(topic, set()).update(partitions)
         owned = {source for stream in self._streams for source in stream.partitions}
-        committed = consumer.committed
-        is_commit_due = False
+        self._learn_committed(consumer)
         ways: dict[str, Way | None] = {}
         for source, lane in list(self._lanes.items()):
             if source not in owned:
                 self._forget(lane)
                 continue
-            lane.committed = max(lane.committed, committed.get(source, -1))
-            is_commit_due |= lane.wants_commit
+            if lane.wants_commit:
+                self._commit_bell.ring()  # again, if it failed before
             if source.topic not in ways:
                 ways[source.topic] = self._way(source.topic)
             self._place(lane, ways[source.topic])
             offset = lane.resume_at()
             if offset is not None and not self._is_stopping:
                 self._resume(consumer, lane, offset)
-        if is_commit_due and time.monotonic() >= self._commit_due:
-            self._commit_due = time.monotonic() + _COMMIT_SECONDS
-            consumer.commit_offsets(wait=False)
         if self._skips and self._damage_due is not None and time.monotonic() >= self._damage_due:
             self._leave_out_damage(consumer)
         self.wake_streams()
