@@ -114,11 +114,14 @@ class Auditor:
             for span in message.spans(data):
                 tally.count_entries(span.entries, span.count)
 
-    def observe(self, run: Run) -> None:
-        """Count what a mirror has forwarded, and publish it: ``Mirror(config, observer=auditor.observe)``."""
+    def __call__(self, run: Run) -> None:
+        """Count what a mirror has forwarded: ``Mirror(config, observer=auditor)``."""
         if run.error is None:
             self.count_run(run.source.topic, run.data)
-            self.publish()
+
+    def keep(self) -> None:
+        """Publish, before the mirror's offsets move."""
+        self.publish()
 
     def tallies(self) -> dict[str, Tally]:
         """What was counted, by topic; to be looked at when nobody counts."""

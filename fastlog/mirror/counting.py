@@ -28,10 +28,17 @@ class Counting:
         self._other = other
 
     def __call__(self, run: Forwarded) -> None:
-        """Count and publish; an error is the caller's to log, and the counts go with the next ones."""
+        """Count it."""
         if self._other is not None:
             self._other(run)
-        self._auditor.observe(run)
+        self._auditor(run)
+
+    def keep(self) -> None:
+        """Publish what was counted, and let the other observer keep what it was told."""
+        other = getattr(self._other, "keep", None)
+        if other is not None:
+            other()
+        self._auditor.keep()
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -63,7 +63,7 @@ class Lane:
         self._lock = threading.Lock()
         self._unsent: deque[Piece] = deque()
         self._sent: deque[Piece] = deque()
-        self._sent_to = -1
+        self._sent_to = self._settled_to = -1
         self._is_moving = False
         self._is_failed = False
         self._failures = 0
@@ -93,7 +93,7 @@ class Lane:
                 return False
             self._unsent.clear()
             self.place = place
-            self.committed = self._sent_to = max(0, place.consumed)
+            self.committed = self._sent_to = self._settled_to = max(0, place.consumed)
             self._is_failed = False
             return True
 
@@ -158,6 +158,7 @@ class Lane:
                 if error is None:
                     self._failures = 0
                     self.error = None
+                    self._settled_to = piece.next_offset
                     self._done(self, piece, None)
                 elif isinstance(error, _OF_A_MESSAGE):
                     self._refused(piece, error)
@@ -180,6 +181,7 @@ class Lane:
             self._fail(error)
         elif self._skips:
             log.error("left out %s offset=%d bytes=%d: %s", self.source, piece.offset, len(piece.data), error)
+            self._settled_to = piece.next_offset
             self._done(self, piece, error)
         else:
             self._careful_to = max(self._careful_to, piece.next_offset)
@@ -220,9 +222,9 @@ class Lane:
     def wants_commit(self) -> bool:
         """A quarter of what may be sent beyond the last commit was acknowledged, or all of it was sent."""
         place = self.place
-        if place is None or place.is_over or place.consumed <= self.committed:
+        if place is None or place.is_over or self._settled_to <= self.committed:
             return False
-        return place.consumed - self.committed > self._bound // 4 or self._sent_to - self.committed >= self._bound
+        return self._settled_to - self.committed > self._bound // 4 or self._sent_to - self.committed >= self._bound
 
     def assign(self, pipe: Pipe, target: TargetPartition) -> bool:
         """Send to this partition, once what was sent to another one is settled; whether that is so now."""
@@ -244,4 +246,6 @@ class Lane:
         place, pipe = self.place, self.pipe
         if not self._is_failed or self._sent or place is None or pipe is None or not pipe.is_connected:
             return None
+        if place.consumed < self._settled_to:
+            return None  # the new place counts as consumed up to where it begins, which has to be so first
         return int(place.consumed) if time.monotonic() >= self._retry_at and not place.is_over else None

@@ -83,6 +83,9 @@ class Observer(Protocol):
 
     Called in the threads of the mirror, for one source partition in order and never twice at once. What it raises
     stops nothing; it is logged.
+
+    One that has a method ``keep()`` is asked to keep what it was told, and the source's offsets move only after that
+    has returned; while it raises ``FastlogError`` they stay.
     """
 
     def __call__(self, run: Forwarded) -> object:

@@ -7,22 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.connector import Consumer
-from fastlog.consumer.feed import Bell
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run, Stream
 from fastlog.errors import (
     ClosedError,
     ConfigError,
     ConsumerTimeout,
-    CoordinationError,
     FastlogError,
     InvalidMessageError,
     OwnershipLostError,
 )
+from fastlog.mirror.committing import Committer
 from fastlog.mirror.config import MirrorConfig, SourceConfig
 from fastlog.mirror.damage import behind_damage
 from fastlog.mirror.lane import Lane
@@ -33,7 +33,6 @@ from fastlog.zkpaths import PartitionId
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-_LEAST_COMMIT_PAUSE = 0.005
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Source:
         self._is_stopping = False
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._commit_bell = Bell()
+        self._committer = Committer(self.name, observer, self._wants_commit)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -114,7 +113,7 @@ class Source:
         """Take nothing more; what is under way goes on."""
         self._is_stopping = True
         self._over.set()
-        self._commit_bell.ring()
+        self._committer.stop()
 
     @property
     def is_under_way(self) -> bool:
@@ -132,12 +131,13 @@ class Source:
         error: FastlogError | None = None
         consumer = self.consumer
         if consumer is not None:
-            try:
-                consumer.commit_offsets()
-            except CoordinationError as failure:
-                error = failure
-            except (OwnershipLostError, ClosedError) as failure:
-                log.info("source=%s: %s", self.name, failure)  # whoever has them now goes on where they were saved
+            for step in (self._committer.keep, consumer.commit_offsets):
+                try:
+                    step()
+                except (OwnershipLostError, ClosedError) as failure:
+                    log.info("source=%s: %s", self.name, failure)  # whoever has them now goes on where they were saved
+                except FastlogError as failure:
+                    error = error or failure
             consumer.shutdown(seconds)
         for thread in self._threads:
             thread.join(seconds)
@@ -177,8 +177,8 @@ class Source:
             self._streams = streams
             self.consumer = consumer
             for number, stream in enumerate(streams):
-                self._thread(lambda stream=stream: self._forward(stream), str(number))  # type: ignore[misc]
-            self._thread(self._commit, "commit")
+                self._thread(partial(self._forward, stream), str(number))
+            self._thread(partial(self._committer.run, consumer, self._committed), "commit")
             self._wake()
             return
 
@@ -243,9 +243,9 @@ class Source:
                 error,
             )
         )
-        piece.place.done(piece.next_offset)
+        self._committer.settled(piece.place, piece.next_offset)
         if lane.wants_commit:
-            self._commit_bell.ring()
+            self._committer.ring()
 
     def _tell(self, run: Forwarded) -> None:
         """Count what was forwarded or left out, and let the observer do so."""
@@ -262,25 +262,15 @@ class Source:
             else:
                 counts.left_out += run.entries
 
-    # -- a thread of its own -------------------------------------------------------------------------------------------
+    # -- the committer's thread ----------------------------------------------------------------------------------------
 
-    def _commit(self) -> None:
-        """Commit whenever enough was acknowledged, since what may be sent beyond it is bounded."""
-        consumer = self.consumer
-        assert consumer is not None
-        while not self._is_stopping:
-            self._commit_bell.wait(None)
-            if self._is_stopping:
-                return
-            began = time.monotonic()
-            try:
-                consumer.commit_offsets()
-            except FastlogError as error:  # the automatic commits fail as well, and are counted and logged
-                log.debug("source=%s: not committed: %s", self.name, error)
-                self._over.wait(_RETRY_SECONDS)
-            self._learn_committed(consumer)
-            self.wake_streams()
-            self._over.wait(max(0.0, began + _LEAST_COMMIT_PAUSE - time.monotonic()))
+    def _wants_commit(self) -> bool:
+        return any(lane.wants_commit for lane in list(self._lanes.values()))
+
+    def _committed(self) -> None:
+        if self.consumer is not None:
+            self._learn_committed(self.consumer)
+        self.wake_streams()
 
     def _learn_committed(self, consumer: Consumer) -> None:
         for source, offset in consumer.committed.items():
@@ -305,7 +295,7 @@ class Source:
                 self._forget(lane)
                 continue
             if lane.wants_commit:
-                self._commit_bell.ring()  # again, if it failed before
+                self._committer.ring()  # again, if it failed before
             if source.topic not in ways:
                 ways[source.topic] = self._way(source.topic)
             self._place(lane, ways[source.topic])

@@ -281,15 +281,17 @@ def test_a_mirror_that_tells_what_it_forwards(source: RunningBroker, names: tupl
     with Producer(source.address) as producer, consumer_of(source.address) as consumer:
         auditor = Auditor("mirror", producer, audit_topic)
         run = bytes(consumer.fetch(topic, 0, 0, wait=20).data)
-        auditor.observe(Forwarded(topic, run))  # type: ignore[arg-type]
-        auditor.observe(Forwarded(topic, run, StorageError("x")))  # type: ignore[arg-type]
+        auditor(Forwarded(topic, run))  # type: ignore[arg-type]
+        auditor(Forwarded(topic, run, StorageError("x")))  # type: ignore[arg-type]
+        auditor.keep()
     arguments = ("--brokers", source.address, "--audit-topic", audit_topic, "--grace", "0")
     code, rows, _ = audit(*arguments)
     assert (code, {row["stage"]: row["state"] for row in rows}) == (0, {"brokers": "ok", "mirror": "ok"})
     with Producer(source.address) as producer:
         again = Auditor("mirror", producer, audit_topic)
-        again.observe(Forwarded(topic, run))  # type: ignore[arg-type]
-        again.observe(Forwarded(topic, run))  # type: ignore[arg-type]
+        again(Forwarded(topic, run))  # type: ignore[arg-type]
+        again(Forwarded(topic, run))  # type: ignore[arg-type]
+        again.keep()
     code, rows, _ = audit(*arguments)
     assert totals(rows, "mirror")["duplicates"] == 1000
     assert totals(rows, "mirror")["missing"] == 0

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fastlog import Producer, SimpleConsumer, testing
-from fastlog.errors import ConfigError
+from fastlog.errors import ConfigError, TransportError
 from fastlog.mirror import Forwarded, Mirror, MirrorConfig, MirrorSettings, SourceConfig, TargetConfig
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkpaths import PartitionId, offset_path, parse_number
@@ -339,6 +339,59 @@ def _walk(data: bytearray) -> list[raw.Entry]:
         found.append(raw.Entry(at, end, data[at + 4], data[at + 5], bytes(data[at + 10 : end])))
         at = end
     return found
+
+
+class Keeping:
+    """An observer that cannot keep what it is told until it is allowed to."""
+
+    def __init__(self) -> None:
+        self.is_allowed = False
+        self.asked = self.entries = 0
+
+    def __call__(self, run: Forwarded) -> None:
+        self.entries += run.entries
+
+    def keep(self) -> None:
+        self.asked += 1
+        if not self.is_allowed:
+            raise TransportError("not now")
+
+
+def test_offsets_stay_until_the_observer_has_kept_what_it_was_told(
+    zookeeper: RunningZooKeeper, clusters: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """A mirror that ends before that leaves the messages to come again; afterwards they count as done."""
+    source, target = clusters("source"), clusters("target")
+    config = mirror_config(
+        {"source": connect(zookeeper, tmp_path, "source")},
+        {"zk.connect": connect(zookeeper, tmp_path, "target")},
+        {"mirror.topics.whitelist": "t"},
+    )
+    produce(source, "t", 0, [b"x"] * 50)
+    end = len(source.stored_bytes("t", 0))
+    for times in (1, 2):
+        with running(config, observer := Keeping()) as mirror:
+            wait_stored(target, "t", 0, 50 * times)
+            wait_asked_twice(observer)
+            assert consumed(mirror) == {0}
+            if times == 2:
+                observer.is_allowed = True
+                wait_until("it counts as done", lambda: consumed(mirror) == {end}, WAIT_SECONDS)
+        assert observer.entries == 50
+    with running(config, Keeping()) as mirror:
+        wait_until("it goes on behind it", lambda: consumed(mirror) == {end}, WAIT_SECONDS)
+
+
+def wait_asked_twice(observer: Keeping) -> None:
+    """Until it refused what was told before this."""
+    asked = observer.asked
+    wait_until("it was asked twice", lambda: observer.asked > asked + 1, WAIT_SECONDS)
+
+
+def consumed(mirror: Mirror) -> set[int]:
+    """How far the partitions of a mirror's first source count as done."""
+    consumer = mirror.sources[0].consumer
+    return set() if consumer is None else set(consumer.offsets.values())
 
 
 def test_a_mirror_is_a_stage_of_the_audit(

@@ -1,0 +1,101 @@
+"""When the offsets of a source move: once the observer has kept what it was told, and in time for the lanes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from fastlog.consumer._delivery import Place
+from fastlog.consumer.connector import Consumer
+from fastlog.consumer.feed import Bell
+from fastlog.errors import FastlogError
+from fastlog.mirror.pieces import Observer
+
+log = logging.getLogger(__name__)
+
+_GATHER_SECONDS = 0.5
+_LEAST_PAUSE = 0.005
+_RETRY_SECONDS = 1.0
+_LOG_SECONDS = 30.0
+
+
+class Committer:
+    """Commits of one source. ``settled`` and ``ring`` are for any thread, ``run`` has one of its own.
+
+    The group commits by itself what counts as consumed. This decides what does; and commits at once where a lane may
+    not send on before that.
+    """
+
+    def __init__(self, name: str, observer: Observer | None, is_wanted: Callable[[], bool]) -> None:
+        """``is_wanted``: whether a lane waits for a commit."""
+        self._name = name
+        self._keep: Callable[[], object] | None = getattr(observer, "keep", None)
+        self._is_wanted = is_wanted
+        self._unkept: dict[Place, int] = {}
+        self._lock = threading.Lock()
+        self._bell = Bell()
+        self._over = threading.Event()
+        self._logged = 0.0
+
+    def settled(self, place: Place, next_offset: int) -> None:
+        """All before this offset was acknowledged and told to the observer."""
+        if self._keep is None:
+            place.done(next_offset)
+            return
+        with self._lock:
+            is_first = not self._unkept
+            self._unkept[place] = next_offset
+        if is_first:
+            self._bell.ring()
+
+    def ring(self) -> None:
+        """A lane waits for a commit."""
+        self._bell.ring()
+
+    def run(self, consumer: Consumer, committed: Callable[[], None]) -> None:
+        """Until ``stop``; ``committed`` is called when something may have been."""
+        while not self._over.is_set():
+            self._bell.wait(None)
+            if not self._is_wanted() and not self._over.is_set():
+                self._bell.wait(_GATHER_SECONDS)
+            if self._over.is_set():
+                return
+            began = time.monotonic()
+            try:
+                self.keep()
+                if self._is_wanted():
+                    consumer.commit_offsets()
+            except FastlogError as error:
+                if began - self._logged >= _LOG_SECONDS:
+                    self._logged = began
+                    log.warning("source=%s: offsets wait: %s", self._name, " ".join(str(error).split()))
+                self._over.wait(_RETRY_SECONDS)
+                self._bell.ring()
+            committed()
+            self._over.wait(max(0.0, began + _LEAST_PAUSE - time.monotonic()))
+
+    def stop(self) -> None:
+        """Let ``run`` end."""
+        self._over.set()
+        self._bell.ring()
+
+    def keep(self) -> None:
+        """Let what was settled count as consumed.
+
+        Raises:
+            FastlogError: the observer cannot keep it now, and nothing moves.
+        """
+        if self._keep is None:
+            return
+        with self._lock:
+            unkept = dict(self._unkept)
+        if not unkept:
+            return
+        self._keep()
+        with self._lock:
+            for place, offset in unkept.items():
+                place.done(offset)
+                if self._unkept[place] == offset:
+                    del self._unkept[place]
