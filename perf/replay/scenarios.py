@@ -127,8 +127,13 @@ class Mirrored(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class Tail(Scenario):
-    """One producer at full speed and one consumer behind it; each message carries the time of its batch."""
+    """One producer and one consumer behind it; each message carries the time of its batch.
 
+    ``rate``: messages a second that are offered, timed from when each batch was meant to be sent; None: as many as can
+    be, timed from when it was made.
+    """
+
+    rate: float | None = None
     batch: int = 50
     fetch_bytes: int = 2**20
 

@@ -34,8 +34,12 @@ def percentiles(nanoseconds: np.ndarray[Any, Any]) -> dict[str, float]:
     return {**numbers, "mean_ms": round(float(nanoseconds.mean()) / 1e6, 4), "count": len(nanoseconds)}
 
 
-def producing_stamped(*, port: int, topic: str, messages: int, batch: int, message_bytes: int, seed: int) -> Work:
-    """As fast as possible, in lists of ``batch`` whose messages all have the time at which the list was made."""
+def producing_stamped(
+    *, port: int, topic: str, messages: int, batch: int, rate: float | None, message_bytes: int, seed: int
+) -> Work:
+    """Lists of ``batch`` messages that all have one time: when the list was meant to be sent at ``rate`` messages a
+    second, or, as fast as possible where that is None, when it was made.
+    """
     bodies = random_payloads(message_bytes - STAMP_BYTES, seed=seed)
     lists = [bodies[at : at + batch] for at in range(0, len(bodies) - batch + 1, batch)]
     producer = fastlog.Producer(f"127.0.0.1:{port}", producer_type="async", acks="none", batch_messages=batch)
@@ -43,9 +47,13 @@ def producing_stamped(*, port: int, topic: str, messages: int, batch: int, messa
     def work() -> dict[str, Any]:
         with producer:
             send, now, count = producer.send, time.monotonic_ns, len(lists)
+            step = 1e9 * batch / rate if rate is not None else 0.0
             started = now()
             for number in range(messages // batch):
-                stamp = now().to_bytes(STAMP_BYTES, "little")
+                moment = started + int(number * step) if step else now()
+                if step:
+                    _wait_until(moment)
+                stamp = moment.to_bytes(STAMP_BYTES, "little")
                 send(topic, [stamp + body for body in lists[number % count]])
             send(topic, LAST + bytes(message_bytes - STAMP_BYTES))
             producer.flush()
@@ -53,6 +61,13 @@ def producing_stamped(*, port: int, topic: str, messages: int, batch: int, messa
         return {"messages": messages // batch * batch, "started_ns": started, "ended_ns": ended}
 
     return work
+
+
+def _wait_until(moment_ns: int) -> None:
+    """Sleep until shortly before it; what is left is less than a sleep takes."""
+    ahead = moment_ns - time.monotonic_ns()
+    if ahead > _PAUSE_NS:
+        time.sleep((ahead - _PAUSE_NS) / 1e9)
 
 
 def producing_paced(
@@ -84,9 +99,7 @@ def producing_paced(
                     stamp = started + int(number * step)
                     send(topic, stamp.to_bytes(STAMP_BYTES, "little") + bodies[number % len(bodies)])
                     number += 1
-                ahead = started + int(number * step) - now()
-                if ahead > _PAUSE_NS:
-                    time.sleep((ahead - _PAUSE_NS) / 1e9)
+                _wait_until(started + int(number * step))
             producer.flush()
             settled = len(acknowledged)
             send(topic, LAST + bytes(message_bytes - STAMP_BYTES))

@@ -17,13 +17,11 @@ from fastlog.perf.results import CEILING, OURS, Goal
 from perf.replay.scenarios import (
     BROKER_ALONE,
     ENTRY_OVERHEAD,
-    PAGE_CACHE,
     PEERS,
     CodecAlone,
     Consume,
     FanOut,
     Figure,
-    FlushPolicy,
     InSpark,
     Latency,
     Memory,
@@ -36,6 +34,7 @@ from perf.replay.scenarios import (
 )
 from perf.replay.spark_table import in_spark
 from perf.replay.stage import ENTRY_BYTES, Options
+from perf.replay.sweep_table import sweep
 
 EVERYONE = (OURS, CEILING, BROKER_ALONE, PEERS)
 SITE_MB = 5000.0
@@ -44,6 +43,7 @@ SITE_MB = 5000.0
 BATCH = 50
 CURVE_ROUNDS = 3
 CURVE_SHARE = 0.2
+TAIL_RATE = 2.0e6
 MAX_PSS_BYTES = 40_000_000
 GB = 1_000_000_000
 
@@ -59,7 +59,7 @@ def scenarios(options: Options) -> tuple[Scenario, ...]:
             *_curves(),
             *in_spark(),
             *_storage(options),
-            *_sweep(options),
+            *sweep(options),
         ]
     )
 
@@ -123,20 +123,29 @@ def _producers() -> Iterator[Scenario]:
                 name="tail",
                 title="Producing and consuming at once, batch 50",
                 section="producer",
-                goal=Goal(value=2.0e6),
+                goal=Goal(value=TAIL_RATE),
             ),
-            Figure(
-                name="tail-lag",
-                title="p99.9 of the lag while producing and consuming at once",
-                section="latency",
-                takes="lag_p99_9_ms",
-                unit="ms",
-                better="lower",
-                goal=Goal(value=50),
-            ),
+            _lag("tail-full-lag", "p99.9 of the lag behind a producer as fast as it can, from when a batch was made"),
         ),
         block="producer",
     )
+    yield Tail(
+        figures=(
+            Figure(
+                name="tail-paced",
+                title="Producing at 2.2 million/s and consuming at once, batch 50",
+                section="producer",
+                goal=Goal(value=TAIL_RATE),
+            ),
+            _lag("tail-lag", "p99.9 of the lag at 2.2 million/s, from the intended send", Goal(value=50)),
+        ),
+        block="producer",
+        rate=1.1 * TAIL_RATE,
+    )
+
+
+def _lag(name: str, title: str, goal: Goal | None = None) -> Figure:
+    return Figure(name=name, title=title, section="latency", takes="lag_p99_9_ms", unit="ms", better="lower", goal=goal)
 
 
 def _codecs() -> Iterator[Scenario]:
@@ -390,79 +399,6 @@ def _storage(options: Options) -> Iterator[Scenario]:
         share=CURVE_SHARE,
         stored_bytes=options.stored_bytes,
     )
-
-
-SWEEP_MESSAGES = (500, 10_000, 50_000, 1_000_000)
-SWEEP_MS = (50, 1_000)
-SWEEP_WRITEBACK = (0, 8 * 2**20)
-SWEEP_CACHE = (-1, 0)
-DEFAULTS = (50_000, 1_000, True, 0, -1)
-"""M, S, preallocation, early write-back and bytes kept cached of a broker that
-is told nothing: the point of the sweep that they are."""
-
-
-def _sweep(options: Options) -> Iterator[Scenario]:
-    """Every combination, but that pages are dropped (fadvise) only where nothing else differs from the defaults."""
-    quick = options.quick
-    points = product(
-        SWEEP_MESSAGES[2:] if quick else SWEEP_MESSAGES,
-        SWEEP_MS[1:] if quick else SWEEP_MS,
-        (True, False),
-        SWEEP_WRITEBACK,
-        SWEEP_CACHE,
-    )
-    points = [point for point in points if point[4] == -1 or point[2:4] == DEFAULTS[2:4]]
-    for number, (messages, milliseconds, preallocate, writeback, keep) in enumerate(points):
-        policy = f"M {messages:,}, S {milliseconds} ms"
-        policy += f", {'' if preallocate else 'no '}preallocation"
-        policy += f", write-back each {writeback // 2**20} MiB" if writeback else ""
-        policy += ", pages dropped once flushed" if keep == 0 else ""
-        policy += " (the defaults)" if (messages, milliseconds, preallocate, writeback, keep) == DEFAULTS else ""
-        name = f"sweep-{messages}-{milliseconds}-{'p' if preallocate else 'n'}-{writeback // 2**20}"
-        name += "-d" if keep == 0 else ""
-        place: dict[str, Any] = {"section": "sweep", "x": float(number), "x_title": "policy"}
-        yield FlushPolicy(
-            figures=(
-                Figure(name=name, title=f"Throughput: {policy}", **place),
-                Figure(
-                    name=f"{name}-latency",
-                    title=f"p99 from intended send to consumed, 1,000/s: {policy}",
-                    takes="p99_ms",
-                    unit="ms",
-                    better="lower",
-                    **place,
-                ),
-                Figure(
-                    name=f"{name}-at-risk",
-                    title=f"Most bytes appended and not flushed: {policy}",
-                    takes="at_risk_bytes",
-                    unit="bytes",
-                    better="lower",
-                    **place,
-                ),
-                Figure(
-                    name=f"{name}-age",
-                    title=f"Longest time that bytes were not flushed: {policy}",
-                    takes="at_risk_ms",
-                    unit="ms",
-                    better="lower",
-                    **place,
-                ),
-            ),
-            block="sweep",
-            most_rounds=2,
-            share=0.1,
-            settings={
-                "log.flush.interval": messages,
-                "log.default.flush.interval.ms": milliseconds,
-                "flush.max.unflushed.bytes": PAGE_CACHE["flush.max.unflushed.bytes"],
-                "log.preallocate": "true" if preallocate else "false",
-                "log.early.writeback.bytes": writeback,
-                "log.cache.keep.bytes": keep,
-            },
-            rate=1_000,
-            seconds=min(options.seconds, 1.0),
-        )
 
 
 def needed_bytes(found: tuple[Scenario, ...], options: Options) -> int:

@@ -80,13 +80,19 @@ def _produced(
 
 
 def tail(stage: Stage, scenario: Tail) -> dict[str, Run]:
-    """Through means consumed: from the first list made until the consumer has the last one."""
+    """Through means consumed: from the first list until the consumer has the last one."""
     messages = max(scenario.batch, stage.options.messages // scenario.batch * scenario.batch)
     stage.warm(messages)
     with stage.broker(scenario.settings) as broker:
         create_topic(broker.port, TOPIC, 1)
         place = {"port": broker.port, "topic": TOPIC, "message_bytes": MESSAGE_BYTES}
-        made = {**place, "messages": messages, "batch": scenario.batch, "seed": stage.options.seed}
+        made = {
+            **place,
+            "messages": messages,
+            "batch": scenario.batch,
+            "rate": scenario.rate,
+            "seed": stage.options.seed,
+        }
         kinds = [("follow", {**place, "fetch_bytes": scenario.fetch_bytes}), ("produce-stamped", made)]
         with stage.clients(kinds) as (consumer, producer):
             consumer.go()
