@@ -35,6 +35,7 @@ cdef extern from "Python.h":
     char* bytes_pointer "PyBytes_AS_STRING"(PyObject* item)
 
 cdef enum:
+    AHEAD_BYTES = 4096
     LENGTH_BYTES = 4
     CRC_BYTES = 4
     MIN_MESSAGE_BYTES_0 = 5       # magic, crc
@@ -83,6 +84,18 @@ cdef inline bint looks_compressed(const unsigned char* payload, Py_ssize_t n) no
     return False
 
 
+# A core's own prefetcher stops at the end of each page, so a log that is not in its caches costs a wait every twenty
+# messages: a fifth of the time. Nothing is read here, and an address behind the end does no harm.
+cdef extern from *:
+    """
+    static inline void fetch_ahead(const unsigned char *p) {
+        for (int line = 0; line < 4; line++)
+            __builtin_prefetch(p + 64 * line);
+    }
+    """
+    void fetch_ahead(const unsigned char* p) noexcept nogil
+
+
 cdef void scan_set(const unsigned char* p, Py_ssize_t n, Py_ssize_t max_payload, Scan* out) noexcept nogil:
     cdef Py_ssize_t position = 0, left, payload_bytes
     cdef const unsigned char* entry
@@ -98,6 +111,7 @@ cdef void scan_set(const unsigned char* p, Py_ssize_t n, Py_ssize_t max_payload,
             break
         entry = p + position
         size = <int32_t>be32(entry)                 # a claim, until the next two tests
+        fetch_ahead(entry + AHEAD_BYTES)
         if size < MIN_MESSAGE_BYTES_0:
             status = SCAN_SIZE
             break

@@ -16,7 +16,11 @@ MODES = {
     "numpy": "arrays over one buffer, no object for a message",
     "arrow": "Arrow record batches, no object for a message",
     "local": "arrays, read from the segment files on this machine instead of the socket",
+    "map": "the same with the files mapped: nothing is copied",
 }
+OF_FILES = {"local": "auto", "map": "map"}
+"""Modes that read the segment files, with what a consumer calls it; the others read the socket, also where there are
+files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +98,7 @@ class ConsumerFigures:
     """Their numbers; with a group ``<broker>-<partition>``."""
     threads: int
     source: str
-    """``socket``, or with mode ``local`` how the files were read: ``read`` or ``map``."""
+    """``socket``, or with mode ``local`` or ``map`` how the files were read: ``read`` or ``map``."""
     join_seconds: float = 0.0
     """With a group: until the first partition was assigned; part of ``seconds``."""
     notes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from fastlog.client.addresses import Address, parse_brokers
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import TransportError, WrongPartitionError
 from fastlog.perf._sizes import total_bytes
-from fastlog.perf.consumer_options import MODES, ConsumerFigures, ConsumerOptions
+from fastlog.perf.consumer_options import MODES, OF_FILES, ConsumerFigures, ConsumerOptions
 from fastlog.perf.reading import LocalReadError, Reading, Share
 from fastlog.perf.sending import OnInterval, Reports
 from fastlog.perf.timeline import Timeline
@@ -72,8 +72,7 @@ class _Reader(Reading):
             timeout=max(options.connect_timeout, options.timeout),
             fetch_bytes=options.fetch_bytes,
             receive_buffer_bytes=options.socket_buffer_bytes,
-            # The socket is what the other modes are about, also where the files could be read.
-            local="auto" if options.mode == "local" else "off",
+            local=OF_FILES.get(options.mode, "off"),
         )
 
     def _let_go(self) -> None:
@@ -86,6 +85,7 @@ class _Reader(Reading):
             "numpy": self._read_numpy,
             "arrow": self._read_arrow,
             "local": self._read_local,
+            "map": self._read_local,
         }
         for partition, start in self._starts.items():
             if self._done():
@@ -181,7 +181,7 @@ class ConsumerRun:
             TransportError: no broker can be reached, or it went away.
             WrongPartitionError: the partition does not exist.
             InvalidMessageError: a message is damaged; what came before it is counted.
-            LocalReadError: mode ``local``, and the files cannot be read.
+            LocalReadError: mode ``local`` or ``map``, and the files cannot be read.
             MissingDependencyError: mode ``arrow`` without pyarrow.
         """
         options = self.options

@@ -15,7 +15,7 @@ from fastlog.consumer.stream import NoMessage, Stream, StreamArrays
 from fastlog.coordination.session import Session
 from fastlog.errors import ConsumerTimeout, CoordinationError
 from fastlog.perf._sizes import total_bytes
-from fastlog.perf.consumer_options import ConsumerOptions
+from fastlog.perf.consumer_options import OF_FILES, ConsumerOptions
 from fastlog.perf.consuming import ConsumerRun
 from fastlog.perf.reading import LocalReadError, Reading, Share
 from fastlog.perf.sending import Reports
@@ -80,7 +80,7 @@ class _StreamReader(Reading):
 
     def _read_arrays(self) -> None:
         for arrays in self._stream.numpy_batches():
-            if self._mode == "local":
+            if self._mode in OF_FILES:
                 self._check_local(arrays)
             elif self._mode == "arrow":
                 arrays.to_arrow()
@@ -123,7 +123,7 @@ class GroupRun(ConsumerRun):
             receive_buffer_bytes=options.socket_buffer_bytes,
             auto_offset_reset="largest" if options.from_latest else "smallest",
             consumer_timeout_ms=_IDLE_MS,
-            local="auto" if options.mode == "local" else "off",
+            local=OF_FILES.get(options.mode, "off"),
         )
         return True
 

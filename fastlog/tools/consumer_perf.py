@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastlog.perf.consuming import ConsumerFigures
     from fastlog.perf.sending import Interval
 
-MODES = ("messages", "batches", "numpy", "arrow", "local")
+MODES = ("messages", "batches", "numpy", "arrow", "local", "map")
 
 
 @click.command(
@@ -133,7 +133,7 @@ def consumer_perf_command(
         )
     except ConfigError as error:
         raise perf_output.usage(error) from error
-    if chosen.mode in ("numpy", "arrow", "local"):
+    if chosen.mode in ("numpy", "arrow", "local", "map"):
         _import_first(chosen.mode)
     printer = perf_output.Printer(shown)
     surroundings = perf_output.surroundings()

@@ -86,7 +86,7 @@ def consuming(*, port: int, topic: str, mode: str, local: bool, fetch_bytes: int
             topic=topic,
             messages=messages,
             fetch_bytes=fetch_bytes,
-            mode="local" if local else _MODES[mode],
+            mode="map" if local else _MODES[mode],
             threads=1,
         )
     )
