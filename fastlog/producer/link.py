@@ -10,23 +10,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from fastlog import codecs
 from fastlog.client.connection import Connection
-from fastlog.errors import ClosedError, FastlogError, MessageTooLargeError, ProtocolError, TransportError, error_for
+from fastlog.errors import ClosedError, FastlogError, ProtocolError, TransportError
 from fastlog.producer._flight import Flight
 from fastlog.producer._frames import Chunk
 from fastlog.producer._outbox import READABLE, Outbox
 from fastlog.producer.brokers import Directory
 from fastlog.producer.config import ProducerConfig
-from fastlog.producer.hooks import Delivery
-from fastlog.producer.ledger import Ledger, Receipt, call_back, logger
+from fastlog.producer.ledger import Ledger, logger
+from fastlog.producer.outcomes import Outcomes
 from fastlog.producer.refusals import Refusals
 from fastlog.producer.waiting import Gate
-
-if TYPE_CHECKING:
-    from fastlog.producer._flight import Event
 
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
@@ -64,6 +59,7 @@ class Link:
         self._flight = Flight(acks > 0)
         self._flight.report = ledger.on_delivery is not None
         self._flight.keep_failed = ledger.on_failed is not None
+        self._outcomes = Outcomes(ledger, directory.broker.id)
         self._refusals = Refusals(self._flight, config.num_retries, config.delivery_timeout_ms)
         self._adopted: deque[Chunk] = deque()
         self._flush_requests: deque[Gate] = deque()
@@ -73,7 +69,6 @@ class Link:
         self._gone_at = float("inf")
         self._has_moved = False
         self._aborted: FastlogError | None = None
-        self._too_large = 0
         self._connection: Connection | None = None
         self._leaving = False
         self._connected_at = 0.0
@@ -103,7 +98,7 @@ class Link:
     @property
     def failed(self) -> int:
         """Messages that were given up."""
-        return self._flight.failed + self._too_large
+        return self._flight.failed + self._outcomes.too_large
 
     @property
     def in_flight(self) -> int:
@@ -250,28 +245,13 @@ class Link:
             if self._flight.head() is None:
                 self._progress_at = time.monotonic()
         for chunk in chunks:
-            self._add(self._compressed(chunk) if chunk.codec else chunk)
+            self._add(self._outcomes.compressed(chunk, self._max_payload) if chunk.codec else chunk)
         for _ in range(asked):
             self._flush_marks.append((self._flight.added_chunks, self._flush_requests.popleft()))
 
     def _add(self, chunk: Chunk) -> None:
         if not self._refusals.keep(chunk):
             self._flight.add(chunk)
-
-    def _compressed(self, chunk: Chunk) -> Chunk:
-        made, refused = chunk.compressed(codecs.compress, self._max_payload)
-        for size, frame, tickets in refused:
-            messages = frame.messages
-            self._too_large += messages
-            self._note_failed(frame)
-            error = MessageTooLargeError(
-                f"{messages} messages for topic {chunk.topic!r} are {size} bytes as one compressed set, more than the"
-                f" limit of {self._max_payload} (max.message.size, of this producer or of the broker)"
-            )
-            for _, position, count, ticket in tickets:
-                self._report((ticket, chunk, count, error, chunk.partition, -1, -1, position))
-            self._report((None, chunk, messages, error, chunk.partition, -1, -1, 0), told=bool(tickets))
-        return made
 
     def _connect(self) -> None:
         try:
@@ -462,36 +442,13 @@ class Link:
 
     def _settle(self) -> None:
         """Tell everybody what became of their messages."""
-        for event in self._flight.take_events():
-            self._report(event)
-        for frame in self._flight.take_failures():
-            self._note_failed(frame)
+        self._outcomes.tell(self._flight.take_events(), self._flight.take_failures())
         if self._refusals.readded:
             self._flush_marks = deque((self._flight.added_chunks, gate) for _, gate in self._flush_marks)
             self._refusals.readded = False
         finished = self._refusals.finished_up_to()
         while self._flush_marks and self._flush_marks[0][0] <= finished:
             self._flush_marks.popleft()[1].open()
-
-    def _note_failed(self, frame: Chunk) -> None:
-        if self._ledger.on_failed is not None:
-            self._ledger.on_failed(frame)
-
-    def _report(self, event: Event, *, told: bool = False) -> None:
-        ticket, chunk, messages, failure, partition, base, following, position = event
-        error = error_for(failure, f"topic {chunk.topic!r}") if isinstance(failure, int) else failure
-        if position > 0 and base >= 0:
-            base += position
-        delivery = Delivery(chunk.topic, self.broker_id, partition, base, following, messages, error)
-        if ticket is not None:
-            assert isinstance(ticket, Receipt)
-            ticket.settle(delivery)
-            return
-        if self._ledger.on_delivery is not None:
-            call_back(self._ledger.on_delivery, delivery)
-            told = True
-        if error is not None:
-            self._ledger.failed(delivery, told=told or chunk.has_tickets)
 
     def _sleep(self) -> None:
         flight = self._flight

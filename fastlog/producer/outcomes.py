@@ -1,0 +1,68 @@
+"""Telling what became of messages: receipts, the program's callbacks, the next flush, the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fastlog import codecs
+from fastlog.errors import MessageTooLargeError, error_for
+from fastlog.producer._frames import Chunk
+from fastlog.producer.hooks import Delivery
+from fastlog.producer.ledger import Ledger, Receipt, call_back
+
+if TYPE_CHECKING:
+    from fastlog.producer._flight import Event
+
+
+class Outcomes:
+    """Those of one broker's messages. For the thread of its link."""
+
+    def __init__(self, ledger: Ledger, broker_id: int) -> None:
+        self.too_large = 0
+        """Messages whose compressed set was larger than a message may be."""
+        self._ledger = ledger
+        self._broker_id = broker_id
+
+    def compressed(self, chunk: Chunk, max_payload: int) -> Chunk:
+        """The chunk with its sets compressed; those that are too large as one message are told of and left out."""
+        made, refused = chunk.compressed(codecs.compress, max_payload)
+        for size, frame, tickets in refused:
+            messages = frame.messages
+            self.too_large += messages
+            self._note_failed(frame)
+            error = MessageTooLargeError(
+                f"{messages} messages for topic {chunk.topic!r} are {size} bytes as one compressed set, more than the"
+                f" limit of {max_payload} (max.message.size, of this producer or of the broker)"
+            )
+            for _, position, count, ticket in tickets:
+                self._tell((ticket, chunk, count, error, chunk.partition, -1, -1, position))
+            self._tell((None, chunk, messages, error, chunk.partition, -1, -1, 0), told=bool(tickets))
+        return made
+
+    def tell(self, events: Iterable[Event], failed: Iterable[Chunk]) -> None:
+        """What a flight says: of messages that are finished, and the frames among them that failed."""
+        for event in events:
+            self._tell(event)
+        for frame in failed:
+            self._note_failed(frame)
+
+    def _note_failed(self, frame: Chunk) -> None:
+        if self._ledger.on_failed is not None:
+            self._ledger.on_failed(frame)
+
+    def _tell(self, event: Event, *, told: bool = False) -> None:
+        ticket, chunk, messages, failure, partition, base, following, position = event
+        error = error_for(failure, f"topic {chunk.topic!r}") if isinstance(failure, int) else failure
+        if position > 0 and base >= 0:
+            base += position
+        delivery = Delivery(chunk.topic, self._broker_id, partition, base, following, messages, error)
+        if ticket is not None:
+            assert isinstance(ticket, Receipt)
+            ticket.settle(delivery)
+            return
+        if self._ledger.on_delivery is not None:
+            call_back(self._ledger.on_delivery, delivery)
+            told = True
+        if error is not None:
+            self._ledger.failed(delivery, told=told or chunk.has_tickets)
