@@ -21,6 +21,8 @@ Work = Callable[[], dict[str, Any]]
 STAMP_BYTES = 8
 LAST = (2**63 - 1).to_bytes(STAMP_BYTES, "little")
 """The stamp of the message behind the last one: the consumer ends there, wherever the producer was stopped."""
+FIRST = bytes(STAMP_BYTES)
+"""The stamp of one message before all others, not timed: with it a producer connects and asks about the topic."""
 
 _PAUSE_NS = 50_000
 _FOLLOW_SECONDS = 60.0
@@ -43,6 +45,7 @@ def producing_stamped(
     bodies = random_payloads(message_bytes - STAMP_BYTES, seed=seed)
     lists = [bodies[at : at + batch] for at in range(0, len(bodies) - batch + 1, batch)]
     producer = fastlog.Producer(f"127.0.0.1:{port}", producer_type="async", acks="none", batch_messages=batch)
+    _send_first(producer, topic, message_bytes)
 
     def work() -> dict[str, Any]:
         with producer:
@@ -61,6 +64,11 @@ def producing_stamped(
         return {"messages": messages // batch * batch, "started_ns": started, "ended_ns": ended}
 
     return work
+
+
+def _send_first(producer: fastlog.Producer, topic: str, message_bytes: int) -> None:
+    producer.send(topic, FIRST + bytes(message_bytes - STAMP_BYTES))
+    producer.flush()
 
 
 def _wait_until(moment_ns: int) -> None:
@@ -87,6 +95,8 @@ def producing_paced(
     producer = fastlog.Producer(
         f"127.0.0.1:{port}", producer_type="async", acks=acks, queue_time_ms=0, on_delivery=delivered
     )
+    _send_first(producer, topic, message_bytes)
+    acknowledged.clear()
 
     def work() -> dict[str, Any]:
         with producer:
@@ -128,7 +138,9 @@ def following(*, port: int, topic: str, fetch_bytes: int, message_bytes: int) ->
                 moment = time.monotonic_ns()
                 first = first or moment
                 stamps = _stamps(batch, message_bytes)
-                ended = bool(stamps[-1] == int.from_bytes(LAST, "little"))
+                if not stamps[0]:
+                    stamps = stamps[1:]
+                ended = bool(len(stamps) and stamps[-1] == int.from_bytes(LAST, "little"))
                 lags.append(moment - (stamps[:-1] if ended else stamps))
                 if ended:
                     break
