@@ -20,6 +20,7 @@ import signal  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
+from fastlog import __version__  # noqa: E402
 from fastlog.broker import run_broker  # noqa: E402
 from fastlog.config import BrokerConfig  # noqa: E402
 from fastlog.errors import ConfigError  # noqa: E402
@@ -43,7 +44,7 @@ def main() -> int:
         os.close(ready_fd)
         _stop_with_the_tests()
 
-    return run_broker(config, on_ready)
+    return run_broker(config, on_ready, version=__version__)
 
 
 def made_config(properties: dict[str, str], fields: dict[str, Any]) -> BrokerConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import logging
@@ -14,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastlog import logs
+from fastlog import binding, logs
 from fastlog.config import BrokerConfig
+from fastlog.durability import durability, flush_policy
 from fastlog.errors import ConfigError, FastlogError, LogError
 from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
@@ -32,12 +34,13 @@ log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 5.0
 BACKLOG = 1024
+MONITOR_BACKLOG = 128
 
 
-def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = None) -> int:
+def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = None, *, version: str = "") -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code of the command.
 
-    ``on_ready`` gets the port once connections are taken.
+    ``on_ready`` gets the port once connections are taken. ``version`` is what it says of itself where health is asked.
 
     0: stopped, everything flushed and the clean marker written. 1: it could not start, or something was not flushed.
     """
@@ -45,7 +48,7 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = No
     try:
         _files.arm_from_environment("supervisor")
         with contextlib.ExitStack() as stack:
-            return _run(config, stack, on_ready)
+            return _run(config, stack, on_ready, version)
     except FastlogError as error:
         print(f"fastlog-broker: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -57,7 +60,9 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = No
         return 1
 
 
-def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[int], None] | None) -> int:
+def _run(
+    config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[int], None] | None, version: str
+) -> int:
     started = time.monotonic()
     files = FileOps()
     retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
@@ -67,12 +72,14 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
         parse_connect(config.zookeeper)
     directories = [Path(path).resolve() for path in config.log_dirs]
     stack.enter_context(access.umask(access.UMASKS[config.log_access]))
+    locks = []
     for directory in directories:
-        stack.enter_context(_locked(directory))
+        locks.append(stack.enter_context(_locked(directory)))
         wider = access.opened_wider(directory, config.log_access)
         if wider is not None:
             log.warning("%s", wider)
-    listeners = _bind(config, stack)  # a port that is taken is said before recovery takes its time
+    listeners = binding.bind(config, stack)  # a port that is taken is said before recovery takes its time
+    monitor = binding.bind_monitor(config, stack)
     if config.zookeeper or config.hostname:
         advertised.refuse_unknown(listeners[0])
     arena = Arena(
@@ -99,16 +106,23 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
                 found.log_end,
             )
     creators = _creators(listeners[0], directories, files) if config.zookeeper else ()
-    shared = _shared(config, arena, listeners, creators, stack)
+    shared = dataclasses.replace(
+        _shared(config, arena, listeners, creators, stack),
+        monitor=monitor,
+        sync_seconds=_measured_sync(locks),
+        version=version,
+    )
     for listener in listeners:
         socket.socket(fileno=os.dup(listener.fd)).listen(BACKLOG)
+    if monitor is not None:
+        socket.socket(fileno=os.dup(monitor.fd)).listen(MONITOR_BACKLOG)
     supervisor = Supervisor(shared)
     try:
         supervisor.start()
     except BaseException:
         supervisor.abandon()
         raise
-    _say_ready(config, listeners[0], directories, len(report.partitions), time.monotonic() - started)
+    _say_ready(shared, directories, len(report.partitions), time.monotonic() - started)
     if on_ready is not None:
         on_ready(listeners[0].port)
     stop = supervisor.run()
@@ -117,8 +131,8 @@ def _run(config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock on a log directory, by an open description that every child inherits.
+def _locked(directory: Path) -> Iterator[int]:
+    """Hold the lock on a log directory, and give its descriptor: by an open description that every child inherits.
 
     So the lock is free only when the last process of the old broker is gone; a new start waits for that.
 
@@ -146,7 +160,7 @@ def _locked(directory: Path) -> Iterator[None]:
                         path=str(directory),
                     ) from None
                 time.sleep(0.02)
-        yield
+        yield fd
     finally:
         os.close(fd)
 
@@ -168,30 +182,19 @@ def _pids_with(path: Path) -> str:
     return ", ".join(sorted(found, key=int)) or "unknown"
 
 
-def _bind(config: BrokerConfig, stack: contextlib.ExitStack) -> tuple[Listener, ...]:
-    """Bind every listener; they listen only once the logs are recovered."""
-    host = config.host.strip("[]")
+def _measured_sync(locks: list[int]) -> float | None:
+    """Seconds that the slowest log directory takes to make one small write durable; None where that cannot be said."""
+    slowest = 0.0
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"host: {config.host}: {error.strerror}; use an address of this machine") from error
-    server = stack.enter_context(socket.socket(family, kind, protocol))
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if config.receive_buffer_bytes:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
-    try:
-        server.bind(address)
+        for fd in locks:
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            begun = time.perf_counter()
+            os.fdatasync(fd)
+            slowest = max(slowest, time.perf_counter() - begun)
     except OSError as error:
-        raise LogError(
-            f"cannot listen on {config.host}:{config.port}: {error.strerror}; "
-            "stop what uses it or choose another --port (0 picks a free one)"
-        ) from error
-    server.setblocking(False)
-    port = server.getsockname()[1]
-    told = advertised.advertised_host(config), config.advertised_port or port
-    return (Listener("default", "kafka-0.7", host, port, *told, server.fileno()),)
+        log.warning("fdatasync not measured: %s", error.strerror)
+        return None
+    return slowest
 
 
 def _creators(listener: Listener, directories: list[Path], files: FileOps) -> tuple[str, ...]:
@@ -236,29 +239,18 @@ def _shared(
     return Shared(config, arena, listeners, tuple(receive), tuple(send), descriptors, creators=creators)
 
 
-def promise(config: BrokerConfig) -> str:
-    """What the flush policy promises, in one sentence with its figures."""
-    return (
-        f"after a power loss at most {config.flush_interval_messages} messages or {config.flush_bytes} bytes per "
-        f"partition are missing, from the end, and nothing older than {2 * config.flush_interval_ms} ms; "
-        "a killed process loses nothing that was acknowledged"
-    )
-
-
-def _say_ready(
-    config: BrokerConfig, listener: Listener, directories: list[Path], partitions: int, seconds: float
-) -> None:
+def _say_ready(shared: Shared, directories: list[Path], partitions: int, seconds: float) -> None:
+    config, listener = shared.config, shared.listeners[0]
     insecure = " INSECURE=no-login" if config.insecure else ""
     zookeeper = f"zookeeper={config.zookeeper} " if config.zookeeper else ""
+    monitor = f"monitor={shared.monitor} " if shared.monitor is not None else ""
     told = (listener.advertised_host, listener.advertised_port)
     told_text = f"advertised={told[0]}:{told[1]} " if told != (listener.host, listener.port) else ""
     print(
         f"fastlog-broker: ready host={listener.host} port={listener.port}{insecure} broker={config.broker_id} "
-        f"{told_text}{zookeeper}processors={config.processors} directories={','.join(map(str, directories))} "
-        f"partitions={partitions} "
-        f"flush=every {config.flush_interval_messages} messages or {config.flush_interval_ms} ms or "
-        f"{config.flush_bytes} bytes, on demand after {config.flush_min_interval_ms} ms "
-        f"start_seconds={seconds:.2f} ({promise(config)})",
+        f"{told_text}{zookeeper}{monitor}processors={config.processors} "
+        f"directories={','.join(map(str, directories))} partitions={partitions} flush={flush_policy(config)} "
+        f"start_seconds={seconds:.2f} ({durability(config, shared.sync_seconds)})",
         file=sys.stderr,
         flush=True,
     )

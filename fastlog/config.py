@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fastlog import settings
 from fastlog.errors import ConfigError
+from fastlog.listening import ListenAddress, check_advertised, check_monitor, is_loopback, parse_listen
 from fastlog.settings import Setting, load_properties, prop
 from fastlog.topics import valid_topic
 
@@ -344,6 +345,19 @@ class BrokerConfig:
     monitoring_period_seconds: int = prop(
         "monitoring.period.secs", 600, low=1, high=_INT32, unit="seconds", doc="How often the counters are logged."
     )
+    monitor_address: str = prop(
+        "monitor.address",
+        "",
+        doc="HOST:PORT that answers `/live`, `/ready` and `/health` over HTTP; port 0 picks a free one and prints it."
+        " Any other host than loopback needs `monitor.token.file`.",
+    )
+    monitor_token_file: str | None = prop(
+        "monitor.token.file",
+        None,
+        default_text="",
+        doc="A file that holds a secret of at least 16 characters: then every request to `monitor.address` needs"
+        " `Authorization: Bearer SECRET`.",
+    )
     trace_requests: bool = prop("trace.requests", False, doc="Log each request to the logger `fastlog.request`.")
     mirror_file: str | None = prop(
         "mirror.config",
@@ -395,7 +409,8 @@ class BrokerConfig:
         if any(not path for path in self.log_dirs):
             raise ConfigError("log.dir: an empty name is no directory")
         self._check_topic_names()
-        self._check_advertised()
+        check_advertised(self.hostname)
+        check_monitor(self.monitor, has_token=self.monitor_token_file is not None)
         if self.enable_zookeeper and not self.zk_connect:
             raise ConfigError(
                 "enable.zookeeper: true, but there is no zk.connect: name the servers with --zookeeper host:port"
@@ -425,20 +440,6 @@ class BrokerConfig:
             values.setdefault("flush_interval_ms", scheduler)
         return cls(**values)
 
-    def _check_advertised(self) -> None:
-        host = self.hostname
-        if any(character in "/,[] \t\r\n" for character in host.removeprefix("[").removesuffix("]")):
-            raise ConfigError(f"hostname: {host!r} is no name of a machine")
-        if ":" in host:
-            import ipaddress  # 3 ms that a default start does not need
-
-            try:
-                ipaddress.IPv6Address(host.strip("[]"))
-            except ValueError:
-                raise ConfigError(
-                    f"hostname: {host!r} is neither a name nor an address; the port belongs into advertised.port"
-                ) from None
-
     def _check_topic_names(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -462,6 +463,11 @@ class BrokerConfig:
         """Where to register; empty: nowhere."""
         return "" if self.enable_zookeeper is False else self.zk_connect
 
+    @property
+    def monitor(self) -> ListenAddress | None:
+        """Where health is answered; None: nowhere. Raises ``ConfigError``."""
+        return parse_listen("monitor.address", self.monitor_address) if self.monitor_address else None
+
     def for_topic(self, topic: str) -> TopicSettings:
         """What holds for ``topic``: its own values where given, else the general ones."""
         return TopicSettings(
@@ -473,18 +479,6 @@ class BrokerConfig:
             flush_interval_messages=self.flush_interval_messages_by_topic.get(topic, self.flush_interval_messages),
             flush_interval_ms=self.flush_interval_ms_by_topic.get(topic, self.flush_interval_ms),
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name to listen on can be reached from this machine alone; no name is looked up."""
-    if host == "localhost":
-        return True
-    import ipaddress  # 3 ms that a default start does not need
-
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _hours_to_ms(hours: float) -> int:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fastlog.coordination.addresses import parse_connect
 from fastlog.coordination.session import (
@@ -67,6 +67,8 @@ class Registration:
         self._notify = notify
         self._made: set[str] = set()
         self._settled: dict[str, bytes] = {}
+        self.announced: dict[str, int] = {}
+        """The partition count that ZooKeeper shows of each topic, as far as is known. Any thread may look."""
         self._watched: set[str] = set()
         self._changed: deque[str] = deque()
 
@@ -94,7 +96,9 @@ class Registration:
                 return
             try:
                 self._hold(topic_broker_path(topic, self._broker), encode_number(count), lambda _: True)
+                self.announced[topic] = count
             except CoordinationError as error:
+                self.announced.pop(topic, None)
                 if self._session.is_lost or not self._session.is_connected:
                     raise
                 first = first or error  # a topic that ZooKeeper refuses keeps no other one back
@@ -159,6 +163,18 @@ class Registration:
             return False
 
 
+class Standing(NamedTuple):
+    """How the broker stands with ZooKeeper, as far as its registry knows."""
+
+    session: str
+    """``none``: there is no session now; ``away``: there is one, and no server answers; ``waiting``: another start
+    holds the id; ``registering``; ``registered``."""
+    problem: str
+    """Why not everything is shown; empty: no try has failed since the last one that did all."""
+    announced: Mapping[str, int]
+    """The partition count that is shown of each topic."""
+
+
 class OpenSession(Protocol):
     """Opens a session; waits for it while ``is_wanted``. Raises ``CoordinationError``."""
 
@@ -189,6 +205,10 @@ class Registry:
         self._blocked_since: float | None = None
         self._away_since: float | None = None
         self._pause_seconds = LEAST_PAUSE
+        self._session: Session | None = None
+        self._table: Registration | None = None
+        self._holds = False
+        self._problem = ""
         self.may_not_run = False
         """Another broker that lives has the id, and this one never had it. The reason is in the log."""
 
@@ -212,6 +232,18 @@ class Registry:
         """Wait until they have. When ZooKeeper does not answer they vanish with the session's time-out."""
         self._thread.join(max(0.0, seconds))
 
+    def standing(self) -> Standing:
+        """What is known at this moment; for any thread, waits for nothing."""
+        session, table = self._session, self._table
+        if session is None or table is None or session.is_lost:
+            return Standing("none", self._problem, {})
+        announced = dict(table.announced)
+        if not session.is_connected:
+            return Standing("away", self._problem, announced)
+        if self._blocked_since is not None:
+            return Standing("waiting", self._problem, announced)
+        return Standing("registered" if self._holds else "registering", self._problem, announced)
+
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -232,6 +264,7 @@ class Registry:
                 log.exception("registration: tried again in a new session")
                 self._pause()
             finally:
+                self._session = self._table = None
                 session.close()
 
     def _open_zookeeper(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session:
@@ -256,7 +289,7 @@ class Registry:
     def _serve(self, session: Session) -> None:
         """Keep ZooKeeper right until the session or the broker ends, or the broker may not run."""
         table = Registration(session, self._config.broker_id, self._value, self._former, self._flag.set)
-        holds = False
+        self._session, self._table, self._holds = session, table, False
         shown: dict[str, int] = {}
         next_audit = time.monotonic() + AUDIT_SECONDS
         while True:
@@ -279,14 +312,15 @@ class Registry:
             try:
                 other = table.hold_broker()
                 if other is not None:
+                    self._problem = f"{self._shown(other)} holds the id"
                     if self._has_waited_for(other):
                         return
                     left = (self._blocked_since or 0.0) + self._patience - time.monotonic()
                     self._flag.wait(left if 0 < left < BLOCKED_LOOK_SECONDS else BLOCKED_LOOK_SECONDS)
                     continue
                 self._blocked_since = None
-                if not holds:
-                    holds = True
+                if not self._holds:
+                    self._holds = True
                     self._say_registered(session)
                 wanted = self._wanted()
                 table.hold_topics(wanted, self._is_wanted)
@@ -297,6 +331,7 @@ class Registry:
                 self._failed(error)
                 continue
             self._pause_seconds = LEAST_PAUSE
+            self._problem = ""
             if wanted != shown:
                 _say_topics({topic: count for topic, count in wanted.items() if shown.get(topic) != count})
                 shown = wanted
@@ -375,6 +410,7 @@ class Registry:
         if self._stopping.is_set():
             return
         self._arena.count(KEEPER, "zookeeper_failures")
+        self._problem = str(error)
         log.warning("registration: %s; clients are served, and it is tried again", error)
         self._pause()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastlog import acceptor
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.workers import child, flusher, keeper, mirror, processor
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ class Supervisor:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._signal_send, warn_on_full_buffer=False)
+        self._arena.clear_cell(SUPERVISOR, os.getpid(), time.monotonic_ns())
         gc.collect()
         gc.freeze()  # what is here now is shared with the children and never collected: keeps their pages shared
         last = (ACCEPTOR, child.MIRROR)
@@ -97,6 +98,7 @@ class Supervisor:
         """Watch until a stop is asked for or a child cannot start; then stop all."""
         while not self._stop_asked and not self._failed:
             self._wait(TICK_SECONDS)
+            self._arena.beat(SUPERVISOR)
             self._reap()
             self._watch()
         if self._failed:
@@ -223,6 +225,7 @@ class Supervisor:
 
     def _stop(self) -> Stop:
         """Acceptor, processors, flusher, keeper, each after the one before; all within the time."""
+        self._arena.set_ending()
         # a broker that may not run has run well until now, and flushes as every other one
         result = Stop(clean=not self._failed or not self._may_run, asked_for=self._may_run)
         deadline = time.monotonic() + STOP_SECONDS

@@ -26,8 +26,9 @@
 #define FL_LINE __attribute__((aligned(64)))
 #define FL_COUNTERS 40
 
-/* fixed places in the list of processes; processors follow */
-enum { FL_FLUSHER = 0, FL_KEEPER = 1, FL_ACCEPTOR = 2, FL_FIRST_PROCESSOR = 3 };
+/* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last
+ * cell, for its heartbeat alone */
+enum { FL_FLUSHER = 0, FL_KEEPER = 1, FL_ACCEPTOR = 2, FL_FIRST_PROCESSOR = 3, FL_SUPERVISOR = FL_MAX_PROCESSES - 1 };
 
 /* slot state bits: once set they stay until the next start */
 enum {
@@ -69,6 +70,7 @@ typedef struct {
     uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
 
     uint64_t stopping FL_LINE; /* supervisor: 0 serve, 1 processors finish, 2 flusher flushes everything and leaves */
+    uint64_t ending;           /* supervisor: 1 from the first moment of a stop, before the mirror and the stages above */
 
     uint64_t wake_flags[FL_MAX_PROCESSES] FL_LINE; /* any: 1 while the eventfd of that process holds a wake-up */
 } fl_header;

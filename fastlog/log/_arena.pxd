@@ -16,7 +16,7 @@ cdef extern from "pthread.h" nogil:
 
 cdef extern from "_arena.h" nogil:
     enum:
-        FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR
+        FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE
@@ -29,7 +29,7 @@ cdef extern from "_arena.h" nogil:
         uint32_t version, max_partitions, table_entries, processes
         uint64_t slot_bytes, dirty_offset, cells_offset, slots_offset, total_bytes
         pthread_mutex_t create_lock
-        uint64_t slot_count, create_waiters, retention_generation, stopping
+        uint64_t slot_count, create_waiters, retention_generation, stopping, ending
 
     ctypedef struct fl_cell:
         uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over

@@ -8,6 +8,7 @@ FLUSHER: Final[int]
 KEEPER: Final[int]
 ACCEPTOR: Final[int]
 FIRST_PROCESSOR: Final[int]
+SUPERVISOR: Final[int]
 MAX_PROCESSORS: Final[int]
 STATE_READ_ONLY: Final[int]
 STATE_OFFLINE: Final[int]
@@ -31,6 +32,8 @@ class SlotView(NamedTuple):
     appended_messages: int
     flushed_messages: int
     dir_synced_tail: int
+    unflushed_since_ns: int
+    """Monotonic time; nothing above the watermark is older. Says nothing where all is flushed."""
 
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
@@ -88,6 +91,13 @@ class Arena:
     def set_stopping(self, stage: int) -> None:
         """Say how far the stop has come: 1 processors finish, 2 the flusher flushes all, 3 the keeper leaves."""
 
+    @property
+    def ending(self) -> bool:
+        """Whether the broker stops: True from the first moment on, while ``stopping`` may still be 0."""
+
+    def set_ending(self) -> None:
+        """Say that the stop begins (the supervisor, once)."""
+
     def eventfd(self, process: int) -> int:
         """The descriptor that becomes readable when ``process`` is woken."""
 
@@ -134,7 +144,7 @@ class Arena:
         """Ask the flusher to flush one partition soon."""
 
     def clear_cell(self, process: int, pid: int, now_ns: int) -> None:
-        """Begin a process's cell afresh (the supervisor, before it starts the process); counters go on."""
+        """Begin a process's cell afresh (the supervisor before the start, the process at its start); counters go on."""
 
     def beat(self, process: int) -> None:
         """Say that ``process`` (itself) is alive, now."""

@@ -49,7 +49,8 @@ FLUSHER = FL_FLUSHER
 KEEPER = FL_KEEPER
 ACCEPTOR = FL_ACCEPTOR
 FIRST_PROCESSOR = FL_FIRST_PROCESSOR
-MAX_PROCESSORS = FL_MAX_PROCESSES - FL_FIRST_PROCESSOR
+SUPERVISOR = FL_SUPERVISOR
+MAX_PROCESSORS = FL_SUPERVISOR - FL_FIRST_PROCESSOR
 STATE_READ_ONLY = FL_STATE_READ_ONLY
 STATE_OFFLINE = FL_STATE_OFFLINE
 WHY_NAME = FL_WHY_NAME
@@ -81,6 +82,7 @@ class SlotView(NamedTuple):
     appended_messages: int
     flushed_messages: int
     dir_synced_tail: int
+    unflushed_since_ns: int
 
 
 class SlotSpec(NamedTuple):
@@ -134,7 +136,7 @@ cdef class Arena:
         Raises:
             LogError: the kernel gives no memory.
         """
-        if not FL_FIRST_PROCESSOR < processes <= FL_MAX_PROCESSES:
+        if not FL_FIRST_PROCESSOR < processes <= FL_SUPERVISOR:
             raise LogError(f"a broker has 1 to {MAX_PROCESSORS} processors")
         cdef uint64_t entries = 16
         while entries < <uint64_t>table_entries:
@@ -228,6 +230,13 @@ cdef class Arena:
         """Tell every process how far the stop has come: 1 processors finish, 2 the flusher flushes all and leaves."""
         fl_store(&self.header.stopping, stage)
         self.wake_all()
+
+    @property
+    def ending(self):
+        return bool(fl_load(&self.header.ending))
+
+    def set_ending(self):
+        fl_store(&self.header.ending, 1)
 
     def eventfd(self, int process):
         return self.eventfds[process]
@@ -328,6 +337,7 @@ cdef class Arena:
             log_end=fl_load(&s.log_end), state=fl_load(&s.state), table_head=fl_load(&s.table_head),
             table_tail=fl_load(&s.table_tail), appended_messages=fl_load(&s.appended_messages),
             flushed_messages=flushed, dir_synced_tail=fl_load(&s.dir_synced_tail),
+            unflushed_since_ns=max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
         )
 
     def views(self):

@@ -29,6 +29,7 @@ from fastlog.testing.proxy import Proxy
 if TYPE_CHECKING:
     from fastlog.consumer.simple import SimpleConsumer
 
+_MONITOR = re.compile(rb"fastlog-broker: ready .*?\bmonitor=(\S+)")
 _STARTED = re.compile(rb"started role=(\S+) pid=(\d+)")
 _PROGRAM = """
 import sys
@@ -203,6 +204,17 @@ class RunningBroker:
     def address(self) -> str:
         """``host:port``, as clients take it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def monitor_address(self) -> str:
+        """``host:port`` where it answers ``/live``, ``/ready`` and ``/health``; start it with ``monitor_address``.
+
+        With port 0 (``monitor_address="127.0.0.1:0"``) another one after each start.
+        """
+        found = _MONITOR.search(self._log_bytes())
+        if found is None:
+            raise RuntimeError('it has none: broker(monitor_address="127.0.0.1:0") gives it one')
+        return found[1].decode()
 
     @property
     def directory(self) -> Path:

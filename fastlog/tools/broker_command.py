@@ -50,6 +50,19 @@ from fastlog.tools.report import run
     type=click.Path(),
     help="Mirror topics of other clusters into this broker, as this properties file says.",
 )
+@options.option(
+    "--monitor",
+    group="Connection",
+    metavar="HOST:PORT",
+    help="Answer /live, /ready and /health over HTTP here; port 0 picks one and prints it. Default: off.",
+)
+@options.option(
+    "--monitor-token-file",
+    group="Connection",
+    metavar="FILE",
+    type=click.Path(),
+    help="A file with the secret that such requests must show; needed on other addresses than loopback.",
+)
 @options.option("--processors", group="Limits", metavar="N", help="Processes that serve. Default: the number of CPUs.")
 @options.option(
     "--log-dir",
@@ -86,6 +99,8 @@ def broker_command(
     zookeeper: str | None,
     advertise: str | None,
     mirror: str | None,
+    monitor: str | None,
+    monitor_token_file: str | None,
     processors: str | None,
     log_dirs: tuple[str, ...],
     broker_id: str | None,
@@ -94,14 +109,14 @@ def broker_command(
 ) -> int:
     """Run a broker. A flag goes before --set, --set before the file."""
     flags = {"host": host, "port": port, "num.threads": processors, "brokerid": broker_id, "zk.connect": zookeeper}
-    flags["mirror.config"] = mirror
+    flags |= {"mirror.config": mirror, "monitor.address": monitor, "monitor.token.file": monitor_token_file}
     if advertise is not None:
         flags["hostname"], flags["advertised.port"] = split_address(advertise)
     config = make_config(flags, insecure, log_dirs, config_file, settings_given)
     from fastlog.broker import run_broker  # after --help and every refusal, which should be quick
 
     signals.uninstall()
-    return run_broker(config)
+    return run_broker(config, version=__version__)
 
 
 def split_address(text: str) -> tuple[str, str | None]:

@@ -7,13 +7,14 @@ import gc
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
 from fastlog.workers import _process
 
 CANNOT_START = 78
@@ -38,6 +39,20 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitorSocket:
+    """Where the broker answers how it is, bound before the first fork, and what a request has to show for it."""
+
+    host: str
+    port: int
+    fd: int
+    token: bytes = field(repr=False)
+    """Empty: nothing has to be shown."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Shared:
     """What the supervisor made before the first fork and every child inherits."""
 
@@ -49,11 +64,21 @@ class Shared:
     descriptors: int  # soft limit of open files of each process
     supervisor_pid: int = field(default_factory=os.getpid)
     creators: tuple[str, ...] = ()  # what this broker is called in ZooKeeper, and what earlier starts of it were
+    monitor: MonitorSocket | None = None
+    sync_seconds: float | None = None  # what one fdatasync took at the start
+    version: str = ""
+    started_ns: int = field(default_factory=time.monotonic_ns)
 
 
 def role_name(number: int) -> str:
     """The name of a place in the arena's list of processes, or of the mirror."""
-    names = {FLUSHER: "flusher", KEEPER: "keeper", ACCEPTOR: "acceptor", MIRROR: "mirror"}
+    names = {
+        FLUSHER: "flusher",
+        KEEPER: "keeper",
+        ACCEPTOR: "acceptor",
+        MIRROR: "mirror",
+        SUPERVISOR: "supervisor",
+    }
     return names.get(number) or f"processor-{number - FIRST_PROCESSOR}"
 
 
@@ -69,6 +94,7 @@ def begin(shared: Shared, number: int) -> int:
         os._exit(0)
     name = role_name(number)
     _process.set_name(f"fastlog-{name}")
+    shared.arena.clear_cell(number, os.getpid(), time.monotonic_ns())
     signal.set_wakeup_fd(-1)
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

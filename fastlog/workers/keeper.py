@@ -77,6 +77,10 @@ class Keeper:
         waiting.register(self._arena.eventfd(KEEPER), select.POLLIN)
         if self._registry is not None:
             self._registry.start()
+        if self._shared.monitor is not None:
+            from fastlog.workers import monitor  # not for a broker that nobody asks
+
+            monitor.start(self._shared, self._shared.monitor, self._registry)
         while True:
             self._arena.beat(KEEPER)
             if os.getppid() != self._shared.supervisor_pid:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fastlog import broker
+from fastlog import durability
 from fastlog.config import BrokerConfig
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.log import _files
@@ -199,7 +199,7 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
 def test_the_promise_of_the_start_line_is_that_of_the_configuration() -> None:
     """The figures of the sentence are those of the flush policy, whatever it is."""
     config = BrokerConfig(flush_interval_messages=123, flush_bytes=4567, flush_interval_ms=89)
-    promise = broker.promise(config)
+    promise = durability.promise(config)
     assert "at most 123 messages or 4567 bytes per partition" in promise
     assert "nothing older than 178 ms" in promise
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = {
     "ground": "fastlog.errors fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
     "basics": "fastlog._segment fastlog._batch fastlog._envelope fastlog.codecs fastlog.stats fastlog.settings",
-    "model": "fastlog.message fastlog.envelope fastlog.config",
+    "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
     "coordination": "fastlog.coordination",
@@ -24,7 +24,7 @@ LAYERS = {
     "log": "fastlog.log",
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",
     "supervisor": "fastlog.supervisor",
-    "broker": "fastlog.broker",
+    "broker": "fastlog.broker fastlog.binding",
     "connections": "fastlog.client",  # what the clients and the commands share
     "measuring": "fastlog.perf",  # what the perf commands are made of
     "mirroring": "fastlog.mirror",

@@ -1,0 +1,232 @@
+"""How the broker is, from what its processes share: does it live, may clients be sent to it, and all about it.
+
+Everything here is read; asking changes nothing, and takes no lock that a request could wait for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastlog.durability import durability
+from fastlog.log._arena import (
+    ACCEPTOR,
+    FIRST_PROCESSOR,
+    FLUSHER,
+    STATE_OFFLINE,
+    STATE_READ_ONLY,
+    SUPERVISOR,
+    SlotView,
+)
+from fastlog.log.files import FileOps
+from fastlog.log.manager import LogManager
+from fastlog.workers import child
+from fastlog.workers.disk_probe import DiskProbe
+
+if TYPE_CHECKING:
+    from fastlog.registry import Standing
+
+SILENT_SECONDS = 5.0
+"""Twenty turns of a loop. Less than what the supervisor allows before it replaces a process, which is the remedy."""
+MOST_NAMED = 20
+"""Of partitions and topics; the others are counted."""
+READY, NOT_READY, NOT_LIVE, STOPPING = "ready", "not ready", "not live", "stopping"
+
+_SESSIONS = {
+    "none": "no session with ZooKeeper",
+    "away": "ZooKeeper does not answer, the session may be over",
+    "waiting": "another start of a broker has the id in ZooKeeper",
+    "registering": "ZooKeeper does not show this broker yet",
+}
+
+
+class Health:
+    """Answers three questions about one broker, from inside its keeper. For one thread."""
+
+    def __init__(
+        self,
+        shared: child.Shared,
+        standing: Callable[[], Standing] | None = None,
+        disks: DiskProbe | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """``standing`` tells how the broker stands with ZooKeeper; None: it registers nowhere."""
+        self._shared = shared
+        self._arena = shared.arena
+        self._standing = standing
+        self._disks = disks or DiskProbe(shared.arena.log_dirs)
+        self._now_ns = now_ns
+        self._manager = LogManager(shared.config, shared.arena, FileOps())
+        acceptor = [ACCEPTOR] if shared.config.accept_mode == "handoff" else []
+        processors = range(FIRST_PROCESSOR, shared.arena.processes)
+        watched = [number for number in range(FLUSHER, FIRST_PROCESSOR) if number != ACCEPTOR]
+        self._processes = [SUPERVISOR, *watched, *acceptor, *processors]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the broker was told to stop, or stops because it may not run."""
+        return self._arena.ending or self._arena.stopping > 0
+
+    def live_problems(self) -> list[str]:
+        """A line for each process whose loop does not turn; empty: it lives.
+
+        A stop has its own time limit, and processes leave during it: it is no lack of life.
+        """
+        if self.is_stopping:
+            return []
+        found = []
+        for number in self._processes:
+            pid, beat_ns, _busy, _connections, _holding = self._arena.cell(number)
+            silent = (self._now_ns() - beat_ns) / 1e9
+            if not beat_ns:
+                found.append(f"{child.role_name(number)}: not started yet")
+            elif silent >= SILENT_SECONDS:
+                found.append(f"{child.role_name(number)}: its loop has not turned for {silent:.1f} s (pid {pid})")
+        return found
+
+    def ready_problems(self) -> list[str]:
+        """A line for each reason to send no client here; empty: it is ready.
+
+        It has recovered and listens, or nobody would answer this.
+        """
+        if self.is_stopping:
+            return [STOPPING]
+        damaged = [view for view in self._arena.views() if view.state & (STATE_READ_ONLY | STATE_OFFLINE)]
+        partitions = (f"partition {view.topic!r} {view.partition} {self._state(view)}" for view in damaged)
+        return [
+            *self.live_problems(),
+            *self._disks.problems(),
+            *_bounded(partitions, len(damaged), "partitions"),
+            *self._zookeeper_problems(),
+        ]
+
+    def report(self) -> dict[str, Any]:
+        """All that is known, for a person or a program; lists are bounded."""
+        live, ready = self.live_problems(), self.ready_problems()
+        state = STOPPING if self.is_stopping else NOT_LIVE if live else NOT_READY if ready else READY
+        shared, config = self._shared, self._shared.config
+        return {
+            "state": state,
+            "problems": ready,
+            "version": shared.version,
+            "broker_id": config.broker_id,
+            "uptime_seconds": round((self._now_ns() - shared.started_ns) / 1e9, 3),
+            "durability": durability(config, shared.sync_seconds),
+            "insecure": config.insecure,
+            "addresses": self._addresses(),
+            "processes": [self._process(number) for number in self._processes],
+            "partitions": self._partitions(),
+            "flush": self._flush(),
+            "zookeeper": self._zookeeper(),
+        }
+
+    # -- ZooKeeper -----------------------------------------------------------------------------------------------------
+
+    def _unannounced(self, standing: Standing) -> list[str]:
+        """The topics that ZooKeeper does not show as they are.
+
+        Source: hole Z-10 of Kafka 0.7.2, where a topic whose registration failed once stayed hidden until a restart.
+        """
+        shown = standing.announced
+        return [name for name in self._manager.topics() if shown.get(name) != self._manager.partition_count(name)]
+
+    def _zookeeper_problems(self) -> list[str]:
+        if self._standing is None:
+            return []
+        # before the topics: one that is made in between is named, and not missed
+        standing = self._standing()
+        missing = self._unannounced(standing)
+        found = []
+        if standing.session != "registered":
+            found.append(f"zookeeper: {_SESSIONS[standing.session]}{_because(standing.problem)}")
+        elif standing.problem:
+            found.append(f"zookeeper: the last try failed{_because(standing.problem)}")
+        lines = (f"zookeeper: topic {topic!r} is not shown yet" for topic in missing)
+        return [*found, *_bounded(lines, len(missing), "topics that are not shown yet")]
+
+    def _zookeeper(self) -> dict[str, Any] | None:
+        if self._standing is None:
+            return None
+        standing = self._standing()
+        missing = self._unannounced(standing)
+        return {
+            "connect": self._shared.config.zookeeper,
+            "session": standing.session,
+            "problem": standing.problem,
+            "topics_announced": len(standing.announced),
+            "topics_not_announced": {"count": len(missing), "first": missing[:MOST_NAMED]},
+        }
+
+    # -- details -------------------------------------------------------------------------------------------------------
+
+    def _addresses(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = [
+            {
+                "name": listener.name,
+                "protocol": listener.protocol,
+                "host": listener.host,
+                "port": listener.port,
+                "advertised_host": listener.advertised_host,
+                "advertised_port": listener.advertised_port,
+            }
+            for listener in self._shared.listeners
+        ]
+        monitor = self._shared.monitor
+        if monitor is not None:
+            found.append({"name": "monitor", "protocol": "http", "host": monitor.host, "port": monitor.port})
+        return found
+
+    def _process(self, number: int) -> dict[str, Any]:
+        pid, beat_ns, busy, connections, _holding = self._arena.cell(number)
+        age = round((self._now_ns() - beat_ns) / 1e9, 3) if beat_ns else None
+        found = {"name": child.role_name(number), "pid": pid, "heartbeat_age_seconds": age}
+        if number >= FIRST_PROCESSOR and number != SUPERVISOR:
+            found |= {"connections": connections, "busy_permille": busy}
+        return found
+
+    def _state(self, view: SlotView) -> str:
+        return self._arena.describe_state(view.state)
+
+    def _partitions(self) -> dict[str, Any]:
+        by_state = {"ok": 0, "read-only": 0, "offline": 0}
+        named: list[dict[str, Any]] = []
+        for view in self._arena.views():
+            state, _, reason = self._state(view).partition(": ")
+            by_state[state] += 1
+            if state != "ok" and len(named) < MOST_NAMED:
+                named.append({"topic": view.topic, "partition": view.partition, "state": state, "reason": reason})
+        return {"count": sum(by_state.values()), "by_state": by_state, "first_not_ok": named}
+
+    def _flush(self) -> dict[str, Any]:
+        """What is appended and not flushed; bytes that are out of service will not be."""
+        total = largest = oldest_ns = 0
+        where: dict[str, Any] | None = None
+        for view in self._arena.views():
+            lag = view.log_end - view.high_watermark
+            total += lag
+            if lag > largest:
+                largest, where = lag, {"topic": view.topic, "partition": view.partition}
+            if lag:
+                oldest_ns = max(oldest_ns, self._now_ns() - view.unflushed_since_ns)
+        counted = self._arena.counters(FLUSHER)
+        flushes = counted["flushes"]
+        return {
+            "unflushed_bytes": total,
+            "largest_unflushed_bytes": largest,
+            "largest_unflushed": where,
+            "oldest_unflushed_seconds": round(oldest_ns / 1e9, 3),
+            "flushes": flushes,
+            "mean_flush_ms": round(counted["flush_ns"] / flushes / 1e6, 3) if flushes else None,
+            "flush_failures": counted["flush_failures"],
+        }
+
+
+def _because(problem: str) -> str:
+    return f": {problem}" if problem else ""
+
+
+def _bounded(lines: Iterable[str], count: int, what: str) -> list[str]:
+    """The first of the lines, and one that counts the others."""
+    named = [line for line, _ in zip(lines, range(MOST_NAMED), strict=False)]
+    return [*named, f"and {count - MOST_NAMED} more {what}"] if count > MOST_NAMED else named

@@ -1,0 +1,95 @@
+"""``monitor.address``: a thread of the keeper that answers over HTTP how the broker is. Nothing can be changed there.
+
+The socket is the supervisor's, so that a connection waits while a new keeper starts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastlog.listening import is_loopback
+from fastlog.workers import child
+from fastlog.workers.health import Health
+from fastlog.workers.http_server import JSON, Answer, HttpServer, Request
+
+if TYPE_CHECKING:
+    from fastlog.registry import Registry
+
+log = logging.getLogger(__name__)
+
+METHODS = ("GET", "HEAD")
+
+
+def start(shared: child.Shared, monitor: child.MonitorSocket, registry: Registry | None) -> None:
+    """Answer from now on, in a thread that ends with the process."""
+    health = Health(shared, registry.standing if registry is not None else None)
+    listener = socket.socket(fileno=os.dup(monitor.fd))
+    listener.setblocking(False)
+    server = HttpServer(listener, Pages(health, monitor.token).answer)
+    threading.Thread(target=server.run, name="fastlog-monitor", daemon=True).start()
+
+
+class Pages:
+    """What is found at which path, and who may see it."""
+
+    def __init__(self, health: Health, token: bytes = b"") -> None:
+        self._health = health
+        self._token = token
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/live": self._live,
+            "/ready": self._ready,
+            "/health": self._report,
+        }
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to one request."""
+        refused = self._refused(request)
+        if refused is not None:
+            return refused
+        page = self._pages.get(request.path)
+        if page is None:
+            return Answer(404, f"there is no such page; there are {', '.join(self._pages)}\n")
+        if request.method not in METHODS:
+            return Answer(405, "nothing can be changed here\n", headers={"Allow": ", ".join(METHODS)})
+        return page()
+
+    def _refused(self, request: Request) -> Answer | None:
+        if self._token:
+            if self._shows_token(request.headers.get("authorization", "")):
+                return None
+            log.warning("monitor: refused peer=%s: it did not show the token", request.peer)
+            return Answer(401, "a token is needed\n", headers={"WWW-Authenticate": 'Bearer realm="fastlog"'})
+        host = request.headers.get("host", "")
+        if host and not is_loopback(_without_port(host).lower()):
+            # a page in a browser can give its own name our address, and so read what it is told
+            return Answer(403, "ask for an address of loopback or for localhost, or set monitor.token.file\n")
+        return None
+
+    def _shows_token(self, header: str) -> bool:
+        import hmac  # only where there is a token
+
+        scheme, _, shown = header.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode("latin-1"), self._token)
+
+    def _live(self) -> Answer:
+        return _lines("live", self._health.live_problems())
+
+    def _ready(self) -> Answer:
+        return _lines("ready", self._health.ready_problems())
+
+    def _report(self) -> Answer:
+        return Answer(200, json.dumps(self._health.report(), indent=2) + "\n", JSON)
+
+
+def _lines(good: str, problems: list[str]) -> Answer:
+    return Answer(503, "".join(f"{line}\n" for line in problems)) if problems else Answer(200, f"{good}\n")
+
+
+def _without_port(host: str) -> str:
+    return host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
