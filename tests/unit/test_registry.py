@@ -17,7 +17,7 @@ from fastlog.coordination.session import Session, SessionLostError, Watch
 from fastlog.errors import CoordinationError
 from fastlog.log._arena import FIRST_PROCESSOR, KEEPER, Arena
 from fastlog.log.manager import LogManager
-from fastlog.registry import Registration, Registry
+from fastlog.registry import Registration, Registry, Standing
 from fastlog.workers import child, keeper
 from fastlog.workers.child import Listener, Shared
 from fastlog.zkpaths import BrokerRegistration
@@ -300,6 +300,36 @@ def test_it_registers_when_zookeeper_comes_and_again_after_expiry(running: Runni
     assert running.arena.counters(KEEPER)["zookeeper_failures"] == 2
 
 
+def test_it_says_at_any_time_what_is_shown(running: Running) -> None:
+    """Z-10: a topic that could not be registered is known to be missing, until it is there."""
+    registry = running.registry
+    running.manager.create_partition("logs", 0)
+    running.failures = 10**6
+    assert registry.standing() == Standing("none", "", {})
+    registry.start()
+    wait_until("it says why", lambda: registry.standing() == Standing("none", "nobody answers", {}))
+    running.failures = 0
+    wait_until("it is registered", lambda: registry.standing() == Standing("registered", "", {"logs": 1}))
+
+    running.tree.refused.add("/brokers/topics/clicks/7")
+    for topic in ("clicks", "views"):
+        running.manager.create_partition(topic, 0)
+    registry.look()
+    refusal = Standing("registered", "the fake refuses /brokers/topics/clicks/7", {"logs": 1, "views": 1})
+    wait_until("one is refused", lambda: registry.standing() == refusal)
+    running.tree.refused.clear()
+    everything = {"logs": 1, "views": 1, "clicks": 1}
+    wait_until("all are shown", lambda: registry.standing() == Standing("registered", "", everything))
+
+    running.tree.refused.add("/brokers/topics/clicks/7")
+    running.tree.remove("/brokers/topics/clicks/7")
+    wait_until("one is shown no more", lambda: registry.standing() == refusal)
+    running.failures = 10**6
+    running.tree.expire(running.sessions[-1].id)
+    wait_until("nothing is shown any more", lambda: registry.standing().session == "none")
+    assert registry.standing().announced == {}
+
+
 def test_a_new_partition_is_announced_and_a_stop_takes_everything_away(running: Running) -> None:
     running.registry.start()
     wait_until("it is shown", lambda: ID in values(running.tree))
@@ -332,6 +362,8 @@ def test_another_broker_that_goes_in_time_is_waited_for(tmp_path: Path) -> None:
     running.registry.start()
     try:
         wait_until("it looked", lambda: ("get", ID) in {call[1:] for call in running.tree.calls})
+        wait_until("it says so", lambda: running.registry.standing().session == "waiting")
+        assert "you:9093" in running.registry.standing().problem
         running.tree.remove(ID)
         wait_until("it took the id", lambda: values(running.tree) == {ID: VALUE.encode()})
         assert not running.registry.may_not_run
