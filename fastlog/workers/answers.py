@@ -1,6 +1,6 @@
 """The answers that Python makes for a processor: OFFSETS and fastlog's own rare requests.
 
-Wire on one side, log on the other; nothing here keeps state.
+Wire on one side, log on the other; nothing is kept between them but places that never change.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from fastlog.log.manager import FORMAT_NAMES, CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
+from fastlog.workers.boundaries import Landmarks, Walk
 
 UNKNOWN, OUT_OF_RANGE, WRONG_PARTITION = -1, 1, 3
 INVALID_TOPIC, OFFLINE, STORAGE, MALFORMED = 100, 101, 103, 107
 MAX_TOPIC_NAMES = 10_000
 MAX_CUT_POINTS = 65536
 MAX_NEW_PARTITIONS = 4096
-MAX_WALK_BYTES = 64 << 20
-PEEK_BYTES = 1 << 20
 
 
 class Answers:
@@ -36,6 +35,7 @@ class Answers:
         self._arena = arena
         self._manager = manager
         self._advertised = advertised
+        self._landmarks = Landmarks()
 
     def answer(self, body: bytes) -> bytes | bool | None:
         """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.
@@ -152,69 +152,13 @@ class Answers:
         if request.start < view.log_start or request.end > view.high_watermark:
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
         limit = min(request.max_points, MAX_CUT_POINTS)
-        points = self._boundaries(view, request.start, request.end, request.step_bytes, limit)
-        return responses.CutPointsAnswer(request.correlation_id, 0, tuple(points))
-
-    def _boundaries(self, view: SlotView, start: int, end: int, step: int, limit: int) -> list[int]:
-        """Message boundaries in [start, end], at least ``step`` apart but for the last one.
-
-        The last one may be nearer: it is ``end`` where that is a boundary, or how far one request walks; whoever wants
-        more asks again from there.
-        """
         bases = [item.base for item in self._arena.segments(view.index)]
-        points: list[int] = []
-        walked = 0
-        target = start
-        at = max((base for base in bases if base <= start), default=start)
-        if at < start and self._is_message(view, bases, start):
-            at = start
-        while len(points) < limit and target <= end and walked < MAX_WALK_BYTES:
-            at = max([at, *(base for base in bases if base <= target)])
-            reached = self._first_boundary(view, bases, at, target, end, MAX_WALK_BYTES - walked)
-            walked += reached - at
-            at = reached
-            if reached < target:
-                break  # the walk ended early: at its limit, or before something that is no message
-            if reached > end:
-                return points
-            points.append(reached)
-            target = reached + step
-        if points and len(points) < limit:
-            if end == view.high_watermark or end in bases:
-                last = end
-            else:
-                last = min(self._first_boundary(view, bases, at, end, end, MAX_WALK_BYTES - walked), end + 1)
-            last = last if last <= end else at
-            if last > points[-1]:
-                points.append(last)
-        return points
-
-    def _is_message(self, view: SlotView, bases: list[int], offset: int) -> bool:
-        """Whether a whole message starts at ``offset``: then nothing before it has to be walked."""
-        base = max(item for item in bases if item <= offset)
-        path = self._directory(view) / segment_files.segment_name(base)
-        stop = min([view.high_watermark, *(item for item in bases if item > base)])
-        first = next(
-            iter(segment_files.walk(path, base, offset - base, min(stop - base, offset - base + PEEK_BYTES))), None
-        )
-        return first is not None
-
-    def _first_boundary(self, view: SlotView, bases: list[int], at: int, target: int, end: int, room: int) -> int:
-        """The first boundary from ``target`` on, walking from the boundary ``at``; less when the walk ends before."""
-        while at < target:
-            base = max(item for item in bases if item <= at)
-            stop = min([view.high_watermark, *(item for item in bases if item > base)])
-            if stop <= at:
-                return at
-            path = self._directory(view) / segment_files.segment_name(base)
-            reached = segment_files.first_boundary(path, at - base, min(target, stop) - base, stop - base, room) + base
-            if reached == at:
-                return at
-            room -= reached - at
-            at = reached
-            if at < min(target, stop):
-                return at
-        return at
+        if bases and request.start < bases[0]:  # retention was quicker
+            return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
+        log = view.topic, view.partition
+        walk = Walk(log, view.high_watermark, self._directory(view), bases, self._landmarks)
+        points = walk.boundaries(request.start, request.end, request.step_bytes, limit)
+        return responses.CutPointsAnswer(request.correlation_id, 0, tuple(points))
 
     def _directory(self, view: SlotView) -> Path:
         name = segment_files.partition_directory_name(view.topic, view.partition)

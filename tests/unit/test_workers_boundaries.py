@@ -1,0 +1,137 @@
+"""Where messages begin: every answer against a plain list, and what was walked once is not walked again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from bisect import bisect_left
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastlog import segment_files
+from fastlog.workers import boundaries
+from fastlog.workers.boundaries import Landmarks, Walk
+from tests.harness import raw_format
+
+LOG = ("t", 0)
+
+
+class Written:
+    """A log of messages up to 400 bytes in segments, and its boundaries."""
+
+    def __init__(self, directory: Path, messages: int, segments: int) -> None:
+        source = random.Random(messages)
+        made = [raw_format.entry(source.randbytes(source.randrange(400)), number & 1) for number in range(messages)]
+        self.directory = directory
+        self.all = [0, *itertools.accumulate(map(len, made))]
+        self.end = self.all[-1]
+        self.bases = []
+        for first in range(0, messages, -(-messages // segments)):
+            self.bases.append(self.all[first])
+            data = b"".join(made[first : first + -(-messages // segments)])
+            (directory / segment_files.segment_name(self.bases[-1])).write_bytes(data)
+
+    def asked(self, landmarks: Landmarks, start: int, end: int, step: int, limit: int = 1000) -> list[int]:
+        """The answer of a new walk."""
+        return list(Walk(LOG, self.end, self.directory, self.bases, landmarks).boundaries(start, end, step, limit))
+
+    def check(self, found: list[int], start: int, end: int, step: int) -> None:
+        """It is what the protocol promises, and goes to the end."""
+        places = [place for place in self.all if start <= place <= end]
+        assert set(found) <= set(places)
+        assert found[:1] == places[:1]
+        assert all(after - before >= step for before, after in itertools.pairwise(found[:-1]))
+        for before, after in itertools.pairwise(found):
+            assert after <= min(
+                end, self.all[min(bisect_left(self.all, before + step + step // 16), len(self.all) - 1)]
+            )
+        if places:
+            left = end - found[-1]
+            assert left < step + step // 16 + 500
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Makes marks close to each other; holds how many bytes each walk through a file has passed."""
+    monkeypatch.setattr(boundaries, "MARK_BYTES", 2000)
+    monkeypatch.setattr(boundaries, "_NEAR_BYTES", 5000)
+    passed = []
+    original = segment_files.first_boundary
+
+    def noted(path: Path, start: int, target: int, end: int, most_bytes: int) -> int:
+        reached = original(path, start, target, end, most_bytes)
+        passed.append(reached - start)
+        return reached
+
+    monkeypatch.setattr(segment_files, "first_boundary", noted)
+    return passed
+
+
+@pytest.mark.slow
+def test_any_walks_after_any_walks(tmp_path: Path, far: list[int]) -> None:
+    """Whatever was asked before, an answer holds boundaries alone, in the distance asked for, up to the end."""
+    written = Written(tmp_path, 500, 3)
+
+    @settings(deadline=None, max_examples=30)
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, written.end), st.integers(0, written.end), st.integers(200, 40_000)),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    def check(asked: list[tuple[int, int, int]]) -> None:
+        landmarks = Landmarks()
+        for first, second, step in asked:
+            start, end = sorted((first, second))
+            written.check(written.asked(landmarks, start, end, step, 10**6), start, end, step)
+
+    check()
+
+
+def test_what_was_walked_is_not_walked_again(tmp_path: Path, far: list[int]) -> None:
+    """The same question costs no byte; one in other steps a little for each point; one inside begins near its start."""
+    written = Written(tmp_path, 5000, 1)
+    landmarks = Landmarks()
+    first = written.asked(landmarks, 0, written.end, 8000)
+    assert sum(far) > written.end - 10_000
+    far.clear()
+    assert written.asked(landmarks, 0, written.end, 8000) == first
+    assert sum(far) == 0
+    other = written.asked(landmarks, 0, written.end, 50_000)
+    assert sum(far) <= len(other) * 3000
+    far.clear()
+    start = written.all[4000]
+    assert written.asked(landmarks, start, written.end, 10**9) == [start, written.end]
+    assert sum(far) <= 3000
+
+
+def test_a_place_that_a_client_names_is_no_landmark(tmp_path: Path, far: list[int]) -> None:
+    """A payload may hold what looks like a message: who begins there gets no boundary into what others are told."""
+    inner = b"".join(raw_format.entry(bytes(1000)) for _ in range(20))
+    data = raw_format.entry(bytes(9000)) + raw_format.entry(inner) + raw_format.entry(b"end")
+    (tmp_path / segment_files.segment_name(0)).write_bytes(data)
+    landmarks = Landmarks()
+    inside = len(data) - len(raw_format.entry(b"end")) - len(inner)
+    Walk(LOG, len(data), tmp_path, [0], landmarks).boundaries(inside, len(data), 1, 1000)
+    outer = [0, 9010, len(data) - 13, len(data)]
+    assert list(Walk(LOG, len(data), tmp_path, [0], landmarks).boundaries(0, len(data), 1, 1000)) == outer
+    assert all(landmarks.below(LOG, place) in (None, *outer) for place in range(0, len(data), 100))
+
+
+def test_landmarks_are_bounded() -> None:
+    """Beyond the most, those of the log that was asked for longest ago go."""
+    landmarks = Landmarks(most=10)
+    for number in range(6):
+        landmarks.add(("a", 0), number * 2**20, 100)
+        landmarks.add(("a", 0), number * 2**20 + 5, 100)
+    landmarks.add(("b", 0), 0, 100)
+    assert landmarks.below(("a", 0), 2**40) == 5 * 2**20
+    for number in range(5):
+        landmarks.add(("b", 0), number * 2**20, 100)
+    assert landmarks.below(("a", 0), 2**40) is None
+    assert landmarks.below(("b", 0), 3 * 2**20 + 1) == 3 * 2**20
+    assert landmarks.below(("c", 0), 5) is None
