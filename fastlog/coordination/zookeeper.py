@@ -53,10 +53,11 @@ _T = TypeVar("_T")
 class _OneSessionClient(KazooClient):  # type: ignore[misc]
     """Kazoo goes on with a new session when one has expired, and what was queued for the old one may run in it.
 
-    It also keeps to itself how long a session the server has granted.
+    It also keeps to itself how long a session the server has granted, and forgets its number while no server answers.
     """
 
     granted_ms: int = 0
+    session_number: int = 0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -64,8 +65,9 @@ class _OneSessionClient(KazooClient):  # type: ignore[misc]
 
         def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
             answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect):
+            if isinstance(request, Connect) and answer[0].time_out > 0:
                 self.granted_ms = answer[0].time_out
+                self.session_number = answer[0].session_id
             return answer
 
         self._connection._invoke = noting
@@ -125,7 +127,7 @@ class ZooKeeperSession:
                         f"no ZooKeeper answers at {self.servers} within {connection_timeout:g} s: is it running, and is"
                         " zk.connect right?"
                     )
-            self._id = int(self._client.client_id[0])
+            self._id = self._client.session_number
             if self.servers.chroot:
                 if makes_root:
                     self._call(self._client.ensure_path_async, self.servers.chroot)

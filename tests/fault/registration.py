@@ -28,6 +28,7 @@ PLACES = [("a", 0), ("b", 1)]
 PARTITIONS = {"num.partitions": 2}
 ID = broker_path(0)
 SERVED_ANSWERS = 20
+LONG_SESSION_MS = 20_000
 
 
 class Cell:
@@ -67,10 +68,13 @@ class Cell:
 
 
 @contextlib.contextmanager
-def cell(directory: Path, connect: str, tree_connect: str, seed: int, outcome: Outcome) -> Iterator[Cell]:
+def cell(
+    directory: Path, connect: str, tree_connect: str, seed: int, outcome: Outcome, session_ms: int | None = None
+) -> Iterator[Cell]:
     """A registered broker under load, checked when the block ends."""
+    settings = PARTITIONS if session_ms is None else {**PARTITIONS, "zk.sessiontimeout.ms": session_ms}
     with (
-        registered_broker(directory / "broker", connect, settings=PARTITIONS) as broker,
+        registered_broker(directory / "broker", connect, settings=settings) as broker,
         Tree(tree_connect) as tree,
     ):
         with Load(broker, PLACES, pause=0.005, seed=seed) as load:
@@ -333,11 +337,11 @@ def data(count: int, seed: int, directory: Path) -> Outcome:
 
 @scenario("duplicate-id", "a second broker with the same id, or on the same files", small=3, nightly=3, release=3)
 def duplicate_id(count: int, seed: int, directory: Path) -> Outcome:
-    """The second one refuses and says what to do, the first one is not touched."""
+    """The second one refuses and says what to do, the first one is not touched; nor does its session end by itself."""
     outcome = Outcome()
     with (
         testing.zookeeper() as zookeeper,
-        cell(directory, zookeeper.connect, zookeeper.connect, seed, outcome) as place,
+        cell(directory, zookeeper.connect, zookeeper.connect, seed, outcome, LONG_SESSION_MS) as place,
     ):
         first = place.broker
         before = place.tree.id_node()
@@ -393,7 +397,7 @@ def kill_registered(count: int, seed: int, directory: Path) -> Outcome:
     with (
         testing.zookeeper() as zookeeper,
         registered_broker(
-            directory / "broker", zookeeper.connect, settings={**PARTITIONS, "zk.sessiontimeout.ms": 20_000}
+            directory / "broker", zookeeper.connect, settings={**PARTITIONS, "zk.sessiontimeout.ms": LONG_SESSION_MS}
         ) as broker,
         Tree(zookeeper.connect) as tree,
     ):

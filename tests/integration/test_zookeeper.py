@@ -10,10 +10,11 @@ import pytest
 
 from fastlog import testing
 from fastlog.coordination.addresses import parse_connect
-from fastlog.coordination.zookeeper import ZooKeeperSession
+from fastlog.coordination.zookeeper import ZooKeeperSession, _OneSessionClient
 from fastlog.errors import ConfigError, CoordinationError, MissingDependencyError
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkserver import jars
+from tests.harness.broker import wait_until
 from tests.harness.session_cases import CASES, Case
 from tests.harness.timing import PATIENCE, sooner_than
 
@@ -67,6 +68,41 @@ def test_a_silent_server_is_one_clear_error(zookeeper: RunningZooKeeper) -> None
                     ZooKeeperSession(zookeeper.connect, connection_timeout=0.5)
         finally:
             zookeeper.resume()
+
+
+def test_a_connection_that_breaks_at_once_leaves_a_session(
+    zookeeper: RunningZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its number although no server answers when it is asked for."""
+    with zookeeper.proxy() as proxy:
+
+        class Broken(threading.Event):
+            """Tells that the session is there once the connection has gone again."""
+
+            def wait(self, timeout: float | None = None) -> bool:
+                if not live.wait(timeout):
+                    return False
+                proxy.answers = False
+                proxy.cut()
+                wait_until("the connection is gone", lambda: not client.connected)
+                return True
+
+        def start(self: _OneSessionClient) -> threading.Event:
+            nonlocal client, live
+            client, live = self, start_async(self)
+            return Broken()
+
+        client: _OneSessionClient
+        live: threading.Event
+        start_async = _OneSessionClient.start_async
+        monkeypatch.setattr(_OneSessionClient, "start_async", start)
+        with ZooKeeperSession(proxy.address, session_timeout=15.0) as session:
+            proxy.answers = True
+            proxy.cut()
+            session.create("/broken", ephemeral=True)
+            found = session.get("/broken")
+            assert found is not None
+            assert found.owner == session.id
 
 
 def test_an_ensemble_loses_one() -> None:
