@@ -131,7 +131,7 @@ def _garbage(source: random.Random, data: bytes) -> tuple[str, bytes]:
     return kind, raw_format.entry(b"whole") + bytes(source.randint(1, 5000))
 
 
-@scenario("bit-flip", "T-14 one bit flipped", small=8192, nightly=8 * SEGMENT_BYTES, release=10**9)
+@scenario("bit-flip", "T-14 one bit flipped", small=3000, nightly=8 * SEGMENT_BYTES, release=10**9)
 def bit_flip(count: int, seed: int, directory: Path) -> Outcome:
     """Every flip is found by fsck and by a reader; recovery cuts nothing, as it lies below the checkpoint."""
     outcome = Outcome()

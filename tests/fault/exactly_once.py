@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fastlog.consumer.database import DatabaseOffsets
 from fastlog.consumer.partitions import TopicPartition
@@ -22,6 +22,8 @@ from fastlog.errors import OwnershipLostError
 from fastlog.zkpaths import PartitionId
 from tests.fault.registry import Outcome, scenario
 from tests.harness.shared_log import start, wait, wait_until
+
+T = TypeVar("T")
 
 GROUP = "counters"
 PLACES = [TopicPartition("t", PartitionId(0, number)) for number in range(3)]
@@ -50,9 +52,17 @@ class Message(NamedTuple):
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that survives kills of its process; what a power cut would do is SQLite's matter."""
-    made = sqlite3.connect(path, timeout=0.05)
-    made.execute("PRAGMA synchronous = OFF")
-    return made
+
+    def connected() -> sqlite3.Connection:
+        made = sqlite3.connect(path, timeout=0.05)
+        try:
+            made.execute("PRAGMA synchronous = OFF")  # also this waits where another one repairs after a kill
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    return patiently(connected)
 
 
 def consumer(path: Path, seed: int) -> Callable[[], int]:
@@ -93,7 +103,7 @@ def began(path: Path, pid: int) -> Path:
     return path.with_name(f"{pid}.began")
 
 
-def patiently(load: Callable[[], int | None]) -> int | None:
+def patiently(load: Callable[[], T]) -> T:
     """As a group does: again until it works."""
     while True:
         try:

@@ -35,6 +35,8 @@ READ_SECONDS = 60.0
 AT_ONCE = 50
 """Faults on the same brokers and members, so that what is written down stays small."""
 PACE_SECONDS = 1.0
+QUICK_PACE_SECONDS = 0.4
+"""Of a storm that is over soon."""
 MOST_MEMBERS = 20
 MOST_TOPICS = 6
 
@@ -200,7 +202,7 @@ def _kill_members(place: Cell, count: int, outcome: Outcome) -> None:
 
 @scenario("group-storm", "members come and go, and so do brokers and topics", small=20, nightly=600, release=7200)
 def group_storm(count: int, seed: int, directory: Path) -> Outcome:
-    """One event a second; then it is quiet."""
+    """One event a second, in a short storm more; then it is quiet."""
     outcome = Outcome()
     for number, events in enumerate(_rounds(count)):
         with cell(directory / str(number), seed + number, outcome) as place:
@@ -211,8 +213,9 @@ def group_storm(count: int, seed: int, directory: Path) -> Outcome:
 def _storm(place: Cell, count: int, outcome: Outcome) -> None:
     crew, source = place.crew, place.source
     most = min(MOST_MEMBERS, MEMBERS + count // 3)
+    pace = PACE_SECONDS if count > 10 else QUICK_PACE_SECONDS
     for number in range(count):
-        due = time.monotonic() + PACE_SECONDS
+        due = time.monotonic() + pace
         if len(crew.living) > 1 and (len(crew.living) >= most or source.random() < 0.4):
             victim = source.choice(crew.living)
             if source.random() < 0.5:

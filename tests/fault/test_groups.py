@@ -26,7 +26,7 @@ WRITTEN = {
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("run", "count"),
-    [(groups.group_kill, 5), (groups.group_storm, 7), (groups.group_expiry, 5)],
+    [(groups.group_kill, 3), (groups.group_storm, 6), (groups.group_expiry, 4)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_whatever_happens_to_members(run: Run, count: int, tmp_path: Path) -> None:

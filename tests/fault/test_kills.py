@@ -22,7 +22,7 @@ SEED = 20110612
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("run", "count"), [(kills.kill_process, 20), (kills.kill_broker, 10), (kills.kill_supervisor, 2)]
+    ("run", "count"), [(kills.kill_process, 12), (kills.kill_broker, 6), (kills.kill_supervisor, 2)]
 )
 def test_killed_under_load(run: Run, count: int, tmp_path: Path) -> None:
     """T-1, T-2, T-3: the others go on, it is back at once, nothing acknowledged is lost, nothing shown is un-shown."""

@@ -24,9 +24,9 @@ def marker(broker: Broker) -> Path:
 
 @pytest.mark.slow
 def test_under_load(tmp_path: Path) -> None:
-    """T-5: five clean stops while clients go on."""
-    outcome = stop(5, 3, tmp_path)
-    assert outcome.runs == 5
+    """T-5: clean stops while clients go on."""
+    outcome = stop(3, 3, tmp_path)
+    assert outcome.runs == 3
     assert outcome.violations == []
 
 

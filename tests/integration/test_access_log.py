@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,57 +15,20 @@ import pytest
 from fastlog import codecs
 from fastlog.errors import FastlogError
 from fastlog.message import encode_set
-from scripts import demo_clients, demo_clients_check
+from scripts import demo_clients_check
 from scripts.demo_clients_work import Ack, Digest, Digester
 from scripts.demo_text import CheckFailed
-from tests.harness import raw_client as raw
+from tests.fault.access_log import all_clients
 from tests.harness.broker import ROOT, wait_until
-from tests.harness.data import access_log_lines, real_files
-
-FULL = bool(real_files())
-LINES = None if FULL else 2000
-SECONDS = 10.0 if FULL else 3.0
-RATE = 15_000 if FULL else 3000
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_all_clients_while_processors_are_killed(tmp_path: Path) -> None:
-    """No line is lost, none is stored twice uncounted, keys stay in order, and five ways of reading find the same.
-
-    The demo checks most of that; what is stored is compared with the log a second time here, by other code.
-    """
-    log = tmp_path / "access.log"
-    lines = list(access_log_lines()[:LINES])
-    log.write_bytes(b"\n".join(lines))
-    work = tmp_path / "work"
-    work.mkdir()
-    said: list[str] = []
-    shown = demo_clients.run(log, SECONDS, RATE, work, said.append)
-
-    assert shown.kills >= demo_clients.LEAST_PUBLISHING_KILLS + demo_clients.LEAST_READING_KILLS
-    assert [row.name for row in shown.producers] == ["sync", "async", "gzip", "snappy"]
-    for row in shown.producers:
-        assert row.lines >= len(lines)
-        assert row.kills >= demo_clients.LEAST_PUBLISHING_KILLS
-        assert row.duplicates <= row.possible_duplicates
-        sent = Counter(lines[number % len(lines)] for number in range(row.lines))
-        stored: Counter[bytes] = Counter()
-        partitions_of: dict[bytes, set[int]] = {}
-        for partition in range(4):
-            files = sorted((work / "data" / f"lines-{row.name}-{partition}").glob("*.kafka"))
-            for payload in raw.deep_payloads(b"".join(path.read_bytes() for path in files)):
-                stored[payload] += 1
-                partitions_of.setdefault(payload.split(b" ")[0], set()).add(partition)
-        assert not sent - stored
-        assert (stored - sent).total() == row.duplicates
-        assert set(map(len, partitions_of.values())) == {1}
-    assert sum(row.retries for row in shown.producers) >= 2
-    assert sum(row.possible_duplicates for row in shown.producers) > 0
-    assert [row.mode for row in shown.readers] == ["messages", "lists", "numpy", "arrow", "local"]
-    assert {row.lines for row in shown.readers} == {sum(row.lines + row.duplicates for row in shown.producers)}
-    assert all(row.equal and row.kills >= 2 and row.passes >= 2 for row in shown.readers)
-    assert sum(line.startswith(("sync ", "async ", "gzip ", "snappy ", *demo_clients.MODES)) for line in said) == 9
+    """No line is lost, none is stored twice uncounted, keys stay in order, and five ways of reading find the same."""
+    outcome = all_clients(1, 1, tmp_path)
+    assert outcome.runs == 1
+    assert outcome.violations == []
 
 
 @pytest.mark.slow
