@@ -102,12 +102,14 @@ class Produce(Scenario):
 class Consume(Scenario):
     """``consumers`` processes that each read the whole backlog, in one ``mode``, all at once.
 
-    ``mode``: "payloads" one by one in Python, "lists", "numpy" or "arrow". ``local``: reading the files.
+    ``mode``: "payloads" one by one in Python, "lists", "numpy" or "arrow". ``local``: reading the files. ``group``: as
+    members of a group each, timed from when the partition was assigned.
     """
 
     mode: str = "lists"
     fetch_bytes: int = 2**20
     local: bool = False
+    group: bool = False
     consumers: int = 1
 
 

@@ -43,6 +43,7 @@ SITE_MB = 5000.0
 BATCH = 50
 CURVE_ROUNDS = 3
 CURVE_SHARE = 0.2
+GROUP_SHARE = 0.8
 TAIL_RATE = 2.0e6
 MAX_PSS_BYTES = 40_000_000
 GB = 1_000_000_000
@@ -203,6 +204,15 @@ def _consumers() -> Iterator[Scenario]:
         mode="numpy",
         local=True,
     )
+    for mode in ("payloads", "lists"):
+        yield Consume(
+            figures=figures(
+                f"group-{mode}", f"One member of a group, {mode}", Goal(of=f"consume-{mode}", of_ratio=GROUP_SHARE)
+            ),
+            block="consumer",
+            mode=mode,
+            group=True,
+        )
     yield Mirrored(
         figures=figures(
             "mirror", "Mirror of one topic into another cluster", Goal(of="consume-payloads", of_ratio=0.5)

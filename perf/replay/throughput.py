@@ -11,6 +11,7 @@ from typing import Any
 import fastlog
 from fastlog import codecs
 from fastlog.perf.consuming import ConsumerOptions, ConsumerRun
+from fastlog.perf.group_consuming import GroupRun
 from fastlog.perf.payloads import Cycle, lines_of, random_payloads
 from fastlog.perf.producing import ProducerOptions, ProducerRun
 from perf.replay.scenarios import ENTRY_OVERHEAD
@@ -78,11 +79,17 @@ def producing(
     return work
 
 
-def consuming(*, port: int, topic: str, mode: str, local: bool, fetch_bytes: int, messages: int) -> Work:
-    """Reads ``messages`` from the beginning; ends with the last one, checked."""
-    run = ConsumerRun(
+def consuming(
+    *, port: int, connect: str = "", topic: str, mode: str, local: bool, fetch_bytes: int, messages: int
+) -> Work:
+    """Reads ``messages`` from the beginning; ends with the last one, checked.
+
+    ``connect``: as the one member of a group of this ZooKeeper; how long it took to join is not counted.
+    """
+    run = (GroupRun if connect else ConsumerRun)(
         ConsumerOptions(
-            brokers=f"127.0.0.1:{port}",
+            brokers="" if connect else f"127.0.0.1:{port}",
+            zk_connect=connect,
             topic=topic,
             messages=messages,
             fetch_bytes=fetch_bytes,
@@ -98,7 +105,7 @@ def consuming(*, port: int, topic: str, mode: str, local: bool, fetch_bytes: int
             raise ReplayError(f"{found.messages} of {messages} messages came")
         return {
             "messages": found.messages,
-            "started_ns": ended - int(found.seconds * 1e9),
+            "started_ns": ended - int((found.seconds - found.join_seconds) * 1e9),
             "ended_ns": ended,
             "payload_bytes": found.payload_bytes,
             "timeline": found.timeline,

@@ -104,6 +104,8 @@ def test_the_goals_of_the_project_are_there() -> None:
         "produce-send-50-flushed": ("produce-send-50", 0.5),
         "produce-gzip-50": ("codec-gzip", 0.8),
         "produce-snappy-50": ("codec-snappy", 0.8),
+        "group-payloads": ("consume-payloads", 0.8),
+        "group-lists": ("consume-lists", 0.8),
         "mirror": ("consume-payloads", 0.5),
         "fan-out-4": ("fan-out-1", 1.0),
         "fan-out-4-produce": ("fan-out-4-produce-alone", 0.5),

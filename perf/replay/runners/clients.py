@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from fastlog.perf.results import Run
+from perf.replay.runners.shown import shown
 from perf.replay.scenarios import CodecAlone, Consume, Produce
 from perf.replay.stage import MESSAGE_BYTES, TOPIC, Backlog, ReplayError, Stage, create_topic
 
@@ -52,7 +54,7 @@ def consume(stage: Stage, scenario: Consume) -> dict[str, Run]:
     """Client processes that read the round's backlog; with several, from the first start to the last end."""
     backlog = stage.backlog()
     messages = int(backlog.messages * scenario.share) if scenario.share < 1 else backlog.messages
-    options = {
+    options: dict[str, Any] = {
         "port": backlog.broker.port,
         "topic": TOPIC,
         "mode": scenario.mode,
@@ -61,7 +63,8 @@ def consume(stage: Stage, scenario: Consume) -> dict[str, Run]:
         "messages": messages,
     }
     before = _next_counters(backlog, 0) if scenario.local else 0
-    found = together(stage, [("consume", options)] * scenario.consumers)
+    with shown(stage, backlog.broker.port) if scenario.group else nullcontext("") as connect:
+        found = together(stage, [("consume", {**options, "connect": connect})] * scenario.consumers)
     for one in found:
         if not messages <= one["messages"] <= backlog.messages:
             raise ReplayError(f"{one['messages']} messages were read instead of {messages}")
