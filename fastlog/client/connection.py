@@ -130,16 +130,28 @@ class Connection:
 
         The whole answer has to be there in time, so that one that comes byte by byte holds nobody for ever.
         """
-        inbox = self._inbox
         if max_bytes is not None:
-            inbox.max_bytes = inbox.trusted_bytes = max_bytes
+            self._inbox.max_bytes = self._inbox.trusted_bytes = max_bytes
         allowed = self._timeout + extra_wait
-        deadline = time.monotonic() + allowed
-        left = allowed
-        while (body := inbox.frame_or_none()) is None:
-            if left <= 0:
-                raise self._late(allowed)
-            self._fill(left)
+        body = self._body_within(allowed)
+        if body is None:
+            raise self._late(allowed)
+        return body
+
+    def receive_soon(self, max_bytes: int, seconds: float) -> memoryview | None:
+        """The same, or None when it is not whole within so many seconds; what came of it is kept for the next call."""
+        self._inbox.max_bytes = self._inbox.trusted_bytes = max_bytes
+        return self._body_within(seconds)
+
+    def _body_within(self, seconds: float) -> memoryview | None:
+        deadline = time.monotonic() + seconds
+        left = seconds
+        is_looking = True  # once, also where there is no time
+        while (body := self._inbox.frame_or_none()) is None:
+            if left <= 0 and not is_looking:
+                return None
+            self._fill(max(0.0, left))
+            is_looking = False
             left = deadline - time.monotonic()
         return body
 

@@ -157,6 +157,24 @@ class Channel:
                 self._drop()
                 raise
 
+    def collect_soon(self, seconds: float) -> memoryview | None:
+        """The same if it is whole within so many seconds, else None, and it can be collected later. Asks nothing again.
+
+        Raises:
+            TransportError, ProtocolError: the connection broke, or is of no use; what was posted is forgotten.
+        """
+        pending, connection = self._pending, self._connection
+        if pending is None or not pending.sent or connection is None:
+            return None
+        try:
+            body = connection.receive_soon(pending.max_bytes, seconds)
+        except BaseException:
+            self._drop()
+            raise
+        if body is not None:
+            self._pending = None
+        return body
+
     def rest(self) -> None:
         """Keep no memory for many large answers, as little comes now."""
         if self._connection is not None:

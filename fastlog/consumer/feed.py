@@ -118,6 +118,8 @@ class Fetching(Protocol):
     bell: Bell
     at_end: bool
     """The broker had nothing more when it last answered."""
+    is_starved: bool
+    """The stream has nothing of any partition; it is told so that ``drive`` may come to something."""
 
     @property
     def error(self) -> FastlogError | None:
@@ -125,6 +127,9 @@ class Fetching(Protocol):
 
     def start(self) -> None:
         """Begin."""
+
+    def drive(self, seconds: float) -> bool:
+        """Fetch the next piece in the stream's own thread, if it is near and here within so many seconds."""
 
     def stop(self, error: FastlogError | None = None) -> None:
         """Fetch nothing any more. ``error`` is why."""

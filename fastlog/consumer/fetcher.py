@@ -11,7 +11,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from fastlog._segment import SCAN_OK
 from fastlog.client.addresses import Address
@@ -44,6 +45,7 @@ LATEST = requests.TIME_LATEST
 RESET_TIMES = {"smallest": EARLIEST, "largest": LATEST}
 _HOLD_SECONDS = 5.0
 _LEAST_PAUSE = 0.02
+_STAND_BY_SECONDS = 0.05
 _LOG_SECONDS = 10.0
 _MOST_LOCAL = 2  # a file is there at once, and what is read far ahead has left the cache when its turn comes
 _OFFSETS_ANSWER_BYTES = 1024
@@ -100,6 +102,10 @@ class Fetch:
         self.queue: deque[Item] = deque()
         self.bell = Bell()
         self.at_end = False
+        self.is_starved = False
+        self._reading = threading.Lock()  # held by the thread but while it waits, and by a stream that drives
+        self._handover = Bell()
+        self._driven_at = 0.0
         self._links = links
         self._config = config
         self._wake = wake
@@ -142,6 +148,32 @@ class Fetch:
         if channel is not None:
             channel.close()
         self.bell.ring()
+        self._handover.ring()
+
+    def drive(self, seconds: float) -> bool:
+        """Fetch the next piece in the stream's own thread, if it is near and here within so many seconds.
+
+        Two threads that take turns for each piece, and wait for the interpreter lock each time, need a third more.
+        """
+        reader, channel = self._reader, self._channel
+        if reader is None or channel is None or self.queue or not self._reading.acquire(blocking=False):
+            return False
+        chunk = None
+        try:
+            if not self._is_stopped and reader.offset == self._offset:
+                with channel.held():
+                    chunk = reader.soon(seconds)
+                if chunk is not None:
+                    self._driven_at = time.monotonic()
+                    self._answered(reader, chunk)
+        except FastlogError as error:  # the thread meets it again, and knows what to do
+            log.debug("partition=%s offset=%d: %s", self.place.source, self._offset, error)
+        finally:
+            if chunk is None:
+                self._driven_at = 0.0
+                self._handover.ring()
+            self._reading.release()
+        return chunk is not None
 
     def renewed(self) -> Fetch:
         """Another one, not started, that goes on behind what was taken in hand."""
@@ -181,7 +213,8 @@ class Fetch:
         while not self._is_stopped:
             link = self._links.get(self._broker)
             try:
-                self._fetch(link)
+                with self._reading:
+                    self._fetch(link)
             except ClosedError:
                 continue
             except OffsetOutOfRangeError as error:
@@ -220,10 +253,13 @@ class Fetch:
         wait = 0.0  # the first answer says at once whether there is anything
         pause = _LEAST_PAUSE
         while not self._is_stopped:
+            if reader.offset != self._offset:
+                reader.go_back(self._offset)  # a stream was interrupted with a piece in its hands
             most = self._config.queued_chunks
             if len(self.queue) >= (most if reader.source == "socket" else min(most, _MOST_LOCAL)):
                 self._is_paused = True
-                self.bell.wait(_HOLD_SECONDS)
+                with self._left_to_the_stream():
+                    self.bell.wait(_HOLD_SECONDS)
                 self._is_paused = False
                 continue
             with channel.held():
@@ -231,6 +267,8 @@ class Fetch:
             self._answered(reader, chunk)
             if chunk is not None:
                 pause = _LEAST_PAUSE
+                if self.is_starved and reader.is_near:
+                    self._stand_by()
                 continue
             reader.rest()
             if holds:
@@ -238,6 +276,23 @@ class Fetch:
             else:
                 self.bell.wait(pause)
                 pause = min(2 * pause, self._config.fetcher_backoff_ms / 1000)
+
+    def _stand_by(self) -> None:
+        """Let the stream drive for as long as it does."""
+        self.is_starved = False
+        self._driven_at = time.monotonic()
+        with self._left_to_the_stream():
+            while not self._is_stopped and (left := self._driven_at + _STAND_BY_SECONDS - time.monotonic()) > 0:
+                self._handover.wait(left)
+
+    @contextmanager
+    def _left_to_the_stream(self) -> Iterator[None]:
+        """The reading, while this thread waits."""
+        self._reading.release()
+        try:
+            yield
+        finally:
+            self._reading.acquire()
 
     def _answered(self, reader: Reader, chunk: Chunk | None) -> None:
         if self._failures:

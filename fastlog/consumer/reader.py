@@ -99,6 +99,12 @@ class Reader:
         if self.local is not None:
             self.local.rest()
 
+    def go_back(self, offset: int) -> None:
+        """Read on from there; what was asked for is forgotten."""
+        self._channel.drop()
+        self._asked_bytes = 0
+        self.offset = offset
+
     def seek(self, offset: int, fetch_bytes: int) -> None:
         """Go on at another place; not for a reader that fetches ahead."""
         assert not self._ahead
@@ -128,11 +134,7 @@ class Reader:
             if len(data) >= min(_LENGTH_BYTES, self._fetch_bytes):
                 result = scan(data)
                 if result.valid_bytes:
-                    chunk = Chunk(self.offset, data, result)
-                    self.offset += result.valid_bytes
-                    if self._ahead and result.status in (SCAN_OK, SCAN_TAIL):
-                        self._post_ahead(len(data))
-                    return chunk
+                    return self._taken(data, result)
                 self._grow(data, result)
                 continue
             left = deadline - time.monotonic()
@@ -142,6 +144,42 @@ class Reader:
                 pause(min(pause_seconds, left))
                 self._channel.check()
                 pause_seconds = min(2 * pause_seconds, _MOST_PAUSE)
+
+    @property
+    def is_near(self) -> bool:
+        """The next piece was asked for already, or lies in a file."""
+        if self.local is not None:
+            return self._proven and self.offset < self.local.limit
+        return self._channel.has_pending and self._asked_bytes > 0
+
+    def soon(self, seconds: float) -> Chunk | None:
+        """The next messages if they are near and here within so many seconds; else None, and ``next`` has to be called.
+
+        Raises as ``next``, which meets the same again.
+        """
+        if not self.is_near:
+            return None
+        data: memoryview | None
+        if self.local is not None:
+            try:
+                data = self.local.piece(self.offset, self._fetch_bytes)
+            except (SegmentsChangedError, NotLocalError):
+                return None
+        else:
+            body = self._channel.collect_soon(seconds)
+            if body is None:
+                return None
+            self._asked_bytes = 0
+            data = self._opened(body)
+        result = scan(data)
+        return self._taken(data, result) if result.valid_bytes else None
+
+    def _taken(self, data: memoryview, result: ScanResult) -> Chunk:
+        chunk = Chunk(self.offset, data, result)
+        self.offset += result.valid_bytes
+        if self._ahead and result.status in (SCAN_OK, SCAN_TAIL):
+            self._post_ahead(len(data))
+        return chunk
 
     # -- local ---------------------------------------------------------------------------------------------------------
 
@@ -211,7 +249,10 @@ class Reader:
         if not self._channel.has_pending or not self._asked_bytes:
             self._post(wait, max_bytes or self._fetch_bytes)
         self._asked_bytes = 0
-        body = self._channel.collect()
+        return self._opened(self._channel.collect())
+
+    def _opened(self, body: memoryview) -> memoryview:
+        """The bytes of the log in an answer."""
         if not self._offer.held_fetch:
             error, data = responses.split_fetch(body)
             detail = ""

@@ -23,6 +23,7 @@ FOREVER = -1.0
 _BATCH_MESSAGES = 1000
 _BATCH_BYTES = 16 * 2**20
 _LEASE_LOOK_SECONDS = 0.05
+_DRIVE_SECONDS = 0.02
 
 
 class NoMessage(enum.Enum):
@@ -201,7 +202,19 @@ class Stream(Delivery):
                 if feed.take_or_none(self):
                     self._turn = number % len(feeds) + 1
                     return True
-            self._wait(timeout, deadline)
+            if not self._drive(feeds, deadline):
+                self._wait(timeout, deadline)
+        return False
+
+    def _drive(self, feeds: tuple[Feed, ...], deadline: float | None) -> bool:
+        """Fetch in this thread rather than wait for another one, where that is possible."""
+        left = _DRIVE_SECONDS if deadline is None else min(_DRIVE_SECONDS, max(0.0, deadline - time.monotonic()))
+        for number in range(self._turn, self._turn + len(feeds)):
+            fetch = feeds[number % len(feeds)].fetch
+            if (self._is_wanted is None or self._is_wanted(fetch.place)) and fetch.drive(left):
+                return True
+        for feed in feeds:
+            feed.fetch.is_starved = True
         return False
 
     def _wait_for_lease(self, timeout: float) -> bool:

@@ -95,5 +95,6 @@ def test_a_file_without_lines_is_refused(tmp_path: Path) -> None:
 def test_bytes_are_counted() -> None:
     assert total_bytes([]) == 0
     assert total_bytes([b"", b"abc", bytes(1000)]) == 1003
+    assert total_bytes(type("Batch", (list,), {})([b"abc"])) == 3
     with pytest.raises(TypeError):
         total_bytes([b"a", "b"])  # type: ignore[list-item]
