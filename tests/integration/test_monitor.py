@@ -71,6 +71,13 @@ def test_the_report_is_that_of_this_broker(watched: Broker, monitor: Monitor, to
     assert found["zookeeper"] is None
 
 
+def test_no_other_port_is_open(watched: Broker, monitor: Monitor) -> None:
+    """X-2: exactly those that are documented, and on loopback."""
+    processes = [psutil.Process(pid) for pid in watched.pids().values()]
+    listening = {item.laddr for one in processes for item in one.net_connections("inet") if item.status == "LISTEN"}
+    assert listening == {("127.0.0.1", watched.port), monitor.target}
+
+
 def test_the_durability_line_is_one_and_true(watched: Broker, monitor: Monitor) -> None:
     """That of the start, that of ``/health`` and that of the settings are the same text."""
     line = monitor.health()["durability"]

@@ -170,17 +170,25 @@ def test_refusals(running: Served, data: bytes, status: int) -> None:
     assert running.client.get("/").status == 200
 
 
-def test_a_request_that_does_not_come_is_not_waited_for(running: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_does_not_come_is_not_waited_for(served: Served) -> None:
     """With a part of it: 408; without anything: closed."""
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05)
-    for data in (b"GET / HT", b""):
-        with running.client.connect() as sock:
-            sock.sendall(data)
-            if data:
-                assert received(sock).status == 408
-            else:
-                assert sock.recv(1) == b""
-    wait_until("all are gone", lambda: not running.held)
+    server: Any = served.server
+    with served.client.connect() as slow, served.client.connect() as idle:
+        slow.sendall(b"GET / HT")
+        wait_until(
+            "both are there and one has begun",
+            lambda: (
+                server.turn(0.01)
+                or (served.held == 2 and any(connection.head for connection in server._connections.values()))
+            ),
+        )
+        for connection in server._connections.values():
+            assert time.monotonic() < connection.deadline <= time.monotonic() + http_server.REQUEST_SECONDS
+            connection.deadline = 0.0
+        server.turn(0.01)
+        assert received(slow).status == 408
+        assert idle.recv(1) == b""
+    wait_until("all are gone", lambda: server.turn(0.01) or not served.held)
 
 
 @pytest.mark.parametrize("limit", ["ANSWER_SECONDS", "LINGER_SECONDS"])
