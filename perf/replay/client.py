@@ -28,6 +28,7 @@ KINDS: Mapping[str, Callable[..., Work]] = {
     "compress": codec_alone.compressing,
     "spark-count": in_spark.counting,
     "spark-count-kafka": in_spark.counting_kafka,
+    "spark-load": in_spark.loading,
     "spark-write": in_spark.writing,
 }
 

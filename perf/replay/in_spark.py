@@ -1,9 +1,14 @@
-"""Jobs of a warm Spark session with two cores: reading a topic, writing one. Making the session is not timed."""
+"""Jobs of Spark with two cores: reading a topic and writing one in a warm session, which is not timed; loading one into
+a table in a process of its own, which is.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +68,25 @@ def writing(port: int, topic: str, messages: int, runs: int, acks: str) -> Work:
     return _timed(write, messages, runs)
 
 
+def loading(port: int, topic: str, messages: int, runs: int, directory: str) -> Work:
+    """Load a topic into a new table as a user does, ``runs`` times: from the start of the process to its end."""
+
+    def once(number: int) -> float:
+        command = [sys.executable, "-m", "fastlog.spark.jobs.load", "--brokers", f"127.0.0.1:{port}", "--topic", topic]
+        command += ["--table", str(Path(directory) / f"table{number}"), "--master", MASTER, "--no-progress"]
+        started = time.monotonic()
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        seconds = time.monotonic() - started
+        if done.returncode:
+            raise ReplayError(_reason(done.stderr))
+        rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+        if rows != messages:
+            raise ReplayError(f"{rows} rows instead of {messages}")
+        return seconds
+
+    return lambda: _middle([once(number) for number in range(runs)], messages)
+
+
 def _session(settings: dict[str, str] | None = None) -> SparkSession:
     from fastlog.spark import session
 
@@ -89,12 +113,12 @@ def _timed(run: Callable[[], int], messages: int, runs: int) -> Work:
     for _ in range(_WARM_RUNS):  # the first ones wait for Java's compiler and for the workers to be started
         once()
 
-    def work() -> dict[str, Any]:
-        seconds = [once() for _ in range(runs)]
-        middle = statistics.median(seconds)
-        return {"rate": messages / middle, "seconds": middle, "slowest_seconds": max(seconds), "messages": messages}
+    return lambda: _middle([once() for _ in range(runs)], messages)
 
-    return work
+
+def _middle(seconds: list[float], messages: int) -> dict[str, Any]:
+    middle = statistics.median(seconds)
+    return {"rate": messages / middle, "seconds": middle, "slowest_seconds": max(seconds), "messages": messages}
 
 
 def _reason(text: str) -> str:

@@ -189,10 +189,10 @@ class FlushPolicy(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class InSpark(Scenario):
-    """A ``job`` of a warm Spark session with two cores: "count" a topic, or "write" one.
+    """A ``job`` of a warm Spark session with two cores: "count" a topic, or "write" one; or "load", one into a table.
 
-    The rate is that of the median of ``runs`` in one session, behind some that are not counted. ``direct`` as the
-    option of the source, ``acks`` as that of the sink.
+    The rate is that of the median of ``runs`` in one session, behind some that are not counted. A load has a process
+    of its own each time, and its start counts. ``direct`` as the option of the source, ``acks`` as that of the sink.
     """
 
     job: str

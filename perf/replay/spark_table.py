@@ -21,6 +21,9 @@ def in_spark() -> Iterator[InSpark]:
         systems=(OURS, SPARK_KAFKA),
     )
     yield _job("spark-count-direct", "Spark counts a topic from the broker's files", 2.5e6, job="count", direct="only")
+    yield _job(
+        "spark-load", "Spark loads a topic into a new Delta table, its start included", 0.3e6, job="load", runs=3
+    )
     yield _job("spark-write", "Spark writes a topic, acknowledged when flushed", 0.6e6, job="write")
 
 

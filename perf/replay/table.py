@@ -423,8 +423,8 @@ def needed_bytes(found: tuple[Scenario, ...], options: Options) -> int:
             size = 2 * all_messages  # the round's backlog, and the ceiling's own, or the copy
         elif isinstance(scenario, FanOut):
             size = 2.2 * all_messages  # what the producers of up to three of them add stays until the round ends
-        elif isinstance(scenario, InSpark) and scenario.job == "write":
-            size *= scenario.runs + 2  # those that warm up are written too
+        elif isinstance(scenario, InSpark) and scenario.job != "count":
+            size *= scenario.runs + 2  # those that warm up are written too; a load reads a topic beside its tables
         elif isinstance(scenario, Recovery):
             size = scenario.segment_bytes
         elif isinstance(scenario, Stored):

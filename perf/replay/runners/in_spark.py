@@ -1,4 +1,4 @@
-"""Jobs of Spark: counting a topic, writing one, and the same count by Spark's own source for Kafka."""
+"""Jobs of Spark: counting a topic, loading, writing one; and the same count by Spark's own source for Kafka."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from perf.replay.stage import TOPIC, ReplayError, Stage, create_topic, numbers
 def in_spark(stage: Stage, scenario: InSpark) -> dict[str, Run]:
     """The median of the warm runs of one session."""
     messages = _messages(stage, scenario)
-    stage.warm(messages * (scenario.runs if scenario.job == "write" else 1))
+    stage.warm(messages * (1 if scenario.job == "count" else 1 + scenario.runs))
     with stage.broker({**scenario.settings, "num.partitions": scenario.partitions}) as broker:
         shared = {"port": broker.port, "topic": TOPIC, "messages": messages, "runs": scenario.runs}
         if scenario.job == "write":
             create_topic(broker.port, TOPIC, scenario.partitions)
             found = stage.run("spark-write", **shared, acks=scenario.acks)
+        elif scenario.job == "load":
+            stage.fill(broker, TOPIC, messages)
+            with stage.place() as directory:
+                found = stage.run("spark-load", **shared, directory=str(directory))
         else:
             stage.fill(broker, TOPIC, messages)
             found = stage.run("spark-count", **shared, direct=scenario.direct)
