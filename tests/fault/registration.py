@@ -131,10 +131,10 @@ def expiry(count: int, seed: int, directory: Path) -> Outcome:
 
 @scenario("zk-outage", "ZooKeeper is away, slow, resets, flaps, loses a member", small=5, nightly=100, release=500)
 def outage(count: int, seed: int, directory: Path) -> Outcome:
-    """The kinds in turn; a topic is made in each. Outages last up to 1 s, 20 s at night, 120 s before a release."""
+    """The kinds in turn; a topic is made in each. Outages last up to 0.5 s, 20 s at night, 120 s before a release."""
     outcome = Outcome()
     source = random.Random(seed)
-    longest = 1.0 if count <= 5 else 20.0 if count <= 100 else 120.0
+    longest = 0.5 if count <= 5 else 20.0 if count <= 100 else 120.0
     with ExitStack() as stack:
         zookeeper = stack.enter_context(testing.zookeeper(3))
         proxies = [zookeeper.proxy(number=number) for number in range(3)]
