@@ -29,6 +29,8 @@ PARTITIONS = {"num.partitions": 2}
 ID = broker_path(0)
 SERVED_ANSWERS = 20
 LONG_SESSION_MS = 20_000
+TOPIC_SECONDS = 0.5
+"""Two round trips for each topic, through an ensemble that is busy with other tests."""
 
 
 class Cell:
@@ -151,7 +153,7 @@ def outage(count: int, seed: int, directory: Path) -> Outcome:
                 place.expect_served(what)
                 time.sleep(seconds)
                 place.expect_served(what)
-            place.expect_shown(what, BACK_SECONDS + 5.0)
+            place.expect_shown(what, BACK_SECONDS + 5.0 + TOPIC_SECONDS * len(place.topics))
             outcome.expect(place.broker.pids()["keeper"] == keeper, f"{what}: the keeper was replaced")
             outcome.runs += 1
         outcome.expect(place.load.lost_connections == 0, "connections of clients broke")
