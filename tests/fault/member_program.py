@@ -28,6 +28,8 @@ from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.errors import CoordinationError, OwnershipLostError
 from tests.harness.groups import GROUP
 
+CONNECT_MS = 60_000
+"""A program that starts beside many others comes late to its first session, which is so short."""
 COMMIT_SECONDS = 0.1
 POLL_SECONDS = 0.02
 _RETRY_SECONDS = 0.2
@@ -46,6 +48,7 @@ class Member:
             group_id=GROUP,
             consumer_id=told["name"],
             zk_session_timeout_ms=told["session_ms"],
+            zk_connection_timeout_ms=CONNECT_MS,
             zk_sync_time_ms=500,
             auto_commit=not self._commits_itself,
             auto_commit_interval_ms=int(COMMIT_SECONDS * 1000),
