@@ -3,7 +3,8 @@ once.
 
 Producers go on all the time, and remember what was acknowledged as flushed. In the end the job runs once more to the
 end of the topic, and what four readers see in the table is what lies in the segment files behind the place at which
-the first run said that it begins.
+the first run said that it begins. Beside it a second topic, whose producers tell how much they send, goes into the same
+table: the audit job finds nothing missing.
 """
 
 from __future__ import annotations
@@ -16,24 +17,30 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
+from fastlog import Producer
 from tests.fault.programs import environment
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, die_with_parent, wait_until
 from tests.harness.history import History
+from tests.harness.lake import run_job
 from tests.harness.load import Load, stored
 from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
 
 TOPIC = "t"
+AUDITED, TOLD = "audited", "told"
+"""A topic with envelopes, and the one in which its producers tell what they sent."""
+WINDOW_MS = 1000
 PARTITIONS = 2
 BROKERS = 2
 START_SECONDS = 400.0
@@ -45,15 +52,36 @@ LARGE_BATCH = "64MiB"
 Row = tuple[int, int, int, int, bytes]
 """Broker, partition, offset, place in the set, value."""
 
+Finish = Callable[[Path, list[Broker]], tuple[int, dict[str, Any]]]
+"""Runs the job to the end of the topics; its exit code and its summary."""
+
+
+def arguments(directory: Path, brokers: list[Broker], *more: object) -> list[str]:
+    """What every run of the job is told. Bare messages are all value, so one run reads both topics."""
+    given = ["--brokers", _addresses(brokers), "--topic", TOPIC, "--topic", AUDITED, "--table", directory / "table"]
+    for option in ("fetch.numRetries=3", "direct=off", "envelope=true", "failOnBadEnvelope=false"):
+        given += ["-o", option]
+    given += ["-o", "includeEnvelope=true", "--column", "deduplicationId=deduplicationId"]
+    return [str(item) for item in (*given, "--starting", "latest", "--attempts", 50, *more)]
+
+
+def by_itself(directory: Path, brokers: list[Broker]) -> tuple[int, dict[str, Any]]:
+    """The last run as one more process."""
+    return Job(directory, brokers, "--max-bytes", LARGE_BATCH).end()
+
+
+def in_this_process(directory: Path, brokers: list[Broker]) -> tuple[int, dict[str, Any]]:
+    """The last run in the session that this process has."""
+    summary = run_job("load", *arguments(directory, brokers, "--max-bytes", LARGE_BATCH, "--no-progress"))
+    return summary["code"], summary
+
 
 class Job:
     """One life of the load job, in a session of its own."""
 
     def __init__(self, directory: Path, brokers: list[Broker], *more: object) -> None:
-        addresses = ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
-        command = [sys.executable, "-m", "fastlog.spark.jobs.load", "--brokers", addresses, "--topic", TOPIC]
-        command += ["--table", str(directory / "table"), "--starting", "latest", "--attempts", "50"]
-        command += ["--master", "local[2,4]", "-o", "fetch.numRetries=3", "-o", "direct=off", *map(str, more)]
+        command = [sys.executable, "-m", "fastlog.spark.jobs.load", *arguments(directory, brokers, *more)]
+        command += ["--master", "local[2,4]"]
         for setting in (
             "spark.driver.memory=512m",
             "spark.driver.host=127.0.0.1",
@@ -123,8 +151,51 @@ class Job:
         return self.process.returncode, json.loads(lines[-1])
 
 
+class Audited:
+    """A producer for each broker, which sends and tells of it until it is stopped; broken connections do not end it."""
+
+    def __init__(self, brokers: list[Broker]) -> None:
+        self._stopped = threading.Event()
+        self._failed: list[Exception] = []
+        self._threads = [threading.Thread(target=self._run, args=(broker.port,)) for broker in brokers]
+        for broker in brokers:
+            with broker.connect() as client:
+                for topic in (AUDITED, TOLD):
+                    assert client.create_topic(topic)[0] == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """What is sent before the job knows where the topic begins would be missing in its table."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> list[str]:
+        """What is on the way arrives, and the last windows are told; returns what went wrong."""
+        self._stopped.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(END_SECONDS)
+        return [f"an audited producer failed: {error}" for error in self._failed]
+
+    def _run(self, port: int) -> None:
+        fields = {"audit_topic": TOLD, "audit_window_ms": WINDOW_MS, "audit_interval_ms": 200, "acks": "flushed"}
+        try:
+            with Producer(f"127.0.0.1:{port}", producer_type="async", server=f"web-{port}", **fields) as producer:
+                number = 0
+                while not self._stopped.wait(0.02):
+                    producer.send(AUDITED, [b"audited %d" % at for at in range(number, number + 5)])
+                    number += 5
+        except Exception as error:  # a thread's errors are for who waits for it
+            self._failed.append(error)
+
+
 @scenario("spark-load", "kill -9 of the load job, of processors and of brokers", small=3, nightly=12, release=60)
-def spark_load(count: int, seed: int, directory: Path) -> Outcome:
+def spark_load(count: int, seed: int, directory: Path, finish: Finish = by_itself) -> Outcome:
     """``count`` kills of the job; every third time a broker or one of its processes is killed before."""
     outcome = Outcome()
     source = random.Random(seed)
@@ -158,6 +229,7 @@ def spark_load(count: int, seed: int, directory: Path) -> Outcome:
             )
             for number, broker in enumerate(brokers)
         ]
+        audited = stack.enter_context(Audited(brokers))
         begun_before: dict[tuple[int, int], int] = {}
         for life in range(count):
             batch = source.choice(SMALL_BATCHES) if life < 2 else source.choice([*SMALL_BATCHES, LARGE_BATCH])
@@ -166,9 +238,10 @@ def spark_load(count: int, seed: int, directory: Path) -> Outcome:
                 if not life:
                     job.wait_said("begins with")
                     begun_before = _ends(brokers)
+                    audited.start()
                 else:
                     job.wait_said(r"batch \d+: ", times=source.randint(1, 6))
-                if life % 3 == 1:
+                if life % 3 == min(1, count - 1):
                     _hurt(source, brokers)
                     outcome.runs += 1
                 _moment(source, job)
@@ -177,7 +250,8 @@ def spark_load(count: int, seed: int, directory: Path) -> Outcome:
             outcome.runs += 1
         for producer in producers:
             producer.stop()
-        code, summary = Job(directory, brokers, "--max-bytes", LARGE_BATCH).end()
+        outcome.violations += audited.stop()
+        code, summary = finish(directory, brokers)
         outcome.expect(code == 0, f"the last run ended with {code}")
         outcome.expect(not summary["lost"], f"the last run found messages lost: {summary['lost']}")
         for broker, history in zip(brokers, histories, strict=True):
@@ -191,7 +265,17 @@ def spark_load(count: int, seed: int, directory: Path) -> Outcome:
         expected = Counter(row for number, broker in enumerate(brokers) for row in _stored_rows(number, broker, begun))
         outcome.expect(len(expected) > 0, "nothing was sent")
         outcome.violations += compare(directory / "table", expected)
+        outcome.violations += audit(directory / "table", brokers)
     return outcome
+
+
+def audit(table: Path, brokers: list[Broker]) -> list[str]:
+    """What the audit job finds missing in the audited topic, and in its rows of the table."""
+    given = ["--brokers", _addresses(brokers), "--topic", AUDITED, "--events", TOLD, "--late", "0s"]
+    given += ["-o", "envelope=true", "-o", "includeEnvelope=true", "-o", "direct=off"]
+    found = run_job("audit", *given, "--loaded", table)
+    right = found["code"] == 0 and found["windows"].get("OK", 0) > 1 and set(found["windows"]) == {"OK"}
+    return [] if right else [f"the audit is not green: {found['windows']}, {found['lines'][:5]}"]
 
 
 def compare(table: Path, expected: Counter[Row]) -> list[str]:
@@ -210,19 +294,21 @@ def _readers(table: Path) -> Iterator[tuple[str, list[Row]]]:
     import duckdb
     import polars
     from deltalake import DeltaTable
+    from pyarrow.dataset import field as dataset_field  # type: ignore[import-untyped]
 
     from fastlog.spark import session
     from fastlog.spark.lake import read_table
 
     names = ["broker", "partition", "offset", "idx", "value"]
     dataset = DeltaTable(str(table)).to_pyarrow_dataset()
-    columns = dataset.to_table(columns=names)
+    columns = dataset.to_table(columns=names, filter=dataset_field("topic") == TOPIC)
     yield "pyarrow", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
-    yield "polars", polars.read_delta(str(table)).select(names).rows()
+    yield "polars", polars.read_delta(str(table)).filter(polars.col("topic") == TOPIC).select(names).rows()
     with contextlib.closing(duckdb.connect()) as connection:
         quoted = ", ".join(f'"{name}"' for name in names)
-        yield "DuckDB", connection.sql(f"SELECT {quoted} FROM dataset").fetchall()
-    columns = read_table(session("spark-load", master="local[2]"), table).select(*names).toArrow()
+        yield "DuckDB", connection.sql(f"SELECT {quoted} FROM dataset WHERE topic = '{TOPIC}'").fetchall()
+    frame = read_table(session("spark-load", master="local[2]"), table).where(f"topic = '{TOPIC}'")
+    columns = frame.select(*names).toArrow()
     yield "Spark", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
 
 
@@ -255,6 +341,10 @@ def _moment(source: random.Random, job: Job) -> None:
         time.sleep(source.uniform(0, 1.5))
 
 
+def _addresses(brokers: list[Broker]) -> str:
+    return ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
+
+
 def _ends(brokers: list[Broker]) -> dict[tuple[int, int], int]:
     """How far each partition goes now."""
     found = {}
@@ -273,6 +363,8 @@ def _begun(table: Path) -> dict[tuple[int, int], int]:
     assert len(notes) == 1, notes
     found = {}
     for name, at in notes[0].items():
+        if name.rpartition("/")[0] != TOPIC:
+            continue
         broker, _, partition = name.rpartition("/")[2].partition("-")
         found[int(broker), int(partition)] = at
     return found
