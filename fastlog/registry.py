@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -47,10 +48,11 @@ LEAST_PAUSE, MOST_PAUSE = 0.1, 2.0
 GATHER_SECONDS, MOST_GATHER_SECONDS = 0.02, 0.1
 SHOWN_TOPICS = 10
 _TRIES = 5
+_AT_ONCE = 16
 
 
 class Registration:
-    """What one session shows of a broker. For one thread; watches of the session only note what has changed."""
+    """What one session shows of a broker. For one thread, which has some help; watches only note what has changed."""
 
     def __init__(
         self, session: Session, broker: int, value: BrokerRegistration, former: Collection[str], notify: Watch
@@ -88,22 +90,42 @@ class Registration:
     def hold_topics(self, topics: Mapping[str, int], is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Let ZooKeeper show the partition count of each topic, while ``is_wanted``; free where nothing changed.
 
-        For who holds the id: what another session made of these nodes is left over.
+        For who holds the id: what another session made of these nodes is left over. Several at a time, as each waits
+        for a server twice or more, and a broker whose session has ended has all of them to show.
         """
-        first: CoordinationError | None = None
-        for topic, count in topics.items():
-            if not is_wanted():
-                return
-            try:
-                self._hold(topic_broker_path(topic, self._broker), encode_number(count), lambda _: True)
-                self.announced[topic] = count
-            except CoordinationError as error:
-                self.announced.pop(topic, None)
-                if self._session.is_lost or not self._session.is_connected:
-                    raise
-                first = first or error  # a topic that ZooKeeper refuses keeps no other one back
+        due = [
+            (topic, count)
+            for topic, count in topics.items()
+            if self._settled.get(topic_broker_path(topic, self._broker)) != encode_number(count)
+        ]
+
+        silence: list[CoordinationError] = []
+
+        def hold(item: tuple[str, int]) -> CoordinationError | None:
+            if silence or not is_wanted():
+                return None
+            error = self._hold_topic(*item)
+            if error is not None and (self._session.is_lost or not self._session.is_connected):
+                silence.append(error)  # the others would wait as long, for nothing
+            return error
+
+        failures = [hold(item) for item in due[:1]]  # alone: a server that is silent is asked once
+        if due[1:]:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(due)), "fastlog-register") as pool:
+                failures += pool.map(hold, due[1:])
+        # a topic that ZooKeeper refuses keeps no other one back
+        first = next((error for error in (*silence, *failures) if error is not None), None)
         if first is not None:
             raise first
+
+    def _hold_topic(self, topic: str, count: int) -> CoordinationError | None:
+        try:
+            self._hold(topic_broker_path(topic, self._broker), encode_number(count), lambda _: True)
+        except CoordinationError as error:
+            self.announced.pop(topic, None)
+            return error
+        self.announced[topic] = count
+        return None
 
     def recheck(self) -> None:
         """Let the next calls read everything again."""

@@ -204,6 +204,22 @@ def test_a_silent_server_is_asked_once_and_not_for_every_topic(shown: Shown) -> 
     assert len(shown.tree.calls) == before + 1
 
 
+def test_topics_wait_for_the_server_together(shown: Shown) -> None:
+    """Two of them are under way at the same time; else neither would go on."""
+    both = threading.Barrier(2, timeout=PATIENCE)
+
+    def meet(session: FakeSession, name: str, path: str) -> None:
+        if name == "create" and path in ("/brokers/topics/b/7", "/brokers/topics/c/7"):
+            both.wait()
+
+    shown.tree.before_call = meet
+    shown.settle(a=1, b=2, c=3)
+    assert values(shown.tree) == {
+        ID: VALUE.encode(),
+        **{f"/brokers/topics/{name}/7": b"%d" % count for name, count in (("a", 1), ("b", 2), ("c", 3))},
+    }
+
+
 def test_nothing_is_done_in_a_lost_session(shown: Shown) -> None:
     shown.settle(logs=1)
     shown.tree.expire(shown.session.id)
