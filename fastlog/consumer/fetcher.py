@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from fastlog._segment import SCAN_OK
 from fastlog.client.addresses import Address
@@ -103,7 +103,9 @@ class Fetch:
         self.bell = Bell()
         self.at_end = False
         self.is_starved = False
-        self._reading = threading.Lock()  # held by the thread but while it waits, and by a stream that drives
+        # Held by the thread but while it waits, and by a stream that drives; it knows whose it is.
+        self._reading = threading.RLock()
+        self._is_driven = False
         self._handover = Bell()
         self._driven_at = 0.0
         self._links = links
@@ -155,11 +157,22 @@ class Fetch:
 
         Two threads that take turns for each piece, and wait for the interpreter lock each time, need a third more.
         """
+        try:
+            return self._drive(seconds)
+        except BaseException:
+            with suppress(RuntimeError):  # not its own: it is given back already
+                self._reading.release()  # Ctrl-C came between taking it and knowing that
+            raise
+
+    def _drive(self, seconds: float) -> bool:
         reader, channel = self._reader, self._channel
-        if reader is None or channel is None or self.queue or not self._reading.acquire(blocking=False):
+        if reader is None or channel is None or self.queue or self._is_driven:
+            return False
+        if not self._reading.acquire(blocking=False):
             return False
         chunk = None
         try:
+            self._is_driven = True
             if not self._is_stopped and reader.offset == self._offset:
                 with channel.held():
                     chunk = reader.soon(seconds)
@@ -172,6 +185,7 @@ class Fetch:
             if chunk is None:
                 self._driven_at = 0.0
                 self._handover.ring()
+            self._is_driven = False
             self._reading.release()
         return chunk is not None
 

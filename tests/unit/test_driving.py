@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,42 @@ def test_an_interrupt_with_a_piece_in_hand_loses_nothing(driven: Driven, monkeyp
                 interrupts += 1
         assert (found, interrupts, left) == (MANY, 3, [0])
         assert made.state(source_of()).gaps == 0
+
+
+class Interrupting:
+    """A lock whose taking is interrupted once it is taken; in one thread, and so often."""
+
+    def __init__(self, lock: Any, thread: threading.Thread, times: int) -> None:
+        self._lock, self._thread, self.times = lock, thread, times
+
+    def acquire(self, blocking: bool = True) -> bool:
+        taken: bool = self._lock.acquire(blocking=blocking)
+        if taken and self.times and threading.current_thread() is self._thread:
+            self.times -= 1
+            raise KeyboardInterrupt
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_interrupt_before_it_knows_that_it_may_read_leaves_the_reading_free(driven: Driven) -> None:
+    with reading() as (_, made):
+        (feed,) = made.fetchers.feeds().values()
+        fetch = feed.fetch
+        assert isinstance(fetch, Fetch)
+        lock = Interrupting(fetch._reading, threading.current_thread(), 2)
+        fetch._reading = lock  # type: ignore[assignment]
+        found: list[bytes] = []
+        while len(found) < COUNT:
+            try:
+                message = made.stream().message(PATIENCE)
+            except KeyboardInterrupt:
+                continue
+            assert message is not None
+            found.append(message.payload)
+        assert (found, lock.times) == (MANY, 0)
 
 
 @pytest.mark.usefixtures("patient")
