@@ -147,7 +147,7 @@ class Interrupting:
 
 @pytest.mark.usefixtures("patient")
 def test_an_interrupt_before_it_knows_that_it_may_read_leaves_the_reading_free(driven: Driven) -> None:
-    with reading() as (_, made):
+    with reading() as (fake, made):
         (feed,) = made.fetchers.feeds().values()
         fetch = feed.fetch
         assert isinstance(fetch, Fetch)
@@ -162,6 +162,9 @@ def test_an_interrupt_before_it_knows_that_it_may_read_leaves_the_reading_free(d
             assert message is not None
             found.append(message.payload)
         assert (found, lock.times) == (MANY, 0)
+        fake.logs["t", 0] += pack([b"later"])  # which is the thread's to fetch
+        message = made.stream().message(PATIENCE)
+        assert message is not None and message.payload == b"later"
 
 
 @pytest.mark.usefixtures("patient")
