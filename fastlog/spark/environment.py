@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fastlog.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 LEAST_JAVA = 17
@@ -23,6 +24,8 @@ INSTALL_JAVA = "install Java 17 or 21 (apt-get install openjdk-17-jre-headless),
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _JAVA_SECONDS = 30.0
 _SOURCE = "pyspark_fastlog"
+_JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def session(
@@ -37,22 +40,10 @@ def session(
     Raises:
         MissingDependencyError: pyspark, pyarrow or a Java is missing or too old; says what to install.
     """
-    check_packages()
-    if not os.environ.get("SPARK_REMOTE"):
-        check_java()
-    use_this_python()
+    given = _prepared(master, settings or {})
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
-    given = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.showConsoleProgress": "false",
-        **(settings or {}),
-    }
-    if master is not None:
-        given["spark.master"] = master
-    elif not _is_submitted():
-        given.setdefault("spark.master", "local[*,4]")
     for key, value in given.items():
         builder = builder.config(key, value)
     made: SparkSession = builder.getOrCreate()
@@ -62,6 +53,30 @@ def session(
 
         made.dataSource.register(FastlogDataSource)
     return made
+
+
+def context(
+    name: str = "fastlog", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkContext:
+    """As ``session``, without what SQL needs: that takes seconds to start. A session that is made later uses it.
+
+    For drivers that hand out tasks and do little else: a Java that is started here compiles with its first compiler
+    alone, which halves the processor time of a start, unless ``SPARK_SUBMIT_OPTS`` says how Java is to run.
+
+    Raises:
+        MissingDependencyError: as ``session``.
+    """
+    given = _prepared(master, settings or {})
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf().setAppName(name).setAll(list(given.items()))
+    if _JAVA_OPTIONS in os.environ:
+        return SparkContext.getOrCreate(conf)
+    os.environ[_JAVA_OPTIONS] = _QUICK_START
+    try:
+        return SparkContext.getOrCreate(conf)
+    finally:
+        del os.environ[_JAVA_OPTIONS]
 
 
 def use_this_python() -> None:
@@ -106,6 +121,20 @@ def check_packages() -> None:
         raise MissingDependencyError(
             f"pyspark 4.2 or newer, or pyarrow, is not installed ({error}): pip install 'fastlog[spark]'"
         ) from error
+
+
+def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings, on a machine that was found to have what Spark needs."""
+    check_packages()
+    if not os.environ.get("SPARK_REMOTE"):
+        check_java()
+    use_this_python()
+    given = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false", **settings}
+    if master is not None:
+        given["spark.master"] = master
+    elif not _is_submitted():
+        given.setdefault("spark.master", "local[*,4]")
+    return given
 
 
 def _is_submitted() -> bool:

@@ -10,6 +10,7 @@ Delta's library is imported when a table is opened, and Spark by ``read_table`` 
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -292,13 +293,22 @@ def _opened(directory: Path) -> DeltaTable | None:
     return DeltaTable(str(directory))
 
 
-def stats_of(footer: Any) -> str:
-    """Delta's statistics out of the footer of a Parquet file: the number of rows alone.
+def stats_of(rows: int) -> str:
+    """Delta's statistics of a file: the number of rows alone.
 
     Bounds of some columns and not of others would be worse than none: delta-rs 1.6 tells Arrow then that the others
     are nowhere larger than null, and a filter on one of them finds nothing.
     """
-    return json.dumps({"numRecords": footer.num_rows})
+    return json.dumps({"numRecords": rows})
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def bounds_in(path: Path, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:

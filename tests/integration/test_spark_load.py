@@ -222,16 +222,16 @@ def test_another_writer_of_the_table(job: Job, broker: Broker, topic: str, monke
     for start in (0, 10):
         produce(broker, topic, 0, range(start, start + 10))
         job.run()
-    real = Staging.write
+    real = Staging.write_messages
     others: list[Callable[[DeltaTable], object]] = [lambda table: table.optimize.compact()]
 
-    def slow(self: Staging, frame: Any) -> Any:
-        found = real(self, frame)
+    def slow(self: Staging, *given: Any) -> Any:
+        found = real(self, *given)
         if others:
             others.pop()(DeltaTable(str(job.table)))
         return found
 
-    monkeypatch.setattr(Staging, "write", slow)
+    monkeypatch.setattr(Staging, "write_messages", slow)
     produce(broker, topic, 0, range(20, 30))
     job.run()
     assert job.numbers == list(range(30))

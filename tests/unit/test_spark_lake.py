@@ -31,7 +31,7 @@ def written(lake: Lake, name: str, *offsets: int, topic: str = "t") -> NewFile:
     times = [datetime(2015, 5, 17, tzinfo=UTC) + timedelta(microseconds=offset) for offset in offsets]
     rows = {"offset": pa.array(offsets, pa.int64()), "timestamp": pa.array(times, SCHEMA.field("timestamp").type)}
     pq.write_table(pa.table(rows), path)
-    stats = stats_of(pq.read_metadata(path))
+    stats = stats_of(pq.read_metadata(path).num_rows)
     return NewFile(str(path.relative_to(lake.directory)), path.stat().st_size, {"topic": topic}, len(offsets), stats)
 
 

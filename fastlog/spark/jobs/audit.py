@@ -94,21 +94,21 @@ def audit_command(
     if directory is None:
         if every is not None:
             raise click.UsageError("--every needs a --table")
-        with command.LazySession("audit", master, conf) as session:
-            return _at_once(session(), source, reports, time_of, late, loaded)
+        with command.LazySpark("audit", master, conf) as spark:
+            return _at_once(spark.session, source, reports, time_of, late, loaded)
     if loaded is not None:
         raise click.UsageError("--loaded is for a comparison without --table")
     lake = Lake(directory)
     sink = AuditSink(lake, not no_progress)
     code = report.EXIT_DONE
     side = {"startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
-    with command.LazySession("audit", master, conf) as session, command.batches_unbroken():
+    with command.LazySpark("audit", master, conf) as spark, command.batches_unbroken():
 
         def make() -> DataFrame:
-            spark = session()
-            window_ms = _window_ms(sent_of(spark.read.format("fastlog").options(**reports).load()))
-            told = spark.readStream.format("fastlog").options(**reports, **side).load()
-            rows = spark.readStream.format("fastlog").options(**source, **side).load()
+            session = spark.session
+            window_ms = _window_ms(sent_of(session.read.format("fastlog").options(**reports).load()))
+            told = session.readStream.format("fastlog").options(**reports, **side).load()
+            rows = session.readStream.format("fastlog").options(**source, **side).load()
             both = together(sent_of(told), {"arrived": counted_rows(rows, time_of, window_ms)}, topics)
             return compared(both.withWatermark("window_start", command.interval(late)), ["arrived"], window_ms)
 

@@ -20,6 +20,7 @@ from fastlog.tools import options, signals
 from fastlog.tools.report import note
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 EXIT_CODES = (
@@ -184,14 +185,15 @@ def source_of(brokers: str, found: Mapping[str, str], topics: Iterable[str]) -> 
     return {**found, **own}
 
 
-class LazySession:
-    """The session of a job, made when it is first asked for. ``close`` ends one that was made here."""
+class LazySpark:
+    """The Spark of a job, started when it is first asked for. ``close`` ends one that was started here."""
 
     def __init__(self, job: str, master: str | None, settings: Mapping[str, str]) -> None:
-        self._job = job
+        self._name = f"fastlog {job}"
         self._master = master
         self._settings = {"spark.ui.enabled": "false", **settings}
-        self._made: SparkSession | None = None
+        self._session: SparkSession | None = None
+        self._context: SparkContext | None = None
         self._own = False
 
     def __enter__(self) -> Self:
@@ -200,28 +202,51 @@ class LazySession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __call__(self) -> SparkSession:
-        """Raises ``MissingDependencyError``, and whatever Spark has to say."""
-        if self._made is None:
-            from fastlog.spark.environment import check_packages, session
+    @property
+    def session(self) -> SparkSession:
+        """With SQL. Raises ``MissingDependencyError``, and whatever Spark has to say."""
+        if self._session is None:
+            from fastlog.spark.environment import session
 
-            check_packages()
-            from pyspark.sql import SparkSession
+            with self._started():
+                self._session = session(self._name, master=self._master, settings=self._settings)
+                self._context = self._session.sparkContext
+        return self._session
 
-            self._own = SparkSession.getActiveSession() is None
-            interrupt = signal.getsignal(signal.SIGINT)
-            self._made = session(f"fastlog {self._job}", master=self._master, settings=self._settings)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, interrupt)  # pyspark has taken it for itself
-            if self._own:
-                self._made.sparkContext.setLogLevel(_QUIET)
-        return self._made
+    @property
+    def context(self) -> SparkContext:
+        """For tasks that need no SQL, which takes seconds to start. Raises as ``session``."""
+        if self._context is None:
+            from fastlog.spark.environment import context
+
+            with self._started():
+                self._context = context(self._name, master=self._master, settings=self._settings)
+        return self._context
 
     def close(self) -> None:
-        """May be called without a session."""
-        made, self._made = self._made, None
-        if made is not None and self._own:
-            made.stop()
+        """May be called when nothing was started."""
+        session, context, self._session, self._context = self._session, self._context, None, None
+        if self._own and session is not None:
+            session.stop()
+        elif self._own and context is not None:
+            context.stop()
+
+    @contextmanager
+    def _started(self) -> Iterator[None]:
+        from fastlog.spark.environment import check_packages
+
+        check_packages()
+        from pyspark import SparkContext
+
+        first = self._context is None
+        if first:
+            self._own = SparkContext._active_spark_context is None
+        interrupt = signal.getsignal(signal.SIGINT)
+        yield
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)  # pyspark has taken it for itself
+        if first and self._own and self._context is not None:
+            self._context.setLogLevel(_QUIET)
 
 
 @contextmanager

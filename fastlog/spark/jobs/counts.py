@@ -109,10 +109,10 @@ def counts_command(
     lake = Lake(directory)
     sink = TableSink(lake, "counts", (), not no_progress)
     code = report.EXIT_DONE
-    with command.LazySession("counts", master, conf) as session, command.batches_unbroken():
+    with command.LazySpark("counts", master, conf) as spark, command.batches_unbroken():
 
         def make() -> DataFrame:
-            frame = session().readStream.format("fastlog").options(**streamed).load()
+            frame = spark.session.readStream.format("fastlog").options(**streamed).load()
             return windows.counted(frame, late)
 
         run = Run(sink, make, every=every, attempts=attempts)
@@ -172,8 +172,8 @@ class Windows:
 def _of_all(source: dict[str, str], windows: Windows, master: str | None, conf: dict[str, str]) -> int:
     began = time.monotonic()
     count = total = 0
-    with command.LazySession("counts", master, conf) as session:
-        counted = windows.counted(session().read.format("fastlog").options(**source).load(), None)
+    with command.LazySpark("counts", master, conf) as spark:
+        counted = windows.counted(spark.session.read.format("fastlog").options(**source).load(), None)
         for row in counted.orderBy("window_start").toLocalIterator():
             count += 1
             total += row["n"]

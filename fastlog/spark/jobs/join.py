@@ -110,14 +110,14 @@ def join_command(
     sink = TableSink(lake, "join", (), not no_progress)
     how = "left" if keep_unmatched else "inner"
     code = report.EXIT_DONE
-    with command.LazySession("join", master, conf) as session, command.batches_unbroken():
+    with command.LazySpark("join", master, conf) as spark, command.batches_unbroken():
 
         def make() -> DataFrame:
-            first = _side(session(), left, "left", on, time_of)
+            first = _side(spark.session, left, "left", on, time_of)
             if static is not None:
-                return _with_table(first, _static(session(), static), other_on or on, how)
+                return _with_table(first, _static(spark.session, static), other_on or on, how)
             assert within is not None
-            second = _side(session(), right, "right", other_on or on, other_time or time_of)
+            second = _side(spark.session, right, "right", other_on or on, other_time or time_of)
             delay = command.interval(late)
             return _with_topic(
                 first.withWatermark("left_time", delay), second.withWatermark("right_time", delay), within, before, how

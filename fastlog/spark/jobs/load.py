@@ -177,8 +177,8 @@ def load(
     if place is not None and not lake.exists:
         raise ConfigError(f"--from: there is no table in {table}")
     stopped = report.EXIT_DONE
-    with command.LazySession("load", master, settings or {}) as session:
-        loader = Loader(lake, wishes, session)
+    with command.LazySpark("load", master, settings or {}) as spark:
+        loader = Loader(lake, wishes, spark)
         try:
             with command.batches_unbroken():
                 loader.run(every=every, again_from=place)

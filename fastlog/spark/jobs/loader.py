@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,12 +29,14 @@ from fastlog.spark.staging import Staging, arrow_schema
 from fastlog.tools.report import CommandError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    import pyarrow  # type: ignore[import-untyped]
+    from pyspark.sql import Column, DataFrame
 
 PARTITIONED_BY = ("topic", "date")
 COLUMNS = ("broker", "partition", "offset", "idx", "timestamp", "key", "value")
 _PLACE = ("broker", "partition", "offset")
 _T = TypeVar("_T")
+_DAY_US = 24 * 3600 * 1_000_000
 _MOST_PAUSE = 10.0
 _FATAL = (errors.ConfigError, errors.DataLossError, errors.MissingDependencyError)
 
@@ -71,11 +73,11 @@ class Totals:
     latencies: Latencies = field(default_factory=Latencies)
     started: float = field(default_factory=time.monotonic)
 
-    def add(self, batch: Batch, files: list[NewFile]) -> None:
+    def add(self, batch: Batch, rows: int, files: int) -> None:
         """Count a batch that is in the table."""
         self.batches += 1
-        self.rows += sum(file.rows for file in files)
-        self.files += len(files)
+        self.rows += rows
+        self.files += files
         self.size_bytes += batch.size_bytes
         for partition, interval in batch.ranges.items():
             before = self.ranges.get(partition, interval)
@@ -104,13 +106,12 @@ class Totals:
 
 
 class Loader:
-    """Loads topics into a table; for one thread. ``open_session`` is called once there is something to do."""
+    """Loads topics into a table; for one thread. ``spark`` is started once there is something to do."""
 
-    def __init__(self, lake: Lake, wishes: Wishes, open_session: Callable[[], SparkSession]) -> None:
+    def __init__(self, lake: Lake, wishes: Wishes, spark: command.LazySpark) -> None:
         self._lake = lake
         self._wishes = wishes
-        self._open_session = open_session
-        self._spark: SparkSession | None = None
+        self._spark = spark
         self._staging = Staging(lake, PARTITIONED_BY, wishes.compression)
         self._run = uuid.uuid4().hex
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
@@ -178,13 +179,13 @@ class Loader:
         batch = plan.next(targets)
         if batch is None:
             return False
-        self._bring(batch, [])
+        self._bring(plan, batch, [])
         return True
 
     def _begin(self, steps: dict[str, Step]) -> None:
         """Write down where partitions begin, in a table that may have to be made."""
         if not self._lake.exists:
-            self._lake.create(arrow_schema(self._frame({}, datetime.now(UTC))), PARTITIONED_BY)
+            self._lake.create(self._schema(), PARTITIONED_BY)
         begun = {name.partition(":")[2]: step.after for name, step in steps.items()}
         self._lake.commit(Change(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
         self._say(f"begins with {len(begun)} partitions")
@@ -192,26 +193,26 @@ class Loader:
     def _again(self, plan: LoadPlan, place: Place) -> None:
         batch = plan.again(place)
         if batch is not None:
-            self._bring(batch, [file for file in self._lake.files() if _may_hold(self._lake, file, batch)])
+            self._bring(plan, batch, [file for file in self._lake.files() if _may_hold(self._lake, file, batch)])
 
-    def _bring(self, batch: Batch, replaced: list[ActiveFile]) -> None:
+    def _bring(self, plan: LoadPlan, batch: Batch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
         self._say(f"batch {number}: {batch.size_bytes} bytes of {len(batch.to_read)} partitions")
         began = time.monotonic()
-        files: list[NewFile] = []
-        kept = 0
+        new: list[NewFile] = []
+        kept: list[NewFile] = []
         if batch.to_read:
-            frame = self._frame(batch.to_read, datetime.now(UTC))
-            self._lake.check_schema(arrow_schema(frame), PARTITIONED_BY)
+            self._lake.check_schema(self._schema(), PARTITIONED_BY)
             if replaced:
-                old = read_table(self._session, self._lake.directory, replaced)
-                rest = old.where(~_inside(batch)).select(frame.columns)
-                kept = rest.count()
-                self.totals.replaced_rows += old.count() - kept
-                frame = frame.unionAll(rest)
-            files = self._staging.write(frame)
+                kept = self._kept(batch, replaced)
+            try:
+                new = self._written(plan, batch)
+            except BaseException:
+                self._staging.discard(kept)
+                raise
+        files = new + kept
         self._say(f"batch {number}: adding {len(files)} files")
-        rows = sum(file.rows for file in files) - kept
+        rows = sum(file.rows for file in new)
         notes = {"job": "load", "run": self._run, "batch": number, "rows": rows, **batch.notes()}
         try:
             self._lake.commit(Change(batch.steps, files, replaced, notes))
@@ -219,17 +220,46 @@ class Loader:
             self._staging.discard(files)
             raise
         now_us = time.time_ns() // 1000
-        self.totals.add(batch, files)
-        self.totals.rows -= kept
+        self.totals.add(batch, rows, len(files))
         if not replaced:
             paths = [self._lake.directory / file.path for file in files]
             self.totals.latencies.add_files(paths, "timestamp", now_us)
         lost = f", {batch.lost_bytes} bytes lost" if batch.lost else ""
         self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{lost}")
 
+    def _written(self, plan: LoadPlan, batch: Batch) -> list[NewFile]:
+        """Files with what a batch brings. Through Spark's SQL where a user gives expressions for that alone."""
+        now = datetime.now(UTC)
+        if self._by_sql:
+            return self._staging.write(self._frame(batch.to_read, now))
+        # What is lost is for the driver to find, and to write down.
+        options = replace(self._options, fail_on_data_loss=True)
+        return self._staging.write_messages(self._spark.context, plan.tasks(batch), options, COLUMNS, now.date())
+
+    def _kept(self, batch: Batch, replaced: list[ActiveFile]) -> list[NewFile]:
+        """Files with the rows of replaced ones that are not in a batch's ranges."""
+        old = read_table(self._spark.session, self._lake.directory, replaced)
+        count = old.count()
+        kept = self._staging.write(old.where(~_inside(batch)))
+        self.totals.replaced_rows += count - sum(file.rows for file in kept)
+        return kept
+
+    @property
+    def _by_sql(self) -> bool:
+        return self._wishes.time is not None or bool(self._wishes.columns)
+
+    def _schema(self) -> pyarrow.Schema:
+        if self._by_sql:
+            return arrow_schema(self._frame({}, datetime.now(UTC)))
+        from fastlog.spark.row_files import row_schema
+
+        return row_schema(COLUMNS)
+
     def _frame(self, ranges: dict[TopicPartition, Interval], now: datetime) -> DataFrame:
-        """The rows of ranges as the table has them; of no ranges, the columns alone."""
+        """The rows of ranges as Spark's SQL makes them; of no ranges, the columns alone."""
         from pyspark.sql import functions as f
+
+        from fastlog.spark.row_files import FIRST_DAY, LAST_DAY
 
         source = self._wishes.source
         if ranges:
@@ -243,19 +273,15 @@ class Loader:
                 "endingOffsets": json.dumps(ends),
                 "failOnDataLoss": "true",  # what is lost is for the driver to find, and to write down
             }
-        frame = self._session.read.format("fastlog").options(**source).load()
+        frame = self._spark.session.read.format("fastlog").options(**source).load()
         if self._wishes.time is not None:
             frame = frame.withColumn("timestamp", f.expr(self._wishes.time).cast("timestamp"))
-        today = f.lit(now.date())
-        date: Column = f.coalesce(f.to_date("timestamp"), today)
+        # Whatever time zone the session has: a table has one idea of what a day is.
+        days = f.floor(f.unix_micros(f.col("timestamp")) / _DAY_US).cast("int")
+        named = f.when(days.between(FIRST_DAY, LAST_DAY), f.date_from_unix_date(days))
+        date: Column = f.coalesce(named, f.lit(now.date()))
         extra = [f.expr(text).alias(name) for name, text in self._wishes.columns.items()]
         return frame.select("topic", date.alias("date"), *COLUMNS, *extra)
-
-    @property
-    def _session(self) -> SparkSession:
-        if self._spark is None:
-            self._spark = self._open_session()
-        return self._spark
 
     def _say(self, text: str) -> None:
         command.say(text, self._wishes.shown)

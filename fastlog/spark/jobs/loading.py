@@ -12,7 +12,7 @@ from fastlog.spark.cluster import Bounds, Cluster
 from fastlog.spark.lake import Step
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import SourceOptions
-from fastlog.spark.plans import Plan
+from fastlog.spark.plans import Plan, Task
 
 BATCHES = "fastlog.batches"
 """The name of the number of the last batch in a table."""
@@ -142,6 +142,15 @@ class LoadPlan(Plan):
             DataLossError: the log does not go back so far, and ``failOnDataLoss`` is not switched off.
         """
         return self._settled(lambda: self._again(place))
+
+    def tasks(self, batch: Batch) -> list[Task]:
+        """What there is to read for a batch, cut into pieces for workers.
+
+        Raises:
+            OffsetOutOfRangeError: retention was faster; the next plan says what is lost.
+            TransportError: a broker does not answer.
+        """
+        return self._tasks(batch.to_read)
 
     def _next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
         self._found_lost = {}
