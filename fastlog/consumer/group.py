@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _LATE_SECONDS = 2.0
 _CLOSE_SECONDS = 2.0
+_PATIENT_CHANGES = 3  # a session, its loss and the next session are each waited for; nobody waits for ever
 _LOOK_SECONDS = 0.005
 
 OpenSession = Callable[[Watch, Callable[[], bool]], Session]
@@ -85,16 +86,18 @@ class Group:
         """
         self._check()
         self._thread.start()
-        since = time.monotonic()
-        was_connected = False
+        session, patience = None, self.config.zk_connection_timeout_ms / 1000
+        since, changes = time.monotonic(), 0
         while not self._standing.is_member and not self._is_over:
-            session = self._session
-            if session is None:
-                patience = self.config.zk_connection_timeout_ms / 1000
-            else:
-                patience = session.timeout + _LATE_SECONDS  # a member of this id that died a moment ago is still there
-                if not was_connected:
-                    was_connected, since = True, time.monotonic()
+            if self._session is not session:
+                session = self._session
+                changes += 1
+                if changes <= _PATIENT_CHANGES:
+                    since = time.monotonic()
+                    patience = self.config.zk_connection_timeout_ms / 1000
+                    if session is not None:
+                        # A member of this id that died a moment ago is still there.
+                        patience = session.timeout + _LATE_SECONDS
             if time.monotonic() - since > patience:
                 silence = CoordinationError(f"no ZooKeeper answers at {self.config.zk_connect} within {patience:g} s")
                 self._fatal = self._standing.error or silence

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as patience
 from hypothesis import strategies as st
 
 from fastlog import settings
@@ -254,6 +255,7 @@ def test_properties_that_cannot_be_read(tmp_path: Path) -> None:
         load_properties(tmp_path / "escape")
 
 
+@patience(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_file_gives_properties_or_the_declared_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any"

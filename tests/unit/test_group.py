@@ -314,6 +314,27 @@ def test_an_id_whose_session_ends_soon_is_waited_for(tree: FakeZooKeeper, cluste
         assert len(member.settled().owned) == 4
 
 
+@pytest.mark.slow
+def test_a_session_that_is_lost_at_the_start_is_followed_by_another(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    """However long the first one lasted, the next one is waited for as if nothing had been before."""
+    dead = tree.open()
+    dead.create(member_path(GROUP, "g_a"), b'{ "t": 1 }', ephemeral=True)
+
+    def lose() -> None:
+        tree.is_silent = True
+        tree.expire(max(tree.sessions))
+        threading.Timer(0.1, speak).start()
+
+    def speak() -> None:
+        tree.expire(dead.id)
+        tree.is_silent = False
+
+    threading.Timer(1.0, lose).start()
+    with fake_member(tree, {"t": 1}, "a", zk_connection_timeout_ms=500) as member:
+        assert len(member.settled().owned) == 4
+        assert member.group.sessions == 2
+
+
 def test_broken_readers_do_not_leave_a_dead_member(tree: FakeZooKeeper, cluster: Cluster) -> None:
     """Whatever they raise: it starts over, in a new session, for as long as it takes."""
     member = fake_member(tree, {"t": 1}, "a")
