@@ -6,6 +6,7 @@ costs about thirty times as much.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -172,9 +173,10 @@ class _Files:
         return self._done
 
     def close(self) -> None:
-        """Whatever is still open is not wanted any more."""
+        """Whatever is still open is not wanted any more: another error than the one that led here tells nobody more."""
         for file in self._open.values():
-            file.close()
+            with contextlib.suppress(Exception):
+                file.close()
         self._open = {}
 
     def _finish(self, day: date) -> None:
