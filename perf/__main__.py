@@ -20,7 +20,7 @@ from fastlog.settings import parse_bytes
 from perf import interrupts
 from perf.replay import peers, runners
 from perf.replay.rounds import Rounds, Task, series_of, tasks
-from perf.replay.scenarios import PAGE_CACHE, Scenario
+from perf.replay.scenarios import PAGE_CACHE, SPARK_KAFKA, Scenario
 from perf.replay.stage import MESSAGE_BYTES, Options, Stage
 from perf.replay.table import needed_bytes, scenarios, selected
 
@@ -121,6 +121,8 @@ def _replay(
     out = given["out"] or options.scratch / time.strftime("replay-%Y%m%d-%H%M%S.json", time.gmtime())
     missing = peers.absent() if with_peers else {}
     measured = tasks(found, rounds, list(missing))
+    if not with_peers:
+        measured = [task for task in measured if task.system != SPARK_KAFKA]
     missing |= runners.missing({task.system for task in measured})
     for task in measured:
         task.absent = missing.get(task.system)
@@ -149,6 +151,7 @@ def _replay(
         stage.require_space(needed_bytes(found, options))
         playing = Rounds(stage, measured, runners.run, _say, lambda: write("it has not ended yet"))
         notes = playing.notes
+        notes.extend(runners.described({task.system for task in measured if task.absent is None}))
         try:
             playing.run()
         except KeyboardInterrupt:

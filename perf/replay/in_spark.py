@@ -19,9 +19,13 @@ from perf.replay.stage import MESSAGE_BYTES, ReplayError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MASTER = "local[2]"
+CORES = 2
+MASTER = f"local[{CORES}]"
 JARS_VARIABLE = "FASTLOG_SPARK_KAFKA_JARS"
 """Names the jars of Spark's own source for Kafka: files separated by commas, or a directory of them."""
+
+JARS = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
+"""How the names of those begin that Spark does not have by itself."""
 
 _WARM_RUNS = 2
 _ID_DIGITS = 20
@@ -37,6 +41,18 @@ def connector_jars() -> str | None:
     return value or None
 
 
+def without_connector() -> str | None:
+    """What is missing before Spark can be given the jars, in one line; None when the files are there."""
+    named = connector_jars()
+    if named is None:
+        return f"{JARS_VARIABLE} does not name the jars of Spark's source for Kafka"
+    lost = [one for one in named.split(",") if not Path(one).is_file()]
+    if lost:
+        return f"{JARS_VARIABLE} names {lost[0]}, which is no file"
+    lacking = [name for name in JARS if not any(Path(one).name.startswith(name) for one in named.split(","))]
+    return f"{JARS_VARIABLE} names no {lacking[0]}….jar" if lacking else None
+
+
 def counting(port: int, topic: str, messages: int, runs: int, direct: str) -> Work:
     """Count a topic's messages with their offsets and values, ``runs`` times."""
     spark = _session()
@@ -45,10 +61,10 @@ def counting(port: int, topic: str, messages: int, runs: int, direct: str) -> Wo
 
 
 def counting_kafka(address: str, topic: str, messages: int, runs: int, jars: str) -> Work:
-    """The same of a topic of Apache Kafka by Spark's own source."""
+    """The same of a topic of Apache Kafka by Spark's own source, which is told to give each core a part of it."""
     spark = _session({"spark.jars": jars})
     chosen = {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
-    frame = spark.read.format("kafka").options(**chosen)
+    frame = spark.read.format("kafka").options(**chosen, minPartitions=CORES)
     return _timed(lambda: frame.load().select("offset", "value").count(), messages, runs)
 
 

@@ -47,8 +47,27 @@ def test_jars_of_kafkas_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("b.jar", "a.jar"):
         (tmp_path / name).touch()
     assert in_spark.connector_jars() == f"{tmp_path}/a.jar,{tmp_path}/b.jar"
+    assert "no spark-sql-kafka" in runners.missing({SPARK_KAFKA})[SPARK_KAFKA]
+    for name in in_spark.JARS:
+        (tmp_path / f"{name}1.jar").touch()
     monkeypatch.delenv("FASTLOG_KAFKA_HOME", raising=False)
     assert "FASTLOG_KAFKA_HOME" in runners.missing({SPARK_KAFKA})[SPARK_KAFKA]
+    monkeypatch.setenv(in_spark.JARS_VARIABLE, f"{tmp_path}/a.jar,{tmp_path}/c.jar")
+    assert f"{tmp_path}/c.jar" in runners.missing({SPARK_KAFKA})[SPARK_KAFKA]
+
+
+def test_a_result_names_the_jars_of_kafkas_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the Kafka that they read; there is nothing to say of systems whose names say it."""
+    libraries = tmp_path / "libs"
+    libraries.mkdir()
+    for path in (tmp_path / "spark-sql-kafka-0-10_2.13-4.2.0.jar", libraries / "kafka-clients-4.2.1.jar"):
+        path.touch()
+    monkeypatch.setenv(in_spark.JARS_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("FASTLOG_KAFKA_HOME", str(tmp_path))
+    assert runners.described({SPARK_KAFKA, "kafka"}) == [
+        "spark-kafka: spark-sql-kafka-0-10_2.13-4.2.0; Apache Kafka 4.2.1"
+    ]
+    assert runners.described({"kafka"}) == []
 
 
 def test_every_scenario_can_be_run_and_shown() -> None:

@@ -60,3 +60,8 @@ def missing(systems: Iterable[str]) -> dict[str, str]:
         found = dict.fromkeys({CEILING, BROKER_ALONE} & wanted, " ".join(str(error).split()))
     without = in_spark.missing_connector() if SPARK_KAFKA in wanted else None
     return found if without is None else {**found, SPARK_KAFKA: without}
+
+
+def described(systems: Iterable[str]) -> list[str]:
+    """For a reader of the result: what exactly those are whose names do not say it."""
+    return [in_spark.connector()] if SPARK_KAFKA in systems else []

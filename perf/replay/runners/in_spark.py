@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastlog.perf.results import Run
 from perf.peers.kafka import Kafka
-from perf.replay.in_spark import JARS_VARIABLE, connector_jars
-from perf.replay.scenarios import InSpark
+from perf.replay.in_spark import connector_jars, without_connector
+from perf.replay.scenarios import SPARK_KAFKA, InSpark
 from perf.replay.stage import TOPIC, ReplayError, Stage, create_topic, numbers
 
 
@@ -51,9 +53,13 @@ def by_kafkas_source(stage: Stage, scenario: InSpark) -> dict[str, Run]:
 
 def missing_connector() -> str | None:
     """Why Spark's source for Kafka cannot be measured here, in one line; None where it can."""
-    if connector_jars() is None:
-        return f"{JARS_VARIABLE} does not name the jars of Spark's source for Kafka"
-    return Kafka().available()
+    return without_connector() or Kafka().available()
+
+
+def connector() -> str:
+    """Which jars are measured, and on what they read."""
+    names = (Path(one).stem for one in (connector_jars() or "").split(","))
+    return f"{SPARK_KAFKA}: {', '.join(names)}; {Kafka().version()}"
 
 
 def _messages(stage: Stage, scenario: InSpark) -> int:
