@@ -177,7 +177,8 @@ def _last_line(directory: Path, *command: str) -> str:
 
 
 def _end_of(said: Path) -> str:
-    lines = said.read_text(errors="replace").strip().splitlines()
+    # An error's own line stands at the margin, its reasons do not.
+    lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip() and not line[0].isspace()]
     return lines[-1] if lines else "it said nothing"
 
 
