@@ -274,7 +274,7 @@ def audit(table: Path, brokers: list[Broker]) -> list[str]:
     given = ["--brokers", _addresses(brokers), "--topic", AUDITED, "--events", TOLD, "--late", "0s"]
     given += ["-o", "envelope=true", "-o", "includeEnvelope=true", "-o", "direct=off"]
     found = run_job("audit", *given, "--loaded", table)
-    right = found["code"] == 0 and found["windows"].get("OK", 0) > 1 and set(found["windows"]) == {"OK"}
+    right = found["code"] == 0 and found["windows"].get("OK", 0) > 1 and set(found["windows"]) <= {"OK", "OPEN"}
     return [] if right else [f"the audit is not green: {found['windows']}, {found['lines'][:5]}"]
 
 

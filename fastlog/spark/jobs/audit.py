@@ -23,7 +23,7 @@ _EVENT_KEY = "struct<producer_id: bigint, seq: bigint, n: bigint>"
 _OF_MESSAGES = ("envelope", "includeenvelope", "failonbadenvelope")
 _ID = "deduplicationId"
 EVENT = "topic string, server string, window_start bigint, window_ms bigint, n bigint, producer_id bigint, seq bigint"
-OK, MISSING, EXTRA, UNREPORTED = "OK", "MISSING", "EXTRA", "UNREPORTED"
+OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "OPEN"
 
 
 @click.command(
@@ -79,9 +79,10 @@ def audit_command(
 
     A monitoring event tells how many messages of a topic a producer has sent in a window of time. Here the
     messages are counted in the same windows, by their own time. Windows that end less than --late before the
-    newest one begins may still grow, and are left for the next time.
+    newest one begins may still grow.
 
-    Without --table: all that there is, and a JSON line for each window in which the numbers differ. With it: as
+    Without --table: all that there is, and a JSON line for each window in which the numbers differ; one that may
+    still grow is OPEN unless messages are missing in the topic already. With it: as
     a stream from where the last run ended; each window goes to the table once, with its state: OK; MISSING,
     with which the exit code is 1; EXTRA, when there is more than producers told of, as when one was killed
     before it told, or sent something twice; UNREPORTED, when nobody told of the window.
@@ -225,7 +226,8 @@ def _at_once(
     from pyspark.sql import functions as f
 
     began = time.monotonic()
-    sent = sent_of(spark.read.format("fastlog").options(**reports).load())
+    # Kept before the messages are looked for: then one that was told of is there, or missing, however new it is.
+    sent = sent_of(spark.read.format("fastlog").options(**reports).load()).persist()
     window_ms = _window_ms(sent)
     arrived = without_copies(spark.read.format("fastlog").options(**source).load())
     counted = {"arrived": counted_rows(arrived, time_of, window_ms)}
@@ -234,15 +236,17 @@ def _at_once(
         rows = without_copies(read_table(spark, loaded).where(f.col("topic").isin(topics)))
         counted["loaded"] = counted_rows(rows, "timestamp", window_ms)
     windows = compared(together(sent, counted, topics), list(counted), window_ms).persist()
-    newest = windows.agg(f.max("window_start")).first()
+    newest = f.lit(windows.agg(f.max("window_start")).collect()[0][0])
+    border = newest - f.expr(f"INTERVAL {command.interval(late + window_ms / 1000)}")
+    is_open = f.col("window_start") > border
+    state = f.when(is_open & (f.col("arrived") >= f.col("sent")), OPEN).when(is_open, MISSING).otherwise(f.col("state"))
     states: dict[str, int] = {}
-    if newest is not None and newest[0] is not None:
-        border = f.lit(newest[0]) - f.expr(f"INTERVAL {command.interval(late + window_ms / 1000)}")
-        for row in windows.where(f.col("window_start") <= border).orderBy("topic", "window_start").toLocalIterator():
-            states[row["state"]] = states.get(row["state"], 0) + 1
-            if row["state"] != OK:
-                click.echo(json.dumps(row.asDict(), default=command.as_text))
-    windows.unpersist()
+    for row in windows.withColumn("state", state).orderBy("topic", "window_start").toLocalIterator():
+        states[row["state"]] = states.get(row["state"], 0) + 1
+        if row["state"] not in (OK, OPEN):
+            click.echo(json.dumps(row.asDict(), default=command.as_text))
+    for kept in (windows, sent):
+        kept.unpersist()
     seconds = round(time.monotonic() - began, 3)
     command.show_summary({"job": "audit", "windows": states, "window_ms": window_ms, "seconds": seconds})
     return report.EXIT_FAILED if states.get(MISSING) else report.EXIT_DONE
