@@ -148,7 +148,7 @@ def _replay(
 
     interrupted = False
     with Stage(options, _say) as stage:
-        stage.require_space(needed_bytes(found, options))
+        stage.require_space(needed_bytes(found, options, rounds))
         playing = Rounds(stage, measured, runners.run, _say, lambda: write("it has not ended yet"))
         notes = playing.notes
         notes.extend(runners.described({task.system for task in measured if task.absent is None}))

@@ -63,7 +63,7 @@ def tasks(scenarios: Iterable[Scenario], rounds: int, peers: Sequence[str]) -> l
     """What is to be run, in order: for each scenario fastlog, then what it is compared with."""
     found = []
     for scenario in scenarios:
-        own = scenario.rounds or min(rounds, scenario.most_rounds or rounds)
+        own = scenario.turns(rounds)
         for system in scenario.systems:
             if system == PEERS:
                 found += [Task(scenario, peer, min(own, PEER_ROUNDS)) for peer in peers]

@@ -59,11 +59,15 @@ class Scenario:
     share: float = 1.0
     systems: tuple[str, ...] = (OURS,)
     settings: Mapping[str, object] = field(default_factory=lambda: PAGE_CACHE)
-    rounds: int | None = None
-    """Exactly so many rounds, whatever was asked for; None: as many as asked for."""
+    least_rounds: int = 1
+    """Not fewer than so many rounds, whatever was asked for."""
 
     most_rounds: int | None = None
     """Not more than so many."""
+
+    def turns(self, rounds: int) -> int:
+        """How many rounds it has when so many are asked for."""
+        return max(self.least_rounds, min(rounds, self.most_rounds or rounds))
 
     @property
     def name(self) -> str:

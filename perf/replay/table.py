@@ -405,14 +405,14 @@ def _storage(options: Options) -> Iterator[Scenario]:
         ),
         block="stored",
         systems=(BROKER_ALONE,),
-        rounds=7,
+        least_rounds=7,
         share=CURVE_SHARE,
         stored_bytes=options.stored_bytes,
     )
 
 
-def needed_bytes(found: tuple[Scenario, ...], options: Options) -> int:
-    """The most that these scenarios hold on the disk at once."""
+def needed_bytes(found: tuple[Scenario, ...], options: Options, rounds: int) -> int:
+    """The most that these scenarios hold on the disk at once, when so many rounds are asked for."""
     all_messages = options.messages * ENTRY_BYTES
     most = 0
     for scenario in found:
@@ -428,6 +428,6 @@ def needed_bytes(found: tuple[Scenario, ...], options: Options) -> int:
         elif isinstance(scenario, Recovery):
             size = scenario.segment_bytes
         elif isinstance(scenario, Stored):
-            size = scenario.stored_bytes + ((scenario.rounds or 1) + 1) * size
+            size = scenario.stored_bytes + (scenario.turns(rounds) + 1) * size
         most = max(most, int(size))
     return most

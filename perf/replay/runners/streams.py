@@ -14,6 +14,8 @@ from perf.replay.scenarios import FanOut, Latency, Tail
 from perf.replay.stage import MESSAGE_BYTES, TOPIC, ReplayError, Stage, create_topic
 from tests.harness.broker import Broker
 
+_SLEEPS = 1000
+_SLEEP_SECONDS = 0.001
 _SYNCS = 500
 _SYNC_BYTES = 2100  # ten messages
 
@@ -110,12 +112,14 @@ def tail(stage: Stage, scenario: Tail) -> dict[str, Run]:
 
 
 def latency(stage: Stage, scenario: Latency) -> dict[str, Run]:
-    """fdatasync is timed just before, in the directory of the log; the limit allows twice its p99."""
+    """fdatasync is timed just before, in the directory of the log; the limit allows twice its p99. So are sleeps."""
     with stage.broker(scenario.settings) as broker:
         create_topic(broker.port, TOPIC, 1)
         sync_ms = sync_p99_ms(broker.partition_directory(TOPIC, 0).parent)
+        late_ms = sleep_late_p99_ms()
         detail = paced(stage, broker, scenario.rate, scenario.seconds, scenario.acks)
     detail["fdatasync_p99_ms"] = sync_ms
+    detail["sleep_late_p99_ms"] = late_ms
     beside = max(0.0, detail["p99_ms"] - 2 * sync_ms)
     return {
         "p99_ms": Run(value=detail["p99_ms"], detail=detail),
@@ -153,3 +157,13 @@ def sync_p99_ms(directory: Path) -> float:
         os.close(descriptor)
         path.unlink()
     return float(np.percentile(taken, 99)) / 1e6
+
+
+def sleep_late_p99_ms() -> float:
+    """p99 of how much longer than asked for a sleep of one ms takes: what this machine alone adds to any wait."""
+    late = []
+    for _ in range(_SLEEPS):
+        started = time.monotonic_ns()
+        time.sleep(_SLEEP_SECONDS)
+        late.append(time.monotonic_ns() - started - _SLEEP_SECONDS * 1e9)
+    return float(np.percentile(late, 99)) / 1e6
