@@ -47,12 +47,24 @@ def session(
     for key, value in given.items():
         builder = builder.config(key, value)
     made: SparkSession = builder.getOrCreate()
+    activate(made)
     if not any(found.name == _SOURCE for found in pkgutil.iter_modules()):
         # An editable installation may bring modules by an import hook, which is not where Spark looks for sources.
         from fastlog.spark.source import FastlogDataSource
 
         made.dataSource.register(FastlogDataSource)
     return made
+
+
+def activate(session: SparkSession) -> None:
+    """Let this thread write with sources that have a name: Spark looks for them in the session that a thread has.
+
+    A thread that has made none may have none, and ``frame.write.format("fastlog")`` finds nothing there.
+    """
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        session.createDataFrame([], "nothing int")  # what makes it the thread's own
 
 
 def context(

@@ -20,6 +20,15 @@ collect_ignore = [] if VARIABLE in os.environ else ["test_kafka07.py"]
 """Kafka 0.7 is in no package index: who has built it names it."""
 
 
+@pytest.fixture(autouse=True)
+def active_session(request: pytest.FixtureRequest) -> None:
+    """Whatever a test before has done to the session of the thread."""
+    if "spark" in request.fixturenames:
+        from fastlog.spark.environment import activate
+
+        activate(request.getfixturevalue("spark"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Small, and as a user's: workers find the source as an installed one, by its name."""

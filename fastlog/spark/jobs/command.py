@@ -217,8 +217,13 @@ class LazySpark:
     def context(self) -> SparkContext:
         """For tasks that need no SQL, which takes seconds to start. Raises as ``session``."""
         if self._context is None:
-            from fastlog.spark.environment import context
+            from fastlog.spark.environment import check_packages, context
 
+            check_packages()
+            from pyspark import SparkContext
+
+            if SparkContext._active_spark_context is not None:
+                return self.session.sparkContext  # Spark runs in this process: what takes the time has been started
             with self._started():
                 self._context = context(self._name, master=self._master, settings=self._settings)
         return self._context
