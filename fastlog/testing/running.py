@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MONITOR = re.compile(rb"fastlog-broker: ready .*?\bmonitor=(\S+)")
 _STARTED = re.compile(rb"started role=(\S+) pid=(\d+)")
+_REGISTERED = re.compile(rb"\bregistered path=/brokers/ids/")
 _PROGRAM = """
 import sys
 sys.path.extend(sys.argv.pop().split("\\n"))
@@ -288,6 +289,18 @@ class RunningBroker:
         wait_until(lambda: self.pids().get(role, old_pid) != old_pid, within, f"{role} {old_pid} was not replaced")
         return self.pids()[role]
 
+    def wait_registered(self, within: float = 20.0) -> None:
+        """Returns once ZooKeeper has shown it, for clients that find brokers there; it serves others before.
+
+        Raises:
+            TimeoutError: it has not registered since it was started; the message holds the end of its log.
+        """
+        try:
+            wait_until(lambda: _REGISTERED.search(self._log_bytes()) is not None, within)
+        except TimeoutError:
+            end = self.log_text()[-_LOG_TAIL_BYTES:]
+            raise TimeoutError(f"not registered in ZooKeeper within {within:g} s\n{end}") from None
+
     def proxy(self, delay: float = 0.0) -> Proxy:
         """A TCP proxy before it that adds ``delay`` seconds each way, and can do more; closed with the broker."""
         made = Proxy((self.host, self.port), delay=delay)
@@ -391,14 +404,20 @@ def broker(
 
     ``settings`` are fields of ``BrokerConfig`` (``partitions=4``) or property names with underscores
     (``log_file_size=1000``); ``properties`` are property names as they are. Without ``directory`` its files lie in a
-    temporary one.
+    temporary one. With ``zk_connect`` the block begins once ZooKeeper shows the broker; a ``RunningBroker`` of your own
+    does not wait for that.
 
     Raises:
-        BrokerStartError: it did not start; the message says why.
+        BrokerStartError: it did not start, or did not register in time; the message says why.
     """
     with RunningBroker(
         host=host, directory=directory, properties=properties, settings=settings, start_timeout=start_timeout
     ) as running:
+        if _registers({**(properties or {}), **settings}):
+            try:
+                running.wait_registered(start_timeout)
+            except TimeoutError as error:
+                raise BrokerStartError(str(error)) from None
         yield running
 
 
@@ -407,6 +426,11 @@ def cluster(count: int, **settings: Any) -> Iterator[list[RunningBroker]]:
     """Several brokers with the ids 0, 1, …; otherwise as ``broker``."""
     with ExitStack() as stack:
         yield [stack.enter_context(broker(broker_id=number, **settings)) for number in range(count)]
+
+
+def _registers(settings: Mapping[str, Any]) -> bool:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return bool(named.get("zk.connect")) and str(named.get("enable.zookeeper", True)).lower() == "true"
 
 
 def _close(reference: weakref.ref[RunningBroker]) -> None:

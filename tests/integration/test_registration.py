@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fastlog import testing
-from fastlog.testing import RunningZooKeeper
+from fastlog.testing import BrokerStartError, RunningBroker, RunningZooKeeper
 from fastlog.tools.cli import fastlog
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, BrokerDidNotStart, wait_until
@@ -200,3 +200,24 @@ def test_zookeeper_may_be_switched_off(start: Start, tree: Tree) -> None:
 def test_a_connect_string_that_makes_no_sense_stops_the_start(tmp_path: Path, connect: str) -> None:
     with pytest.raises(BrokerDidNotStart, match=r"exit code 2\nfastlog-broker: zk\.connect: "):
         registered_broker(tmp_path, connect).__enter__()
+
+
+def test_brokers_of_a_test_are_shown_when_its_block_begins(connect: str, tree: Tree) -> None:
+    with testing.cluster(2, zk_connect=connect):
+        assert all(tree.id_node(broker_id) for broker_id in (0, 1))
+
+
+def test_a_broker_of_a_test_says_when_it_is_not_shown(zookeeper: RunningZooKeeper) -> None:
+    """A broker of one's own serves without its ZooKeeper; the block of one that should register does not begin."""
+    nobody = "127.0.0.1:9"
+    with RunningBroker(settings={"zk_connect": nobody}) as alone:
+        assert alone.running
+        with pytest.raises(TimeoutError, match=nobody):
+            alone.wait_registered(0.1)
+    with (
+        pytest.raises(BrokerStartError, match="not registered"),
+        testing.broker(zk_connect=nobody, start_timeout=3.0),
+    ):
+        pytest.fail("its block began")
+    with testing.broker(properties={"zk.connect": nobody}, enable_zookeeper=False) as apart:
+        assert apart.running
