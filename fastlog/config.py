@@ -468,10 +468,14 @@ class BrokerConfig:
         """Where health is answered; None: nowhere. Raises ``ConfigError``."""
         return parse_listen("monitor.address", self.monitor_address) if self.monitor_address else None
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions ``topic`` is to have on this broker."""
+        return self.partitions_by_topic.get(topic, self.partitions)
+
     def for_topic(self, topic: str) -> TopicSettings:
         """What holds for ``topic``: its own values where given, else the general ones."""
         return TopicSettings(
-            partitions=self.partitions_by_topic.get(topic, self.partitions),
+            partitions=self.partition_count(topic),
             segment_bytes=self.segment_bytes_by_topic.get(topic, self.segment_bytes),
             roll_ms=_hours_to_ms(self.roll_hours_by_topic.get(topic, self.roll_hours)),
             retention_ms=_hours_to_ms(self.retention_hours_by_topic.get(topic, self.retention_hours)),

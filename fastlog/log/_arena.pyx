@@ -331,14 +331,13 @@ cdef class Arena:
         cdef uint64_t flushed = fl_load(&s.flushed_messages)
         cdef uint64_t watermark = fl_load(&s.high_watermark)
         cdef uint64_t start = fl_load(&s.log_start)
-        return SlotView(
-            index=index, topic=(<bytes>s.name[:s.name_bytes]).decode(), partition=s.partition, directory=s.directory,
-            format=s.format, created_ms=s.created_ms, log_start=start, high_watermark=watermark,
-            log_end=fl_load(&s.log_end), state=fl_load(&s.state), table_head=fl_load(&s.table_head),
-            table_tail=fl_load(&s.table_tail), appended_messages=fl_load(&s.appended_messages),
-            flushed_messages=flushed, dir_synced_tail=fl_load(&s.dir_synced_tail),
-            unflushed_since_ns=max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
-        )
+        # By position: with names it takes three times as long, and whoever asks for all topics asks for all slots.
+        return SlotView._make((
+            index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory, s.format, s.created_ms,
+            start, watermark, fl_load(&s.log_end), fl_load(&s.state),
+            fl_load(&s.table_head), fl_load(&s.table_tail), fl_load(&s.appended_messages), flushed,
+            fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
+        ))
 
     def views(self):
         return [self.view(index) for index in range(self.slot_count)]

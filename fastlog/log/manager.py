@@ -53,8 +53,7 @@ class LogManager:
         self._files = files or FileOps()
         self._directories = [Path(path) for path in arena.log_dirs]
         self._known = 0
-        self._slots: dict[tuple[str, int], int] = {}
-        self._highest: dict[str, int] = {}
+        self._slots: dict[str, dict[int, int]] = {}  # topic → partition → index of its slot
 
     # -- start -------------------------------------------------------------------------------------------------------
 
@@ -125,23 +124,24 @@ class LogManager:
         count = self._arena.slot_count
         while self._known < count:
             view = self._arena.view(self._known)
-            self._slots[view.topic, view.partition] = view.index
-            self._highest[view.topic] = max(self._highest.get(view.topic, -1), view.partition)
+            self._slots.setdefault(view.topic, {})[view.partition] = view.index
             self._known += 1
 
     def slot(self, topic: str, partition: int) -> SlotView | None:
         """The slot of a partition that exists, else None."""
         self._learn()
-        index = self._slots.get((topic, partition))
+        index = self._slots.get(topic, {}).get(partition)
         return None if index is None else self._arena.view(index)
 
-    def topics(self) -> dict[str, list[SlotView]]:
-        """Every topic that has a partition here, with the slots of its partitions in order."""
+    def topics(self) -> list[str]:
+        """The names of the topics that have a partition here, in order."""
         self._learn()
-        found: dict[str, list[SlotView]] = {}
-        for topic, partition in sorted(self._slots):
-            found.setdefault(topic, []).append(self._arena.view(self._slots[topic, partition]))
-        return found
+        return sorted(self._slots)
+
+    def partitions(self, topic: str) -> list[SlotView]:
+        """The slots of a topic's partitions that exist, in order."""
+        self._learn()
+        return [self._arena.view(index) for _, index in sorted(self._slots.get(topic, {}).items())]
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has on this broker, written to or not.
@@ -152,13 +152,13 @@ class LogManager:
             InvalidTopicError: the name is not allowed.
         """
         self._learn()
-        highest = self._highest.get(topic)
-        if highest is None:
+        numbers = self._slots.get(topic)
+        if numbers is None:
             reason = valid_topic(topic, self._config.max_topic_name_length)
             if reason is not None:
                 raise InvalidTopicError(reason)
-            highest = -1
-        return max(self._config.for_topic(topic).partitions, highest + 1)
+            return self._config.partition_count(topic)
+        return max(self._config.partition_count(topic), max(numbers) + 1)
 
     # -- creating ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class LogManager:
             raise CreationBusyError("another process creates a partition")
         try:
             self._learn()
-            existing = self._slots.get((topic, partition))
+            existing = self._slots.get(topic, {}).get(partition)
             if existing is not None:
                 return existing
             if self._arena.slot_count >= self._arena.max_partitions:

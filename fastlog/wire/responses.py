@@ -24,6 +24,7 @@ STATE_NAMES = {STATE_OK: "ok", STATE_READ_ONLY: "read-only", STATE_OFFLINE: "off
 _LEAST_SUB_ANSWER_BYTES = 2
 _LEAST_TOPIC_BYTES = 2 + 2 + 4 + 4
 _PARTITION_BYTES = 4 + 2 + 8 + 8 + 8
+_PARTITION = struct.Struct(">ihqqq")  # number, state, log start, high watermark, log end
 _HELD_FETCH_HEAD = struct.Struct(">ihqq")  # correlation id, error, high watermark, log start
 
 
@@ -171,7 +172,7 @@ def encode_metadata(answer: MetadataAnswer) -> bytes:
     for topic in answer.topics:
         parts += [string(topic.name), pack("hii", topic.error, topic.configured_partitions, len(topic.partitions))]
         parts += [
-            pack("ihqqq", item.partition, item.state, item.log_start, item.high_watermark, item.log_end)
+            _PARTITION.pack(item.partition, item.state, item.log_start, item.high_watermark, item.log_end)
             for item in topic.partitions
         ]
     return frame(*parts)
@@ -263,7 +264,7 @@ def split_held_fetch(body: memoryview) -> tuple[HeldFetchAnswer, memoryview]:
     return answer, body[_HELD_FETCH_HEAD.size :] if not answer.error else body[:0]
 
 
-def decode_offsets(body: bytes) -> OffsetsAnswer:
+def decode_offsets(body: bytes | memoryview) -> OffsetsAnswer:
     """The answer to an OFFSETS. Raises ``ProtocolError`` when it does not hold what it announces."""
     reader = Reader(body)
     error = reader.int16("error")
@@ -320,7 +321,7 @@ def decode_metadata(body: bytes) -> MetadataAnswer:
     return answer
 
 
-def decode_cut_points(body: bytes) -> CutPointsAnswer:
+def decode_cut_points(body: bytes | memoryview) -> CutPointsAnswer:
     """The answer to a CUT_POINTS. Raises ``ProtocolError`` when it does not hold what it announces."""
     reader, correlation_id, error = _own_answer(body)
     if error:
@@ -362,7 +363,7 @@ def _own(correlation_id: int, error: int) -> bytes:
     return pack("ih", correlation_id, error)
 
 
-def _own_answer(body: bytes) -> tuple[Reader, int, int]:
+def _own_answer(body: bytes | memoryview) -> tuple[Reader, int, int]:
     reader = Reader(body)
     return reader, reader.int32("correlation id"), reader.int16("error")
 

@@ -103,8 +103,7 @@ class Answers:
         return responses.encode_offsets(UNKNOWN) if size >= 0 and len(body) >= 2 + size + 16 else None
 
     def _metadata(self, request: requests.MetadataRequest) -> responses.MetadataAnswer:
-        topics = self._manager.topics()
-        names = list(topics) if request.topics is None else list(request.topics)
+        names = self._manager.topics() if request.topics is None else request.topics
         return responses.MetadataAnswer(
             request.correlation_id,
             0,
@@ -116,10 +115,10 @@ class Answers:
             max_wait_ms=self._config.fetch_max_wait_ms,
             lowest_own_id=requests.LOWEST_OWN,
             highest_own_id=requests.HIGHEST_OWN,
-            topics=tuple(self._topic(name, topics.get(name, [])) for name in names),
+            topics=tuple(map(self._topic, names)),
         )
 
-    def _topic(self, name: str, views: list[SlotView]) -> responses.TopicMetadata:
+    def _topic(self, name: str) -> responses.TopicMetadata:
         try:
             count = self._manager.partition_count(name)
         except InvalidTopicError:
@@ -128,7 +127,7 @@ class Answers:
             responses.PartitionMetadata(
                 view.partition, _wire_state(view.state), view.log_start, view.high_watermark, view.log_end
             )
-            for view in views
+            for view in self._manager.partitions(name)
         )
         return responses.TopicMetadata(name, 0, count, partitions)
 

@@ -49,7 +49,7 @@ def test_looking_for_a_topic_makes_nothing(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     assert manager.slot("t", 0) is None
     assert manager.partition_count("t") == 1
-    assert manager.topics() == {}
+    assert manager.topics() == []
     assert names(tmp_path) == set()
 
 
@@ -94,7 +94,7 @@ def test_what_lies_on_disk_is_served_whatever_the_count_says(tmp_path: Path) -> 
     view = manager.slot("t", 5)
     assert view is not None and (view.high_watermark, view.log_end, view.table_tail) == (56, 56, 2)
     assert manager.partition_count("t") == 6
-    assert [item.partition for item in manager.topics()["t"]] == [5]
+    assert [item.partition for item in manager.partitions("t")] == [5]
 
 
 def test_new_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_new_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
         manager.create_partition("t", partition)
     assert [len(names(path)) for path in (one, two, three)] == [3, 3, 3]
     again = manager_of(one, two, three)
-    found = {(view.topic, view.partition): view.directory for views in again.topics().values() for view in views}
+    found = {(topic, view.partition): view.directory for topic in again.topics() for view in again.partitions(topic)}
     assert len(found) == 9
     for (topic, partition), directory in found.items():
         assert ((one, two, three)[directory] / f"{topic}-{partition}").is_dir()
