@@ -60,18 +60,19 @@ def index(
     next_offset: int,
     inner: bool,
     shift: int,
-    offsets: _Array,
-    next_offsets: _Array,
-    starts: _Array,
+    first: int,
+    count: int,
+    places: _Array,
     lengths: _Array,
 ) -> None:
-    """Write where these checked entries and their payloads lie into int64, int64, int64 and int32 arrays.
+    """Write where ``count`` checked entries and their payloads lie into two arrays, from column ``first`` on.
 
-    As many as the arrays have room for. ``starts`` count from ``shift``. The GIL is released.
+    ``places`` (int64) has three rows: offsets, next offsets, and the starts of payloads, which count from ``shift``;
+    ``lengths`` (int32) has the lengths of payloads. The GIL is released.
 
     Raises:
         BufferError: the span holds fewer entries.
-        ValueError: the arrays differ in length, or are of another type.
+        ValueError: the arrays have not the room, differ in length, or are of another type.
     """
 
 def gather(buffer: _Array, starts: _Array, lengths: _Array, ends: _Array, out: _Array) -> None:

@@ -203,24 +203,29 @@ cdef class PayloadStream(SpanCursor):
 
 
 def index(
-    entries, int64_t offset, int64_t next_offset, bint inner, int64_t shift,
-    int64_t[::1] offsets not None, int64_t[::1] next_offsets not None,
-    int64_t[::1] starts not None, int32_t[::1] lengths not None,
+    entries, int64_t offset, int64_t next_offset, bint inner, int64_t shift, Py_ssize_t first, Py_ssize_t count,
+    int64_t[:, ::1] places not None, int32_t[::1] lengths not None,
 ):
     cdef Py_buffer view
     cdef Entry entry
     cdef const unsigned char* base
-    cdef Py_ssize_t at = 0, i, count = offsets.shape[0]
+    cdef int64_t* offsets
+    cdef int64_t* next_offsets
+    cdef int64_t* starts
+    cdef Py_ssize_t at = 0, i
     cdef bint whole = True
-    if next_offsets.shape[0] != count or starts.shape[0] != count or lengths.shape[0] != count:
-        raise ValueError("the four arrays have different lengths")
+    if places.shape[0] != 3 or places.shape[1] != lengths.shape[0]:
+        raise ValueError("three rows of places and one of lengths, all of one length, are needed")
+    if first < 0 or count < 0 or count > lengths.shape[0] - first:
+        raise ValueError(f"{count} messages from number {first} on do not fit {lengths.shape[0]} places")
     if count == 0:
         return
+    offsets, next_offsets, starts = &places[0, 0], &places[1, 0], &places[2, 0]
     PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
     try:
         base = <const unsigned char*>view.buf
         with nogil:
-            for i in range(count):
+            for i in range(first, first + count):
                 if not next_entry(base + at, view.len - at, &entry):
                     whole = False
                     break
@@ -232,7 +237,7 @@ def index(
                 starts[i] = shift + (entry.payload - base)
                 lengths[i] = <int32_t>entry.payload_bytes
             if whole and inner:
-                next_offsets[count - 1] = next_offset
+                next_offsets[first + count - 1] = next_offset
         if not whole:
             changed()
     finally:

@@ -22,7 +22,7 @@ class Inbox:
         """
 
     def receive(self, fd: int, wait_ms: int = 0) -> bool:
-        """Take what comes from a socket, for up to ``wait_ms`` or until a frame is whole; False when nothing came.
+        """Receive what comes from a socket, for up to ``wait_ms`` or until a frame is whole; False when nothing came.
 
         Returns early when a signal comes. To be called when ``frame_or_none`` has none.
 
@@ -30,6 +30,9 @@ class Inbox:
             EOFError: the other side has closed.
             OSError: the connection broke.
         """
+
+    def take(self, fd: int, wait_ms: int = 0) -> memoryview | None:
+        """``frame_or_none``, where it has none after one ``receive``. Raises as both."""
 
     def is_quiet(self, fd: int) -> bool:
         """Whether nothing has come that was not handed out yet: no bytes, and no end of the connection."""

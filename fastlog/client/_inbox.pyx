@@ -89,7 +89,7 @@ cdef class Inbox:
     def held_bytes(self):
         return self.end - self.start + (LENGTH_BYTES + self.filled if self.body is not None else 0)
 
-    def frame_or_none(self):
+    cpdef frame_or_none(self):
         cdef Py_ssize_t at, size
         if self.body is None:
             if self.end - self.start < LENGTH_BYTES:
@@ -111,21 +111,31 @@ cdef class Inbox:
         body, self.body = self.body, None
         return memoryview(body)[:self.size]
 
+    def take(self, int fd, int wait_ms=0):
+        frame = self.frame_or_none()
+        if frame is None and self.receive(fd, wait_ms):
+            frame = self.frame_or_none()
+        return frame
+
     def rest(self):
         self.buffers.rest()
 
     def is_quiet(self, int fd):
         return not self.held_bytes and wait_readable(fd, 0) == 0
 
-    def receive(self, int fd, int wait_ms=0):
+    cpdef bint receive(self, int fd, int wait_ms=0) except -1:
         cdef int64_t deadline = now_ms() + wait_ms
         cdef Py_ssize_t before = self.held_bytes
         cdef Py_ssize_t size
         while self.into_body(fd, deadline) if self.body is not None else self.into_scratch(fd, deadline):
             if self.body is None:
-                size = self.announced() if self.end - self.start >= LENGTH_BYTES else 0
+                if self.end - self.start < LENGTH_BYTES:
+                    continue
+                size = self.announced()
                 if not SCRATCH_BYTES - LENGTH_BYTES < size <= self.max_bytes:
-                    return True
+                    if size <= self.end - self.start - LENGTH_BYTES or size > self.max_bytes:
+                        return True
+                    continue
                 self.begin_body(size)
             if self.filled == self.size:
                 return True
@@ -151,15 +161,18 @@ cdef class Inbox:
 
     cdef bint into_scratch(self, int fd, int64_t deadline) except -1:
         cdef char* scratch = PyByteArray_AS_STRING(self.scratch)
-        cdef Py_ssize_t came
+        cdef Py_ssize_t came, room
         if self.start:
             memmove(scratch, scratch + self.start, self.end - self.start)
             self.end -= self.start
             self.start = 0
         if self.end == SCRATCH_BYTES:
             raise BufferError("whole frames wait to be taken")
+        room = SCRATCH_BYTES - self.end
+        if self.end < LENGTH_BYTES and self.trusted_bytes > SCRATCH_BYTES - LENGTH_BYTES:
+            room = LENGTH_BYTES - self.end      # what follows is likely to have a place of its own
         with nogil:
-            came = self.take(fd, scratch + self.end, SCRATCH_BYTES - self.end, 1, deadline)
+            came = self.drain(fd, scratch + self.end, room, 1, deadline)
         self.end += came
         return self.is_going_on(came)
 
@@ -175,11 +188,11 @@ cdef class Inbox:
         room = min(room, self.size) - self.filled
         at = PyByteArray_AS_STRING(self.body) + self.filled
         with nogil:
-            came = self.take(fd, at, room, room, deadline)
+            came = self.drain(fd, at, room, room, deadline)
         self.filled += came
         return self.is_going_on(came) and came == room
 
-    cdef Py_ssize_t take(self, int fd, char* to, Py_ssize_t room, Py_ssize_t least, int64_t deadline) noexcept nogil:
+    cdef Py_ssize_t drain(self, int fd, char* to, Py_ssize_t room, Py_ssize_t least, int64_t deadline) noexcept nogil:
         """Receive until ``least`` bytes came, the time is over, a signal came, or the stream ended. Returns how many."""
         cdef Py_ssize_t total = 0
         cdef ssize_t came

@@ -146,21 +146,15 @@ class Connection:
     def _body_within(self, seconds: float) -> memoryview | None:
         deadline = time.monotonic() + seconds
         left = seconds
-        is_looking = True  # once, also where there is no time
-        while (body := self._inbox.frame_or_none()) is None:
-            if left <= 0 and not is_looking:
-                return None
-            self._fill(max(0.0, left))
-            is_looking = False
+        while (body := self._taken(left)) is None:
             left = deadline - time.monotonic()
+            if left <= 0:
+                return None
         return body
 
     def receive_available(self) -> bytes | None:
         """The body of the next answer when it is whole after one read of what has come; for use after ``select``."""
-        body = self._inbox.frame_or_none()
-        if body is None:
-            self._fill()
-            body = self._inbox.frame_or_none()
+        body = self._taken(0.0)
         return None if body is None else bytes(body)
 
     def request(self, frame: bytes) -> bytes:
@@ -192,11 +186,11 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from error
 
-    def _fill(self, seconds: float = 0.0) -> None:
-        """Take what comes within a slice of so many seconds."""
+    def _taken(self, seconds: float) -> memoryview | None:
+        """The body of the next answer if it is whole within a slice of so many seconds."""
         try:
             with self._waiting():
-                self._inbox.receive(self._socket.fileno(), math.ceil(slice_of(seconds) * 1000))
+                return self._inbox.take(self._socket.fileno(), math.ceil(slice_of(max(0.0, seconds)) * 1000))
         except EOFError:
             raise ConnectionEnded(f"{self.peer} closed the connection") from None
         except OSError as error:

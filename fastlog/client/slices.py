@@ -16,7 +16,7 @@ _SLICE_SECONDS = 0.1
 
 def slice_of(seconds: float) -> float:
     """How much of ``seconds`` (negative: no end) this thread may block for at once."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         return seconds
     return min(seconds, _SLICE_SECONDS) if seconds >= 0 else _SLICE_SECONDS
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
 
 from fastlog.client.connection import Broker, Connection
 from fastlog.errors import ClosedError, ForkedError, ProtocolError, TransportError
 
-_TRUSTED_BYTES = 64 * 2**20
+_Given = ParamSpec("_Given")
+_T = TypeVar("_T")
 
 
-class _Pending(NamedTuple):
+@dataclass(slots=True)
+class _Pending:
     frame: bytes
     max_bytes: int
     extra_wait: float
@@ -29,7 +31,7 @@ class Closable(Protocol):
 
 
 class Channel:
-    """Requests and answers in order, one thread at a time inside ``held()``.
+    """Requests and answers in order, one thread at a time inside ``alone()``.
 
     ``close()`` is safe from any thread and from a signal handler, takes no lock and waits for nobody: a call that is
     under way in another thread raises ``ClosedError`` at once.
@@ -46,7 +48,7 @@ class Channel:
         self._failure: TransportError | None = None
         self._closed = False
         self.owned: set[Closable] = set()
-        """Closed with it, once nobody is inside ``held()``."""
+        """Closed with it, once nobody is inside ``alone()``."""
 
     def __del__(self) -> None:
         self._drop()
@@ -60,9 +62,8 @@ class Channel:
         """Whether the connection, made for the question if need be, has the same address at both ends."""
         return self._connected().same_host
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Have the channel alone.
+    def alone(self, call: Callable[_Given, _T], *given: _Given.args, **named: _Given.kwargs) -> _T:
+        """What ``call`` returns, which has the channel alone meanwhile.
 
         Raises:
             ClosedError: it is closed, or another thread closes it meanwhile.
@@ -73,7 +74,7 @@ class Channel:
             with self._lock:
                 try:
                     self.check()
-                    yield
+                    return call(*given, **named)
                 except TransportError:
                     self.check()  # it broke because it was closed
                     raise
@@ -112,13 +113,13 @@ class Channel:
     def post(self, frame: bytes, max_bytes: int, extra_wait: float = 0.0) -> None:
         """Send a request whose answer ``collect`` takes later. A broken connection shows there."""
         self._failure = None
-        self._pending = _Pending(frame, max_bytes, extra_wait, False)
+        pending = self._pending = _Pending(frame, max_bytes, extra_wait, False)
         try:
             if self._connection is not None and not self._connection.is_quiet():
                 # Taken for the answer to this request, what came unasked would shift every later one as well.
                 self._drop(keep_pending=True)
             self._connected().send(frame)
-            self._pending = self._pending._replace(sent=True)
+            pending.sent = True
         except TransportError as error:
             self._failure = error
             self._drop(keep_pending=True)
@@ -152,7 +153,7 @@ class Channel:
                 if self._failure is not None:
                     raise TransportError(f"{error}\nthe first try: {self._failure}") from error
                 self._failure = error
-                pending = pending._replace(sent=False)
+                pending.sent = False
             except BaseException:
                 self._drop()
                 raise

@@ -181,27 +181,16 @@ def numpy_batch(
     np = _numpy()
     taken, next_offset = _whole_spans(data, offset, result, limits)
     count = sum(span.count for span in taken)
-    offsets, next_offsets = np.empty(count, np.int64), np.empty(count, np.int64)
-    starts, lengths = np.empty(count, np.int64), np.empty(count, np.int32)
+    places, lengths = np.empty((3, count), np.int64), np.empty(count, np.int32)
     at = shift = 0
     for span in taken:
-        part = slice(at, at + span.count)
-        _batch.index(
-            span.entries,
-            span.offset,
-            span.next_offset,
-            span.inner,
-            shift,
-            offsets[part],
-            next_offsets[part],
-            starts[part],
-            lengths[part],
-        )
+        _batch.index(span.entries, span.offset, span.next_offset, span.inner, shift, at, span.count, places, lengths)
         at += span.count
         shift += len(span.entries)
+    offsets, next_offsets, starts = places
     pieces = [np.frombuffer(span.entries, np.uint8) for span in taken]
     buffer = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
-    buffer.flags.writeable = False
+    buffer.setflags(write=False)
     return NumpyBatch(topic, partition, buffer, offsets, next_offsets, starts, lengths, next_offset)
 
 
@@ -209,6 +198,9 @@ def _whole_spans(
     data: memoryview, offset: int, result: ScanResult | None, limits: DeepLimits
 ) -> tuple[list[Span], int]:
     """Spans of whole top-level messages, and the offset behind them."""
+    if result is not None and result.count and not result.wrappers:
+        end = offset + result.valid_bytes
+        return [Span(data[: result.valid_bytes], result.count, offset, end, False)], end
     taken: list[Span] = []
     wrapper: list[Span] = []  # of a wrapper that is not through yet
     next_offset = offset

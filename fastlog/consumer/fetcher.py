@@ -174,8 +174,7 @@ class Fetch:
         try:
             self._is_driven = True
             if not self._is_stopped and reader.offset == self._offset:
-                with channel.held():
-                    chunk = reader.soon(seconds)
+                chunk = channel.alone(reader.soon, seconds)
                 if chunk is not None:
                     self._driven_at = time.monotonic()
                     self._answered(reader, chunk)
@@ -249,8 +248,7 @@ class Fetch:
             if self._is_stopped:
                 return
             if self._offset < 0:
-                with channel.held():
-                    self._offset = self._asked(channel, RESET_TIMES[config.auto_offset_reset])
+                self._offset = channel.alone(self._asked, channel, RESET_TIMES[config.auto_offset_reset])
                 self.place.start(self._offset)
                 self._offset = self.place.expected
                 if self._offset < 0:  # it was given up just now, and will be stopped
@@ -276,8 +274,7 @@ class Fetch:
                     self.bell.wait(_HOLD_SECONDS)
                 self._is_paused = False
                 continue
-            with channel.held():
-                chunk = reader.next(wait)
+            chunk = channel.alone(reader.next, wait)
             self._answered(reader, chunk)
             if chunk is not None:
                 pause = _LEAST_PAUSE
@@ -364,8 +361,7 @@ class Fetch:
         try:
             channel = self._channel = Channel(link.broker, "consumer", self._config.receive_buffer_bytes)
             try:
-                with channel.held():
-                    new = self._asked(channel, RESET_TIMES[self._config.auto_offset_reset])
+                new = channel.alone(self._asked, channel, RESET_TIMES[self._config.auto_offset_reset])
             finally:
                 channel.close()
         except ClosedError:

@@ -52,7 +52,7 @@ def check_end(offset: int, data: memoryview) -> None:
 
 
 class Reader:
-    """Where reading of one partition stands. Used inside ``channel.held()``."""
+    """Where reading of one partition stands. Used inside ``channel.alone()``."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from fastlog.client.addresses import DEFAULT_PORT, Address
 from fastlog.client.connection import Broker
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
-from fastlog.consumer.offered import Offers
+from fastlog.consumer.offered import Offer, Offers
 from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end, open_reader
 from fastlog.consumer.walking import walk
 from fastlog.errors import ConfigError, ProtocolError, UnsupportedFeatureError, error_for
@@ -156,10 +156,7 @@ class SimpleConsumer:
             self._channel.check()
             return []
         total = min(sum(max_bytes + _OFFSETS_HEAD_BYTES for *_, max_bytes in asked), 2**31 - 1)
-        with self._channel.held():
-            parts = self._decoded(
-                responses.split_multifetch, self._channel.request(requests.encode_multifetch(asked), total)
-            )
+        parts = self._asked(requests.encode_multifetch(asked), total, responses.split_multifetch)
         if len(parts) != len(asked):
             raise self._nonsense(f"a multifetch of {len(asked)} parts is answered with {len(parts)}")
         found = []
@@ -183,10 +180,7 @@ class SimpleConsumer:
         """
         _check_range("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
         frame = requests.encode_fetch(topic, partition, offset, max_bytes)
-        with self._channel.held():
-            body = self._channel.request(frame, max_bytes + _OFFSETS_HEAD_BYTES)
-            code, data = self._decoded(responses.split_fetch, body)
-            found = bytes(data)
+        code, found = self._asked(frame, max_bytes + _OFFSETS_HEAD_BYTES, _copied_fetch)
         if code:
             raise error_for(code, f"{topic}, partition {partition}, offset {offset}: {error_for(code)}")
         return found
@@ -203,9 +197,7 @@ class SimpleConsumer:
         """
         _check_range("max_offsets", max_offsets, 0, 2**24)
         frame = requests.encode_offsets(topic, partition, time_ms, max_offsets)
-        with self._channel.held():
-            body = self._channel.request(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES)
-            answer = self._decoded(responses.decode_offsets, bytes(body))
+        answer = self._asked(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES, responses.decode_offsets)
         if answer.error:
             raise error_for(answer.error, f"{topic}, partition {partition}: {error_for(answer.error)}")
         if len(answer.offsets) > max_offsets or min(answer.offsets, default=0) < 0:
@@ -229,9 +221,7 @@ class SimpleConsumer:
         if not self._offers.get().cut_points:
             raise UnsupportedFeatureError(f"{self._broker.addresses[0]} does not tell message boundaries")
         frame = requests.encode_cut_points(0, topic, partition, start, end, step_bytes, max_points)
-        with self._channel.held():
-            body = self._channel.request(frame, 8 * max_points + _OFFSETS_HEAD_BYTES)
-            answer = self._decoded(responses.decode_cut_points, bytes(body))
+        answer = self._asked(frame, 8 * max_points + _OFFSETS_HEAD_BYTES, responses.decode_cut_points)
         if answer.error:
             where = f"{topic}, partition {partition}, {start} to {end}"
             raise error_for(answer.error, f"{where}: {error_for(answer.error)}")
@@ -328,19 +318,20 @@ class SimpleConsumer:
         wanted = self._fetch_bytes if max_bytes is None else max_bytes
         _check_range("max_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
-        offer = self._offers.get()
-        with self._channel.held():
-            reader = self._readers.get((topic, partition))
-            if reader is None:
-                reader = open_reader(
-                    self._channel, offer, topic, partition, offset, wanted, ahead=False, local=self._local
-                )
-                self._readers[topic, partition] = reader
-                if len(self._readers) > _KEPT_READERS:
-                    self._readers.popitem(last=False)[1].close()
-            self._readers.move_to_end((topic, partition))
-            reader.seek(offset, wanted)
-            return reader.next(wait)
+        return self._channel.alone(self._next_chunk, self._offers.get(), topic, partition, offset, wanted, wait)
+
+    def _next_chunk(
+        self, offer: Offer, topic: str, partition: int, offset: int, wanted: int, wait: float
+    ) -> Chunk | None:
+        reader = self._readers.get((topic, partition))
+        if reader is None:
+            reader = open_reader(self._channel, offer, topic, partition, offset, wanted, ahead=False, local=self._local)
+            self._readers[topic, partition] = reader
+            if len(self._readers) > _KEPT_READERS:
+                self._readers.popitem(last=False)[1].close()
+        self._readers.move_to_end((topic, partition))
+        reader.seek(offset, wanted)
+        return reader.next(wait)
 
     @contextmanager
     def _chunks(
@@ -377,16 +368,26 @@ class SimpleConsumer:
     def _spans_of(self, chunk: Chunk) -> Iterator[Span]:
         return spans(chunk.data, chunk.offset, self._limits, chunk.result)
 
-    def _decoded(self, decode: Callable[..., _T], body: bytes | memoryview) -> _T:
-        """Decode an answer inside ``held()``; one that makes no sense ends the connection."""
-        try:
-            return decode(body)
-        except ProtocolError:
-            self._channel.drop()
-            raise
+    def _asked(self, frame: bytes, max_bytes: int, decode: Callable[[memoryview], _T]) -> _T:
+        """The answer to a request; one that makes no sense ends the connection."""
+
+        def ask() -> _T:
+            body = self._channel.request(frame, max_bytes)
+            try:
+                return decode(body)
+            except ProtocolError:
+                self._channel.drop()
+                raise
+
+        return self._channel.alone(ask)
 
     def _nonsense(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self._broker.addresses[0]}: {what}")
+
+
+def _copied_fetch(body: memoryview) -> tuple[int, bytes]:
+    code, data = responses.split_fetch(body)
+    return code, bytes(data)
 
 
 def _shallow_spans_of(chunk: Chunk) -> Iterator[Span]:

@@ -32,8 +32,7 @@ def walk(
     heard = time.monotonic()
     while True:
         step = _STEP_SECONDS if wait is None else min(_STEP_SECONDS, heard + wait - time.monotonic())
-        with channel.held():
-            chunk = reader.next(max(0.0, step))
+        chunk = channel.alone(reader.next, max(0.0, step))
         if chunk is not None:
             yield chunk
             chunk = None  # its memory is filled again, still warm
@@ -46,8 +45,7 @@ def _to_the_end(broker: Broker, channel: Channel, reader: Reader, topic: str, pa
     end: int | None = None
     heard = time.monotonic()
     while end is None or reader.offset < end:
-        with channel.held():
-            chunk = reader.next(0.0 if end is None else _LOOK_SECONDS)
+        chunk = channel.alone(reader.next, 0.0 if end is None else _LOOK_SECONDS)
         if chunk is not None:
             yield chunk
             chunk = None

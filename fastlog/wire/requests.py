@@ -8,11 +8,13 @@ Source: Kafka 0.7.2, ``kafka.api``.
 
 from __future__ import annotations
 
+import functools
+import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fastlog.errors import InvalidRequestError, UnsupportedVersionError
-from fastlog.wire.fields import Reader, frame, pack, string
+from fastlog.wire.fields import INT32, Reader, frame, pack, string
 
 PRODUCE = 0
 FETCH = 1
@@ -200,8 +202,19 @@ def encode_held_fetch(
     correlation_id: int, max_wait_ms: int, min_bytes: int, topic: str, partition: int, offset: int, max_bytes: int
 ) -> bytes:
     """A HELD_FETCH frame."""
-    waits = pack("ii", max_wait_ms, min_bytes)
-    return frame(_own(HELD_FETCH, correlation_id), waits, _fetch_body(topic, partition, offset, max_bytes))
+    name, layout = _held_fetch_layout(topic)
+    fields = (HELD_FETCH, OWN_VERSION, correlation_id, max_wait_ms, min_bytes, name, partition, offset, max_bytes)
+    try:
+        return layout.pack(layout.size - INT32.size, *fields)
+    except struct.error as error:
+        raise InvalidRequestError(f"a field is out of range: {fields}: {error}") from error
+
+
+@functools.lru_cache(1024)
+def _held_fetch_layout(topic: str) -> tuple[bytes, struct.Struct]:
+    """The topic as it goes into a frame, and the frame. Kept, since a consumer makes one frame for each fetch."""
+    name = string(topic)
+    return name, struct.Struct(f">ihhiii{len(name)}siqi")
 
 
 def encode_metadata(correlation_id: int, topics: Iterable[str] | None = None) -> bytes:

@@ -60,9 +60,10 @@ def test_messages_are_those_of_the_deep_walk(data: bytes, base: int) -> None:
 @given(message_sets(), st.integers(0, 2**40))
 def test_arrays_say_the_same(data: bytes, base: int) -> None:
     for span in spans(data, base):
-        offsets, next_offsets, starts = (np.empty(span.count, np.int64) for _ in range(3))
-        lengths = np.empty(span.count, np.int32)
-        _batch.index(span.entries, span.offset, span.next_offset, span.inner, 7, offsets, next_offsets, starts, lengths)
+        places, all_lengths = np.full((3, span.count + 2), -1, np.int64), np.full(span.count + 2, -1, np.int32)
+        _batch.index(span.entries, span.offset, span.next_offset, span.inner, 7, 1, span.count, places, all_lengths)
+        assert all(row[0] == row[-1] == -1 for row in (*places, all_lengths))
+        (offsets, next_offsets, starts), lengths = places[:, 1:-1], all_lengths[1:-1]
         messages = list(MessageStream([span]))
         assert offsets.tolist() == [message.offset for message in messages]
         assert next_offsets.tolist() == [message.next_offset for message in messages]
@@ -75,13 +76,13 @@ def test_arrays_say_the_same(data: bytes, base: int) -> None:
 def test_a_span_that_is_shorter_than_its_count_is_refused(payloads: list[bytes], data: st.DataObject) -> None:
     whole = pack(payloads)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    arrays = [np.empty(len(payloads), kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
+    arrays = np.empty((3, len(payloads)), np.int64), np.empty(len(payloads), np.int32)
     short = [Span(memoryview(cut), len(payloads), 0, 0, False)]
     for attempt in (
         lambda: list(PayloadStream(short)),
         lambda: PayloadStream(short).take(100, 10**6),
         lambda: list(MessageStream(short)),
-        lambda: _batch.index(cut, 0, 0, False, 0, *arrays),
+        lambda: _batch.index(cut, 0, 0, False, 0, 0, len(payloads), *arrays),
     ):
         with pytest.raises(BufferError):
             attempt()
@@ -111,11 +112,19 @@ def test_gather_stays_inside(start: int, length: int, room: int) -> None:
 
 def test_arrays_of_another_type_or_length_are_refused() -> None:
     data = pack([b"a"])
-    good = [np.empty(1, kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
-    for place, bad in ((0, np.empty(1, np.int32)), (3, np.empty(1, np.int64)), (1, np.empty(2, np.int64))):
-        arrays = [*good[:place], bad, *good[place + 1 :]]
-        with pytest.raises(ValueError, match=r"mismatch|different lengths"):
-            _batch.index(data, 0, 0, False, 0, *arrays)
+    places, lengths = np.empty((3, 1), np.int64), np.empty(1, np.int32)
+    for arrays in (
+        (np.empty((3, 1), np.int32), lengths),
+        (places, np.empty(1, np.int64)),
+        (np.empty((3, 2), np.int64), lengths),
+        (np.empty((2, 1), np.int64), lengths),
+        (np.empty(3, np.int64), lengths),
+    ):
+        with pytest.raises(ValueError, match=r"mismatch|one length|dimensions"):
+            _batch.index(data, 0, 0, False, 0, 0, 1, *arrays)
+    for first, count in ((0, 2), (1, 1), (-1, 1), (0, -1), (2**62, 2)):
+        with pytest.raises(ValueError, match="do not fit"):
+            _batch.index(data, 0, 0, False, 0, first, count, places, lengths)
 
 
 def test_what_precedes_damage_comes_first() -> None:
