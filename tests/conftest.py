@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fastlog.errors import MissingDependencyError
 from fastlog.spark.environment import check_java, check_packages
@@ -22,6 +23,10 @@ SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
 NOT_RUN = pytest.StashKey[str]()
 _topic_numbers = itertools.count(1)
+
+# No assertion is about speed, this one neither: a machine may have other work.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

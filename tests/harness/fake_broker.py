@@ -43,6 +43,7 @@ class FakeBroker(Server):
         self.after = after
         self.logs: dict[tuple[str, int], bytes] = {}
         self.seen: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
         self.sets: list[bytes] = []
         self._lock = threading.Lock()
 
@@ -57,6 +58,7 @@ class FakeBroker(Server):
                 answer = self._answered(request)
                 if answer:
                     connection.sendall(answer)
+                    self.answered[type(request).__name__] += 1
 
     def _answered(self, request: rq.Request) -> bytes | None:
         if not self.own and hasattr(request, "correlation_id"):

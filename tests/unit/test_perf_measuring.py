@@ -27,7 +27,7 @@ from tests.harness.timing import PATIENCE, sooner_than
 
 
 def options(fake: FakeBroker, **given: Any) -> ProducerOptions:
-    chosen: dict[str, Any] = {"messages": 1000, "message_size": 20, "batch_size": 10, "timeout": 0.5, "topic": "t"}
+    chosen: dict[str, Any] = {"messages": 1000, "message_size": 20, "batch_size": 10, "timeout": PATIENCE, "topic": "t"}
     return ProducerOptions(brokers=fake.address, **{**chosen, **given})
 
 
@@ -97,7 +97,7 @@ def test_lost_messages_are_an_error_that_says_how_many_bytes() -> None:
         return None
 
     with FakeBroker(hook=hook) as fake:
-        run = ProducerRun(options(fake))
+        run = ProducerRun(options(fake, timeout=0.5))
         with pytest.raises(MessagesMissingError, match=r"300 of 30000 bytes \(1000 messages\) are missing") as caught:
             run.run()
     assert lost == [300] and (caught.value.missing, caught.value.unit) == (300, "bytes")
@@ -126,7 +126,7 @@ def test_lost_messages_are_found_with_compression_too(own: bool) -> None:
         FakeBroker(own=own, hook=hook) as fake,
         pytest.raises(MessagesMissingError, match="10 of 1000 messages are missing"),
     ):
-        measure_producer(options(fake, compression_codec=1, partition=0))
+        measure_producer(options(fake, compression_codec=1, partition=0, timeout=0.5))
 
 
 def test_a_plain_broker_is_measured_by_its_offsets() -> None:
@@ -167,7 +167,7 @@ def test_a_broker_that_takes_nothing_more_ends_the_run() -> None:
     with FakeBroker(hook=hook) as fake:
         try:
             with sooner_than(50), pytest.raises(MessagesMissingError, match="bytes"):
-                measure_producer(options(fake, messages=10**6, acks="appended", threads=2))
+                measure_producer(options(fake, messages=10**6, acks="appended", threads=2, timeout=0.5))
         finally:
             stuck.set()
 

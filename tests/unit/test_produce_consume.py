@@ -272,7 +272,7 @@ def test_a_broker_that_stays_away() -> None:
         *("produce", "--brokers"), fake.__enter__().address, "--topic", "t", "--property", "delivery.timeout.ms=300"
     ) as process:
         say(process, b"one\n")
-        until("the first line is stored", lambda: bool(fake.logs))
+        until("the first line is acknowledged", lambda: fake.answered["ProduceAckRequest"])
         fake.__exit__()
         say(process, b"two\nthree\n")
         assert process.wait(LIVE_SECONDS) == 3
