@@ -4,7 +4,8 @@
     publish    one producer, which finds them there, sends the lines, numbered, the log over and over; a line's client
                chooses its partition
     consume    the group "one" has one consumer, the group "three" three; each group writes what it gets to a database
-    kill       in the middle one broker and one consumer of the three are killed with SIGKILL; both come back
+    kill       in the middle one broker and one consumer of the three are killed with SIGKILL; both come back, the
+               consumer once the others have got lines of every partition that it had
     check      each group got every line once; the lines of a client lie in one partition and came in order, those of a
                partition through one consumer at a time
 
@@ -55,10 +56,12 @@ MOST_LINES = 100_000
 SLICE_LINES = 50
 START_SECONDS = 60.0
 SEND_SECONDS = 120.0
+TAKE_SECONDS = 60.0
 READ_SECONDS = 120.0
 LEAVE_SECONDS = 20.0
 STEP_SECONDS = 0.05
 ROOT = Path(__file__).resolve().parents[1]
+
 
 Say = Callable[[str], None]
 
@@ -152,6 +155,7 @@ class Consumer:
     """A consumer's process."""
 
     def __init__(self, directory: Path, zookeeper: str, group: str, name: str) -> None:
+        self.group = group
         self.name = name
         self._said = directory / f"{name}.said"
         told = {
@@ -249,13 +253,13 @@ class Cluster:
             self._wait("every consumer has got lines", consumers, sender, self._all_at_work, START_SECONDS)
             sender.begin_time()
             self._wait("a third is sent", consumers, sender, lambda: sender.sent * 3 >= rate * seconds, SEND_SECONDS)
-            self._kill_two(brokers[1], consumers[-1], sender)
+            self._kill_two(brokers[1], consumers, sender)
             self._wait("all is sent", consumers, sender, lambda: not sender.is_alive(), SEND_SECONDS + seconds)
             self._wait(
                 "all is read",
                 consumers,
                 sender,
-                lambda: all(self._count(group) == sender.sent for group in GROUPS),
+                lambda: all(self._is_all_read(group, sender) for group in GROUPS),
                 READ_SECONDS,
             )
             for consumer in consumers:
@@ -276,20 +280,35 @@ class Cluster:
         }
         return RunningBroker(directory=self._directory / f"broker-{number}", settings=settings)
 
-    def _kill_two(self, broker: RunningBroker, consumer: Consumer, sender: Sender) -> None:
+    def _kill_two(self, broker: RunningBroker, consumers: Sequence[Consumer], sender: Sender) -> None:
+        """Kill the broker and the last consumer, and start both again; the consumer when its share has gone to others,
+        since one that is back before its session ends keeps it."""
+        consumer = consumers[-1]
+        self._wait("the consumer to kill has a share", consumers, sender, lambda: self._share(consumer), START_SECONDS)
         before = sender.sent
         broker.kill()
         consumer.kill()
+        killed = time.monotonic()
+        share = self._share(consumer)
         time.sleep(DOWN_SECONDS)
         broker.start()
+
+        def is_taken() -> bool:
+            # A small file may have no more lines for one of the partitions.
+            return not share & self._share(consumer) or self._is_all_read(consumer.group, sender)
+
+        self._wait("others have the killed consumer's share", consumers, sender, is_taken, TAKE_SECONDS)
+        taken = time.monotonic() - killed
         consumer.start()
+        taken_over = len(share - self._share(consumer))
+        self._say(f"killed     broker 1 and consumer {consumer.name} with kill -9 after {before:,} lines;")
         self._say(
-            f"killed     broker 1 and consumer {consumer.name} with kill -9 after {before:,} lines, both started again"
-            f" after {DOWN_SECONDS:g} s"
+            f"           the broker was back after {DOWN_SECONDS:g} s, the consumer after {taken:.1f} s, when others"
         )
+        self._say(f"           had got lines of {taken_over} of its {len(share)} partitions")
 
     def _wait(
-        self, what: str, consumers: Sequence[Consumer], sender: Sender, holds: Callable[[], bool], within: float
+        self, what: str, consumers: Sequence[Consumer], sender: Sender, holds: Callable[[], object], within: float
     ) -> None:
         deadline = time.monotonic() + within
         while not holds():
@@ -312,6 +331,15 @@ class Cluster:
 
     def _count(self, group: str) -> int:
         return int(self._databases[group].execute("SELECT count(DISTINCT number) FROM line").fetchone()[0])
+
+    def _is_all_read(self, group: str, sender: Sender) -> bool:
+        return not sender.is_alive() and self._count(group) == sender.sent
+
+    def _share(self, consumer: Consumer) -> set[str]:
+        """The partitions of which this one got the last line."""
+        lines = "SELECT broker_partition, consumer, max(rowid) FROM line GROUP BY broker_partition"
+        rows = self._databases[consumer.group].execute(lines).fetchall()
+        return {partition for partition, name, _ in rows if name == consumer.name}
 
     # --- afterwards ---
 
