@@ -15,14 +15,11 @@ demand no more often than every 20 ms, so that requests which wait for that are 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import multiprocessing
 import multiprocessing.connection
-import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastlog import SimpleConsumer
-from fastlog.testing import BrokerStartError, RunningBroker
+from fastlog.testing import RunningBroker
 from scripts.demo_clients_check import (
     Stored,
     by_partition,
@@ -43,6 +40,7 @@ from scripts.demo_clients_check import (
     stored_messages,
 )
 from scripts.demo_clients_work import KINDS, MODES, PARTITIONS, Pass, Published, key_of, publish, read
+from scripts.demo_command import Say, parse_paced, show
 from scripts.demo_text import CheckFailed, DemoFailed, find_source
 
 PROCESSORS = 2
@@ -58,8 +56,6 @@ PUBLISH_SECONDS = 300.0
 FLUSH_SECONDS = 30.0
 READ_SECONDS = 300.0
 STEP_SECONDS = 0.02
-
-Say = Callable[[str], None]
 
 
 class ProducerRow(NamedTuple):
@@ -379,32 +375,17 @@ def run(file: Path | None, seconds: float, rate: int, directory: Path, say: Say)
     return shown
 
 
-def _terminated(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="scripts/demo-clients", description="The Python clients under kill -9.")
-    parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="an access log; by default text of this machine"
+    chosen = parse_paced(
+        "demo-clients",
+        "The Python clients under kill -9.",
+        arguments,
+        seconds_help="how long producers send",
+        rate=15_000,
+        rate_help="lines/s each, at most",
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long producers send (default: %(default)g)")
-    parser.add_argument("--rate", type=int, default=15_000, help="lines/s each, at most (default: %(default)s)")
-    chosen = parser.parse_args(arguments)
-    if not chosen.seconds > 0 or chosen.rate < 1:
-        parser.error("--seconds and --rate have to be above 0")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
-    try:
-        with tempfile.TemporaryDirectory(prefix="demo-clients-") as directory:
-            run(chosen.file, chosen.seconds, chosen.rate, Path(directory), lambda line: print(line, flush=True))
-    except (DemoFailed, BrokerStartError, OSError) as error:
-        print(f"scripts/demo-clients: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return show("demo-clients", lambda directory, say: run(chosen.file, chosen.seconds, chosen.rate, directory, say))
 
 
 if __name__ == "__main__":

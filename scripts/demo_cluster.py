@@ -15,17 +15,14 @@ the producer said it might have doubled.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
 import logging
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -35,12 +32,12 @@ from typing import NamedTuple, Self
 
 from fastlog import Producer
 from fastlog.client.connection import Broker
-from fastlog.errors import FastlogError, MissingDependencyError, error_for
+from fastlog.errors import error_for
 from fastlog.message import deep
-from fastlog.testing import BrokerStartError, RunningBroker, RunningZooKeeper
+from fastlog.testing import RunningBroker, RunningZooKeeper
 from fastlog.wire import requests, responses
-from fastlog.zkserver.server import ServerStartError
 from scripts.demo_cluster_work import LINE_TABLE, TOPIC, client_of, connect, numbered
+from scripts.demo_command import Say, parse_paced, show
 from scripts.demo_text import CheckFailed, DemoFailed, find_source
 
 BROKERS = 3
@@ -61,9 +58,6 @@ READ_SECONDS = 120.0
 LEAVE_SECONDS = 20.0
 STEP_SECONDS = 0.05
 ROOT = Path(__file__).resolve().parents[1]
-
-
-Say = Callable[[str], None]
 
 
 class Row(NamedTuple):
@@ -456,33 +450,18 @@ def run(file: Path | None, seconds: float, rate: int, directory: Path, say: Say)
     return shown
 
 
-def _terminated(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="scripts/demo-cluster", description="Brokers and groups under kill -9.")
-    parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="an access log; by default text of this machine"
+    chosen = parse_paced(
+        "demo-cluster",
+        "Brokers and groups under kill -9.",
+        arguments,
+        seconds_help="how long lines are sent",
+        rate=5000,
+        rate_help="lines/s",
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long lines are sent (default: %(default)g)")
-    parser.add_argument("--rate", type=int, default=5000, help="lines/s (default: %(default)s)")
-    chosen = parser.parse_args(arguments)
-    if not chosen.seconds > 0 or chosen.rate < 1:
-        parser.error("--seconds and --rate have to be above 0")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
     logging.getLogger("fastlog.producer").setLevel(logging.CRITICAL)  # that connections break is what is shown
-    try:
-        with tempfile.TemporaryDirectory(prefix="demo-cluster-") as directory:
-            run(chosen.file, chosen.seconds, chosen.rate, Path(directory), lambda line: print(line, flush=True))
-    except (DemoFailed, BrokerStartError, ServerStartError, MissingDependencyError, FastlogError, OSError) as error:
-        print(f"scripts/demo-cluster: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return show("demo-cluster", lambda directory, say: run(chosen.file, chosen.seconds, chosen.rate, directory, say))
 
 
 if __name__ == "__main__":

@@ -12,23 +12,21 @@ its offset.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import ctypes
 import os
 import re
 import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Self
 
 import psutil
 
+from scripts.demo_command import Say, die_with_parent, parser_of, show
 from scripts.demo_text import PARTITIONS, CheckFailed, DemoFailed, Published, check, find_source, write_numbered
 
 TOPIC = "demo"
@@ -42,14 +40,6 @@ BACK_SECONDS = 5.0
 
 READY = re.compile(r"fastlog-broker: ready .*?\bport=(\d+) .*?\bflush=(.*?) start_seconds=\S+ \((.*)\)")
 STARTED = re.compile(r"started role=(processor-\d+) pid=(\d+)")
-PR_SET_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None).prctl
-
-Say = Callable[[str], None]
-
-
-def _die_with_parent() -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _start(
@@ -62,7 +52,7 @@ def _start(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     )
 
 
@@ -252,27 +242,14 @@ def _rate(text: Published, seconds: float) -> str:
     return f"{seconds:.2f} s: {text.lines / seconds:,.0f} lines/s, {text.size / seconds / 1e6:.0f} MB/s"
 
 
-def _terminated(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="scripts/demo", description="Text through a broker and back, under kill -9.")
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="text; by default logs of this machine")
+    parser = parser_of(
+        "demo", "Text through a broker and back, under kill -9.", "text; by default logs of this machine"
+    )
     parser.add_argument("--lines", type=int, default=LEAST_LINES, help="repeat it to so many (default: %(default)s)")
     chosen = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
-    try:
-        with tempfile.TemporaryDirectory(prefix="demo-") as directory:
-            run(chosen.file, chosen.lines, Path(directory), lambda line: print(line, flush=True))
-    except (DemoFailed, OSError) as error:
-        print(f"scripts/demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return show("demo", lambda directory, say: run(chosen.file, chosen.lines, directory, say))
 
 
 if __name__ == "__main__":

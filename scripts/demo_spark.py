@@ -11,17 +11,13 @@ Everything of Spark has processes of its own, as when a user starts it.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import ctypes
 import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,9 +28,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from fastlog import Producer, SimpleConsumer
-from fastlog.errors import FastlogError
-from fastlog.testing import BrokerStartError, RunningBroker
+from fastlog.testing import RunningBroker
 from scripts import demo_spark_ask
+from scripts.demo_command import Say, die_with_parent, parser_of, show
 from scripts.demo_spark_ask import Answers
 from scripts.demo_text import CheckFailed, DemoFailed, Source, find_source
 
@@ -52,14 +48,10 @@ MOST_SHOWN = 60
 STEP_SECONDS = 0.02
 JOB_SECONDS = 600.0
 GONE_SECONDS = 20.0
-PR_SET_PDEATHSIG = 1
 BATCH = re.compile(r"batch \d+: \d+ bytes")
 """What the load job says when it begins one."""
 
-_prctl = ctypes.CDLL(None).prctl
 _CONF = [word for name, value in demo_spark_ask.SETTINGS.items() for word in ("--conf", f"{name}={value}")]
-
-Say = Callable[[str], None]
 
 
 class Spark(NamedTuple):
@@ -125,10 +117,6 @@ def stored_bytes(broker: RunningBroker) -> int:
 # --- jobs ---
 
 
-def _die_with_parent() -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def _started(directory: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A module in a session of its own, and the file with what it says; it and all that it started end here."""
@@ -142,7 +130,7 @@ def _started(directory: Path, *command: str) -> Iterator[tuple[subprocess.Popen[
             cwd=directory,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(directory / "scratch")},
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
     try:
         yield process, said
@@ -302,29 +290,16 @@ def run(file: Path | None, least: int, directory: Path, say: Say, spark: Spark |
         say(f"audited    {windows}: what was sent is in the topic and in the table")
 
 
-def _terminated(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="scripts/demo-spark", description="A log into a table, under kill -9.")
-    parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="an access log; by default this machine's, or a made up one"
+    parser = parser_of(
+        "demo-spark",
+        "A log into a table, under kill -9.",
+        "an access log; by default this machine's, or a made up one",
     )
     parser.add_argument("--lines", type=int, default=LEAST_LINES, help="repeat it to so many (default: %(default)s)")
     chosen = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
-    try:
-        with tempfile.TemporaryDirectory(prefix="demo-spark-") as directory:
-            run(chosen.file, chosen.lines, Path(directory), lambda line: print(line, flush=True))
-    except (DemoFailed, BrokerStartError, FastlogError, OSError) as error:
-        print(f"scripts/demo-spark: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return show("demo-spark", lambda directory, say: run(chosen.file, chosen.lines, directory, say))
 
 
 if __name__ == "__main__":
