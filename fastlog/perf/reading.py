@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from fastlog.errors import ClosedError, FastlogError
@@ -36,7 +37,7 @@ class Share:
         return taken
 
 
-class Reading:
+class Reading(ABC):
     """One reading thread. The counts may be read from any thread."""
 
     def __init__(self, number: int, share: Share, reports: Reports | None) -> None:
@@ -80,13 +81,13 @@ class Reading:
             self._let_go()
             self.finished.set()
 
+    @abstractmethod
     def _read(self) -> None:
         """Read until there is nothing more, or ``_done``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _let_go(self) -> None:
         """Close what is read from, whoever waits for it; may be called again, from any thread."""
-        raise NotImplementedError
 
     def _done(self) -> bool:
         return self.stopping or self._share.is_empty

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
@@ -104,7 +105,7 @@ class Node:
             self._children.pop().stop(30.0)
 
 
-class _RabbitMQ:
+class _RabbitMQ(ABC):
     def __init__(self) -> None:
         self._node: Node | None = None
 
@@ -115,8 +116,9 @@ class _RabbitMQ:
             return "epmd is not installed: apt-get install erlang-base"
         return self._no_client()
 
+    @abstractmethod
     def _no_client(self) -> str | None:
-        raise NotImplementedError
+        """What its client lacks here, in one line."""
 
     def start(self, directory: Path) -> None:
         self._node = Node(directory)

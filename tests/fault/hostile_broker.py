@@ -8,6 +8,7 @@ import gc
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -78,7 +79,7 @@ def _round(outcome: Outcome, seed: str, count: int, decoy: str) -> None:
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
 
 
-class _Lane:
+class _Lane(ABC):
     """One client after the other, until its broker has told so many lies."""
 
     own = True
@@ -114,8 +115,9 @@ class _Lane:
                 raise
         self.lies = hostile.lies
 
+    @abstractmethod
     def _session(self, hostile: HostileBroker) -> None:
-        raise NotImplementedError
+        """One conversation with the broker that lies."""
 
     def _call(self, what: str, call: Callable[[], object]) -> None:
         started = time.monotonic()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from abc import ABC, abstractmethod
 from typing import Self
 
 LEAVE_SECONDS = 30.0
 
 
-class Server:
+class Server(ABC):
     """Listens on loopback while the ``with`` block lasts; ``serve`` runs in a thread for each connection."""
 
     port: int
@@ -44,9 +45,9 @@ class Server:
             with contextlib.suppress(OSError):
                 item.shutdown(socket.SHUT_RDWR)
 
+    @abstractmethod
     def serve(self, connection: socket.socket) -> None:
         """What a server does with a connection, which is closed when this returns; an ``OSError`` ends it as well."""
-        raise NotImplementedError
 
     def opened(self, other: socket.socket) -> socket.socket:
         """Let ``cut`` and the end of the server end this socket too; whoever opened it closes it."""
