@@ -12,12 +12,10 @@ from typing import Any
 
 import click
 
-from fastlog.errors import FastlogError
 from fastlog.perf import machine
 from fastlog.perf.results import Result, save
 from fastlog.perf.shown import figure, table
-from fastlog.settings import parse_bytes
-from perf import interrupts
+from perf.command import EXIT_FAILED, EXIT_INTERRUPTED, Size, run, say
 from perf.replay import peers, runners
 from perf.replay.rounds import Rounds, Task, series_of, tasks
 from perf.replay.scenarios import PAGE_CACHE, SPARK_KAFKA, Scenario
@@ -33,24 +31,6 @@ SHORT_BELOW = 5_000_000
 ROUNDS = 5
 QUICK_ROUNDS = 1
 _JUDGED = {True: "met", False: "missed", None: "not measured"}
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
-
-
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """Bytes, with a unit or without."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
-        try:
-            size = value if isinstance(value, int) else parse_bytes(str(value))
-        except FastlogError as error:
-            self.fail(str(error), param, ctx)
-        if size < 1:
-            self.fail(f"{value!r} is less than a byte", param, ctx)
-        return size
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,9 +127,9 @@ def _replay(
             _show(result, measured)
 
     interrupted = False
-    with Stage(options, _say) as stage:
+    with Stage(options, say) as stage:
         stage.require_space(needed_bytes(found, options, rounds))
-        playing = Rounds(stage, measured, runners.run, _say, lambda: write("it has not ended yet"))
+        playing = Rounds(stage, measured, runners.run, say, lambda: write("it has not ended yet"))
         notes = playing.notes
         notes.extend(runners.described({task.system for task in measured if task.absent is None}))
         try:
@@ -159,7 +139,7 @@ def _replay(
             notes.append("stopped by a signal before everything was measured")
         finally:
             write()
-            _say(f"written to {out}")
+            say(f"written to {out}")
     return EXIT_INTERRUPTED if interrupted else EXIT_FAILED if playing.failed else 0
 
 
@@ -237,20 +217,5 @@ def _wanted(part: Any, unit: str) -> str:
     return f"{part.wanted:g} {part.what}" + ("" if part.ratio is None else f" ({part.ratio})")
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
 if __name__ == "__main__":
-    interrupts.take_signals()
-    try:
-        code = main(standalone_mode=False, prog_name="python -m perf")
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except click.Abort:
-        code = EXIT_INTERRUPTED
-    except (FastlogError, OSError) as error:
-        _say(f"error: {error}")
-        code = EXIT_FAILED
-    sys.exit(code)
+    run(main, "python -m perf")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
 from types import FrameType
 from typing import NoReturn
 
 _AGAIN_SECONDS = 0.01
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl  # nothing is looked up between a fork and the program that follows it
 _came = False
 
 
@@ -21,6 +24,11 @@ def take_signals() -> None:
 def came() -> bool:
     """Whether there was one: what fails from then on fails because of it, since terminals tell the brokers as well."""
     return _came
+
+
+def die_with_parent() -> None:
+    """For ``preexec_fn``: what is killed itself leaves no process behind."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from fastlog.client import connection
 from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
 from fastlog.wire import requests, responses
+from perf import interrupts
 from perf.ceiling import loadgen
 from perf.replay.scenarios import ENTRY_OVERHEAD, PAGE_CACHE
 from tests.harness.broker import Broker
@@ -36,8 +35,6 @@ CLIENT_SECONDS = 900.0
 """After so long a client process is given up."""
 
 _LOOK_SECONDS = 0.0005
-_PR_SET_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None).prctl
 
 
 class ReplayError(FastlogError):
@@ -79,7 +76,7 @@ class Client:
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the replay, which ends its children in order
-            preexec_fn=_die_with_parent,
+            preexec_fn=interrupts.die_with_parent,
         )
 
     def wait_ready(self) -> None:
@@ -321,7 +318,3 @@ def wait_appended(port: int, topics: tuple[str, ...], total: int, within: float 
             if found > total or time.monotonic() > deadline:
                 raise ReplayError(f"{found} bytes were appended instead of {total}")
             time.sleep(_LOOK_SECONDS)
-
-
-def _die_with_parent() -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -20,6 +20,7 @@ _SECTIONS = {
     "sweep": "Flush settings",
     "recovery": "Recovery",
     "memory": "Memory",
+    "machine": "The machine without fastlog",
 }
 
 
@@ -81,7 +82,7 @@ def _parts(entries: Sequence[Entry]) -> Iterable[tuple[str, str, list[Markup]]]:
     found = [*sections.latency_plots(plain["latency"]), *sections.bar_plots(plain["latency"])]
     yield "latency", "Latency", _figures("latency", found)
     yield "sweep", _SECTIONS["sweep"], _sweep(plain["sweep"])
-    for name in ("spark", "recovery", "memory"):
+    for name in ("spark", "recovery", "memory", "machine"):
         yield name, _SECTIONS[name], _figures(name, list(sections.bar_plots(plain[name])))
     yield "published", "Published figures", _published()
 

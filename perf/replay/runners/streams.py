@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fastlog.perf.results import Run
+from perf.machine.probes import late_ns
 from perf.replay.runners.clients import together
 from perf.replay.scenarios import FanOut, Latency, Tail
 from perf.replay.stage import MESSAGE_BYTES, TOPIC, ReplayError, Stage, create_topic
 from tests.harness.broker import Broker
 
 _SLEEPS = 1000
-_SLEEP_SECONDS = 0.001
 _SYNCS = 500
 _SYNC_BYTES = 2100  # ten messages
 
@@ -116,7 +116,7 @@ def latency(stage: Stage, scenario: Latency) -> dict[str, Run]:
     with stage.broker(scenario.settings) as broker:
         create_topic(broker.port, TOPIC, 1)
         sync_ms = sync_p99_ms(broker.partition_directory(TOPIC, 0).parent)
-        late_ms = sleep_late_p99_ms()
+        late_ms = float(np.percentile(late_ns(_SLEEPS), 99)) / 1e6
         detail = paced(stage, broker, scenario.rate, scenario.seconds, scenario.acks)
     detail["fdatasync_p99_ms"] = sync_ms
     detail["sleep_late_p99_ms"] = late_ms
@@ -157,13 +157,3 @@ def sync_p99_ms(directory: Path) -> float:
         os.close(descriptor)
         path.unlink()
     return float(np.percentile(taken, 99)) / 1e6
-
-
-def sleep_late_p99_ms() -> float:
-    """p99 of how much longer than asked for a sleep of one ms takes: what this machine alone adds to any wait."""
-    late = []
-    for _ in range(_SLEEPS):
-        started = time.monotonic_ns()
-        time.sleep(_SLEEP_SECONDS)
-        late.append(time.monotonic_ns() - started - _SLEEP_SECONDS * 1e9)
-    return float(np.percentile(late, 99)) / 1e6

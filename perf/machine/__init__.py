@@ -1,0 +1,1 @@
+"""What this machine does without fastlog: its disk read back, small writes, flushes under load, and sleeps."""
