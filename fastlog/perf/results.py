@@ -36,8 +36,8 @@ CURVE = "curve:"
 OURS = "fastlog"
 CEILING = "ceiling"
 SYSTEMS = ("fastlog", "fastlog-broker", "ceiling", "rabbitmq-classic", "rabbitmq-stream", "activemq", "kafka")
-"""In the order in which they are shown: fastlog's clients and broker; its broker under a C load generator; the C pair;
-the peers. A file may name others."""
+"""In the order in which they are shown: fastlog's clients and broker; its broker under a C load generator; the ceiling
+(the C pair, or a source of Spark's that has nothing to do); the peers. A file may name others."""
 
 Better = Literal["higher", "lower"]
 

@@ -27,6 +27,7 @@ KINDS: Mapping[str, Callable[..., Work]] = {
     "follow": streams.following,
     "compress": codec_alone.compressing,
     "spark-count": in_spark.counting,
+    "spark-count-prebuilt": in_spark.counting_prebuilt,
     "spark-count-kafka": in_spark.counting_kafka,
     "spark-load": in_spark.loading,
     "spark-write": in_spark.writing,

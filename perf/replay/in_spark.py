@@ -68,6 +68,16 @@ def counting_kafka(address: str, topic: str, messages: int, runs: int, jars: str
     return _timed(lambda: frame.load().select("offset", "value").count(), messages, runs)
 
 
+def counting_prebuilt(messages: int, runs: int) -> Work:
+    """The same count of rows that are there already: what Spark takes from any source in Python."""
+    from perf.replay.prebuilt import NAME, PrebuiltSource
+
+    spark = _session()
+    spark.dataSource.register(PrebuiltSource)
+    chosen = {"rows": messages, "value_bytes": MESSAGE_BYTES}
+    return _timed(lambda: spark.read.format(NAME).options(**chosen).load().count(), messages, runs)
+
+
 def writing(port: int, topic: str, messages: int, runs: int, acks: str) -> Work:
     """Write that many rows to a topic, ``runs`` times; they are made on the way, which is part of the time."""
     spark = _session()

@@ -17,8 +17,8 @@ from perf import interrupts
 from perf.replay import in_spark, runners, streams, table
 from perf.replay.rounds import Rounds, Task, series_of, tasks
 from perf.replay.runners.sweep import Sample, longest_unflushed
-from perf.replay.scenarios import BLOCKS, PEERS, SPARK_KAFKA, Figure, FlushPolicy, Produce, Scenario
-from perf.replay.stage import Options, Stage, TooLittleSpaceError
+from perf.replay.scenarios import BLOCKS, PEERS, SPARK_KAFKA, Figure, FlushPolicy, InSpark, Produce, Scenario
+from perf.replay.stage import Options, ReplayError, Stage, TooLittleSpaceError
 
 ROOT = Path(__file__).parents[2]
 ALL = table.scenarios(Options())
@@ -345,3 +345,26 @@ def test_what_fails_after_a_signal_is_no_failed_scenario(tmp_path: Path, monkeyp
         with pytest.raises(KeyboardInterrupt):
             playing.run()
         assert not playing.failed and not playing.notes
+
+
+@pytest.mark.parametrize("rows", [1, 9_999, 10_000, 700_000])
+def test_the_ceiling_of_spark_has_every_row_once(rows: int) -> None:
+    """In as many tasks as the source of fastlog makes of so many bytes."""
+    prebuilt = pytest.importorskip("perf.replay.prebuilt")
+    reader = prebuilt.PrebuiltSource({"rows": str(rows), "value_bytes": "200"}).reader(None)
+    parts = reader.partitions()
+    assert len(parts) == -(-rows * 210 // 2**26)
+    counts = [sum(batch.num_rows for batch in reader.read(part)) for part in parts]
+    assert sum(counts) == rows
+    batch = next(reader.read(parts[0]))
+    assert batch.schema.names == ["offset", "value"]
+    assert len(batch["value"][0].as_py()) == 200
+
+
+def test_the_ceiling_of_spark_is_of_counting_alone(tmp_path: Path) -> None:
+    """No other job has one, and a scenario that asks for it nevertheless fails with the reason."""
+    with_ceiling = {scenario.name for scenario in ALL if isinstance(scenario, InSpark) and CEILING in scenario.systems}
+    assert with_ceiling == {"spark-count", "spark-count-direct"}
+    (load,) = (scenario for scenario in ALL if scenario.name == "spark-load")
+    with Stage(Options(scratch=tmp_path), lambda text: None) as stage, pytest.raises(ReplayError, match="no load"):
+        runners.run(stage, load, CEILING)

@@ -23,7 +23,7 @@ class Look:
 LOOKS = {
     "fastlog": Look("fastlog", "#0b5cad", "#6db5ff", "circle"),
     "fastlog-broker": Look("fastlog broker, C load", "#2589a8", "#56c7dc", "ring"),
-    "ceiling": Look("ceiling (C pair)", "#565d66", "#b4bcc5", "square"),
+    "ceiling": Look("ceiling", "#565d66", "#b4bcc5", "square"),
     "rabbitmq-classic": Look("RabbitMQ classic queue", "#c44e00", "#ff9159", "up"),
     "rabbitmq-stream": Look("RabbitMQ stream", "#a67200", "#f0b93a", "down"),
     "activemq": Look("ActiveMQ", "#007f5b", "#3fd0a0", "cross"),

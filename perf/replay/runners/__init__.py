@@ -41,6 +41,8 @@ def run(stage: Stage, scenario: Scenario, system: str) -> Numbers:
     """
     if system in (OURS, scenario.systems[0]):
         return _OURS[type(scenario)](stage, scenario)
+    if system == CEILING and isinstance(scenario, scenarios.InSpark):
+        return in_spark.ceiling(stage, scenario)
     if system == CEILING:
         return others.ceiling(stage, scenario)
     if system == BROKER_ALONE:

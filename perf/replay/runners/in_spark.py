@@ -1,4 +1,6 @@
-"""Jobs of Spark: counting a topic, loading, writing one; and the same count by Spark's own source for Kafka."""
+"""Jobs of Spark: counting a topic, loading, writing one; and the same count by Spark's own source for Kafka, and by one
+that returns a prebuilt batch again and again.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,14 @@ def in_spark(stage: Stage, scenario: InSpark) -> dict[str, Run]:
         else:
             stage.fill(broker, TOPIC, messages)
             found = stage.run("spark-count", **shared, direct=scenario.direct)
+    return {"rate": Run(value=float(found["rate"]), detail=numbers(found))}
+
+
+def ceiling(stage: Stage, scenario: InSpark) -> dict[str, Run]:
+    """The same count of a source that has nothing to do."""
+    if scenario.job != "count":
+        raise ReplayError(f"the ceiling has no {scenario.job}")
+    found = stage.run("spark-count-prebuilt", messages=_messages(stage, scenario), runs=scenario.runs)
     return {"rate": Run(value=float(found["rate"]), detail=numbers(found))}
 
 
