@@ -20,6 +20,7 @@ from fastlog.zkpaths import (
     broker_path,
     encode_number,
     members_path,
+    offset_path,
     topic_broker_path,
 )
 from tests.harness.fake_session import FakeZooKeeper
@@ -225,3 +226,13 @@ class FakeStore:
         with self.lock:
             self.saves.append(dict(offsets))
             self.offsets.update(offsets)
+
+
+def part(name: str, topic: str = "t") -> TopicPartition:
+    """``1-0`` as a partition of a topic."""
+    return TopicPartition(topic, PartitionId.parse(name))
+
+
+def committed(tree: FakeZooKeeper, name: str, topic: str = "t") -> bytes | None:
+    """What is committed of a partition, as ZooKeeper holds it."""
+    return tree.shown().get(offset_path(GROUP, topic, PartitionId.parse(name)))

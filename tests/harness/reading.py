@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from fastlog._segment import scan
 from fastlog.client.addresses import Address
-from fastlog.consumer._delivery import Place
+from fastlog.consumer._delivery import GroupMessage, Place
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Jump, PartitionState
 from fastlog.consumer.fetcher import Fetchers
@@ -16,7 +18,10 @@ from fastlog.consumer.partitions import Claim, Lease, TopicPartition
 from fastlog.consumer.reader import Chunk
 from fastlog.consumer.stream import Stream
 from fastlog.zkpaths import PartitionId
+from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
+
+SEVERAL = [b"message %03d" % number for number in range(100)]
 
 
 def source_of(number: int = 0, topic: str = "t", broker: int = 0) -> TopicPartition:
@@ -103,3 +108,23 @@ def wait_until(condition: Any, seconds: float = PATIENCE) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.002)
+
+
+@contextmanager
+def served(*logs: bytes, **options: object) -> Iterator[FakeBroker]:
+    """A broker whose topic ``t`` has these logs as partitions."""
+    fake = FakeBroker(partitions=len(logs), **options)  # type: ignore[arg-type]
+    for number, data in enumerate(logs):
+        fake.logs["t", number] = data
+    with fake:
+        yield fake
+
+
+def take(stream: Stream, count: int, seconds: float = 10.0) -> list[bytes]:
+    """So many payloads; fails when one takes too long."""
+    found = []
+    for _ in range(count):
+        message = stream.poll(seconds)
+        assert isinstance(message, GroupMessage), message
+        found.append(message.payload)
+    return found

@@ -19,8 +19,8 @@ from fastlog.perf.sending import Interval
 from fastlog.producer import Crc32Partitioner
 from fastlog.testing import RunningBroker, RunningZooKeeper
 from tests.harness.broker import wait_until
+from tests.harness.command_process import refused, run, started
 from tests.harness.registration import Tree
-from tests.unit.test_tools import refused, run, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 SECONDS = 20.0

@@ -1,62 +1,26 @@
-"""Fetching for streams: nothing stops a partition for good, none stops another, and every wait can be interrupted."""
+"""Fetching for streams: none stops another, what is given up is silent, and every wait can be interrupted."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from fastlog._segment import pack
-from fastlog.client.addresses import Address
 from fastlog.codecs import GZIP
-from fastlog.consumer._delivery import GroupMessage
-from fastlog.consumer.channel import Channel
 from fastlog.consumer.feed import Jump, Phase
-from fastlog.consumer.fetcher import EARLIEST, Fetch
-from fastlog.consumer.reader import Chunk
 from fastlog.consumer.stream import NoMessage, Stream
-from fastlog.errors import ConsumerTimeout, ForkedError, InvalidMessageError, MessageTooLargeError, TransportError
+from fastlog.errors import ConsumerTimeout, ForkedError, TransportError
 from fastlog.message import encode_set
 from fastlog.wire import requests as rq
-from fastlog.wire import responses as rs
-from tests.harness.fake_broker import FakeBroker
-from tests.harness.reading import Reading, fetching_threads, held_lease, source_of, wait_until
+from tests.harness.reading import SEVERAL, Reading, fetching_threads, held_lease, served, source_of, take, wait_until
 from tests.harness.timing import PATIENCE, sooner_than
 
-SEVERAL = [b"message %03d" % number for number in range(100)]
 FETCHES = rq.FetchRequest | rq.HeldFetchRequest
-
-
-@pytest.fixture(params=[True, False], ids=["fastlog", "plain 0.7"])
-def own(request: pytest.FixtureRequest) -> bool:
-    """Whether the broker has fastlog's own requests."""
-    return bool(request.param)
-
-
-@contextmanager
-def served(*logs: bytes, **options: object) -> Iterator[FakeBroker]:
-    """A broker whose topic ``t`` has these logs as partitions."""
-    fake = FakeBroker(partitions=len(logs), **options)  # type: ignore[arg-type]
-    for number, data in enumerate(logs):
-        fake.logs["t", number] = data
-    with fake:
-        yield fake
-
-
-def take(stream: Stream, count: int, seconds: float = 10.0) -> list[bytes]:
-    """So many payloads; fails when one takes too long."""
-    found = []
-    for _ in range(count):
-        message = stream.poll(seconds)
-        assert isinstance(message, GroupMessage), message
-        found.append(message.payload)
-    return found
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -190,201 +154,6 @@ def test_a_stream_can_be_used_after_a_time_out(way: str) -> None:
         fake.logs["t", 0] = pack([b"a"])
         wait_until(lambda: reading.state(source_of()).queued == 1)
         assert next(found) is not None
-
-
-# -- brokers that come and go ----------------------------------------------------------------------------------------
-
-
-def test_a_broker_that_is_back_is_read_on_at_the_same_offset(caplog: pytest.LogCaptureFixture) -> None:
-    """At the same address, and at another one when that is told; also when it is told while the old one hangs."""
-    caplog.set_level(logging.INFO, "fastlog.consumer")
-    data = pack(SEVERAL)
-    with ExitStack() as stack:
-        reading = stack.enter_context(Reading(fetch_bytes=200, queued_chunks=2, fetcher_backoff_ms=50))
-        deaths = 5
-
-        def hook(request: rq.Request) -> bytes | None:
-            nonlocal deaths
-            if isinstance(request, FETCHES) and request.offset > 400 and deaths:
-                deaths -= 1
-                raise ConnectionError
-            return None
-
-        first = stack.enter_context(served(data, hook=hook))
-        source = reading.own(first.port)
-        found = take(reading.stream(), 60)
-        assert not deaths
-        assert "failures=1" in caplog.text and "is read again" in caplog.text
-        hung = threading.Event()
-        first.hook = lambda request: hung.wait(30) and None
-        second = stack.enter_context(served(data))
-        reading.fetchers.moved({0: Address("127.0.0.1", second.port), 7: Address("127.0.0.1", 1)})
-        found += take(reading.stream(), 40)
-        assert found == SEVERAL
-        assert reading.state(source).address.port == second.port
-        hung.set()
-
-
-def test_a_broker_that_was_replaced_by_an_older_one_is_asked_anew_what_it_offers() -> None:
-    with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20) as reading:
-        source = reading.own(fake.port)
-        take(reading.stream(), 100)
-        fake.own = False
-        fake.cut()
-        fake.logs["t", 0] += pack([b"later"])
-        assert take(reading.stream(), 1) == [b"later"]
-        assert reading.state(source).error is None
-
-
-@pytest.mark.parametrize(("reset", "first"), [("smallest", SEVERAL[0]), ("largest", b"later")])
-def test_where_nothing_was_committed_the_broker_says_where_to_begin(own: bool, reset: str, first: bytes) -> None:
-    """However long it takes until it answers; nothing counts as consumed before that."""
-    failures = 3
-
-    def hook(request: rq.Request) -> bytes | None:
-        nonlocal failures
-        if isinstance(request, rq.OffsetsRequest) and failures:
-            failures -= 1
-            return rs.encode_offsets(0, []) if failures else rs.encode_offsets(0, [-1])
-        return None
-
-    data = pack(SEVERAL)
-    with (
-        served(data, own=own, hook=hook) as fake,
-        Reading(auto_offset_reset=reset, fetcher_backoff_ms=20) as reading,
-    ):
-        source = reading.own(fake.port, offset=None)
-        begin = 0 if reset == "smallest" else len(data)
-        wait_until(lambda: reading.fetchers.consumed().get(source, begin) == begin and not failures)
-        wait_until(lambda: source in reading.fetchers.consumed())
-        fake.logs["t", 0] += pack([b"later"])
-        assert take(reading.stream(), 1) == [first]
-        assert reading.jumps == []
-
-
-@pytest.mark.parametrize("reset", ["smallest", "largest"])
-def test_an_offset_that_is_gone_is_jumped_from_and_reported(
-    own: bool, reset: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What was fetched before comes first; then the new place counts as consumed though no message of it has come."""
-    data = pack(SEVERAL)
-    start = len(pack(SEVERAL[:50]))
-
-    def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.OffsetsRequest):
-            return rs.encode_offsets(0, [start if request.time == EARLIEST else len(data)])
-        if isinstance(request, FETCHES) and 200 <= request.offset < start:
-            if isinstance(request, rq.FetchRequest):
-                return rs.encode_fetch(1)
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(data), start))
-        return None
-
-    with served(data, own=own, hook=hook) as fake, Reading(fetch_bytes=105, auto_offset_reset=reset) as reading:
-        source = reading.own(fake.port)
-        before = take(reading.stream(), 10)
-        assert before == SEVERAL[:10]
-        if reset == "smallest":
-            assert take(reading.stream(), 50) == SEVERAL[50:]
-        wait_until(lambda: reading.stream().poll(0.02) is NoMessage.AT_END, 20)
-        (jump,) = reading.jumps
-        assert jump[:3] == (source, 210, start if reset == "smallest" else len(data))
-        assert reading.fetchers.consumed() == {source: len(data)}
-        assert f"offsets 210 to {jump.new} are lost" in caplog.text
-
-
-def test_a_log_that_ends_before_the_offset_is_a_jump_back() -> None:
-    with served(pack([b"a"])) as fake, Reading() as reading:
-        source = reading.own(fake.port, offset=5000)
-        assert take(reading.stream(), 1) == [b"a"]
-        assert reading.jumps[0][:3] == (source, 5000, 0) and "goes back to 0" in str(reading.jumps[0])
-
-
-# -- what cannot be read ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["too large", "damaged"])
-def test_an_error_of_the_data_is_told_once_and_stops_its_partition_alone(kind: str) -> None:
-    start = pack([b"first"])
-    bad = pack([bytes(5000)]) if kind == "too large" else b"\0\0\0\x0a\1\0\0\0\0\1spoilt"[:14]
-    behind = pack([b"behind"])
-    with (
-        served(start + bad + behind, pack(SEVERAL), max_message_bytes=1000) as fake,
-        Reading(fetch_bytes=300, fetcher_backoff_ms=20) as reading,
-    ):
-        broken = reading.own(fake.port, 0)
-        assert take(reading.stream(), 1) == [b"first"]
-        error = MessageTooLargeError if kind == "too large" else InvalidMessageError
-        with pytest.raises(error, match=r"t, partition 0, offset 15"):
-            reading.stream().poll(30)
-        reading.own(fake.port, 1)
-        assert take(reading.stream(), 100) == SEVERAL
-        wait_until(lambda: reading.state(broken).failures > 3)
-        assert reading.stream().poll(0.05) is NoMessage.NO_BROKER
-        assert reading.state(broken).phase is Phase.FAILING and isinstance(reading.state(broken).error, error)
-        assert reading.fetchers.consumed()[broken] == 15
-        assert reading.fetchers.seek(broken, len(start + bad))
-        assert take(reading.stream(), 1) == [b"behind"]
-
-
-def test_a_gap_is_counted_and_fetched_again(caplog: pytest.LogCaptureFixture) -> None:
-    with served(pack(SEVERAL)) as fake, Reading(fetch_bytes=200, queued_chunks=3) as reading:
-        source = reading.own(fake.port)
-        queue = reading.fetchers.feeds()[source].fetch.queue
-        wait_until(lambda: len(queue) == 3)
-        lost = queue[1]
-        assert isinstance(lost, Chunk)
-        del queue[1]
-        assert take(reading.stream(), 100) == SEVERAL
-        assert reading.state(source).gaps == 1
-        assert f"expected={lost.offset}" in caplog.text
-
-
-def test_what_is_left_of_a_partition_that_was_given_up_is_no_gap(caplog: pytest.LogCaptureFixture) -> None:
-    """The group's worker ends the place first; the stream may look once more before it forgets the partition."""
-    with served(pack(SEVERAL)) as fake, Reading(fetch_bytes=200, queued_chunks=3) as reading:
-        source = reading.own(fake.port)
-        feed = reading.fetchers.feeds()[source]
-        wait_until(lambda: len(feed.fetch.queue) == 3)
-        feed.fetch.place.end()
-        assert not feed.take_or_none(reading.stream())
-        assert not feed.take_or_none(reading.stream())
-        assert feed.gaps == 0
-        assert "gap" not in caplog.text
-
-
-def test_a_partition_that_was_given_up_before_its_begin_was_known_makes_no_jump(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Otherwise offsets "from -1 on" are reported as lost to the group."""
-    asked = Fetch._asked
-
-    def ending(fetch: Fetch, channel: Channel, when: int) -> int:
-        found = asked(fetch, channel, when)
-        fetch.place.end()
-        return found
-
-    monkeypatch.setattr(Fetch, "_asked", ending)
-    with served(pack(SEVERAL)) as fake, Reading() as reading:
-        source = reading.own(fake.port, offset=None)
-        wait_until(lambda: reading.state(source).phase is Phase.STOPPED)
-        wait_until(lambda: not fetching_threads())
-        assert reading.jumps == []
-        assert "HeldFetchRequest" not in fake.seen
-
-
-def test_an_error_nobody_thought_of_ends_no_fetching(caplog: pytest.LogCaptureFixture) -> None:
-    with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20) as reading:
-        real, failures = reading.fetchers._links.get, [ZeroDivisionError("never thought of")]
-
-        class Broken:
-            @property
-            def offers(self) -> None:
-                raise failures.pop()
-
-        reading.fetchers._links.get = lambda broker: Broken() if failures else real(broker)  # type: ignore
-        reading.own(fake.port)
-        assert take(reading.stream(), 100) == SEVERAL
-        assert "never thought of" in caplog.text
 
 
 # -- giving up and repositioning -------------------------------------------------------------------------------------

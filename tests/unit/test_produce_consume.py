@@ -20,9 +20,9 @@ from fastlog.tools.produce import produce_command
 from fastlog.tools.report import CommandError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
-from tests.unit.test_tools import refused, run, started
 
 LIVE_SECONDS = PATIENCE
 

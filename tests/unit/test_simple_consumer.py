@@ -28,13 +28,6 @@ from fastlog.wire import responses as rs
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 
-
-@pytest.fixture(params=[True, False], ids=["fastlog", "plain 0.7"])
-def own(request: pytest.FixtureRequest) -> bool:
-    """Whether the broker has fastlog's own requests."""
-    return bool(request.param)
-
-
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,36 @@
+"""Fixtures that several modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.fake_session import FakeZooKeeper
+from tests.harness.groups import Cluster, Member, fake_member
+
+
+@pytest.fixture
+def tree() -> FakeZooKeeper:
+    """With topic ``t``: two partitions on each of two brokers."""
+    return FakeZooKeeper()
+
+
+@pytest.fixture
+def cluster(tree: FakeZooKeeper) -> Cluster:
+    made = Cluster(tree.open())
+    made.show("t", {1: 2, 2: 2})
+    return made
+
+
+@pytest.fixture
+def alone(tree: FakeZooKeeper, cluster: Cluster) -> Iterator[Member]:
+    """One member that has settled."""
+    with fake_member(tree, {"t": 1}, "a") as member:
+        yield member.settled()
+
+
+@pytest.fixture(params=[True, False], ids=["fastlog", "plain 0.7"])
+def own(request: pytest.FixtureRequest) -> bool:
+    """Whether the broker has fastlog's own requests."""
+    return bool(request.param)

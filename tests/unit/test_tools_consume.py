@@ -1,0 +1,154 @@
+"""``fastlog consume`` against a broker that dies, lies or is old, as a user runs it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fastlog import message
+from fastlog.wire import requests as rq
+from tests.harness.command_process import refused, run, started
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as fake:
+        yield fake
+
+
+def test_json(broker: FakeBroker) -> None:
+    broker.logs["t", 0] = message.encode_set(["é".encode(), b"\xff\n"]) + message.encode_set([b"in", b"side"], codec=1)
+    code, out, _ = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    end = len(broker.logs["t", 0])
+    assert code == 0
+    assert found[0] == {
+        "topic": "t", "partition": 0, "offset": 0, "next_offset": 12, "payload": "é", "base64": False,
+    }  # fmt: skip
+    assert base64.b64decode(found[1]["payload"]) == b"\xff\n" and found[1]["base64"]
+    assert [(item["offset"], item["next_offset"]) for item in found] == [(0, 12), (12, 24), (24, 24), (24, end)]
+
+
+def test_selection(broker: FakeBroker) -> None:
+    broker.partitions = 3
+    for partition in (0, 2):
+        broker.logs["t", partition] = message.encode_set([b"%d%d" % (partition, number) for number in range(5)])
+    common = ("consume", "--brokers", broker.address, "--topic", "t")
+    assert sorted(run(*common, "--exit-at-end")[1].split()) == [b"%d%d" % (p, n) for p in (0, 2) for n in range(5)]
+    code, out, err = run(*common, "--partition", "2", "--offset", "24", "--max-messages", "2")
+    assert (code, out) == (0, b"22\n23\n") and "next offset by partition: 2:48" in err
+    assert run(*common, "--partition", "1", "--exit-at-end")[:2] == (0, b"")
+    code, out, err = run(*common, "--offset", "12", "--exit-at-end")
+    assert (code, out) == (2, b"") and "--partition" in refused(code, err)[2]
+    assert run(*common, "--offset", "end", "--exit-at-end")[:2] == (0, b"")
+    code, out, err = run(*common, "--offset", "end", "--timeout", "100ms")
+    assert (code, out) == (4, b"")
+    code, out, err = run(*common, "--partition", "0", "--offset", "1000", "--exit-at-end")
+    assert (code, out) == (0, b"")  # already behind the end
+    code, out, err = run(*common, "--partition", "0", "--offset", "1000")
+    what, why, _ = refused(code, err)
+    assert code == 1 and "error 1" in what and "from 0 to 60" in why
+
+
+def test_unknown_topic_is_named(broker: FakeBroker) -> None:
+    broker.logs["access", 0] = b""
+    code, out, err = run("consume", "--brokers", broker.address, "--topic", "acces", "--exit-at-end")
+    assert (code, out) == (2, b"") and "did you mean 'access'" in refused(code, err)[2]
+    code, _, err = run("topics", "describe", "acess", "--brokers", broker.address)
+    assert code == 2 and "did you mean 'access'" in refused(code, err)[2]
+
+
+def test_fetch_grows_for_a_long_message(broker: FakeBroker) -> None:
+    sent = [b"short", b"x" * 100_000, b"y" * 3, b"z" * 200_000]
+    broker.logs["t", 0] = message.encode_set(sent)
+    code, out, _ = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end", "--fetch-bytes", "16")
+    assert code == 0 and out.split(b"\n")[:-1] == sent
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_damage_exits_5_after_what_is_whole(broker: FakeBroker, extra: list[str]) -> None:
+    good = message.encode_set([b"one", b"two"])
+    bad = bytearray(message.encode_set([b"three"]))
+    bad[-1] ^= 1
+    broker.logs["t", 0] = good + bytes(bad) + good
+    code, out, err = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end", *extra)
+    assert code == 5 and out.count(b"\n") == 2
+    assert f"partition 0, offset {len(good)}" in refused(code, err)[0]
+
+
+def test_damage_inside_a_compressed_set_exits_5(broker: FakeBroker) -> None:
+    good = message.encode_set([b"one"])
+    broker.logs["t", 0] = good + message.Message(b"no gzip", 1, 1).encode()
+    code, out, err = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end")
+    assert (code, out) == (5, b"one\n") and f"offset {len(good)}" in refused(code, err)[0]
+
+
+@pytest.mark.parametrize("claim", [-5, 2**30])
+def test_absurd_length_exits_5(broker: FakeBroker, claim: int) -> None:
+    broker.logs["t", 0] = claim.to_bytes(4, "big", signed=True) + b"\x01" * 60
+    code, out, _ = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end")
+    assert (code, out) == (5, b"")
+
+
+def test_consume_goes_on_after_the_connection_broke() -> None:
+    """R-28: at the right offset; nothing twice, nothing lost."""
+    fetches = 0
+
+    def die(request: rq.Request) -> bytes | None:
+        nonlocal fetches
+        if isinstance(request, rq.HeldFetchRequest):
+            fetches += 1
+            if fetches % 3 == 0:
+                raise ConnectionError
+        return None
+
+    sent = [b"line %d" % number for number in range(3000)]
+    with FakeBroker(after=die) as fake:
+        fake.logs["t", 0] = message.encode_set(sent)
+        code, out, _ = run(
+            "consume", "--brokers", fake.address, "--topic", "t", "--exit-at-end", "--fetch-bytes", "10000"
+        )
+    assert code == 0 and out.split(b"\n")[:-1] == sent and fetches > 6
+
+
+def test_more_partitions_than_connections(broker: FakeBroker) -> None:
+    broker.partitions = 70
+    for partition in range(70):
+        broker.logs["t", partition] = message.encode_set([b"%d" % partition] * 2)
+    code, out, _ = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end")
+    assert code == 0 and sorted(out.split(), key=int) == [b"%d" % (number // 2) for number in range(140)]
+
+
+def test_head_1_exits_0_quietly(broker: FakeBroker) -> None:
+    """A reader that has enough closes the pipe: that is success, without a word."""
+    broker.logs["t", 0] = message.encode_set([b"x" * 1000] * 5000)
+    with started("consume", "--brokers", broker.address, "--topic", "t") as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"x" * 1000 + b"\n"
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("blocked_on", ["an answer", "the reader of the pipe"])
+def test_signal_stops_consume_at_once(broker: FakeBroker, signum: signal.Signals, code: int, blocked_on: str) -> None:
+    """R-1: whatever it waits for goes on for ever, so it ends because of the signal; with a summary."""
+    count = 1 if blocked_on == "an answer" else 5000
+    broker.logs["t", 0] = message.encode_set([b"x" * 1000] * count)
+    with started("consume", "--brokers", broker.address, "--topic", "t") as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"x" * 1000 + b"\n"
+        time.sleep(0.1)
+        process.send_signal(signum)
+        assert process.wait(PATIENCE) == code
+        process.stdout.close()
+        err = process.stderr.read().decode()
+    assert err.startswith("consumed ") and "Traceback" not in err

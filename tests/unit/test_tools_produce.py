@@ -1,0 +1,184 @@
+"""``fastlog produce`` against a broker that dies, lies or is old, as a user runs it; and the lines that it sends."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog import message
+from fastlog._segment import payloads
+from fastlog.tools import lines as lines_module
+from fastlog.tools.lines import LineBatches
+from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
+from tests.harness.command_process import refused, run, started
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as fake:
+        yield fake
+
+
+# --- lines to batches ---
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 3, 10, 1000])
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"a", b"a\n", b"a\n\nb", b"one\ntwo\nthree\n", b"\n\n\n", b"x" * 50 + b"\ny"]
+)
+def test_lines_are_what_splitting_the_whole_gives(
+    text: bytes, batch_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(text)
+    expected = text.removesuffix(b"\n").split(b"\n") if text else []
+    for read_bytes in (1, 2, 7, 1000):
+        monkeypatch.setattr(lines_module, "_READ_BYTES", read_bytes)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            found = list(LineBatches(batch_bytes, 1000).read(fd, "f", lambda fd: None))
+        finally:
+            os.close(fd)
+        assert [line for batch in found for line in batch] == expected
+
+
+@pytest.mark.parametrize("read_bytes", [1, 4, 1000])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_long_lines_are_left_out_and_named(
+    read_bytes: int, end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "_READ_BYTES", read_bytes)
+    path = tmp_path / "f"
+    path.write_bytes(b"ok\n" + b"x" * 100 + b"\nfine\n123456\n" + b"y" * 30 + end)
+    batches = LineBatches(1000, 5)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        found = [line for batch in batches.read(fd, "f", lambda fd: None) for line in batch]
+    finally:
+        os.close(fd)
+    assert found == [b"ok", b"fine"]
+    assert (batches.too_long, batches.first_too_long) == (3, "f, line 2")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
+def test_sets_stay_within_the_limits(codec: str) -> None:
+    """A compressed set is one message to the broker: it may not be larger than one."""
+    lines = [base64.b64encode(os.urandom(150)) for _ in range(200)]
+    with FakeBroker(max_message_bytes=1000) as fake:
+        arguments = ("--topic", "t", "--batch-bytes", "3000", "--compression", codec)
+        code, _, _ = run("produce", "--brokers", fake.address, *arguments, data=b"\n".join(lines))
+        stored = fake.logs["t", 0]
+        assert code == 0 and len(fake.sets) > 5
+        assert max(map(len, fake.sets)) <= (3000 if codec == "none" else 1010)
+    assert [item.message.payload for item in message.deep(stored)] == lines
+
+
+# --- produce ---
+
+
+def test_round_trip_of_files_and_stdin(broker: FakeBroker, tmp_path: Path) -> None:
+    text = b"".join(b"line %d\n" % number for number in range(20_000)) + b"\n\xff\xfe\nlast"
+    path = tmp_path / "input"
+    path.write_bytes(text)
+    code, out, err = run("produce", "--brokers", broker.address, "--topic", "t", str(path), "-", data=b"from stdin\n")
+    assert (code, out) == (0, b"") and "produced 20004 messages" in err and "promised: appended" in err
+    assert "ProduceRequest" not in broker.seen
+    code, out, err = run("consume", "--brokers", broker.address, "--topic", "t", "--exit-at-end")
+    assert code == 0 and out == text + b"\nfrom stdin\n"
+    assert f"consumed 20004 messages, {len(out) - 20004} bytes" in err
+    assert f"next offset by partition: 0:{len(broker.logs['t', 0])}" in err
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy"])
+def test_compressed_round_trip(broker: FakeBroker, codec: str) -> None:
+    environment = {"FASTLOG_BROKERS": broker.address}
+    text = b"".join(b"line %d\n" % number for number in range(5000))
+    code, _, _ = run(
+        "produce", "--topic", "t", "--compression", codec, "--acks", "flushed", data=text, environment=environment
+    )
+    assert code == 0 and len(broker.logs["t", 0]) < len(text) + 10 * 5000
+    code, out, _ = run("consume", "--topic", "t", "--exit-at-end", environment=environment)
+    assert (code, out) == (0, text)
+
+
+def test_plain_07_broker() -> None:
+    """Without the own requests: produce without a promise, fetch with pauses, partition 0."""
+    text = b"".join(b"%d\n" % number for number in range(1000))
+    with FakeBroker(own=False) as fake:
+        code, _, err = run("produce", "--brokers", fake.address, "--topic", "t", data=text)
+        assert code == 0 and "promised: nothing" in err
+        code, out, _ = run("consume", "--brokers", fake.address, "--topic", "t", "--exit-at-end")
+        assert (code, out) == (0, text)
+        code, out, _ = run("topics", "offsets", "t", "--brokers", fake.address, "--no-headers")
+        assert (code, out) == (0, b"t\t0\t%d\n" % len(fake.logs["t", 0]))
+        code, _, err = run("produce", "--brokers", fake.address, "--topic", "t", "--acks", "flushed", data=text)
+        assert code == 2 and "plain Kafka 0.7" in refused(code, err)[1]
+        code, _, err = run("topics", "list", "--brokers", fake.address)
+        assert code == 2 and "plain Kafka 0.7" in refused(code, err)[1]
+
+
+def test_unacknowledged_batches_are_sent_again_in_order() -> None:
+    """The third append is done and not answered: everything arrives, in order, and the repeats are counted."""
+    acked = 0
+
+    def die_once(request: rq.Request) -> bytes | None:
+        nonlocal acked
+        if isinstance(request, rq.ProduceAckRequest):
+            acked += 1
+            if acked == 3:
+                raise ConnectionError
+        return None
+
+    sent = [b"line %d" % number for number in range(2000)]
+    with FakeBroker(after=die_once) as fake:
+        code, _, err = run(
+            *("produce", "--brokers", fake.address, "--topic", "t", "--batch-bytes", "1000"), data=b"\n".join(sent)
+        )
+        found = payloads(fake.logs["t", 0])
+    assert code == 0 and "produced 2000 messages" in err and "possible duplicates" in err
+    assert sorted(set(found), key=found.index) == sent  # the first copies, in order: nothing lost
+    assert len(found) > len(sent)
+
+
+def test_refused_batches_are_counted_and_exit_1() -> None:
+    def full(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.ProduceAckRequest):
+            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 103))
+        return None
+
+    with FakeBroker(hook=full) as fake:
+        code, _, err = run(
+            "produce", "--brokers", fake.address, "--topic", "t", "--property", "num.retries=2", data=b"a\nb\n"
+        )
+    assert code == 1 and "produced 0 messages" in err and "failed: 2" in err
+    assert "error 103" in refused(code, err)[0]
+
+
+def test_lines_above_the_limit_exit_1() -> None:
+    with FakeBroker(max_message_bytes=10) as fake:
+        code, _, err = run("produce", "--brokers", fake.address, "--topic", "t", data=b"ok\n" + b"x" * 11 + b"\nfine\n")
+        assert payloads(fake.logs["t", 0]) == [b"ok", b"fine"]
+    assert code == 1 and "left out as too long: 1 lines, the first at stdin, line 2" in err
+
+
+def test_produce_stops_on_sigint_with_what_it_read(broker: FakeBroker) -> None:
+    with started("produce", "--brokers", broker.address, "--topic", "t") as process:
+        assert process.stdin and process.stderr
+        process.stdin.write(b"one\ntwo\nunfinished")
+        process.stdin.flush()
+        deadline = time.monotonic() + PATIENCE
+        while not broker.logs and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+        assert "produced 2 messages" in process.stderr.read().decode()
+    assert payloads(broker.logs["t", 0]) == [b"one", b"two"]
