@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import re
 from collections.abc import Sequence
+from html.parser import HTMLParser
 from itertools import product
 from typing import Any
 
-from fastlog.perf.results import Goal, Result, Run, Series
+from fastlog.perf.results import OURS, Goal, Result, Run, Series
 
 MACHINE = {
     "commit": "07015e4f2a1f6f2b7b7d0f7f0f3f6a2f8d1e9c55",
@@ -193,3 +196,33 @@ def full_result(rounds: int = 5, seed: int = 1) -> Result:
     sample.sweep()
     sample.resources()
     return sample.result()
+
+
+def one(**fields: Any) -> Series:
+    """A series of the producer section with two runs, unless ``fields`` say otherwise."""
+    given: dict[str, Any] = {
+        "scenario": "s", "system": OURS, "title": "T", "section": "producer", "unit": "messages/s", "better": "higher",
+        "runs": (Run(value=1.0), Run(value=2.0)),
+    }  # fmt: skip
+    return Series(**{**given, **fields})
+
+
+def result(*series: Series, **fields: Any) -> Result:
+    """A result with these series, on the machine of ``Sample``."""
+    return dataclasses.replace(Sample().result(), series=series, **fields)
+
+
+def texts(page: str) -> str:
+    """What a reader reads: the page without its tags, spaces of all widths made equal."""
+
+    class Text(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+
+        def handle_data(self, data: str) -> None:
+            self.found.append(data)
+
+    parser = Text()
+    parser.feed(re.sub("<style>.*</style>", "", page, flags=re.DOTALL))
+    return re.sub(r"[\s\u00a0\u202f\u2009]+", " ", " ".join(parser.found))

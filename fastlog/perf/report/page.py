@@ -23,6 +23,8 @@ _SECTIONS = {
     "machine": "The machine without fastlog",
 }
 
+_COMMIT_DIGITS = 12
+
 
 def render(results: Sequence[Result]) -> str:
     """Return the report of one or more results as one HTML document.
@@ -100,26 +102,33 @@ def _lede(results: Sequence[Result], entries: Sequence[Entry]) -> Markup:
 
 
 def _facts(results: Sequence[Result]) -> Markup:
-    """What it was measured on and how, a column for each file."""
+    """What it was measured on and how: of several files first what differs between them, then what they share."""
     facts = [dict(_facts_of(result)) for result in results]
     names = dict.fromkeys(name for fact in facts for name in fact)
-    rows: list[Markup] = []
-    if len(results) > 1:
-        rows.append(element("dt", "File"))
-        rows += [
-            element("dd", f"{mark}: {r.title}", class_="strong")
-            for mark, r in zip(marks(len(results)), results, strict=True)
-        ]
-    for name in names:
-        rows.append(element("dt", name))
-        rows += [element("dd", fact.get(name, "–")) for fact in facts]
-    return element("dl", *rows, class_="files", style=f"--files:{len(results)}")
+    shared = [name for name in names if all(fact.get(name) == facts[0].get(name) for fact in facts)]
+    rows = [part for name in shared for part in (element("dt", name), element("dd", facts[0][name]))]
+    common = element("dl", *rows) if rows else Markup("")
+    if len(results) == 1:
+        return common
+    differing = [name for name in names if name not in shared]
+    head = element("tr", *(element("th", name, scope="col") for name in ("File", *differing)))
+    files = [
+        element(
+            "tr",
+            element("th", f"{mark}: {result.title}", scope="row"),
+            *(element("td", fact.get(name, "–")) for name in differing),
+        )
+        for mark, result, fact in zip(marks(len(results)), results, facts, strict=True)
+    ]
+    table = element("table", element("thead", head), element("tbody", *files, class_="flat"), class_="files")
+    return join([tables.scrolled(table, "Files"), element("p", "The same for all files:", class_="quiet"), common])
 
 
 def _facts_of(result: Result) -> Iterable[tuple[str, object]]:
     yield "Command", command_line(result.command)
     machine = dict(result.machine)
-    yield "Commit", element("code", machine.pop("commit", "unknown"))
+    commit, plus, changes = str(machine.pop("commit", "unknown")).partition("+")
+    yield "Commit", element("code", commit[:_COMMIT_DIGITS], plus, changes)
     processor = f"{machine.pop('cpu', 'unknown processor')}, {machine.pop('cpus', '?')} processors"
     memory = machine.pop("memory_bytes", None)
     if isinstance(memory, int | float):

@@ -42,8 +42,7 @@ nav a { white-space: nowrap; }
 .small, .sub { font-size: 11.5px; font-weight: 400; }
 .sub { display: block; }
 .strong { font-weight: 600; }
-dl { display: grid; gap: 4px 20px; grid-template-columns: max-content repeat(var(--files), 1fr); font-size: 13.5px;
-  margin: 24px 0 0; }
+dl { display: grid; gap: 4px 20px; grid-template-columns: max-content 1fr; font-size: 13.5px; margin: 24px 0 0; }
 dt { color: var(--quiet); }
 dd { margin: 0; min-width: 0; }
 footer { margin-top: 64px; color: var(--quiet); font-size: 12.5px; }
@@ -64,6 +63,7 @@ tbody.points td.num:first-child { font-weight: 600; }
 .num { text-align: right; }
 td.num { white-space: nowrap; }
 td.strong { font-weight: 600; }
+table.files td { max-width: 360px; }
 td.note { min-width: 150px; max-width: 360px; }
 tr.head th { font-weight: 600; padding-top: 10px; max-width: none; }
 .system::before {
