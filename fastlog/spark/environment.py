@@ -25,7 +25,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _JAVA_SECONDS = 30.0
 _SOURCE = "pyspark_fastlog"
 _JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
-_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_QUICK_START = "-XX:TieredStopAtLevel=1"
 
 
 def session(
@@ -73,7 +73,8 @@ def context(
     """As ``session``, without what SQL needs: that takes seconds to start. A session that is made later uses it.
 
     For drivers that hand out tasks and do little else: a Java that is started here compiles with its first compiler
-    alone, which halves the processor time of a start, unless ``SPARK_SUBMIT_OPTS`` says how Java is to run.
+    alone, which halves the processor time of a start, unless ``SPARK_SUBMIT_OPTS`` says how Java is to run. What
+    ``spark.driver.extraJavaOptions`` says comes behind that and counts.
 
     Raises:
         MissingDependencyError: as ``session``.
@@ -84,6 +85,7 @@ def context(
     conf = SparkConf().setAppName(name).setAll(list(given.items()))
     if _JAVA_OPTIONS in os.environ:
         return SparkContext.getOrCreate(conf)
+    # Nothing here that an option of the user's contradicts: with two collectors, for one, Java does not start.
     os.environ[_JAVA_OPTIONS] = _QUICK_START
     try:
         return SparkContext.getOrCreate(conf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,6 +75,42 @@ def test_workers_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/mine")
     use_this_python()
     assert (os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"]) == (sys.executable, "/mine")
+
+
+def java_options_of_a_start(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ``context`` tells Spark's starter about Java, which is not started."""
+    from pyspark import SparkContext
+
+    seen: list[str] = []
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda conf: seen.append(os.environ["SPARK_SUBMIT_OPTS"]))
+    environment.context()
+    (options,) = seen
+    return options
+
+
+@pytest.mark.java
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "own",
+    ["-XX:+UseG1GC", "-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:-TieredCompilation", "-XX:TieredStopAtLevel=4"],
+)
+def test_java_takes_the_options_of_a_user_behind_those_of_a_start(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they come from ``spark.driver.extraJavaOptions``; of two that contradict each other Java may refuse both."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    given = java_options_of_a_start(monkeypatch)
+    assert "SPARK_SUBMIT_OPTS" not in os.environ, "processes that are started later are not meant"
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+    done = subprocess.run([java, *given.split(), own, "-version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.java
+@pytest.mark.spark
+@pytest.mark.slow
+def test_how_a_user_lets_java_run_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
+    assert java_options_of_a_start(monkeypatch) == os.environ["SPARK_SUBMIT_OPTS"] == "-XX:+UseG1GC"
 
 
 @pytest.mark.java
