@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,31 @@ def test_errors_end_with_their_reason(
 ) -> None:
     with pytest.raises(Exception, match=what):
         written(spark.range(2).selectExpr(columns), broker, **given)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["another thread", "a thread that has lost it"])
+def test_a_thread_without_a_session_asks_for_it(spark: SparkSession, broker: Broker, topic: str, lost: bool) -> None:
+    """Spark looks for a source by its name in the session of the thread, and where there is none finds nothing."""
+    from pyspark.sql import SparkSession
+
+    from fastlog.spark import session
+
+    jvm: Any = spark._jvm
+    frame = spark.range(3).selectExpr("string(id) AS value")
+
+    def write() -> None:
+        if lost:
+            assert session() is spark
+            jvm.org.apache.spark.sql.SparkSession.clearActiveSession()
+        assert SparkSession.getActiveSession() is None
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            written(frame, broker, topic=topic)
+        assert session() is spark
+        written(frame, broker, topic=topic)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert sorted(int(row.value) for row in rows_of(spark, broker, topic)) == [0, 1, 2]
 
 
 def test_a_topic_is_not_overwritten(spark: SparkSession, broker: Broker) -> None:
