@@ -193,6 +193,29 @@ def test_what_was_told_and_what_arrived(
     assert states == {at(0): "OK", **expected}
 
 
+def test_windows_that_may_grow_when_the_clocks_go_back(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two hours of one name the newest window is in; no window at all is no error."""
+    from fastlog.spark.jobs.audit import still_open
+
+    rows = (
+        "SELECT timestamp_seconds(s) AS window_start, s AS second, a AS arrived, 2 AS sent, 'OK' AS state FROM VALUES"
+    )
+    second_hour = int(datetime(2026, 10, 25, 1, 30, tzinfo=UTC).timestamp())
+    try:
+        monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        for newest in (second_hour - 3600, second_hour):
+            windows = spark.sql(
+                f"{rows} ({newest - 601}, 2), ({newest - 600}, 1), ({newest - 599}, 3), ({newest}, 1) v(s, a)"
+            )
+            found = {row.second - newest: row.state for row in still_open(windows, 540, 60_000).collect()}
+            assert found == {-601: "OK", -600: "OK", -599: "OPEN", 0: "MISSING"}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert still_open(windows.where("second < 0"), 540, 60_000).collect() == []
+
+
 def test_what_a_producer_tells_of_itself(
     spark: SparkSession, broker: Broker, new_topic: Callable[[], str], tmp_path: Path
 ) -> None:

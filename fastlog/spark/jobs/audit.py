@@ -205,6 +205,18 @@ def compared(both: DataFrame, stages: Sequence[str], window_ms: int) -> DataFram
     return windows.withColumn("state", state.otherwise(OK))
 
 
+def still_open(windows: DataFrame, late: float, window_ms: int) -> DataFrame:
+    """Windows with the state of those that may still grow: what is missing in the topic is known of them too."""
+    from pyspark.sql import functions as f
+
+    # As numbers: Python gives a time of Spark's in its own zone, where an hour comes twice when the clocks go back.
+    start = f.unix_micros("window_start")
+    newest = windows.agg(f.max(start)).collect()[0][0] or 0  # no window, when nobody told of these topics
+    is_open = start > f.lit(newest - (round(late * 1000) + window_ms) * 1000)
+    state = f.when(is_open & (f.col("arrived") >= f.col("sent")), OPEN).when(is_open, MISSING).otherwise(f.col("state"))
+    return windows.withColumn("state", state)
+
+
 def _window_ms(sent: DataFrame) -> int:
     """The one length of all windows.
 
@@ -236,12 +248,8 @@ def _at_once(
         rows = without_copies(read_table(spark, loaded).where(f.col("topic").isin(topics)))
         counted["loaded"] = counted_rows(rows, "timestamp", window_ms)
     windows = compared(together(sent, counted, topics), list(counted), window_ms).persist()
-    newest = f.lit(windows.agg(f.max("window_start")).collect()[0][0])
-    border = newest - f.expr(f"INTERVAL {command.interval(late + window_ms / 1000)}")
-    is_open = f.col("window_start") > border
-    state = f.when(is_open & (f.col("arrived") >= f.col("sent")), OPEN).when(is_open, MISSING).otherwise(f.col("state"))
     states: dict[str, int] = {}
-    for row in windows.withColumn("state", state).orderBy("topic", "window_start").toLocalIterator():
+    for row in still_open(windows, late, window_ms).orderBy("topic", "window_start").toLocalIterator():
         states[row["state"]] = states.get(row["state"], 0) + 1
         if row["state"] not in (OK, OPEN):
             click.echo(json.dumps(row.asDict(), default=command.as_text))
