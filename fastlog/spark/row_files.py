@@ -18,6 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from fastlog.errors import ConfigError
 from fastlog.spark.columns import ARROW_TYPES, BatchMaker
 from fastlog.spark.lake import sync
 from fastlog.spark.options import SourceOptions
@@ -66,9 +67,12 @@ class RowFiles:
         Files have names of their own, so that a task that runs twice at once does not disturb itself.
 
         Raises:
+            ConfigError: this worker has no such directory.
             RangeIncompleteError, DataLossError: as ``read_task``.
             OSError: a file could not be written.
         """
+        if not self.directory.is_dir():
+            raise ConfigError(f"{self.directory}: a worker does not see what the driver made: is the directory shared?")
         maker = BatchMaker(
             [(name, True) for name in self.columns],
             task.topic,

@@ -13,9 +13,10 @@ import pytest
 
 from fastlog.codecs import GZIP
 from fastlog.envelope import Envelope, wrap
-from fastlog.errors import RangeIncompleteError
+from fastlog.errors import ConfigError, RangeIncompleteError
 from fastlog.message import encode_set
 from fastlog.spark import row_files
+from fastlog.spark.jobs.command import own_error
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import Task
 from fastlog.spark.row_files import RowFiles, Written
@@ -115,6 +116,16 @@ def test_a_range_that_is_not_complete_gives_no_files(tmp_path: Path) -> None:
     data = encode_set([b"one", b"two"])
     with pytest.raises(RangeIncompleteError, match="could not be read beyond"):
         written(data, tmp_path, end=len(data) + 100)
+
+
+def test_a_directory_that_this_worker_does_not_see(tmp_path: Path) -> None:
+    """Before anything is read. The job takes it from Spark's text as what it is, and does not try again."""
+    with pytest.raises(
+        ConfigError, match=f"{tmp_path}/other: a worker does not see .*: is the directory shared"
+    ) as caught:
+        written(encode_set([b"one"]), tmp_path / "other")
+    told = RuntimeError(f"Traceback\nfastlog.errors.ConfigError: {caught.value}\n")
+    assert isinstance(own_error(told), ConfigError)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
