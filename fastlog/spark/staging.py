@@ -146,8 +146,16 @@ class Staging:
             shutil.rmtree(place, ignore_errors=True)
 
     def _moved(self, found: Sequence[tuple[Path, Mapping[str, str | None], int, str]]) -> list[NewFile]:
-        """Move files, with their values, rows and statistics, to where the table keeps them."""
-        moved = []
+        """Move files, with their values, rows and statistics, to where the table keeps them: all of them or none."""
+        moved: list[NewFile] = []
+        try:
+            self._move(found, moved)
+        except BaseException:
+            self.discard(moved)
+            raise
+        return moved
+
+    def _move(self, found: Sequence[tuple[Path, Mapping[str, str | None], int, str]], moved: list[NewFile]) -> None:
         directories = set()
         for path, values, rows, stats in found:
             target = self._lake.directory
@@ -164,7 +172,6 @@ class Staging:
             moved.append(NewFile(str(target.relative_to(self._lake.directory)), size, values, rows, stats))
         for directory in directories:
             sync(directory)
-        return moved
 
 
 def _values_in(path: Path) -> dict[str, str | None]:

@@ -13,7 +13,9 @@ import pytest
 from fastlog.codecs import GZIP
 from fastlog.errors import ConfigError, DataLossError, TableConflictError
 from fastlog.message import encode_set
+from fastlog.spark import row_files
 from fastlog.spark.lake import Lake
+from fastlog.tools.report import CommandError
 from tests.harness.broker import Broker, wait_until
 from tests.harness.lake import rows_of, run_job
 
@@ -211,6 +213,25 @@ def test_a_transaction_whose_answer_is_lost(
     assert job.run()["rows"] == 20
     assert len(calls) == 2
     assert job.numbers == list(range(50))
+
+
+def test_a_disk_that_is_full(job: Job, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error that names it; the table is as it was, and goes on with what is missing once there is room."""
+    produce(broker, topic, 0, range(10))
+    job.run()
+    produce(broker, topic, 0, range(10, 20))
+
+    class Full(row_files.RowFiles):
+        def write(self, task: Any) -> Any:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_files, "RowFiles", Full)
+        with pytest.raises(CommandError, match=r"failed 2 times\nOSError: \[Errno 28\] No space left on device\n"):
+            job.run("--attempts", 2)
+    assert job.numbers == list(range(10))
+    assert job.run()["rows"] == 10
+    assert job.numbers == list(range(20))
 
 
 def test_another_writer_of_the_table(job: Job, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

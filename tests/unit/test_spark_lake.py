@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from fastlog.errors import ConfigError, TableConflictError
 from fastlog.spark.lake import Change, Lake, NewFile, Step, bounds_in, stats_of
+from fastlog.spark.staging import Staging
 
 SCHEMA = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
 
@@ -132,3 +134,25 @@ def test_numbers_of_another_library_count(tmp_path: Path) -> None:
     table.create_write_transaction([], "append", table.schema(), ["topic"], commit_properties=moved)
     with pytest.raises(TableConflictError, match="a is 3, not None"):
         lake.commit(Change({"a": Step(None, 1)}))
+
+
+def test_files_are_moved_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full has no room for files that nobody will add."""
+    lake = made(tmp_path)
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "two.parquet":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, target)
+
+    found = []
+    for name in ("one", "two"):
+        path = tmp_path / f"{name}.parquet"
+        path.write_bytes(b"rows")
+        found.append((path, {"topic": name}, 1, stats_of(1)))
+    staging = Staging(lake, ["topic"], "none")
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="No space left"):
+        staging._moved(found)
+    assert list(lake.directory.rglob("*.parquet")) == []

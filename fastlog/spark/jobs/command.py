@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -33,9 +33,16 @@ EXIT_CODES = (
 
 _OF_OURS = re.compile(r"fastlog\.errors\.(\w+): (.*)")
 _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] .*", re.MULTILINE)
+_OF_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)", re.MULTILINE)
+_CALLED = "An error occurred while calling "
+"""Begins every error of Java's; what it was comes behind it."""
 _OF_A_PROGRAM = {"AnalysisException", "ParseException", "IllegalArgumentException"}
 """Errors of Spark's about a query, an expression or an option: the next try would say the same."""
-_QUIET = "ERROR"
+_LOG_LEVEL = "spark.log.level"
+_QUIET = "FATAL"
+"""What fails in a task is told by the job, in a line; Spark would add its own calls, for each try of each task."""
+_MOST_TOLD = 500
 _OF_THE_JOB = {
     *("subscribe", "subscribepattern", "assign", "columns", "includenextoffset", "failondataloss"),
     *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
@@ -229,14 +236,16 @@ class LazySpark:
         return self._context
 
     def close(self) -> None:
-        """May be called when nothing was started."""
+        """May be called when nothing was started, and when Java is gone, as after a signal to the whole group."""
         session, context, self._session, self._context = self._session, self._context, None, None
-        if self._own and session is not None:
-            session.stop()
-        elif self._own and context is not None:
-            context.stop()
+        if not self._own or context is None:
+            return
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    @contextmanager
+        with contextlib.suppress(OSError, Py4JError):
+            (session or context).stop()
+
+    @contextlib.contextmanager
     def _started(self) -> Iterator[None]:
         from fastlog.spark.environment import check_packages
 
@@ -250,11 +259,12 @@ class LazySpark:
         yield
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)  # pyspark has taken it for itself
-        if first and self._own and self._context is not None:
-            self._context.setLogLevel(_QUIET)
+        context = self._context if first and self._own else None
+        if context is not None and not context.getConf().contains(_LOG_LEVEL):  # else a user has chosen one
+            context.setLogLevel(_QUIET)
 
 
-@contextmanager
+@contextlib.contextmanager
 def batches_unbroken() -> Iterator[None]:
     """A signal ends the job where it waits, and not inside a batch; the second one does not wait for that.
 
@@ -280,13 +290,24 @@ def wait(seconds: float) -> None:
 
 
 def told(error: BaseException) -> str:
-    """What an error of Spark's says, in one line: that of ours inside it, where there is one."""
-    text = str(error)
+    """What an error of Spark's says, in one line: what Python says in it, where there is that, or what began it."""
+    text = str(error).strip()
     ours = _OF_OURS.findall(text)
     if ours:
         return str(ours[-1][1])
+    of_python = [line for line in _OF_PYTHON.findall(text) if _CALLED not in line]
     condition = _CONDITION.search(text)
-    return (condition[0] if condition else text.strip().partition("\n")[0])[:500] or type(error).__name__
+    causes = _CAUSE.findall(text)
+    if of_python:
+        line = of_python[-1]
+    elif causes and _CALLED in text:
+        line = causes[-1]
+    elif condition:
+        line = condition[0]
+    else:
+        lines = text.split("\n")
+        line = lines[1].removeprefix(": ") if lines[0].startswith(_CALLED) and len(lines) > 1 else lines[0]
+    return line[:_MOST_TOLD] or type(error).__name__
 
 
 def may_pass(error: Exception) -> bool:

@@ -1,0 +1,102 @@
+"""What the commands of jobs share: an error of Spark's is one line, and its end is no error of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from fastlog.spark import environment
+from fastlog.spark.jobs.command import LazySpark, told
+
+IN_A_TASK = """\
+An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 3.0 (TID 3) (10.0.0.1 executor driver): org.apache.spark.api.python.PythonException: \
+Traceback (most recent call last):
+  File "/fastlog/spark/row_files.py", line 138, in write
+    self._writer.write_table(table, row_group_size=table.num_rows)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+OSError: [Errno 28] No space left on device
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1097)
+"""
+IN_JAVA = """\
+An error occurred while calling o563.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 9.0 failed 1 times
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2887)
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
+\t... 28 more
+Caused by: java.io.IOException: No space left on device
+\t... 40 more
+"""
+IN_A_BATCH = f"""\
+[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function. SQLSTATE: 39000
+Traceback (most recent call last):
+  File "/pyspark/sql/utils.py", line 164, in call
+py4j.protocol.Py4JJavaError: {IN_JAVA}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (IN_A_TASK, "OSError: [Errno 28] No space left on device"),
+        (IN_A_TASK.replace("OSError", "fastlog.errors.ConfigError"), "[Errno 28] No space left on device"),
+        (IN_JAVA, "No space left on device"),
+        (
+            IN_JAVA.partition("Caused")[0],
+            "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in",
+        ),
+        (IN_A_BATCH, "No space left on device"),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: /x. SQLSTATE: 42K03;\n'Relation",
+            "[PATH_NOT_FOUND] Path does not exist",
+        ),
+        ("An error occurred while calling o1.x", "An error occurred while calling o1.x"),
+        ("x" * 1000, "x" * 500),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_reason_is_told_and_not_where_it_passed_by(text: str, line: str) -> None:
+    found = told(RuntimeError(text))
+    assert found.startswith(line)
+    assert "\n" not in found
+    assert len(found) <= 500
+
+
+class Gone:
+    """A session, and its context, whose Java has been ended."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.levels: list[str] = []
+        self._settings = settings
+
+    def getConf(self) -> Gone:
+        return self
+
+    def contains(self, name: str) -> bool:
+        return name in self._settings
+
+    @property
+    def sparkContext(self) -> Gone:
+        return self
+
+    def setLogLevel(self, level: str) -> None:
+        self.levels.append(level)
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.java
+@pytest.mark.spark
+@pytest.mark.parametrize(("settings", "levels"), [({}, ["FATAL"]), ({"spark.log.level": "INFO"}, [])])
+def test_a_signal_that_ended_java_as_well(
+    settings: dict[str, str], levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job ends as it would have. What Spark logs is for the user to say."""
+    gone = Gone(settings)
+    monkeypatch.setattr(environment, "session", lambda *_, **__: gone)
+    with LazySpark("load", None, {}) as spark:
+        assert spark.session is gone  # type: ignore[comparison-overlap]
+    assert gone.levels == levels
