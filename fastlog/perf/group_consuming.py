@@ -9,16 +9,20 @@ import contextlib
 import random
 import threading
 import time
+from collections.abc import Mapping
 
+from fastlog.client.addresses import Address
 from fastlog.consumer.connector import Consumer
+from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import NoMessage, Stream, StreamArrays
 from fastlog.coordination.session import Session
-from fastlog.errors import ConsumerTimeout, CoordinationError
+from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError
 from fastlog.perf._sizes import total_bytes
 from fastlog.perf.consumer_options import OF_FILES, ConsumerOptions
 from fastlog.perf.consuming import ConsumerRun
 from fastlog.perf.reading import LocalReadError, Reading, Share
 from fastlog.perf.sending import Reports
+from fastlog.perf.visibility import TopicOfBroker
 from fastlog.zkpaths import group_path
 
 LIST_MESSAGES = 200
@@ -91,6 +95,7 @@ class GroupRun(ConsumerRun):
 
     _consumer: Consumer | None = None
     _streams: tuple[Stream, ...] = ()
+    _ends: dict[TopicPartition, int] | None = None
     _is_hurried = True
 
     def _prepare(self, share: Share) -> bool:
@@ -125,8 +130,40 @@ class GroupRun(ConsumerRun):
         options = self.options
         if options.messages is not None or options.from_latest:
             return share.is_empty
+        is_through = self._ends is not None and self._is_read(self._ends)  # before the streams are asked: see below
         found = {stream.silence() for stream in self._streams}
-        return NoMessage.AT_END in found and found <= {NoMessage.AT_END, NoMessage.NOT_ASSIGNED}
+        if NoMessage.AT_END not in found or not found <= {NoMessage.AT_END, NoMessage.NOT_ASSIGNED}:
+            return False
+        if self._ends is None:
+            # What was appended and is not flushed yet counts: the end of what can be seen may be before it.
+            self._ends = self._appended()
+        return is_through  # and nothing of it is left in a stream
+
+    def _is_read(self, ends: Mapping[TopicPartition, int]) -> bool:
+        assert self._consumer is not None
+        states = self._consumer.partitions
+        return all(
+            state.position is not None and state.position >= ends.get(source, 0) for source, state in states.items()
+        )
+
+    def _appended(self) -> dict[TopicPartition, int]:
+        """The log ends of the member's partitions; without those of a broker that does not answer."""
+        assert self._consumer is not None
+        options = self.options
+        found = {}
+        sources: dict[Address, list[TopicPartition]] = {}
+        for source, state in self._consumer.partitions.items():
+            sources.setdefault(state.address, []).append(source)
+        for address, there in sources.items():
+            with (
+                contextlib.suppress(FastlogError),
+                contextlib.closing(TopicOfBroker(address, options.topic, None, options.connect_timeout)) as asked,
+            ):
+                positions = asked.positions()
+                for source in there:
+                    if source.partition.partition in positions:
+                        found[source] = positions[source.partition.partition].log_end
+        return found
 
     def _finish(self) -> None:
         self._is_hurried = False
