@@ -67,12 +67,14 @@ class Plan:
         return found
 
     def _resolved(self, name: str, place: Place, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
-        """The offset of each partition at a place; ``name`` is that of the option, for errors."""
+        """The offset of each partition at a place; ``name`` begins that of the option, for errors."""
         if place.by_partition:
             named = {partition for partition, _ in place.by_partition}
             for partition in sorted(named ^ bounds.keys()):
-                what = "does not name" if partition in bounds else "names, but there is no"
-                raise ConfigError(f"{name}: {what} {partition}")
+                option = f"{name}Offsets{'' if place.kind == 'offsets' else 'ByTimestamp'}"
+                if partition in bounds:
+                    raise ConfigError(f"{option}: {partition} is to be read, and not named")
+                raise ConfigError(f"{option}: {partition} is named, and there is no such partition")
         return {partition: self._one_resolved(name, place, partition, bounds[partition]) for partition in bounds}
 
     def _one_resolved(self, name: str, place: Place, partition: TopicPartition, bounds: Bounds) -> int:

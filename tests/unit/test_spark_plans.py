@@ -285,8 +285,15 @@ def test_offsets_for_each_partition() -> None:
     [
         ({"startingOffsets": '{"t": {"0-0": 25}}'}, "no message of t/0-0 begins at 25; the next one begins at 30"),
         ({"endingOffsets": '{"t": {"0-0": 25}}'}, "endingOffsets: no message of t/0-0 begins at 25"),
-        ({"startingOffsets": '{"t": {"0-1": 0}}'}, "does not name t/0-0"),
-        ({"startingOffsets": '{"t": {"0-0": 0, "0-1": 0}}'}, "names, but there is no t/0-1"),
+        ({"startingOffsets": '{"t": {"0-1": 0}}'}, "^startingOffsets: t/0-0 is to be read, and not named"),
+        (
+            {"startingOffsets": '{"t": {"0-0": 0, "0-1": 0}}'},
+            "^startingOffsets: t/0-1 is named, and there is no such partition",
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"t": {"0-1": 0}}'},
+            "^endingOffsetsByTimestamp: t/0-0 is to be read, and not named",
+        ),
         ({"endingOffsets": '{"t": {"0-0": 60}}'}, "endingOffsets: t/0-0 ends at 50, before 60"),
         (
             {"startingOffsets": '{"t": {"0-0": 30}}', "endingOffsets": '{"t": {"0-0": 20}}'},
