@@ -111,6 +111,10 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(**fields)
 
 
+_NOTHING = "void"
+"""The type of ``NULL AS key``."""
+
+
 def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> tuple[str, ...]:
     """The name by which each column of a frame is known here, in its order; "" for one that is passed over.
 
@@ -132,6 +136,9 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> tu
             raise ConfigError(f"column {given}: it is carried in envelopes, and envelope=true is not given")
         if name in found:
             raise ConfigError(f"column {given}: it is there twice")
+        if kind == _NOTHING and name != "value":
+            found.append("")  # as if it were not there, which is what null says in every row of the others
+            continue
         if kind not in TYPES[name]:
             raise ConfigError(f"column {given}: it is {kind} and must be {' or '.join(TYPES[name])}")
         found.append(name)

@@ -195,10 +195,19 @@ def test_every_option_is_described() -> None:
     assert [name for name in sink_options.OPTION_NAMES if f"`{name}`" not in writing] == []
 
 
+def test_a_column_of_nothing_is_passed_over() -> None:
+    """``NULL AS key`` has no type of a key's."""
+    options = parse_sink_options({"brokers": "h", "topic": "t"})
+    fields = [("key", "void"), ("value", "binary"), ("partition", "void"), ("topic", "void")]
+    assert check_columns(fields, options) == ("", "value", "", "")
+
+
 @pytest.mark.parametrize(
     ("fields", "given", "what"),
     [
         ([("key", "binary")], {"topic": "t"}, "column value: there is none"),
+        ([("value", "void")], {"topic": "t"}, "column value: it is void and must be binary or string"),
+        ([("value", "binary"), ("topic", "void")], {}, "topic: not given, and there is no column"),
         ([("value", "int")], {"topic": "t"}, "column value: it is int and must be binary or string"),
         ([("value", "binary"), ("size", "int")], {"topic": "t"}, "column size: nothing can be written of it"),
         ([("value", "binary"), ("Value", "binary")], {"topic": "t"}, "column Value: it is there twice"),
