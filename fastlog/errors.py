@@ -235,6 +235,10 @@ class TableConflictError(FastlogError):
     """Another writer has changed the table in a way that this change does not fit any more."""
 
 
+class TableWriteError(FastlogError):
+    """A table could not be written to, as on a full disk; nothing of the change is in it."""
+
+
 class MissingDependencyError(FastlogError, ImportError):
     """A library that only this call needs is not installed; the message says what to install."""
 

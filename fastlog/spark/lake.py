@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError
+from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError, TableWriteError
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -167,8 +167,9 @@ class Lake:
 
         Raises:
             TableConflictError: the numbers are others, or a file to be removed is not part of the table any more.
+            TableWriteError: the table cannot be written to.
         """
-        from deltalake.exceptions import DeltaError
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         identity = uuid.uuid4().hex
         for attempt in range(_TRIES):
@@ -181,7 +182,8 @@ class Lake:
                 if self._brought(identity):
                     return
                 if attempt == _TRIES - 1:
-                    raise TableConflictError(f"{self.directory}: could not be changed: {error}") from error
+                    kind = TableConflictError if isinstance(error, CommitFailedError) else TableWriteError
+                    raise kind(f"{self.directory}: could not be changed: {error}") from error
                 time.sleep(0.01 * attempt)
             else:
                 self.reload()

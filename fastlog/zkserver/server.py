@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,10 @@ from fastlog.errors import FastlogError
 from fastlog.zkserver.jars import find_class_path, find_java
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+_SMALL_COLLECTOR = "-XX:+UseSerialGC"
+_USER_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _LOG_CONFIGURATION = """\
 status = error
 appender.console.type = Console
@@ -87,6 +91,8 @@ class Server:
         java = find_java()
         self.directory.mkdir(parents=True, exist_ok=True)
         options = [*_JVM_OPTIONS, f"-Xmx{self._heap_mb}m", f"-Dzookeeper.forceSync={'yes' if self._sync else 'no'}"]
+        if not any(_COLLECTOR.search(os.environ.get(name, "")) for name in _USER_OPTIONS):
+            options.insert(0, _SMALL_COLLECTOR)  # Java does not start with two
         if class_path.can_log:
             log_file = self.directory / "log4j2.properties"
             log_file.write_text(_LOG_CONFIGURATION)

@@ -130,6 +130,13 @@ def test_no_thread_or_descriptor_is_left(zookeeper: RunningZooKeeper) -> None:
     assert counted() == before
 
 
+def test_options_that_hold_for_every_java_hold_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java does not start with two collectors."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    with testing.zookeeper() as running, ZooKeeperSession(running.connect) as session:
+        assert session.children("/")
+
+
 @pytest.mark.parametrize(
     "text", ["", "host:", "host:x", "host:0", "host:65536", ":2181", "a:1,,b:2", "a:1/x//y", "a:1/.."]
 )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from fastlog.errors import ConfigError, TableConflictError
+from fastlog.errors import ConfigError, TableConflictError, TableWriteError
 from fastlog.spark.lake import Change, Lake, NewFile, Step, bounds_in, stats_of
 from fastlog.spark.staging import Staging
 
@@ -134,6 +134,22 @@ def test_numbers_of_another_library_count(tmp_path: Path) -> None:
     table.create_write_transaction([], "append", table.schema(), ["topic"], commit_properties=moved)
     with pytest.raises(TableConflictError, match="a is 3, not None"):
         lake.commit(Change({"a": Step(None, 1)}))
+
+
+def test_a_full_disk_is_no_other_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = made(tmp_path)
+    file = written(lake, "x", 1)
+
+    def write(*_given: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", write)
+        with pytest.raises(TableWriteError, match="No space left"):
+            lake.commit(Change({"a": Step(None, 1)}, [file]))
+    assert lake.files() == [] and lake.number("a") is None
+    lake.commit(Change({"a": Step(None, 1)}, [file]))
+    assert offsets_in(lake) == [1]
 
 
 def test_files_are_moved_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

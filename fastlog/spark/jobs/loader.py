@@ -216,7 +216,7 @@ class Loader:
         notes = {"job": "load", "run": self._run, "batch": number, "rows": rows, **batch.notes()}
         try:
             self._lake.commit(Change(batch.steps, files, replaced, notes))
-        except errors.TableConflictError:
+        except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
             raise
         now_us = time.time_ns() // 1000

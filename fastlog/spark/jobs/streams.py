@@ -81,7 +81,7 @@ class TableSink:
         notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
         try:
             self._lake.commit(Change({name: Step(last, batch)}, files, (), notes))
-        except errors.TableConflictError:
+        except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
             raise
         self.rows += rows
