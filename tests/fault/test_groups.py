@@ -86,6 +86,16 @@ def test_who_cannot_know_is_excused(tmp_path: Path) -> None:
     assert found.check({"t/0-0": STORED}, {"c": [(15.0, 17.0)]}) == []
 
 
+def test_who_is_slow_to_write_down_is_no_second_owner(tmp_path: Path) -> None:
+    """It got its one message before the others asked for theirs, and was not scheduled again for a while."""
+    slow: list[list[object]] = [["given", 13.9, 16.5, 0, "t/0-0", 40, "4"]]
+    found = read_diaries(write(tmp_path, {**WRITTEN, "c": slow}))
+    assert found.check({"t/0-0": STORED}) == []
+    slow += [["given", 16.6, 17, 0, "t/0-0", 50, "5"]]
+    found = read_diaries(write(tmp_path, {**WRITTEN, "c": slow}))
+    assert [line[:12] for line in found.check({"t/0-0": STORED})] == ["t/0-0: two o"]
+
+
 def test_messages_that_nobody_got_are_found(tmp_path: Path) -> None:
     found = read_diaries(write(tmp_path, WRITTEN))
     assert found.check({"t/0-0": [*STORED, b"10"], "t/0-1": [b"x"]}) == [

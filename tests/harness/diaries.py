@@ -162,18 +162,21 @@ def _without(given: list[Given], excused: Sequence[tuple[float, float]]) -> list
 
 
 def _check_owners(claims: Sequence[tuple[Claim, list[Given]]]) -> list[str]:
+    """A message was handed out at some moment between asking and getting: of two claims one can have ended before the
+    other began, or both were there at once."""
     found = []
-    began, other = float("inf"), ""
     # a claim begins with what is judged: one that could not know may have got its first message late
-    for claim, given in sorted(claims, key=lambda one: one[1][0].got if one[1] else 0.0, reverse=True):
-        late = [each for each in given if each.asked > began]
-        if late:
-            found.append(
-                f"two owners: {claim.member} got {len(late)} messages, from {late[0].offset} on,"
-                f" up from {late[0].asked - began:.3f} s after {other} had got some, at {began:.3f}"
-            )
-        if given and given[0].got < began:
-            began, other = given[0].got, claim.member
+    judged = sorted(((claim, given) for claim, given in claims if given), key=lambda one: one[1][0].got)
+    for place, (claim, given) in enumerate(judged):
+        for other, others in judged[place + 1 :]:
+            began = others[0].got
+            late = [each for each in given if each.asked > began]
+            if late and others[-1].asked > given[0].got:
+                found.append(
+                    f"two owners: {claim.member} got {len(late)} messages, from {late[0].offset} on,"
+                    f" up from {late[0].asked - began:.3f} s after {other.member} had got some, at {began:.3f}"
+                )
+                break
     return found
 
 

@@ -97,6 +97,7 @@ def test_a_signal_that_ended_java_as_well(
     """The job ends as it would have. What Spark logs is for the user to say."""
     gone = Gone(settings)
     monkeypatch.setattr(environment, "session", lambda *_, **__: gone)
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)  # of other tests of this process
     with LazySpark("load", None, {}) as spark:
         assert spark.session is gone  # type: ignore[comparison-overlap]
     assert gone.levels == levels
