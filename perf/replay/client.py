@@ -8,6 +8,7 @@ until the next line, or the end of its input.
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -54,7 +55,15 @@ def main() -> None:
     work = KINDS[kind](**options)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(work()), flush=True)
+    before = cpu_seconds()
+    found = work()
+    print(json.dumps({**found, "client_cpu_seconds": cpu_seconds() - before}), flush=True)
+
+
+def cpu_seconds() -> float:
+    """The processor time that this process has taken."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

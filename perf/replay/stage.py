@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fastlog.client import connection
 from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
@@ -285,6 +287,22 @@ def numbers(found: Mapping[str, Any]) -> dict[str, float]:
         for name, value in found.items()
         if isinstance(value, kinds) and not isinstance(value, bool) and name != "rate"
     }
+
+
+def cpu_seconds(broker: Broker) -> float:
+    """The processor time that all processes of a broker have taken."""
+    total = 0.0
+    for pid in broker.pids().values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = psutil.Process(pid).cpu_times()
+            total += used.user + used.system
+    return total
+
+
+def cpu_per_message(found: Sequence[Mapping[str, Any]], broker_seconds: float, messages: float) -> dict[str, float]:
+    """The nanoseconds of processor time that a message took in clients, and in the broker meanwhile."""
+    clients = sum(one["client_cpu_seconds"] for one in found)
+    return {"client_cpu_ns": clients / messages * 1e9, "broker_cpu_ns": broker_seconds / messages * 1e9}
 
 
 def link_to(port: int) -> connection.Connection:

@@ -78,6 +78,10 @@ def test_a_tiny_replay(tmp_path: Path) -> None:
     produced = result.find("produce-send-50-flushed")
     assert produced is not None
     assert (produced.runs[0].detail["messages"], produced.runs[0].detail["log_bytes"]) == (2000, 2000 * 210)
+    for name in ("produce-send-50-flushed", "consume-numpy"):
+        series = result.find(name)
+        assert series is not None
+        assert series.runs[0].detail["client_cpu_ns"] > 0 <= series.runs[0].detail["broker_cpu_ns"]
     latency = result.find("latency-1000-default")
     assert latency is not None
     detail = latency.runs[0].detail

@@ -10,7 +10,16 @@ from typing import Any
 from fastlog.perf.results import Run
 from perf.replay.runners.shown import shown
 from perf.replay.scenarios import CodecAlone, Consume, Produce
-from perf.replay.stage import MESSAGE_BYTES, TOPIC, Backlog, ReplayError, Stage, create_topic
+from perf.replay.stage import (
+    MESSAGE_BYTES,
+    TOPIC,
+    Backlog,
+    ReplayError,
+    Stage,
+    cpu_per_message,
+    cpu_seconds,
+    create_topic,
+)
 
 _BYTES_OUT = re.compile(r"last \d+ s:.*?\bbytes_out=(\d+)")
 _COUNTED = re.compile(r"last \d+ s:")
@@ -27,6 +36,7 @@ def produce(stage: Stage, scenario: Produce) -> dict[str, Run]:
         topics = [f"{TOPIC}-{number}" for number in range(scenario.topics)]
         for topic in topics:
             create_topic(broker.port, topic, scenario.partitions)
+        before = cpu_seconds(broker)
         found = stage.run(
             "produce",
             port=broker.port,
@@ -41,8 +51,9 @@ def produce(stage: Stage, scenario: Produce) -> dict[str, Run]:
             payload_file=str(file) if file else None,
             seed=stage.options.seed,
         )
+        used = cpu_per_message([found], cpu_seconds(broker) - before, messages)
     timeline = tuple((float(at), float(rate)) for at, rate in found.pop("timeline", ()))
-    detail = {name: float(value) for name, value in found.items() if name != "rate"}
+    detail = {name: float(value) for name, value in found.items() if name != "rate"} | used
     rate = float(found["rate"])
     return {
         "rate": Run(value=rate, detail=detail, timeline=timeline or None),
@@ -64,13 +75,16 @@ def consume(stage: Stage, scenario: Consume) -> dict[str, Run]:
     }
     before = _next_counters(backlog, 0) if scenario.local else 0
     with shown(stage, backlog.broker.port) if scenario.group else nullcontext("") as connect:
+        cpu_before = cpu_seconds(backlog.broker)
         found = together(stage, [("consume", {**options, "connect": connect})] * scenario.consumers)
+        broker_seconds = cpu_seconds(backlog.broker) - cpu_before
     for one in found:
         if not messages <= one["messages"] <= backlog.messages:
             raise ReplayError(f"{one['messages']} messages were read instead of {messages}")
     total = sum(one["messages"] for one in found)
     seconds = (max(one["ended_ns"] for one in found) - min(one["started_ns"] for one in found)) / 1e9
     detail = {"messages": total, "seconds": seconds, "mb_per_second": total * MESSAGE_BYTES / seconds / 1e6}
+    detail |= cpu_per_message(found, broker_seconds, total)
     if scenario.local:
         detail["broker_bytes_out"] = _bytes_out(backlog, before)
     timeline = tuple((float(at), float(rate)) for at, rate in found[0].get("timeline", ())) if len(found) == 1 else ()

@@ -12,7 +12,15 @@ from fastlog.perf.results import Run
 from perf.machine.probes import late_ns
 from perf.replay.runners.clients import together
 from perf.replay.scenarios import FanOut, Latency, Tail
-from perf.replay.stage import MESSAGE_BYTES, TOPIC, ReplayError, Stage, create_topic
+from perf.replay.stage import (
+    MESSAGE_BYTES,
+    TOPIC,
+    ReplayError,
+    Stage,
+    cpu_per_message,
+    cpu_seconds,
+    create_topic,
+)
 from tests.harness.broker import Broker
 
 _SLEEPS = 1000
@@ -26,13 +34,16 @@ def fan_out(stage: Stage, scenario: FanOut) -> dict[str, Run]:
     port = backlog.broker.port
     reading = {"port": port, "topic": TOPIC, "fetch_bytes": scenario.fetch_bytes}
     options = {**reading, "mode": "lists", "local": False, "messages": backlog.messages}
+    used = cpu_seconds(backlog.broker)
     found = together(stage, [("consume", options)] * scenario.consumers)
+    used = cpu_seconds(backlog.broker) - used
     total = sum(one["messages"] for one in found)
     if total != scenario.consumers * backlog.messages:
         raise ReplayError(f"{total} messages were read instead of {scenario.consumers * backlog.messages}")
     seconds = (max(one["ended_ns"] for one in found) - min(one["started_ns"] for one in found)) / 1e9
     stored = sum(path.stat().st_size for path in backlog.broker.segments(TOPIC, 0).values())
     detail = {"messages": total, "seconds": seconds, "copies_on_disk": stored / backlog.bytes}
+    detail |= cpu_per_message(found, used, total)
 
     alone = _produced(stage, backlog.broker, scenario, f"alone-{scenario.consumers}", [])
     meanwhile = _produced(
@@ -69,6 +80,7 @@ def _produced(
         "seed": stage.options.seed,
     }
     with stage.clients([("produce", producing), *readers]) as (producer, *others):
+        used, began = cpu_seconds(broker), time.monotonic()
         for client in others:
             client.go()
         time.sleep(0.2 if others else 0)  # until all of them are in the middle of it
@@ -77,8 +89,10 @@ def _produced(
         for client in others:
             client.stop()
         read = [client.result() for client in others]
+        used, seconds = cpu_seconds(broker) - used, time.monotonic() - began
+    used += sum(one["client_cpu_seconds"] for one in (made, *read))
     consumed = sum(one["messages"] / max(1e-9, (one["ended_ns"] - one["started_ns"]) / 1e9) for one in read)
-    return Run(value=made["rate"], detail={"messages": messages, "consumed_rate": consumed})
+    return Run(value=made["rate"], detail={"messages": messages, "consumed_rate": consumed, "cores": used / seconds})
 
 
 def tail(stage: Stage, scenario: Tail) -> dict[str, Run]:
