@@ -44,12 +44,16 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def left_behind(tmp_path: Path) -> list[object]:
-    """Files in the scratch directory, and processes that know it."""
-    processes = [
+    """Files in the scratch directory, and processes that know it once those have gone that the kernel ends."""
+    deadline = time.monotonic() + WITHIN
+    while processes := [
         one.info["cmdline"]
         for one in psutil.process_iter(["cmdline"])
         if any(str(tmp_path) in word for word in one.info["cmdline"] or ())
-    ]
+    ]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)  # a broker that was just being started: its processes end with their supervisor
     return [*(tmp_path / "scratch").iterdir(), *processes]
 
 
