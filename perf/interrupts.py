@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end what measures, whatever it is doing: it forks often, and Python drops what is raised there."""
+"""Signals end a program in order, whatever it is doing: one that forks often loses what Python drops around a fork."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from typing import NoReturn
 _AGAIN_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl  # nothing is looked up between a fork and the program that follows it
-_came = False
+_came = 0
 
 
-def take_signals() -> None:
-    """Let both raise ``KeyboardInterrupt``. For the main thread, once."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # a shell's background job is started without SIGINT
+def take_signals(*others: signal.Signals) -> None:
+    """Let SIGINT, SIGTERM and the others raise ``KeyboardInterrupt``. For the main thread, once."""
+    global _came
+    _came = 0
+    for number in (signal.SIGINT, signal.SIGTERM, *others):  # a shell's background job is started without SIGINT
         signal.signal(number, _interrupt)
+    signal.signal(signal.SIGALRM, _interrupt_again)
     sys.unraisablehook = _raise_later
 
 
 def came() -> bool:
     """Whether there was one: what fails from then on fails because of it, since terminals tell the brokers as well."""
-    return _came
+    return _came != 0
+
+
+def exit_code() -> int:
+    """What a shell would say of the signal that came; of SIGINT where none was seen."""
+    return 128 + (_came or signal.SIGINT)
 
 
 def die_with_parent() -> None:
@@ -33,7 +41,11 @@ def die_with_parent() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     global _came
-    _came = True
+    _came = number
+    raise KeyboardInterrupt
+
+
+def _interrupt_again(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 

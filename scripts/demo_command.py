@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import signal
 import sys
 import tempfile
@@ -12,12 +11,10 @@ from pathlib import Path
 
 from fastlog.errors import FastlogError
 from fastlog.testing import BrokerStartError
+from perf import interrupts
 from scripts.demo_text import DemoFailed
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
-_PR_SET_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None).prctl  # nothing is looked up between a fork and the program that follows it
 
 Say = Callable[[str], None]
 
@@ -45,29 +42,21 @@ def parse_paced(
 def show(name: str, run: Callable[[Path, Say], object]) -> int:
     """Run a demo in a directory that is gone afterwards: 0, or 1 with one line on stderr, or 130 after Ctrl-C.
 
-    SIGTERM and SIGHUP end the process as Ctrl-C does, with the codes that a shell gives them.
+    SIGTERM and SIGHUP end it as Ctrl-C does, with the codes that a shell gives them.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
+    interrupts.take_signals(signal.SIGHUP)
     try:
         with tempfile.TemporaryDirectory(prefix=f"{name}-") as directory:
             run(Path(directory), _print)
     except (DemoFailed, BrokerStartError, FastlogError, OSError) as error:
+        if interrupts.came():  # a terminal tells the brokers as well
+            return interrupts.exit_code()
         print(f"scripts/{name}: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return interrupts.exit_code()
     return 0
-
-
-def die_with_parent() -> None:
-    """For ``preexec_fn``: a killed demo leaves no process behind."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _print(line: str) -> None:
     print(line, flush=True)
-
-
-def _terminated(number: int, _frame: object) -> None:
-    sys.exit(128 + number)

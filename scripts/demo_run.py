@@ -26,7 +26,8 @@ from typing import IO, Self
 
 import psutil
 
-from scripts.demo_command import Say, die_with_parent, parser_of, show
+from perf import interrupts
+from scripts.demo_command import Say, parser_of, show
 from scripts.demo_text import PARTITIONS, CheckFailed, DemoFailed, Published, check, find_source, write_numbered
 
 TOPIC = "demo"
@@ -52,7 +53,7 @@ def _start(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=die_with_parent,
+        preexec_fn=interrupts.die_with_parent,
     )
 
 

@@ -29,8 +29,9 @@ import psutil
 
 from fastlog import Producer, SimpleConsumer
 from fastlog.testing import RunningBroker
+from perf import interrupts
 from scripts import demo_spark_ask
-from scripts.demo_command import Say, die_with_parent, parser_of, show
+from scripts.demo_command import Say, parser_of, show
 from scripts.demo_spark_ask import Answers
 from scripts.demo_text import CheckFailed, DemoFailed, Source, find_source
 
@@ -130,7 +131,7 @@ def _started(directory: Path, *command: str) -> Iterator[tuple[subprocess.Popen[
             cwd=directory,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(directory / "scratch")},
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=interrupts.die_with_parent,
         )
     try:
         yield process, said

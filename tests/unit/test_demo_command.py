@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,13 +14,16 @@ from fastlog.testing import BrokerStartError
 from scripts import demo_command
 from scripts.demo_command import Say
 from scripts.demo_text import DemoFailed
+from tests.harness.timing import PATIENCE
 
 
 @pytest.fixture(autouse=True)
 def _signals() -> object:
     """As they were before."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -55,7 +61,7 @@ def test_what_goes_wrong_is_a_line_and_a_code(
     assert capsys.readouterr() == ("", said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     """The directory goes too."""
     given: list[Path] = []
@@ -64,10 +70,33 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
         given.append(directory)
         signal.raise_signal(number)
 
-    with pytest.raises(SystemExit) as ended:
-        demo_command.show("demo-x", run)
-    assert ended.value.code == 128 + number
+    assert demo_command.show("demo-x", run) == 128 + number
     assert not given[0].exists()
+
+
+def test_a_signal_that_python_drops_comes_again() -> None:
+    """What is raised while an object goes is dropped, and around a fork as well."""
+
+    class Going:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def run(directory: Path, say: Say) -> None:
+        Going()
+        time.sleep(PATIENCE)
+        pytest.fail("it went on")
+
+    assert demo_command.show("demo-x", run) == 128 + signal.SIGTERM
+
+
+def test_what_fails_after_a_signal_is_no_failure_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(directory: Path, say: Say) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise BrokerStartError("it was told, too")
+
+    assert demo_command.show("demo-x", run) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_demo_that_sends_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
