@@ -23,6 +23,7 @@ from tests.harness import raw_client as raw
 from tests.harness.hostile_answers import POISON
 from tests.harness.hostile_broker import HostileBroker, known_payloads
 from tests.harness.logs import write_segments
+from tests.harness.timing import PATIENCE
 
 MOST_CALL_SECONDS = 30.0
 """For calls whose time-outs add up to a few tenths of a second, on a machine that does other things as well."""
@@ -247,6 +248,11 @@ class _ProducerLane(_Lane):
                 break
         self._call("flush", lambda: producer.flush(0.2))
         self._call("close", lambda: producer.close(0.5))
+        deadline = time.monotonic() + PATIENCE
+        while not all(settled[payload] for payload in sent) and time.monotonic() < deadline:
+            time.sleep(
+                0.01
+            )  # one that the producer's thread has in its hands when the time is over comes a little later
         self.violations += [
             f"{payload!r} was settled {settled[payload]} times" for payload in sent if settled[payload] != 1
         ]

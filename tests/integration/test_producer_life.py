@@ -71,19 +71,23 @@ INTERRUPTS = """
         for _ in range(int(sys.argv[2])):
             producer = make()
             sent_at = []
+            begun = threading.Event()
 
             def interrupt():
+                begun.wait()
+                time.sleep(chooser.uniform(0.05, 0.15))
                 sent_at.append(time.monotonic())
                 os.kill(os.getpid(), signal.SIGINT)
 
-            timer = threading.Timer(chooser.uniform(0.05, 0.15), interrupt)
-            timer.start()
+            thread = threading.Thread(target=interrupt)
+            thread.start()
             try:
                 try:
+                    begun.set()
                     call(producer)
                 finally:
                     took = time.monotonic() - sent_at[0] if sent_at else None
-                    timer.join()
+                    thread.join()
             except KeyboardInterrupt:
                 worst[name] = max(worst.get(name, 0), took)
             if isinstance(producer, Producer):
