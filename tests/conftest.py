@@ -22,6 +22,7 @@ from tests.harness.raw_client import RawClient
 SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
 NOT_RUN = pytest.StashKey[str]()
+FAILED = pytest.StashKey[dict[str, None]]()
 _topic_numbers = itertools.count(1)
 
 # No assertion is about speed, this one neither: a machine may have other work.
@@ -30,12 +31,16 @@ settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--core`` leaves out what needs a Java."""
+    """``--core`` leaves out what needs a Java; ``scripts/test --again`` asks for the names of what failed."""
     parser.addoption("--core", action="store_true", help="leave out the tests that need a Java")
+    parser.addoption(
+        "--failed-tests", type=Path, metavar="FILE", help="write the names of tests that failed, at the end"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Programs that tests interrupt get SIGINT, also where whoever runs the tests ignores it, as a shell's jobs do."""
+    config.stash[FAILED] = {}
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -85,6 +90,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A run that left out tests nobody asked it to leave out is no success."""
     if NOT_RUN in session.config.stash and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    path = session.config.getoption("--failed-tests")
+    if path is not None and NOT_RUN not in session.config.stash:
+        path.write_text("".join(f"{name}\n" for name in session.config.stash[FAILED]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -99,6 +107,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failure shows the log of every broker that runs at that moment."""
     report = yield
     if report.failed:
+        item.config.stash[FAILED].setdefault(item.nodeid)
         for broker in open_brokers:
             if broker.log_path.exists():
                 report.sections.append((f"log of {broker.directory}", broker.log_text()[-SHOWN_LOG_BYTES:]))
