@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.testing import BrokerStartError
+from perf import interrupts
 from scripts import demo_command
 from scripts.demo_command import Say
 from scripts.demo_text import DemoFailed
@@ -18,8 +19,9 @@ from tests.harness.timing import PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def _signals() -> object:
-    """As they were before."""
+def _signals(monkeypatch: pytest.MonkeyPatch) -> object:
+    """As they were before, and none has come as far as others are told."""
+    monkeypatch.setattr(interrupts, "_came", 0)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
     before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
     yield
