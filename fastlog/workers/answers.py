@@ -119,6 +119,7 @@ class Answers:
         )
 
     def _topic(self, name: str) -> responses.TopicMetadata:
+        views = self._manager.partitions(name)  # before they are counted: one that is made in between is not shown
         try:
             count = self._manager.partition_count(name)
         except InvalidTopicError:
@@ -127,7 +128,7 @@ class Answers:
             responses.PartitionMetadata(
                 view.partition, _wire_state(view.state), view.log_start, view.high_watermark, view.log_end
             )
-            for view in self._manager.partitions(name)
+            for view in views
         )
         return responses.TopicMetadata(name, 0, count, partitions)
 
