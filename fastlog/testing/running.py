@@ -430,7 +430,7 @@ def cluster(count: int, **settings: Any) -> Iterator[list[RunningBroker]]:
 
 def _registers(settings: Mapping[str, Any]) -> bool:
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    return bool(named.get("zk.connect")) and str(named.get("enable.zookeeper", True)).lower() == "true"
+    return bool(named.get("zk.connect")) and str(named.get("enable.zookeeper")).lower() != "false"
 
 
 def _close(reference: weakref.ref[RunningBroker]) -> None:
