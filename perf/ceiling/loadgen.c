@@ -23,7 +23,7 @@ static struct {
     int64_t partition, messages, size, batch, write_bytes, window, acks, max_bytes, prefetch, timeout, nudge, metadata;
     enum check check;
     bool encode_each;
-} opt = {.host = "127.0.0.1", .port = "9092", .topic = "ceiling", .congestion = "", .messages = 1000000, .size = 200,
+} opt = {.host = "127.0.0.1", .port = "9092", .topic = "ceiling", .congestion = "reno", .messages = 1000000, .size = 200,
          .batch = 50, .write_bytes = 65536, .window = 256, .acks = 1, .max_bytes = 1 << 20, .prefetch = 1, .timeout = 60,
          .nudge = 1, .metadata = 1};
 
@@ -383,7 +383,7 @@ static void usage(const char *problem) {
     fprintf(stderr,
             "loadgen: %s\n"
             "usage: loadgen produce|produce-acked|fetch [--host H] [--port P] [--topic T] [--partition N]\n"
-            "               [--congestion reno|bbr] [--timeout SECONDS]\n"
+            "               [--congestion NAME] [--timeout SECONDS]\n"
             "  produce, produce-acked: [--messages N] [--size BYTES] [--batch N] [--write-bytes N]\n"
             "  produce:                [--nudge 0|1] [--metadata 0|1] [--encode once|each]\n"
             "  produce-acked:          [--window N] [--acks 1|2]\n"

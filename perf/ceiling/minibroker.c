@@ -39,7 +39,7 @@ enum {
 static struct {
     const char *directory, *topic, *congestion;
     int64_t flush_messages, flush_bytes, flush_ms, min_interval_ms, preallocate, writeback;
-} opt = {.topic = "ceiling", .congestion = "", .flush_messages = 1000000, .flush_bytes = 256 << 20, .flush_ms = 1000,
+} opt = {.topic = "ceiling", .congestion = "reno", .flush_messages = 1000000, .flush_bytes = 256 << 20, .flush_ms = 1000,
          .min_interval_ms = 5, .preallocate = 16 << 20};
 
 static int file = -1;
@@ -354,7 +354,7 @@ static void serve(int fd) {
 static void usage(const char *problem) {
     fprintf(stderr,
             PROGRAM ": %s\n"
-            "usage: minibroker --directory DIR [--topic T] [--congestion reno|bbr] [--flush-messages M]\n"
+            "usage: minibroker --directory DIR [--topic T] [--congestion NAME] [--flush-messages M]\n"
             "                  [--flush-bytes B] [--flush-ms S] [--flush-min-ms N] [--preallocate BYTES]\n"
             "                  [--writeback BYTES]\n",
             problem);

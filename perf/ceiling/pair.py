@@ -56,22 +56,21 @@ class Ceiling:
 
     ``policy`` holds fastlog's settings by their property names. ``port``, ``crc`` (the way checksums are computed) and
     ``log`` (the partition's only file) are there once it runs. The log stays behind for whoever gave the directory.
+    ``congestion`` is what both directions use, as fastlog's do between sockets of one machine; "" leaves the system's.
     """
 
-    def __init__(self, directory: Path, policy: Mapping[str, object] | None = None, congestion: str = "") -> None:
+    def __init__(self, directory: Path, policy: Mapping[str, object] | None = None, congestion: str = "reno") -> None:
         self.log = directory / f"{TOPIC}-0" / f"{0:020}.kafka"
         self._command = [str(programs.build(SOURCE)), "--directory", str(directory), "--topic", TOPIC]
         self._command += flush_arguments(policy or {})
-        self._congestion = ["--congestion", congestion] if congestion else []
-        self._options = {"congestion": congestion} if congestion else {}
+        self._command += ["--congestion", congestion]
+        self._options = {"congestion": congestion}
         self.port = 0
         self.crc = ""
 
     def __enter__(self) -> Self:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            self._command + self._congestion, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-        )
+        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         assert self._process.stdout is not None
         ready = READY.match(self._process.stdout.readline())
         if ready is None:
