@@ -26,6 +26,7 @@ SIDE_FILE_NAME = "fastlog.json"
 CLEAN_MARKER_NAME = ".kafka_cleanshutdown"
 LOCK_NAME = ".lock"
 CREATORS_NAME = ".fastlog-creators"
+FLUSH_MARKS_NAME = ".fastlog-flushing"
 
 LENGTH_BYTES = 4
 WALK_WINDOW_BYTES = 256 * 1024

@@ -11,6 +11,7 @@ cdef enum Op:
     OP_FSYNC
     OP_FALLOCATE
     OP_SENDFILE
+    OP_MARK
     # named points in the code, where a test may kill the process
     AT_AFTER_LOCK
     AT_MID_WRITE
@@ -43,6 +44,8 @@ cdef int file_ftruncate(int fd, uint64_t size) noexcept nogil
 cdef int file_cut(int fd, uint64_t size) noexcept nogil
 cdef int file_fdatasync(int fd) noexcept nogil
 cdef int file_fsync(int fd) noexcept nogil
+# one byte of the flush marks
+cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil
 cdef int file_drop_cache(int fd, uint64_t position, uint64_t n) noexcept nogil
 cdef int file_writeback(int fd, uint64_t position, uint64_t n) noexcept nogil

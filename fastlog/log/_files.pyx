@@ -6,7 +6,7 @@ points of the code, ``append.after_lock@50=kill``. A rule counts the calls of it
 costs one test of a word that is always in the cache.
 """
 
-from libc.errno cimport EINTR, EIO, errno
+from libc.errno cimport EINTR, EIO, ENOSPC, errno
 from libc.stdint cimport int64_t, uint64_t
 
 import errno as errno_names
@@ -59,7 +59,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 
 OPS = {
     "open": OP_OPEN, "pwrite": OP_PWRITE, "pread": OP_PREAD, "ftruncate": OP_FTRUNCATE, "fdatasync": OP_FDATASYNC,
-    "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "append.after_lock": AT_AFTER_LOCK,
+    "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "mark": OP_MARK, "append.after_lock": AT_AFTER_LOCK,
     "append.mid_write": AT_MID_WRITE, "append.after_write": AT_AFTER_WRITE, "roll.created": AT_ROLL_CREATED,
     "repair.inside": AT_IN_REPAIR, "append.before_unlock": AT_BEFORE_UNLOCK, "flush.before_sync": AT_BEFORE_SYNC,
     "flush.after_sync": AT_AFTER_SYNC, "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE,
@@ -273,6 +273,19 @@ cdef int file_fsync(int fd) noexcept nogil:
     if r < 0:
         return r
     return 0 if fsync(fd) == 0 else -errno
+
+
+cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil:
+    cdef unsigned char mark = on
+    cdef int64_t r = tripped(OP_MARK) if rule_count else 0
+    if r < 0:
+        return <int>r
+    while True:
+        r = pwrite(fd, &mark, 1, <long>position)
+        if r == 1:
+            return 0
+        if r == 0 or errno != EINTR:
+            return -ENOSPC if r == 0 else -errno
 
 
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:

@@ -25,10 +25,12 @@ cdef class PartitionFlusher:
     cdef uint64_t writeback_bytes
     cdef int64_t keep_bytes            # behind the watermark, of what the page cache should keep; -1: all
     cdef int* preallocation_off        # per log directory: 1 once the file system refused
+    cdef int* marks                    # per log directory: its flush marks, open
     cdef int descriptors               # segments kept open at most, beside those that are worked on
     cdef int open_count                # any thread, atomically
     cdef int flush(self, fl_slot* s) noexcept nogil
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil
+    cdef int mark(self, fl_slot* s, bint on) noexcept nogil
     cdef int postpone(self, fl_slot* s, int error) noexcept nogil
     cdef int open_segment(self, fl_slot* s, uint64_t index) noexcept nogil
     cdef int take_segment(self, fl_slot* s, uint64_t index) noexcept nogil

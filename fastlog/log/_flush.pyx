@@ -7,7 +7,7 @@ write-back once and marks the pages clean, so a second call would succeed withou
 Source: paper, section 3.1 (messages are exposed to consumers after they are flushed).
 """
 
-from libc.errno cimport EBUSY, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EOPNOTSUPP
+from libc.errno cimport EBUSY, EDQUOT, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EOPNOTSUPP
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
@@ -20,9 +20,14 @@ from fastlog.log._arena cimport (
 )
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_cut, file_fdatasync, file_fsync, file_open,
-    file_drop_cache, file_preallocate, file_pread, file_pwrite, file_writeback,
+    file_drop_cache, file_mark, file_preallocate, file_pread, file_pwrite, file_writeback,
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, partition_path, segment_path
+
+import os
+
+from fastlog.log.files import FILE_MODE
+from fastlog.segment_files import FLUSH_MARKS_NAME
 
 cdef extern from "<fcntl.h>" nogil:
     int O_RDWR, O_RDONLY, O_DIRECTORY
@@ -84,10 +89,15 @@ cdef class PartitionFlusher:
         self.keep_bytes = keep_bytes
         self.states = <FlushState*>calloc(arena.header.max_partitions, sizeof(FlushState))
         self.preallocation_off = <int*>calloc(len(arena.log_dirs), sizeof(int))
-        if self.states == NULL or self.preallocation_off == NULL:
+        self.marks = <int*>calloc(len(arena.log_dirs), sizeof(int))
+        if self.states == NULL or self.preallocation_off == NULL or self.marks == NULL:
             raise MemoryError
         for i in range(arena.header.max_partitions):
             self.states[i].fd = -1
+        for i in range(<uint64_t>len(arena.log_dirs)):
+            self.marks[i] = -1
+        for i, directory in enumerate(arena.log_dirs):
+            self.marks[i] = os.open(os.path.join(directory, FLUSH_MARKS_NAME), os.O_WRONLY | os.O_CREAT, FILE_MODE)
 
     def __dealloc__(self):
         cdef uint64_t i
@@ -97,6 +107,11 @@ cdef class PartitionFlusher:
                     close(self.states[i].fd)
         free(self.states)
         free(self.preallocation_off)
+        if self.marks != NULL:
+            for i in range(<uint64_t>len(self.arena.log_dirs)):
+                if self.marks[i] >= 0:
+                    close(self.marks[i])
+        free(self.marks)
 
     cdef int open_segment(self, fl_slot* s, uint64_t index) noexcept nogil:
         cdef char[PATH_BYTES] path
@@ -159,6 +174,10 @@ cdef class PartitionFlusher:
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
         return -error
 
+    cdef int mark(self, fl_slot* s, bint on) noexcept nogil:
+        """Say in the log directory that this partition's syncs have an open end, or none (``flush_marks``): 0 or -errno."""
+        return file_mark(self.marks[s.directory], on, 1 + s.index)
+
     cdef int sync_directories(self, fl_slot* s) noexcept nogil:
         """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""
         cdef char[PATH_BYTES] path
@@ -214,6 +233,11 @@ cdef class PartitionFlusher:
             fl_store(&s.flushed_messages, messages)
             fl_store(&s.flush_in_progress, 0)
             return 0
+        r = self.mark(s, True)
+        if r == -ENOSPC or r == -EDQUOT or passing(r):
+            return self.postpone(s, r)  # nothing was tried; a file system that copies on write may want room for it
+        if r != 0:
+            return self.fail(s, FL_WHY_FLUSH, -r)
         i = fl_find_segment(h, s, fl_load(&s.table_head), tail, high)
         while i < tail:
             r = self.take_segment(s, i)
@@ -242,6 +266,7 @@ cdef class PartitionFlusher:
         fl_store(&s.high_watermark, end)
         fl_store(&s.flush_in_progress, 0)
         fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+        self.mark(s, False)  # one that stays costs the next start a reading of the disk
         fl_add(&self.counters[<int>N_FLUSHES], 1)
         fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
         fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)

@@ -15,13 +15,23 @@ from fastlog.errors import RecoveryError
 from fastlog.segment_files import (
     CLEAN_MARKER_NAME,
     CREATORS_NAME,
+    FLUSH_MARKS_NAME,
     LOCK_NAME,
     SegmentFile,
     segment_name,
     split_directory_name,
 )
 
-OWN_NAMES = frozenset({LOCK_NAME, CLEAN_MARKER_NAME, CLEAN_MARKER_NAME + ".tmp", CREATORS_NAME, CREATORS_NAME + ".tmp"})
+OWN_NAMES = frozenset(
+    {
+        LOCK_NAME,
+        CLEAN_MARKER_NAME,
+        CLEAN_MARKER_NAME + ".tmp",
+        CREATORS_NAME,
+        CREATORS_NAME + ".tmp",
+        FLUSH_MARKS_NAME,
+    }
+)
 
 
 class FoundPartition(NamedTuple):

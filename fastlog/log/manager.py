@@ -18,6 +18,7 @@ from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotSpec, SlotView
 from fastlog.log.files import FileOps
+from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.formats import FORMATS
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
@@ -59,7 +60,13 @@ class LogManager:
 
     def load(self, clean_ends: Sequence[dict[str, int]]) -> LoadReport:
         """Recover every partition of every log directory and give each a slot; supervisor only, before any fork."""
-        found, warnings = recover_all(self._directories, clean_ends, self._files)
+        marks = [FlushMarks(directory, self._files) for directory in self._directories]
+        in_doubt = [mark.in_doubt for mark in marks]
+        found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt)
+        failed = {dir_index for dir_index, partition in found if partition.sync_failed}
+        for dir_index, mark in enumerate(marks):
+            if dir_index not in failed:
+                mark.settle(self._config.max_partitions)
         for dir_index, partition in found:
             if partition.state != "ok":
                 log.error(

@@ -3,8 +3,9 @@
 The rules, for one partition (``docs/crash-safety.md`` says what they rest on):
 
 - The clean marker names this very end, and the files have it: nothing is scanned.
-- Else everything above the checkpoint is made durable, dropped from memory, and read again from the disk, message by
-  message. The first entry that is not whole and valid, and all behind it, is set aside and cut, without asking.
+- Else everything above the checkpoint is made durable and read again, message by message; from the disk where a sync
+  may have failed unseen (``flush_marks``). The first entry that is not whole and valid, and all behind it, is set aside
+  and cut, without asking.
 - Damage at or below the checkpoint, files that end before it, and gaps or overlaps between segments are no accident of
   a crash: nothing is cut. The partition is read-only up to where its bytes are beyond doubt, or offline.
 
@@ -88,14 +89,20 @@ class RecoveredPartition:
     truncated_bytes: int = 0
     truncated_messages: int = 0
     created_ms: int = 0
+    sync_failed: bool = False
+    """What memory holds of the files may be nowhere else."""
 
 
 def recover_all(
-    directories: Sequence[Path], clean_ends: Sequence[Mapping[str, int]], files: FileOps
+    directories: Sequence[Path],
+    clean_ends: Sequence[Mapping[str, int]],
+    files: FileOps,
+    in_doubt: Sequence[bool] | None = None,
 ) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
     """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
 
-    ``clean_ends`` are the ends of each directory's clean marker. A partition that lies in two log directories is
+    ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` says where memory is not to be believed,
+    which is everywhere without it. A partition that lies in two log directories is
     offline: which one is right is for a person to say, and nothing in either is touched.
     """
     found, warnings = scan_log_dirs(directories)
@@ -111,7 +118,8 @@ def recover_all(
             result = RecoveredPartition(topic, partition, directory, "", OFFLINE, reason)
         else:
             end = clean_ends[index].get(partition_directory_name(topic, partition))
-            result = recover_partition(directory, topic, partition, clean_end=end, files=files)
+            doubt = in_doubt is None or in_doubt[index]
+            result = recover_partition(directory, topic, partition, clean_end=end, files=files, in_doubt=doubt)
         recovered.append((index, result))
     return recovered, warnings
 
@@ -124,13 +132,15 @@ def recover_partition(
     clean_end: int | None,
     files: FileOps,
     clock: Clock | None = None,
+    in_doubt: bool = True,
 ) -> RecoveredPartition:
     """Return the partition after recovery; its bytes up to ``log_end`` are durable then, and its names too.
 
-    ``clean_end`` is what the clean marker says of this log, None when it says nothing. Never raises for anything that
+    ``clean_end`` is what the clean marker says of this log, None when it says nothing. With ``in_doubt``, what memory
+    holds of the files is dropped before it is read. Never raises for anything that
     is wrong with the files: that is in ``state`` and ``reason``. What is cut is said in one line of the log.
     """
-    work = _Recovery(directory, topic, partition, files, clock or SystemClock())
+    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt)
     try:
         return work.run(clean_end)
     except OSError as error:
@@ -143,10 +153,13 @@ def recover_partition(
 class _Recovery:
     """The work on one partition, step by step; ``trusted`` shrinks as bytes are cut."""
 
-    def __init__(self, directory: Path, topic: str, partition: int, files: FileOps, clock: Clock) -> None:
+    def __init__(
+        self, directory: Path, topic: str, partition: int, files: FileOps, clock: Clock, in_doubt: bool
+    ) -> None:
         self.directory = directory
         self.files = files
         self.clock = clock
+        self.in_doubt = in_doubt
         self.format: LogFormat = FORMATS[KAFKA_0_7]
         self.side: SideFile | None = None
         self.times: dict[int, int] = {}
@@ -228,8 +241,9 @@ class _Recovery:
                 continue
             with self.files.open(segment.path, os.O_RDWR) as fd:
                 start = max(checkpoint - segment.base, 0)
-                self.files.fdatasync(fd)
-                self.files.drop_clean_pages(fd, start)
+                self.sync(fd)
+                if self.in_doubt:
+                    self.files.drop_clean_pages(fd, start)
                 size = self.files.size(fd)
                 found = self.format.scan(self.files, fd, start, size)
                 if found.end == start and 0 < start < size:
@@ -246,13 +260,21 @@ class _Recovery:
                         return self.read_only(segments[: index + 1], segment.base + found.end, saved)
                     self.set_aside_files(segments[index + 1 :], f"it follows damage in {segment.path.name}")
                 self.files.ftruncate(fd, found.end)
-                self.files.fdatasync(fd)
+                self.sync(fd)
             trusted.append(segment._replace(size=found.end))
             if found.end < size:
                 break
         self.files.fsync_dir(self.directory)
         self.files.fsync_dir(self.directory.parent)
         return self.ok(trusted)
+
+    def sync(self, fd: int) -> None:
+        """Make a segment durable; a failure is remembered, since the kernel tells it once."""
+        try:
+            self.files.fdatasync(fd)
+        except OSError:
+            self.blank = replace(self.blank, sync_failed=True)
+            raise
 
     def realigned(self, fd: int, segment: SegmentFile, start: int, size: int, found: FileScan) -> FileScan:
         """What to believe when no message begins at the checkpoint: torn there, or is the checkpoint itself wrong?

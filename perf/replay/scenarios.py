@@ -171,9 +171,13 @@ class Stored(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery(Scenario):
-    """Starting after ``kill -9`` with one segment of ``segment_bytes`` and no checkpoint; page cache warm."""
+    """Starting after ``kill -9`` with one segment of ``segment_bytes`` and no checkpoint; page cache warm.
+
+    ``in_flush``: as if it had been killed in the middle of a flush, so that memory is not believed.
+    """
 
     segment_bytes: int
+    in_flush: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

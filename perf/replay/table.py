@@ -362,6 +362,22 @@ def _storage(options: Options) -> Iterator[Scenario]:
         most_rounds=CURVE_ROUNDS,
         segment_bytes=options.segment_bytes,
     )
+    yield Recovery(
+        figures=(
+            Figure(
+                name="recovery-from-disk",
+                title="The same, killed in the middle of a flush",
+                section="recovery",
+                takes="seconds",
+                unit="s",
+                better="lower",
+            ),
+        ),
+        block="storage",
+        most_rounds=CURVE_ROUNDS,
+        segment_bytes=options.segment_bytes,
+        in_flush=True,
+    )
     for name, share in (("small", 0.01), ("large", 1.0)):
         yield Memory(
             figures=(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.history import History
@@ -87,6 +88,32 @@ def test_what_was_acknowledged_before_a_failed_cut_is_shown(start_broker: Callab
     with broker.connect() as client:
         assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
         assert client.read_all(topic, 0) == broker.stored_bytes(topic, 0) == 3 * MESSAGE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("faults", "from_disk"),
+    [("", False), ("flusher:fdatasync@2=EIO", True), ("flusher:flush.before_sync@2-=slow:60000", True)],
+    ids=["idle", "after a failed flush", "in a flush"],
+)
+def test_memory_is_believed_unless_a_flush_may_have_failed(
+    start_broker: Callable[..., Broker], topic: str, faults: str, from_disk: bool
+) -> None:
+    """I-5, A2: the whole broker is killed; whether the last flush came to its end is known by the mark it left."""
+    broker = failing(start_broker, faults)
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        if faults:
+            client.produce(topic, 0, MESSAGE)
+            marks = broker.log_dirs[0] / FLUSH_MARKS_NAME
+            wait_until("a second flush", lambda: any(marks.read_bytes()))
+    broker.kill_all()
+    broker.environment.pop("FASTLOG_FAULTS")
+    broker.start()
+    assert ("recovery reads from the disk" in broker.log_text()) == from_disk
+    broker.kill_all()
+    broker.start()
+    assert "recovery reads from the disk" not in broker.log_text(), "the first start has settled it"
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def rates(result: Result) -> dict[tuple[str, str], int]:
 @pytest.mark.slow
 def test_a_tiny_replay(tmp_path: Path) -> None:
     """One scenario of most kinds, through the real code: every series has its run, and nothing is left."""
-    names = ("produce-send-50-flushed", "consume-numpy", "latency-1000-default", "recovery")
+    names = ("produce-send-50-flushed", "consume-numpy", "latency-1000-default", "recovery*")
     options = [word for name in names for word in ("--only", name)]
     code, out, error = ended(replay(tmp_path, "--messages", "2000", "--rounds", "1", *options))
     assert code == 0, error
@@ -77,6 +77,7 @@ def test_a_tiny_replay(tmp_path: Path) -> None:
         ("latency-1000-default-beside-disk", "fastlog"): 1,
         ("recovery", "fastlog"): 1,
         ("recovery-per-gb", "fastlog"): 1,
+        ("recovery-from-disk", "fastlog"): 1,
     }
     assert result.notes == ()
     produced = result.find("produce-send-50-flushed")

@@ -16,6 +16,7 @@ from fastlog.log._arena import FIRST_PROCESSOR, STATE_OFFLINE, Arena
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.side_file import read_side_file
+from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import logs
 from tests.harness.shared_log import in_child, message, start, stop
 
@@ -41,7 +42,7 @@ def manager_of(*directories: Path, files: FileOps | None = None, **properties: s
 
 
 def names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+    return {path.name for path in directory.iterdir()} - {FLUSH_MARKS_NAME}
 
 
 def test_looking_for_a_topic_makes_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from fastlog.perf.results import Run
+from fastlog.segment_files import FLUSH_MARKS_NAME
 from perf.ceiling import loadgen
 from perf.replay.scenarios import PAGE_CACHE, Memory, Recovery, Stored
 from perf.replay.stage import ENTRY_BYTES, MESSAGE_BYTES, TOPIC, ReplayError, Stage
@@ -36,6 +37,8 @@ def recovery(stage: Stage, scenario: Recovery) -> dict[str, Run]:
         (segment,) = broker.segments(TOPIC, 0).values()
         broker.kill_all()
         (segment.parent / _SIDE_FILE).unlink(missing_ok=True)
+        if scenario.in_flush:
+            (segment.parent.parent / FLUSH_MARKS_NAME).write_bytes(b"\1")
         with segment.open("rb") as file:
             while file.read(_READ_BYTES):
                 pass
