@@ -138,6 +138,8 @@ class ProducerFigures:
     timeline: tuple[tuple[float, float], ...] = ()
     """(seconds since the start, messages a second handed to the producers since the point before)."""
     latencies: Latencies | None = None
+    cpu_seconds: float = 0.0
+    """Processor time of this process over ``seconds``; reading back what a codec run stored is not part of it."""
 
     @property
     def messages_per_second(self) -> float:

@@ -76,6 +76,8 @@ class _State:
     started: float = 0.0
     started_ms: int = 0
     ended: float | None = None
+    cpu_started: float = 0.0
+    cpu_ended: float = 0.0
     ended_ms: int = 0
     base: Ends = field(default_factory=Ends)
     base_positions: dict[tuple[object, ...], dict[int, Position]] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class ProducerRun:
             for sender in self._senders:
                 sender.start()
             self._state.started_ms = time.time_ns() // 1_000_000
+            self._state.cpu_started = time.process_time()
             self._state.started = time.perf_counter()
             self._timeline = Timeline(self._state.started, options.sample_seconds)
             for sender in self._senders:
@@ -138,6 +141,7 @@ class ProducerRun:
             self._wait_sent()
             self._wait_visible(ends)
             self._state.ended_ms = time.time_ns() // 1_000_000
+            self._state.cpu_ended = time.process_time()
             self._wait_closed()
             self._check_counts(ends)
             self._state.complete = True
@@ -193,6 +197,7 @@ class ProducerRun:
             notes=tuple(notes),
             timeline=tuple(self._timeline.points) if self._timeline is not None else (),
             latencies=latencies,
+            cpu_seconds=max(0.0, state.cpu_ended - state.cpu_started),
         )
 
     # -- getting ready -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def main() -> None:
     sys.stdin.readline()
     before = cpu_seconds()
     found = work()
-    print(json.dumps({**found, "client_cpu_seconds": cpu_seconds() - before}), flush=True)
+    print(json.dumps({"client_cpu_seconds": cpu_seconds() - before, **found}), flush=True)
 
 
 def cpu_seconds() -> float:

@@ -74,6 +74,7 @@ def producing(
             "sent_seconds": found.sent_seconds or found.seconds,
             "possible_duplicates": found.possible_duplicates,
             "timeline": found.timeline,
+            "client_cpu_seconds": found.cpu_seconds,
         }
 
     return work
