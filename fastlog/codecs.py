@@ -15,6 +15,7 @@ Safe in any thread and process; a budget belongs to one caller.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -33,13 +34,16 @@ SNAPPY = 2
 CODEC_NAMES = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy"}
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER_BYTES = 16
+XERIAL_HEADER = XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+XERIAL_HEADER_BYTES = len(XERIAL_HEADER)
 XERIAL_BLOCK_BYTES = 32768
 
 GZIP_FORMAT = 31  # zlib's window bits for "gzip header and trailer, largest window"
 GZIP_MAGIC = b"\x1f\x8b\x08"
 INPUT_SLICE_BYTES = 65536
 OUTPUT_SLICE_BYTES = 262144
+
+_INT = struct.Struct(">i")
 
 # Three bytes of a raw block make at most 64 bytes: a preamble that claims more is damage, seen before allocating.
 SNAPPY_MAX_RATIO = 22
@@ -95,10 +99,10 @@ def compress(codec: int, data: Buffer) -> bytes:
     if codec == SNAPPY:
         snappy = _snappy()
         view = memoryview(data).cast("B")
-        parts = [XERIAL_MAGIC, (1).to_bytes(4, "big"), (1).to_bytes(4, "big")]
+        parts = [XERIAL_HEADER]
         for start in range(0, len(view), XERIAL_BLOCK_BYTES):
             block: bytes = snappy.compress(view[start : start + XERIAL_BLOCK_BYTES])
-            parts += (len(block).to_bytes(4, "big"), block)
+            parts += (_INT.pack(len(block)), block)
         return b"".join(parts)
     if codec == NONE:
         return bytes(data)
@@ -127,15 +131,13 @@ def inflate_slices(codec: int, data: Buffer, budget: InflateBudget) -> Iterator[
     """
     view = memoryview(data).cast("B")
     if codec == GZIP:
-        yield from _gzip_slices(view, budget)
-    elif codec == SNAPPY:
-        yield from _snappy_slices(view, budget)
-    elif codec == NONE:
-        budget.take_bytes(len(view))
-        if view:
-            yield bytes(view)
-    else:
+        return _gzip_slices(view, budget)
+    if codec == SNAPPY:
+        return _snappy_slices(view, budget)
+    if codec != NONE:
         raise UnknownCodecError(f"codec {codec} is not 0 (none), 1 (gzip) or 2 (snappy)")
+    budget.take_bytes(len(view))
+    return iter((bytes(view),) if view else ())
 
 
 def inflated_size_hint(codec: int, data: Buffer) -> int:
@@ -188,28 +190,30 @@ def _gzip_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
 
 def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
     snappy = _snappy()
+    total = len(view)
     if not _is_xerial(view):
-        yield from _snappy_block(snappy, view, budget)
+        if out := _snappy_block(snappy, view, budget):
+            yield out
         return
-    version = int.from_bytes(view[8:12], "big", signed=True)
+    version: int = _INT.unpack_from(view, 8)[0]
     if version < 1:
         raise InvalidMessageError(f"the snappy data has framing version {version}")
     position = XERIAL_HEADER_BYTES
-    while position < len(view):
-        if len(view) - position < 4:
+    while position < total:
+        if total - position < 4:
             raise InvalidMessageError(f"the snappy data ends inside a block length at byte {position}")
-        size = int.from_bytes(view[position : position + 4], "big", signed=True)
+        size: int = _INT.unpack_from(view, position)[0]
         position += 4
-        if not 0 < size <= len(view) - position:
-            left = len(view) - position
+        if not 0 < size <= total - position:
             raise InvalidMessageError(
-                f"the snappy data has a block of {size} bytes at byte {position}, {left} are left"
+                f"the snappy data has a block of {size} bytes at byte {position}, {total - position} are left"
             )
-        yield from _snappy_block(snappy, view[position : position + size], budget)
+        if out := _snappy_block(snappy, view[position : position + size], budget):
+            yield out
         position += size
 
 
-def _snappy_block(snappy: ModuleType, block: memoryview, budget: InflateBudget) -> Iterator[bytes]:
+def _snappy_block(snappy: ModuleType, block: memoryview, budget: InflateBudget) -> bytes:
     claim = _snappy_claim(block)
     budget.take_piece(claim)
     if claim > SNAPPY_MAX_RATIO * len(block):
@@ -219,17 +223,17 @@ def _snappy_block(snappy: ModuleType, block: memoryview, budget: InflateBudget) 
     except snappy.UncompressError as error:
         raise InvalidMessageError(f"the snappy data is damaged: {error.__cause__ or error}") from None
     budget.take_bytes(len(out))
-    if out:
-        yield out
+    return out
 
 
 def _snappy_claim(block: memoryview) -> int:
     """The inflated size in a raw block's preamble (a varint), or 0 when it has none."""
-    claim = 0
-    for index, byte in enumerate(block[:5]):
-        claim |= (byte & 0x7F) << (7 * index)
+    claim = shift = 0
+    for byte in block[:5]:
+        claim |= (byte & 0x7F) << shift
         if byte < 0x80:
             return claim
+        shift += 7
     return 0
 
 

@@ -261,7 +261,7 @@ def _count_wrappers(span: memoryview, budget: _Budget, depth: int) -> int:
     """The messages inside the wrappers of a span of valid entries, which lie at this depth."""
     budget.enter(depth)
     count = position = 0
-    while (found := _segment.find_wrapper(span, position)) is not None:
+    while position < len(span) and (found := _segment.find_wrapper(span, position)) is not None:
         end, start, codec = found
         try:
             for inner, result in _inflated_spans(codec, span[start:end], budget, cut_is_damage=True):

@@ -4,6 +4,8 @@ It hands its result over by an atomic flag in the connection and wakes the loop 
 loop does not touch or free a connection while ``helper_busy`` is set.
 """
 
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -82,10 +84,8 @@ cdef class Helper:
         return result
 
     cdef long long inflate(self, HelperJob job) noexcept with gil:
-        cdef const unsigned char[::1] view
         try:
-            view = <const unsigned char[:job.size]>job.data
-            return self.validate(memoryview(view))
+            return self.validate(PyMemoryView_FromMemory(<char*>job.data, <Py_ssize_t>job.size, PyBUF_READ))
         except BaseException:
             return -1
 

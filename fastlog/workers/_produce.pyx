@@ -7,6 +7,8 @@ partition and larger sets are the helper thread's.
 Source: Kafka 0.7.2 for requests 0 and 3, down to which of them close the connection; 1000 is fastlog's own.
 """
 
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -321,7 +323,6 @@ cdef class Produces:
 
         FRAME_DONE with ``deep_count`` set, or FRAME_PARKED.
         """
-        cdef const unsigned char[::1] view
         cdef uint64_t began
         if c.helper_done and c.helper_kind == HELP_INFLATE:
             c.helper_done = 0
@@ -333,8 +334,9 @@ cdef class Produces:
             began = fl_monotonic_ns()
             with gil:
                 try:
-                    view = <const unsigned char[:size]>data
-                    c.deep_count = self.control.count_deep_small(memoryview(view))
+                    c.deep_count = self.control.count_deep_small(
+                        PyMemoryView_FromMemory(<char*>data, <Py_ssize_t>size, PyBUF_READ)
+                    )
                 except Exception as error:
                     self.control.unexpected(error)
                     c.deep_count = -1
