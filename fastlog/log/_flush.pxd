@@ -25,7 +25,8 @@ cdef class PartitionFlusher:
     cdef uint64_t writeback_bytes
     cdef int64_t keep_bytes            # behind the watermark, of what the page cache should keep; -1: all
     cdef int* preallocation_off        # per log directory: 1 once the file system refused
-    cdef int* marks                    # per log directory: its flush marks, open
+    cdef int* marks                    # per log directory: its flush marks, open, or negative
+    cdef pthread_mutex_t marks_turn    # whoever opens one
     cdef int descriptors               # segments kept open at most, beside those that are worked on
     cdef int open_count                # any thread, atomically
     cdef int flush(self, fl_slot* s) noexcept nogil

@@ -22,15 +22,11 @@ from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_cut, file_fdatasync, file_fsync, file_open,
     file_drop_cache, file_mark, file_preallocate, file_pread, file_pwrite, file_writeback,
 )
-from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, partition_path, segment_path
+from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, marks_path, partition_path, segment_path
 
-import os
-
-from fastlog.log.files import FILE_MODE
-from fastlog.segment_files import FLUSH_MARKS_NAME
 
 cdef extern from "<fcntl.h>" nogil:
-    int O_RDWR, O_RDONLY, O_DIRECTORY
+    int O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -65,6 +61,7 @@ cdef enum:
     REWRITE_WINDOW = 4 << 20
     DROP_BYTES = 1 << 20           # so much at once is worth a call
     BLOCK_BYTES = 512              # the unit of st_blocks, whatever the file system
+    MARKS_MODE = 0o644             # as of every file, less the umask
     ROUNDING_BYTES = 128 << 10     # a file may have so many more bytes of blocks without any preallocation
 
 
@@ -83,6 +80,7 @@ cdef class PartitionFlusher:
         self.arena = arena
         self.appender = appender
         pthread_mutex_init(&self.append_turn, NULL)
+        pthread_mutex_init(&self.marks_turn, NULL)
         self.counters = fl_cell_at(arena.header, process).counters
         self.preallocate_bytes = preallocate_bytes
         self.writeback_bytes = writeback_bytes
@@ -96,8 +94,6 @@ cdef class PartitionFlusher:
             self.states[i].fd = -1
         for i in range(<uint64_t>len(arena.log_dirs)):
             self.marks[i] = -1
-        for i, directory in enumerate(arena.log_dirs):
-            self.marks[i] = os.open(os.path.join(directory, FLUSH_MARKS_NAME), os.O_WRONLY | os.O_CREAT, FILE_MODE)
 
     def __dealloc__(self):
         cdef uint64_t i
@@ -175,8 +171,16 @@ cdef class PartitionFlusher:
         return -error
 
     cdef int mark(self, fl_slot* s, bint on) noexcept nogil:
-        """Say in the log directory that this partition's syncs have an open end, or none (``flush_marks``): 0 or -errno."""
-        return file_mark(self.marks[s.directory], on, 1 + s.index)
+        """Say in the log directory that this partition's sync has an open end, or none (``flush_marks``): 0 or -errno."""
+        cdef char[PATH_BYTES] path
+        cdef int r = 0
+        pthread_mutex_lock(&self.marks_turn)
+        if self.marks[s.directory] < 0:
+            r = marks_path(self.arena, s.directory, path, PATH_BYTES)
+            self.marks[s.directory] = file_open(path, O_WRONLY | O_CREAT, MARKS_MODE) if r == 0 else -EIO
+            r = min(self.marks[s.directory], 0)
+        pthread_mutex_unlock(&self.marks_turn)
+        return r if r < 0 else file_mark(self.marks[s.directory], on, 1 + s.index)
 
     cdef int sync_directories(self, fl_slot* s) noexcept nogil:
         """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""

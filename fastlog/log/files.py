@@ -17,6 +17,15 @@ from fastlog.log import _files
 
 FILE_MODE = 0o644  # less the umask, which says who may read: fastlog.log.access
 DIRECTORY_MODE = 0o755
+AGAIN_BYTES = 4 * 1024 * 1024
+
+
+@contextlib.contextmanager
+def _times_kept(fd: int) -> Iterator[None]:
+    status = os.fstat(fd)
+    yield
+    with contextlib.suppress(PermissionError):  # a file of somebody else that we may write
+        os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 class FileOps:
@@ -80,15 +89,19 @@ class FileOps:
         They stand for append times where no side file tells them: a restart must not make old messages young.
         """
         self._begin("ftruncate", None)
-        status = os.fstat(fd)
-        os.ftruncate(fd, size)
-        with contextlib.suppress(PermissionError):  # a file of somebody else that we may write
-            os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+        with _times_kept(fd):
+            os.ftruncate(fd, size)
 
-    def drop_clean_pages(self, fd: int, position: int) -> None:
-        """Ask the kernel to forget what it holds in memory from ``position`` on, so that reads go to the disk."""
-        self._begin("fadvise", None)
-        os.posix_fadvise(fd, position, 0, os.POSIX_FADV_DONTNEED)
+    def write_again(self, fd: int, position: int) -> None:
+        """Write what the file holds from ``position`` on in its own place, so that the next sync speaks of it.
+
+        The file's times stay as they are.
+        """
+        window = memoryview(bytearray(AGAIN_BYTES))
+        with _times_kept(fd):
+            while came := self.read_into(fd, window, position):
+                self.write_all(fd, window[:came], position)
+                position += came
 
     def rename(self, old: Path, new: Path) -> None:
         """Give a file another name; a file of that name is replaced in one step."""

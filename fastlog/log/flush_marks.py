@@ -1,16 +1,17 @@
 """Which syncs may have failed unseen: ``.fastlog-flushing`` of a log directory.
 
 The kernel reports a failed write-back once and takes the pages for clean, so after one memory may show bytes that the
-disk never got. Whoever syncs a segment therefore leaves a mark while the outcome is open: byte 0 is the start's, byte
-1 + n that of the partition in slot n, 0 means nothing is open. A broker that was killed in the middle of a sync, or
-after one that failed, leaves its mark, and the next start does not believe memory. Without one, memory is what the disk
-has, and recovery reads at its speed.
+disk never got. Whoever syncs a segment therefore leaves a mark while the outcome is open: byte 0 is that of a start or
+a repair, byte 1 + n that of the partition in slot n; 0 means that nothing is open. A broker that was killed in the
+middle of a sync, or after one that failed, leaves its mark, and the next start writes again what memory holds, so that
+its own sync speaks of it. Without a mark memory is what the disk has.
 
 The file is never synced: a mark has to outlive processes, and no power loss, which takes the memory that it warns of.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -20,46 +21,60 @@ from fastlog.log.files import FileOps
 from fastlog.segment_files import FLUSH_MARKS_NAME
 
 MAX_BYTES = 16 * 1024 * 1024
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 log = logging.getLogger(__name__)
 
 
 class FlushMarks:
-    """The marks of one log directory during a start, which leaves its own until ``settle``.
+    """The marks of one log directory while it is recovered or repaired: with one of its own until ``settle``.
 
     Raises:
-        OSError: they cannot be written. Going on would leave a failed sync without a trace.
+        OSError: the mark cannot be left, for another reason than a full disk. A sync that fails would leave no trace.
     """
 
     def __init__(self, log_directory: Path, files: FileOps) -> None:
         self._path = log_directory / FLUSH_MARKS_NAME
         self._files = files
         self.in_doubt = self._found()
-        """Some sync has an unknown end: what memory holds of this directory's segments may be nowhere else."""
-        if self.in_doubt:
-            log.info("ended in the middle of a flush directory=%s: recovery reads from the disk", shown(log_directory))
-        with files.open(self._path, os.O_WRONLY | os.O_CREAT) as fd:
-            files.write_all(fd, b"\1", 0)
+        """Some sync has an open end: what memory holds of this directory's segments may be nowhere else."""
+        self.is_left = self._leave()
+        """False on a full disk. A sync that fails must not pass as if nothing had been."""
 
     def _found(self) -> bool:
         try:
-            return any(self._files.read_file(self._path, MAX_BYTES))
+            found = any(self._files.read_file(self._path, MAX_BYTES))
         except FileNotFoundError:
             return False
+        except IsADirectoryError:
+            raise
         except OSError as error:
-            log.warning(
-                "flush marks unreadable path=%s reason=%s: recovery reads from the disk",
-                shown(self._path),
-                error.strerror,
-            )
+            log.warning("flush marks unreadable path=%s reason=%s: made anew", shown(self._path), error.strerror)
+            self._files.unlink(self._path)
             return True
+        if found:
+            log.info("a flush or a start has an open end path=%s", shown(self._path))
+        return found
 
-    def settle(self, slots: int) -> None:
-        """Every sync of this start has succeeded: no mark is left, and there is room for those of ``slots`` partitions.
+    def _leave(self) -> bool:
+        try:
+            with self._files.open(self._path, os.O_WRONLY | os.O_CREAT) as fd:
+                self._files.write_all(fd, b"\1", 0)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            log.warning("not written path=%s reason=%s", shown(self._path), error.strerror)
+            return False
+        return True
 
-        Raises:
-            OSError: the next start reads from the disk.
+    def settle(self, slots: int = 0) -> None:
+        """Every sync has succeeded, what was in doubt is durable: no mark stays, and ``slots`` partitions have room.
+
+        Where that cannot be written, the next start does more than it must.
         """
-        with self._files.open(self._path, os.O_WRONLY) as fd:
-            self._files.write_all(fd, bytes(1 + slots), 0)
-            self._files.ftruncate(fd, 1 + slots)
+        try:
+            with self._files.open(self._path, os.O_WRONLY | os.O_CREAT) as fd:
+                self._files.write_all(fd, bytes(1 + slots), 0)
+                self._files.ftruncate(fd, 1 + slots)
+        except OSError as error:
+            log.warning("not written path=%s reason=%s", shown(self._path), error.strerror)

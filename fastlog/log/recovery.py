@@ -3,9 +3,9 @@
 The rules, for one partition (``docs/crash-safety.md`` says what they rest on):
 
 - The clean marker names this very end, and the files have it: nothing is scanned.
-- Else everything above the checkpoint is made durable and read again, message by message; from the disk where a sync
-  may have failed unseen (``flush_marks``). The first entry that is not whole and valid, and all behind it, is set aside
-  and cut, without asking.
+- Else everything above the checkpoint is made durable and read again, message by message. Where a sync may have failed
+  unseen (``flush_marks``), it is written again first. The first entry that is not whole and valid, and all behind it,
+  is set aside and cut, without asking.
 - Damage at or below the checkpoint, files that end before it, and gaps or overlaps between segments are no accident of
   a crash: nothing is cut. The partition is read-only up to where its bytes are beyond doubt, or offline.
 
@@ -90,20 +90,20 @@ class RecoveredPartition:
     truncated_messages: int = 0
     created_ms: int = 0
     sync_failed: bool = False
-    """What memory holds of the files may be nowhere else."""
+    """The kernel has told of a write-back that failed: what memory holds of the files may be nowhere else."""
 
 
 def recover_all(
     directories: Sequence[Path],
     clean_ends: Sequence[Mapping[str, int]],
     files: FileOps,
-    in_doubt: Sequence[bool] | None = None,
+    in_doubt: bool = False,
 ) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
     """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
 
-    ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` says where memory is not to be believed,
-    which is everywhere without it. A partition that lies in two log directories is
-    offline: which one is right is for a person to say, and nothing in either is touched.
+    ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` is as for ``recover_partition``. A
+    partition that lies in two log directories is offline: which one is right is for a person to say, and nothing in
+    either is touched.
     """
     found, warnings = scan_log_dirs(directories)
     by_name: dict[tuple[str, int], list[FoundPartition]] = {}
@@ -118,8 +118,7 @@ def recover_all(
             result = RecoveredPartition(topic, partition, directory, "", OFFLINE, reason)
         else:
             end = clean_ends[index].get(partition_directory_name(topic, partition))
-            doubt = in_doubt is None or in_doubt[index]
-            result = recover_partition(directory, topic, partition, clean_end=end, files=files, in_doubt=doubt)
+            result = recover_partition(directory, topic, partition, clean_end=end, files=files, in_doubt=in_doubt)
         recovered.append((index, result))
     return recovered, warnings
 
@@ -132,13 +131,14 @@ def recover_partition(
     clean_end: int | None,
     files: FileOps,
     clock: Clock | None = None,
-    in_doubt: bool = True,
+    in_doubt: bool = False,
 ) -> RecoveredPartition:
     """Return the partition after recovery; its bytes up to ``log_end`` are durable then, and its names too.
 
     ``clean_end`` is what the clean marker says of this log, None when it says nothing. With ``in_doubt``, what memory
-    holds of the files is dropped before it is read. Never raises for anything that
-    is wrong with the files: that is in ``state`` and ``reason``. What is cut is said in one line of the log.
+    holds above the checkpoint may be nowhere else and is written again; a result that is ok is beyond doubt then. Never
+    raises for anything that is wrong with the files: that is in ``state`` and ``reason``. What is cut is said in one
+    line of the log.
     """
     work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt)
     try:
@@ -241,9 +241,9 @@ class _Recovery:
                 continue
             with self.files.open(segment.path, os.O_RDWR) as fd:
                 start = max(checkpoint - segment.base, 0)
-                self.sync(fd)
                 if self.in_doubt:
-                    self.files.drop_clean_pages(fd, start)
+                    self.files.write_again(fd, start)
+                self.sync(fd)
                 size = self.files.size(fd)
                 found = self.format.scan(self.files, fd, start, size)
                 if found.end == start and 0 < start < size:

@@ -13,6 +13,7 @@ from pathlib import Path
 from fastlog.log import set_aside
 from fastlog.log.check import Report, Span
 from fastlog.log.files import FileOps
+from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.side_file import write_side_file
 from fastlog.segment_files import SIDE_FILE_NAME, SegmentFile, list_segments, segment_name
 
@@ -36,6 +37,7 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
         OSError: for example on a full disk. Nothing was removed; the repair can be repeated.
     """
     directory, done = report.directory, []
+    marks = FlushMarks(directory.parent, files)
     if report.side is not None and report.side.checkpoint > span.end_offset:
         # first, so that a start after a crash in the middle finds a torn tail above the checkpoint, not missing bytes
         write_side_file(directory, replace(report.side, checkpoint=span.end_offset), files, sync_directory=True)
@@ -52,6 +54,8 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
         with files.open(directory / segment_name(span.start_offset), os.O_RDWR | os.O_CREAT | os.O_EXCL):
             done.append(f"{segment_name(span.start_offset)}: new, empty")
     files.fsync_dir(directory)
+    if not marks.in_doubt:
+        marks.settle()
     return done
 
 

@@ -173,7 +173,7 @@ class Stored(Scenario):
 class Recovery(Scenario):
     """Starting after ``kill -9`` with one segment of ``segment_bytes`` and no checkpoint; page cache warm.
 
-    ``in_flush``: as if it had been killed in the middle of a flush, so that memory is not believed.
+    ``in_flush``: as if it had been killed in the middle of a flush, so that it writes again what memory holds.
     """
 
     segment_bytes: int

@@ -365,7 +365,7 @@ def _storage(options: Options) -> Iterator[Scenario]:
     yield Recovery(
         figures=(
             Figure(
-                name="recovery-from-disk",
+                name="recovery-in-doubt",
                 title="The same, killed in the middle of a flush",
                 section="recovery",
                 takes="seconds",

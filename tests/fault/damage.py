@@ -6,6 +6,7 @@ What must come out is computed by ``tests.reference``, which shares no code with
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -23,16 +24,19 @@ from tests.harness import logs, raw_format
 VARIANTS = [(magic, codec) for magic in (0, 1) for codec in (raw_format.NONE, raw_format.GZIP, raw_format.SNAPPY)]
 SEGMENT_BYTES = 65536
 APPENDED = raw_format.entry(b"appended after recovery")
-CALL_KINDS = ("open", "read", "write", "fdatasync", "fsync_dir", "ftruncate", "fadvise", "rename", "listdir", "stat")
+CALL_KINDS = ("open", "read", "write", "fdatasync", "fsync_dir", "ftruncate", "rename", "listdir", "stat")
 
 
 class PowerCut(BaseException):
     """The machine stops here; nothing catches it on the way."""
 
 
-def recover(directory: Path, files: logs.FileOps | None = None, clean_end: int | None = None) -> RecoveredPartition:
+def recover(
+    directory: Path, files: logs.FileOps | None = None, clean_end: int | None = None, *, in_doubt: bool = False
+) -> RecoveredPartition:
     topic, _, number = directory.name.rpartition("-")
-    return recover_partition(directory, topic, int(number), clean_end=clean_end, files=files or logs.QuickFiles())
+    files = files or logs.QuickFiles()
+    return recover_partition(directory, topic, int(number), clean_end=clean_end, files=files, in_doubt=in_doubt)
 
 
 def recovers_to(outcome: Outcome, directory: Path, data: bytes, kept_at_least: int, what: str) -> None:
@@ -217,12 +221,12 @@ def _half_written_log(source: random.Random, partition: Path) -> dict[str, bytes
     return logs.contents(partition)
 
 
-def _numbered_calls(directory: Path, seed: int) -> Iterator[tuple[str, int]]:
+def _numbered_calls(directory: Path, seed: int, in_doubt: bool) -> Iterator[tuple[str, int]]:
     """Every call that one recovery makes, by kind and number."""
     partition = directory / "counted-0"
     _half_written_log(random.Random(seed), partition)
     files = logs.QuickFaultyFiles()
-    recover(partition, files)
+    recover(partition, files, in_doubt=in_doubt)
     for kind in CALL_KINDS:
         for nth in range(1, files.calls[kind] + 1):
             yield kind, nth
@@ -242,18 +246,19 @@ def recovery_crashes(count: int, seed: int, directory: Path) -> Outcome:
 
 def _every_call(count: int, seed: int, directory: Path, failures: list[int | BaseException]) -> Outcome:
     outcome = Outcome()
-    for round_seed in range(seed, seed + count):
-        for number, (kind, nth) in enumerate(_numbered_calls(directory / f"{round_seed}-0", round_seed)):
+    for round_seed, in_doubt in itertools.product(range(seed, seed + count), (False, True)):
+        place = directory / f"{round_seed}-{in_doubt}"
+        for number, (kind, nth) in enumerate(_numbered_calls(place, round_seed, in_doubt)):
             for failure in failures:
-                partition = directory / f"{round_seed}-{number}{failures.index(failure)}" / "t-0"
+                partition = place / f"{number}-{failures.index(failure)}" / "t-0"
                 before = _half_written_log(random.Random(round_seed), partition)
                 end = sum(map(len, before.values())) - _torn_bytes(before)
                 files = logs.QuickFaultyFiles()
                 files.fail(kind, nth, failure)
-                what = f"seed {round_seed}, {kind} call {nth} fails with {failure!r}"
+                what = f"seed {round_seed}, {in_doubt=}, {kind} call {nth} fails with {failure!r}"
                 outcome.runs += 1
                 try:
-                    first = recover(partition, files)
+                    first = recover(partition, files, in_doubt=in_doubt)
                     outcome.expect(first.state == "ok" or bool(first.reason), f"{what}: no reason in {first}")
                     outcome.expect(first.state == "offline" or first.log_end == end, f"{what}: {first}")
                 except PowerCut:

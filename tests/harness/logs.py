@@ -21,9 +21,6 @@ class QuickFiles(FileOps):
     def fsync_dir(self, path: Path) -> None:
         self._begin("fsync_dir", path)
 
-    def drop_clean_pages(self, fd: int, position: int) -> None:
-        self._begin("fadvise", None)
-
 
 class QuickFaultyFiles(QuickFiles, FaultyFileOps):
     """The same with faults."""

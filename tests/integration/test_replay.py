@@ -77,7 +77,7 @@ def test_a_tiny_replay(tmp_path: Path) -> None:
         ("latency-1000-default-beside-disk", "fastlog"): 1,
         ("recovery", "fastlog"): 1,
         ("recovery-per-gb", "fastlog"): 1,
-        ("recovery-from-disk", "fastlog"): 1,
+        ("recovery-in-doubt", "fastlog"): 1,
     }
     assert result.notes == ()
     produced = result.find("produce-send-50-flushed")

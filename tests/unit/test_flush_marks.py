@@ -1,20 +1,25 @@
-"""A sync whose end nobody knows leaves a mark, and only then recovery does not believe memory."""
+"""A sync whose end nobody knows leaves a mark, and then recovery writes again what memory holds."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fastlog.config import BrokerConfig
+from fastlog.errors import LogError
 from fastlog.log import _files
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._flush import make_partition_flusher
+from fastlog.log.check import check_partition
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.flush_marks import MAX_BYTES, FlushMarks
 from fastlog.log.manager import LogManager
+from fastlog.log.repair import keep_span
 from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import logs
 from tests.harness.shared_log import SharedLog, in_child, message
@@ -35,10 +40,12 @@ def in_doubt(directory: Path) -> bool:
     return path.exists() and any(path.read_bytes())
 
 
-def load(directory: Path, files: FileOps) -> None:
-    config = BrokerConfig.from_properties({"log.dir": str(directory)})
-    arena = Arena([str(directory)], FIRST_PROCESSOR + 1, config.max_partitions, config.segments_per_partition)
-    LogManager(config, arena, files).load([{}])
+def load(directories: Path | list[Path], files: FileOps) -> None:
+    """What a broker's start does with these log directories."""
+    paths = [str(path) for path in (directories if isinstance(directories, list) else [directories])]
+    config = BrokerConfig.from_properties({"log.dir": ",".join(paths)})
+    arena = Arena(paths, FIRST_PROCESSOR + 1, config.max_partitions, config.segments_per_partition)
+    LogManager(config, arena, files).load([{} for _ in paths])
 
 
 def test_a_start_is_in_doubt_until_it_is_settled(tmp_path: Path) -> None:
@@ -50,28 +57,52 @@ def test_a_start_is_in_doubt_until_it_is_settled(tmp_path: Path) -> None:
     assert not FlushMarks(tmp_path, FileOps()).in_doubt
 
 
-@pytest.mark.parametrize("found", ["directory", "unreadable", "too long"])
-def test_marks_that_say_nothing_are_doubts(found: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("found", ["unreadable", "too long"])
+def test_marks_that_say_nothing_are_doubts_and_made_anew(found: str, tmp_path: Path) -> None:
     files = FaultyFileOps()
     path = tmp_path / FLUSH_MARKS_NAME
-    if found == "directory":
-        path.mkdir()
-        with pytest.raises(IsADirectoryError):
-            FlushMarks(tmp_path, files)
-        return
-    path.touch()
+    path.write_bytes(b"")
     if found == "unreadable":
         files.fail("read", 1)
     else:
         os.truncate(path, MAX_BYTES + 1)
     assert FlushMarks(tmp_path, files).in_doubt
+    assert path.read_bytes() == b"\1"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_does_not_keep_a_broker_from_starting(error: int, tmp_path: Path) -> None:
+    """Retention may be what makes room."""
+    logs.write_segments(tmp_path / "t-0", [ENTRY])
+    files = FaultyFileOps()
+    files.fail("write", 1, error)
+    files.fail("write", 2, error)
+    load(tmp_path, files)
+    assert not in_doubt(tmp_path)
+
+
+def test_a_sync_that_fails_beside_a_full_disk_ends_the_start(tmp_path: Path) -> None:
+    logs.write_segments(tmp_path / "t-0", [ENTRY])
+    files = FaultyFileOps()
+    files.fail("write", 1, errno.ENOSPC)
+    files.fail("fdatasync", 1)
+    with pytest.raises(LogError, match="make room"):
+        load(tmp_path, files)
 
 
 def test_a_start_that_cannot_leave_its_mark_ends(tmp_path: Path) -> None:
     files = FaultyFileOps()
-    files.fail("write", 1, errno.ENOSPC)
+    files.fail("write", 1)
     with pytest.raises(OSError, match=FLUSH_MARKS_NAME):
         load(tmp_path, files)
+
+
+@pytest.mark.parametrize("call", ["write", "ftruncate"])
+def test_a_start_that_cannot_settle_goes_on(call: str, tmp_path: Path) -> None:
+    files = FaultyFileOps()
+    files.fail(call, 2 if call == "write" else 1)
+    load(tmp_path, files)
+    assert in_doubt(tmp_path) == (call == "write")
 
 
 @pytest.mark.parametrize("slot", [0, 2])
@@ -129,7 +160,7 @@ def test_a_mark_that_stays_only_costs_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failed", [0, 1, 3, 4])
 def test_a_start_whose_sync_failed_is_remembered(failed: int, tmp_path: Path) -> None:
-    """The kernel tells it once: the next start drops what memory holds before it reads.
+    """The kernel tells it once: the next start writes again what memory holds.
 
     The second sync is that of the tail which was set aside.
     """
@@ -139,9 +170,99 @@ def test_a_start_whose_sync_failed_is_remembered(failed: int, tmp_path: Path) ->
     if failed:
         files.fail("fdatasync", failed)
     load(tmp_path, files)
-    assert not files.calls["fadvise"]
     assert in_doubt(tmp_path) == bool(failed)
-    files = FaultyFileOps()
-    load(tmp_path, files)
-    assert files.calls["fadvise"] == (2 if failed else 0)
+    again = AgainFiles()
+    load(tmp_path, again)
+    assert again.names == (["t-0", "u-0"] if failed else [])
     assert not in_doubt(tmp_path)
+
+
+class AgainFiles(FaultyFileOps):
+    """Notes which partitions are written again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def write_again(self, fd: int, position: int) -> None:
+        self.names.append(Path(f"/proc/self/fd/{fd}").readlink().parent.name)
+        super().write_again(fd, position)
+
+
+def gap(directory: Path) -> None:
+    logs.write_segments(directory, [ENTRY, ENTRY, ENTRY])
+    (directory / f"{len(ENTRY):020}.kafka").unlink()
+
+
+def short(directory: Path) -> None:
+    logs.write_segments(directory, [ENTRY])
+    logs.write_side_file(directory, 100)
+
+
+def unknown(directory: Path) -> None:
+    logs.write_segments(directory, [ENTRY])
+    logs.write_side_file(directory, 0, log_format="kafka-9")
+
+
+def unreadable(directory: Path) -> None:
+    logs.write_segments(directory, [ENTRY])
+    (directory / f"{len(ENTRY):020}.kafka").mkdir()
+
+
+@pytest.mark.parametrize("damage", [gap, short, unknown, unreadable])
+def test_doubts_stay_until_every_partition_is_beyond_them(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """What is not served was not looked at, so nothing was written again there."""
+    logs.write_segments(tmp_path / "a-0", [ENTRY])
+    damage(tmp_path / "t-0")
+    load(tmp_path, FileOps())
+    assert not in_doubt(tmp_path), "damage alone says nothing of flushes"
+    (tmp_path / FLUSH_MARKS_NAME).write_bytes(b"\0\1")
+    for _ in range(2):
+        files = AgainFiles()
+        load(tmp_path, files)
+        assert "a-0" in files.names
+        assert in_doubt(tmp_path)
+    shutil.rmtree(tmp_path / "t-0")
+    load(tmp_path, FileOps())
+    assert not in_doubt(tmp_path)
+
+
+def test_a_doubt_is_one_of_all_log_directories(tmp_path: Path) -> None:
+    """Pages go with a partition that is moved to another directory."""
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir()
+    logs.write_segments(second / "t-0", [ENTRY])
+    (first / FLUSH_MARKS_NAME).write_bytes(b"\0\1")
+    files = AgainFiles()
+    load([first, second], files)
+    assert files.names == ["t-0"]
+    assert not in_doubt(first)
+    assert not in_doubt(second)
+
+
+def test_a_flusher_does_without_a_log_directory_that_is_gone(tmp_path: Path) -> None:
+    """Its partitions fail, each with its own reason; those of the others are none of its business."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    make_partition_flusher(Arena([str(tmp_path / "gone"), str(tmp_path)], FIRST_PROCESSOR + 8, 1, 8), 64, 0, 0)
+    _files.arm("open@1=EMFILE,open@2=EROFS", "test")
+    assert [log.flush(), log.flush()] == [errno.EMFILE, errno.EROFS]
+    assert log.view().state
+
+
+def test_a_repair_whose_sync_fails_is_remembered(tmp_path: Path) -> None:
+    logs.write_segments(tmp_path / "t-0", [ENTRY * 3 + b"torn"])
+    report = check_partition(tmp_path / "t-0", FileOps())
+    files = FaultyFileOps()
+    files.fail("fdatasync", 2)
+    with pytest.raises(OSError, match="00000"):
+        keep_span(report, report.choices[0], files, 1)
+    assert in_doubt(tmp_path)
+    (tmp_path / FLUSH_MARKS_NAME).unlink()
+    (tmp_path / "t-0" / f"{0:020}.kafka").write_bytes(ENTRY * 3 + b"torn")
+    keep_span(report, report.choices[0], FileOps(), 2)
+    assert not in_doubt(tmp_path)
+    (tmp_path / FLUSH_MARKS_NAME).write_bytes(b"\0\1")
+    (tmp_path / "t-0" / f"{0:020}.kafka").write_bytes(ENTRY * 3 + b"torn")
+    keep_span(report, report.choices[0], FileOps(), 3)
+    assert in_doubt(tmp_path), "what was in doubt before still is"
