@@ -210,6 +210,7 @@ def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
             )
         if out := _snappy_block(snappy, view[position : position + size], budget):
             yield out
+            out = b""  # not held beside the next one
         position += size
 
 

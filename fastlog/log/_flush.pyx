@@ -24,7 +24,6 @@ from fastlog.log._files cimport (
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, marks_path, partition_path, segment_path
 
-
 cdef extern from "<fcntl.h>" nogil:
     int O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY
 
@@ -86,14 +85,18 @@ cdef class PartitionFlusher:
         self.writeback_bytes = writeback_bytes
         self.keep_bytes = keep_bytes
         self.states = <FlushState*>calloc(arena.header.max_partitions, sizeof(FlushState))
-        self.preallocation_off = <int*>calloc(len(arena.log_dirs), sizeof(int))
-        self.marks = <int*>calloc(len(arena.log_dirs), sizeof(int))
-        if self.states == NULL or self.preallocation_off == NULL or self.marks == NULL:
+        if self.states == NULL:
             raise MemoryError
         for i in range(arena.header.max_partitions):
             self.states[i].fd = -1
+        self.marks = <int*>calloc(len(arena.log_dirs), sizeof(int))
+        if self.marks == NULL:
+            raise MemoryError
         for i in range(<uint64_t>len(arena.log_dirs)):
             self.marks[i] = -1
+        self.preallocation_off = <int*>calloc(len(arena.log_dirs), sizeof(int))
+        if self.preallocation_off == NULL:
+            raise MemoryError
 
     def __dealloc__(self):
         cdef uint64_t i
@@ -158,7 +161,10 @@ cdef class PartitionFlusher:
         return flush_counted(&self.open_count) > self.descriptors
 
     cdef int postpone(self, fl_slot* s, int error) noexcept nogil:
-        """End a flush that failed for a passing reason; what it synced was synced, so nothing is in doubt."""
+        """End a flush that failed for a passing reason; what it synced was synced, so nothing is in doubt.
+
+        A mark that it has left stays until the next one: it costs a start time, and no more.
+        """
         fl_store(&s.flush_in_progress, 0)
         return error
 
@@ -205,7 +211,8 @@ cdef class PartitionFlusher:
     cdef int flush(self, fl_slot* s) noexcept nogil:
         """Make what is appended now durable and visible: 0, or -errno.
 
-        After an error that ``passing`` knows it can be tried again; any other has taken the partition out of service.
+        After an error that ``passing`` knows, or without room for the mark, it can be tried again; any other has taken the
+        partition out of service.
         One that left service because of an append is flushed like any other: what lies below its log end is whole, and
         what a failed cut left behind that end is never shown.
         """
@@ -270,7 +277,7 @@ cdef class PartitionFlusher:
         fl_store(&s.high_watermark, end)
         fl_store(&s.flush_in_progress, 0)
         fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
-        self.mark(s, False)  # one that stays costs the next start a reading of the disk
+        self.mark(s, False)  # one that stays only makes the next start write more
         fl_add(&self.counters[<int>N_FLUSHES], 1)
         fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
         fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)

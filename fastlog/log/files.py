@@ -23,9 +23,11 @@ AGAIN_BYTES = 4 * 1024 * 1024
 @contextlib.contextmanager
 def _times_kept(fd: int) -> Iterator[None]:
     status = os.fstat(fd)
-    yield
-    with contextlib.suppress(PermissionError):  # a file of somebody else that we may write
-        os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):  # a file of somebody else that we may write
+            os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 class FileOps:

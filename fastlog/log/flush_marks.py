@@ -2,11 +2,11 @@
 
 The kernel reports a failed write-back once and takes the pages for clean, so after one memory may show bytes that the
 disk never got. Whoever syncs a segment therefore leaves a mark while the outcome is open: byte 0 is that of a start or
-a repair, byte 1 + n that of the partition in slot n; 0 means that nothing is open. A broker that was killed in the
-middle of a sync, or after one that failed, leaves its mark, and the next start writes again what memory holds, so that
-its own sync speaks of it. Without a mark memory is what the disk has.
+a repair, byte 1 + n that of the partition in slot n; 0 means that nothing is open, and an empty file is a mark too. A
+broker that was killed in the middle of a sync, or after one that failed, leaves its mark, and the next start writes
+again what memory holds, so that its own sync speaks of it. Without a mark that sync tells of every failure anyway.
 
-The file is never synced: a mark has to outlive processes, and no power loss, which takes the memory that it warns of.
+The file is never synced: a mark has to outlive processes, but not a power loss, which takes the memory it warns of.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FlushMarks:
     """The marks of one log directory while it is recovered or repaired: with one of its own until ``settle``.
 
     Raises:
-        OSError: the mark cannot be left, for another reason than a full disk. A sync that fails would leave no trace.
+        OSError: the mark cannot be left. A sync that fails would leave no trace.
     """
 
     def __init__(self, log_directory: Path, files: FileOps) -> None:
@@ -38,34 +38,37 @@ class FlushMarks:
         self._files = files
         self.in_doubt = self._found()
         """Some sync has an open end: what memory holds of this directory's segments may be nowhere else."""
-        self.is_left = self._leave()
-        """False on a full disk. A sync that fails must not pass as if nothing had been."""
+        self._leave()
 
     def _found(self) -> bool:
         try:
-            found = any(self._files.read_file(self._path, MAX_BYTES))
+            found = self._files.read_file(self._path, MAX_BYTES)
         except FileNotFoundError:
             return False
         except IsADirectoryError:
             raise
         except OSError as error:
             log.warning("flush marks unreadable path=%s reason=%s: made anew", shown(self._path), error.strerror)
-            self._files.unlink(self._path)
+            self._empty()
             return True
-        if found:
+        if any(found) or not found:
             log.info("a flush or a start has an open end path=%s", shown(self._path))
-        return found
+            return True
+        return False
 
-    def _leave(self) -> bool:
+    def _leave(self) -> None:
         try:
             with self._files.open(self._path, os.O_WRONLY | os.O_CREAT) as fd:
                 self._files.write_all(fd, b"\1", 0)
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            log.warning("not written path=%s reason=%s", shown(self._path), error.strerror)
-            return False
-        return True
+            self._empty()
+
+    def _empty(self) -> None:
+        """A mark for which no room is needed."""
+        with self._files.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
+            pass
 
     def settle(self, slots: int = 0) -> None:
         """Every sync has succeeded, what was in doubt is durable: no mark stays, and ``slots`` partitions have room.

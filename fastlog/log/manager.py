@@ -61,15 +61,13 @@ class LogManager:
     def load(self, clean_ends: Sequence[dict[str, int]]) -> LoadReport:
         """Recover every partition of every log directory and give each a slot; supervisor only, before any fork."""
         marks = [FlushMarks(directory, self._files) for directory in self._directories]
-        in_doubt = any(mark.in_doubt for mark in marks)  # a partition's directory may have been moved to another one
+        # of all directories: a partition may have been moved from one to another
+        in_doubt = any(mark.in_doubt for mark in marks)
         found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt)
         for dir_index, mark in enumerate(marks):
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._config.max_partitions)
-            elif not mark.is_left:
-                place = self._directories[dir_index]
-                raise LogError(f"{place} is full, and a flush may have failed there: make room and start again")
         for dir_index, partition in found:
             if partition.state != "ok":
                 log.error(

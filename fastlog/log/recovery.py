@@ -237,6 +237,8 @@ class _Recovery:
         trusted: list[SegmentFile] = []
         for index, segment in enumerate(segments):
             if segment.base + segment.size < checkpoint:
+                if self.side is None:
+                    self.make_durable(segment)
                 trusted.append(segment)
                 continue
             with self.files.open(segment.path, os.O_RDWR) as fd:
@@ -267,6 +269,13 @@ class _Recovery:
         self.files.fsync_dir(self.directory)
         self.files.fsync_dir(self.directory.parent)
         return self.ok(trusted)
+
+    def make_durable(self, segment: SegmentFile) -> None:
+        """Sync a segment that is not checked; nothing says what of it has been flushed."""
+        with self.files.open(segment.path, os.O_RDWR if self.in_doubt else os.O_RDONLY) as fd:
+            if self.in_doubt:
+                self.files.write_again(fd, 0)
+            self.sync(fd)
 
     def sync(self, fd: int) -> None:
         """Make a segment durable; a failure is remembered, since the kernel tells it once."""

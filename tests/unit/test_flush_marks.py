@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fastlog.config import BrokerConfig
-from fastlog.errors import LogError
 from fastlog.log import _files
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._flush import make_partition_flusher
@@ -37,7 +36,7 @@ def no_faults() -> Iterator[None]:
 def in_doubt(directory: Path) -> bool:
     """What the next start would think, without leaving that start's own mark."""
     path = directory / FLUSH_MARKS_NAME
-    return path.exists() and any(path.read_bytes())
+    return path.exists() and (not path.read_bytes() or any(path.read_bytes()))
 
 
 def load(directories: Path | list[Path], files: FileOps) -> None:
@@ -61,7 +60,7 @@ def test_a_start_is_in_doubt_until_it_is_settled(tmp_path: Path) -> None:
 def test_marks_that_say_nothing_are_doubts_and_made_anew(found: str, tmp_path: Path) -> None:
     files = FaultyFileOps()
     path = tmp_path / FLUSH_MARKS_NAME
-    path.write_bytes(b"")
+    path.write_bytes(bytes(3))
     if found == "unreadable":
         files.fail("read", 1)
     else:
@@ -71,23 +70,44 @@ def test_marks_that_say_nothing_are_doubts_and_made_anew(found: str, tmp_path: P
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_does_not_keep_a_broker_from_starting(error: int, tmp_path: Path) -> None:
-    """Retention may be what makes room."""
+@pytest.mark.parametrize("before", [None, bytes(5)])
+def test_a_full_disk_does_not_keep_a_broker_from_starting(error: int, before: bytes | None, tmp_path: Path) -> None:
+    """Retention may be what makes room. An empty file, for which none is needed, is a mark too."""
     logs.write_segments(tmp_path / "t-0", [ENTRY])
+    if before is not None:
+        (tmp_path / FLUSH_MARKS_NAME).write_bytes(before)
     files = FaultyFileOps()
     files.fail("write", 1, error)
     files.fail("write", 2, error)
     load(tmp_path, files)
+    assert (tmp_path / FLUSH_MARKS_NAME).read_bytes() == b""
+    again = AgainFiles()
+    load(tmp_path, again)
+    assert again.names == ["t-0"]
     assert not in_doubt(tmp_path)
 
 
-def test_a_sync_that_fails_beside_a_full_disk_ends_the_start(tmp_path: Path) -> None:
+def test_a_sync_that_fails_beside_a_full_disk_is_remembered(tmp_path: Path) -> None:
     logs.write_segments(tmp_path / "t-0", [ENTRY])
     files = FaultyFileOps()
     files.fail("write", 1, errno.ENOSPC)
     files.fail("fdatasync", 1)
-    with pytest.raises(LogError, match="make room"):
-        load(tmp_path, files)
+    load(tmp_path, files)
+    again = AgainFiles()
+    load(tmp_path, again)
+    assert again.names == ["t-0"]
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_without_a_side_file_sealed_segments_are_made_durable_too(in_doubt: bool, tmp_path: Path) -> None:
+    """Nothing says that they were, and they are below the watermark from now on."""
+    logs.write_segments(tmp_path / "t-0", [ENTRY] * 4)
+    if in_doubt:
+        (tmp_path / FLUSH_MARKS_NAME).write_bytes(b"\1")
+    files = AgainFiles()
+    load(tmp_path, files)
+    assert files.names == ["t-0"] * 4 * in_doubt
+    assert files.calls["fdatasync"] >= 4
 
 
 def test_a_start_that_cannot_leave_its_mark_ends(tmp_path: Path) -> None:
