@@ -338,46 +338,24 @@ def _curves() -> Iterator[Scenario]:
 def _storage(options: Options) -> Iterator[Scenario]:
     whole = options.segment_bytes >= GB * 95 // 100
     size = f"{options.segment_bytes / GB:g} GB"
-    yield Recovery(
-        figures=(
-            Figure(
-                name="recovery",
-                title=f"Start after kill -9, one segment of {size}, no checkpoint",
-                section="recovery",
-                takes="seconds",
-                unit="s",
-                better="lower",
-                goal=Goal(value=0.5) if whole else None,
-            ),
-            Figure(
-                name="recovery-per-gb",
-                title="Recovery alone, for each GB",
-                section="recovery",
-                takes="seconds_per_gb",
-                unit="s",
-                better="lower",
-            ),
+    start = partial(Figure, section="recovery", unit="s", better="lower")
+    goal = Goal(value=0.5) if whole else None
+    title = f"Start after kill -9, one segment of {size}, no checkpoint"
+    killed = {
+        False: (
+            start(name="recovery", title=title, takes="seconds", goal=goal),
+            start(name="recovery-per-gb", title="Recovery alone, for each GB", takes="seconds_per_gb"),
         ),
-        block="storage",
-        most_rounds=CURVE_ROUNDS,
-        segment_bytes=options.segment_bytes,
-    )
-    yield Recovery(
-        figures=(
-            Figure(
-                name="recovery-in-doubt",
-                title="The same, killed in the middle of a flush",
-                section="recovery",
-                takes="seconds",
-                unit="s",
-                better="lower",
-            ),
-        ),
-        block="storage",
-        most_rounds=CURVE_ROUNDS,
-        segment_bytes=options.segment_bytes,
-        in_flush=True,
-    )
+        True: (start(name="recovery-in-doubt", title=f"{title}, killed in a flush", takes="seconds"),),
+    }
+    for in_flush, figures in killed.items():
+        yield Recovery(
+            figures=figures,
+            block="storage",
+            most_rounds=CURVE_ROUNDS,
+            segment_bytes=options.segment_bytes,
+            in_flush=in_flush,
+        )
     for name, share in (("small", 0.01), ("large", 1.0)):
         yield Memory(
             figures=(
