@@ -175,7 +175,7 @@ def test_a_stage_that_has_not_seen_all(source: RunningBroker, names: tuple[str, 
         auditor = Auditor("load", producer, audit_topic)
         skipped = 0
         for number in range(2):
-            for batch in consumer.numpy_batches(topic, number):
+            for batch in consumer.numpy_batches(topic, number, fetch_bytes=5000):
                 if skipped:
                     auditor.count(batch)
                 skipped = skipped or len(batch)
