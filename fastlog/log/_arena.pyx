@@ -39,9 +39,9 @@ COUNTERS = (
     "failed_fetch_requests", "messages_in", "bytes_in", "bytes_out", "received_bytes", "sent_bytes",
     "too_large_messages", "invalid_requests", "invalid_messages", "idle_closed", "append_waits", "lock_waits",
     "suspicious_messages", "appends", "repairs", "rolls", "over_budget_waits", "held_fetches", "inflated_off_loop",
-    "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures", "flush_ns",
-    "flushed_bytes", "rewritten_bytes", "handovers", "accept_pauses", "refused_connections",
-    "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
+    "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures",
+    "flushes_without_room", "flushes_without_files", "flush_ns", "flushed_bytes", "rewritten_bytes", "handovers",
+    "accept_pauses", "refused_connections", "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
 )
 COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, roll_now
-from fastlog.log._arena import COUNTERS, KEEPER, WHY_NAME, Segment, SlotView
+from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.manager import FORMAT_NAMES
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
-from fastlog.segment_files import list_segments, partition_directory_name, segment_name
+from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
 from fastlog.workers import advertised, child
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ DEREGISTER_SECONDS = 1.0
 FINAL = 3
 """The stage of the stop at which the keeper writes its last side files and leaves."""
 
+_POSTPONED = {
+    "flushes_without_room": f"no room in a log directory for {FLUSH_MARKS_NAME}; make some",
+    "flushes_without_files": "no file descriptors or no memory for the flusher; raise the limit (ulimit -n)",
+}
+
 
 class Keeper:
     """One process, one thread."""
@@ -55,6 +60,8 @@ class Keeper:
         self._again: set[int] = set()
         self._jumped = False
         self._reported: dict[str, int] = {}
+        self._postponed = self._arena.counters(FLUSHER)  # as they were at the last look
+        self._waiting_for: set[str] = set()
         self._registry: Registry | None = None
         if shared.config.zookeeper:
             from fastlog.registry import Registry  # not for a broker that registers nowhere
@@ -97,6 +104,7 @@ class Keeper:
             if now >= next_look:
                 next_look = now + LOOK_SECONDS
                 self._look(final=False)
+                self._tell_of_postponed_flushes()
                 for index in sorted(self._again):
                     self._clean(self._arena.view(index))
             if now >= next_cleanup:
@@ -294,6 +302,18 @@ class Keeper:
             log.warning("cannot look for dropped segments path=%s reason=%s", self._directory(view), error)
 
     # -- counters ------------------------------------------------------------------------------------------------------
+
+    def _tell_of_postponed_flushes(self) -> None:
+        """A line when flushes begin to be put off, and one when they are not any more; they are tried all the time."""
+        before, self._postponed = self._postponed, self._arena.counters(FLUSHER)
+        for name, reason in _POSTPONED.items():
+            waits = self._postponed[name] > before[name]
+            if waits and name not in self._waiting_for:
+                self._waiting_for.add(name)
+                log.warning("flushes wait and are tried again; what they would make visible is not read: %s", reason)
+            elif not waits and name in self._waiting_for:
+                self._waiting_for.remove(name)
+                log.info("flushes do not wait any more: there is what was missing (%s)", reason)
 
     def _report(self) -> None:
         """One line of what the broker did since the last one, all processes together."""

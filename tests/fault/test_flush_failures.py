@@ -103,9 +103,10 @@ def test_a_start_knows_whether_a_flush_may_have_failed(
     broker = failing(start_broker, faults)
     with broker.connect() as client:
         assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        marks = broker.log_dirs[0] / FLUSH_MARKS_NAME
+        wait_until("the end of the first flush", lambda: not any(marks.read_bytes()))  # it answers before that
         if faults:
             client.produce(topic, 0, MESSAGE)
-            marks = broker.log_dirs[0] / FLUSH_MARKS_NAME
             wait_until("a second flush", lambda: any(marks.read_bytes()))
     broker.kill_all()
     broker.environment.pop("FASTLOG_FAULTS")
@@ -116,6 +117,23 @@ def test_a_start_knows_whether_a_flush_may_have_failed(
     broker.kill_all()
     broker.start()
     assert "has an open end" not in broker.log_text(), "the first start has settled it"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "reason"), [("ENOSPC", r"no room .*\.fastlog-flushing"), ("EMFILE", "no file descriptors")]
+)
+def test_a_flush_that_cannot_leave_its_mark_waits(
+    start_broker: Callable[..., Broker], topic: str, error: str, reason: str
+) -> None:
+    """Nothing is tried without one; the log says so once, and the flush comes when there is room."""
+    broker = failing(start_broker, f"flusher:mark@3-50={error}")
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.produce_ack(topic, 0, MESSAGE, raw.FLUSHED).error == 0
+        assert client.read_all(topic, 0) == MESSAGE * 2
+    broker.wait_log(f"flushes do not wait any more: .*{reason}")
+    assert broker.log_text().count("flushes wait and are tried again") == 1
 
 
 @pytest.mark.slow
