@@ -109,7 +109,8 @@ def replay_command(
 ) -> int:
     """Produce the messages that a topic holds now to another topic, partition by partition.
 
-    What is in one partition stays in one partition, in its order: in that of the same place where there are as many.
+    What is in one partition stays in one partition, in its order: in the one of the same broker id and number where the
+    target has all of them, and else in that of the same place.
     Payloads are the same to the byte, envelopes too. With a speed or a rate the partitions keep the times between
     them. Each message is acknowledged; exit code 1 when one was not.
     """
@@ -134,7 +135,7 @@ def replay_command(
         )
     progress = Progress("replayed", shown=not no_progress)
     progress.goal = sum(place.end - place.start for place in places)
-    with Target(target, sites, compression, len(places), connect_timeout) as sink:
+    with Target(target, sites, compression, [place.partition for place in places], connect_timeout) as sink:
         replay = Replay(source, places, sink, progress, messages, connect_timeout)
         try:
             if rate is None and not speed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fastlog.consumer.simple import SimpleConsumer
@@ -15,6 +15,7 @@ from fastlog.tools.progress import Progress
 from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, SegmentTimes, Times
 from fastlog.tools.report import CommandError, note
 from fastlog.tools.topic_places import Place, Site, open_consumer
+from fastlog.zkpaths import PartitionId
 
 _FETCH_BYTES = 512 * 1024
 _FLUSH_SECONDS = 1.0
@@ -28,17 +29,28 @@ _MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
 
 
 class Target:
-    """Where it goes; counts what became of each message."""
+    """Where it goes; counts what became of each message.
 
-    def __init__(self, topic: str, sites: list[Site], compression: str, sources: int, timeout: float) -> None:
+    A partition of the source goes to the one of the same broker id and number where there is one for each of them, and
+    else to that of the same place in the sorted list, which begins again where the target has fewer.
+    """
+
+    def __init__(
+        self, topic: str, sites: list[Site], compression: str, sources: Sequence[PartitionId], timeout: float
+    ) -> None:
         self.delivered = 0
         self.failed = 0
         self.error: object = ""
         self._topic = topic
         announced = [site for site in sites if site.places] or sites
-        self._choices = [(site.broker, number) for site in announced for number in range(site.configured)]
-        if self._choices and len(self._choices) != sources:
-            note(f"{sources} partitions go to {len(self._choices)}: each to one of them")
+        choices = [PartitionId(site.broker, number) for site in announced for number in range(site.configured)]
+        self._choices: list[PartitionId | None] = [None] * len(sources)
+        if set(sources) <= set(choices):
+            self._choices = list(sources)
+        elif choices:
+            self._choices = [choices[index % len(choices)] for index in range(len(sources))]
+            if len(choices) != len(sources):
+                note(f"{len(sources)} partitions go to {len(choices)}: each to one of them")
         self._producer = Producer(
             broker_list=",".join(f"{site.broker}:{site.address}" for site in announced),
             acks="none" if any(site.is_plain for site in announced) else "appended",
@@ -60,9 +72,8 @@ class Target:
 
     def send(self, source: int, payloads: list[bytes]) -> None:
         """Produce messages of a partition of the source, in order. Raises ``CommandError``."""
-        choice = self._choices[source % len(self._choices)] if self._choices else None
         try:
-            self._producer.send(self._topic, payloads, partition=choice)
+            self._producer.send(self._topic, payloads, partition=self._choices[source])
         except MessageTooLargeError as error:
             raise CommandError(
                 f"a message does not fit into {self._topic!r}", str(error), "raise max.message.size of its broker"

@@ -110,6 +110,14 @@ def test_a_topic_is_replayed_at_full_speed(site: Site, tools: Tools, topic: str)
     assert tools("replay", "--input-topic", "none", "--output-topic", topic).code == 2
 
 
+def test_partitions_keep_their_names_where_some_do_not_exist(site: Site, tools: Tools, topic: str) -> None:
+    """0-0 and 1-0 were never written to."""
+    for broker in (0, 1):
+        site.produce(broker, topic, [b"of %d" % broker], partition=1)
+    assert tools("replay", "--input-topic", topic, "--output-topic", f"{topic}-again").code == 0
+    assert stored(site, f"{topic}-again") == {(0, 0): [], (0, 1): [b"of 0"], (1, 0): [], (1, 1): [b"of 1"]}
+
+
 def test_the_pace_is_that_of_the_envelopes(
     site: Site, tools: Tools, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
