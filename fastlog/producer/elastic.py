@@ -124,8 +124,14 @@ class ElasticRouter(Router):
                 link.set_registered(True)
             self._ask_once(directory)
         for broker, link in list(self.links.items()):
-            if broker not in view.addresses:
+            if broker not in view.addresses and link.is_registered:
                 link.set_registered(False)
+                self._ledger.log(
+                    logging.WARNING,
+                    f"gone {broker}",
+                    f"broker {broker} is not in ZooKeeper {self._config.zk_connect} any more: new messages go to the"
+                    " others, and what waits for a partition of it waits for its return",
+                )
         self._changed()
 
     def _hint(self, broker: int) -> str:

@@ -402,7 +402,7 @@ def test_the_last_flush_takes_everything_and_leaves_a_failed_partition(tmp_path:
 
 @pytest.mark.slow
 def test_a_flusher_with_few_descriptors_flushes_many_partitions(tmp_path: Path, children: list[int]) -> None:
-    log = SharedLog(tmp_path, partitions=60, flush_ns=30_000_000)
+    log = SharedLog(tmp_path, partitions=60, flush_ns=30_000_000)  # 30 ms
 
     def prepare() -> None:
         taken = set(open_descriptors())
@@ -413,7 +413,7 @@ def test_a_flusher_with_few_descriptors_flushes_many_partitions(tmp_path: Path, 
     for turn in range(1, 4):
         for slot in range(60):
             assert log.append(ENTRY, slot=slot) == DONE
-        wait_until(lambda turn=turn: all(view.high_watermark == 12 * turn for view in log.arena.views()), 1.5)  # type: ignore[misc]
+        wait_until(lambda turn=turn: all(view.high_watermark == 12 * turn for view in log.arena.views()))  # type: ignore[misc]
 
 
 # -- the page cache ----------------------------------------------------------------------------------------------------
