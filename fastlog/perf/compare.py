@@ -48,8 +48,8 @@ class Row:
         return Ratio(1 / found.value, 1 / found.high, 1 / found.low, found.runs, found.paired)
 
     def is_below(self, limit: float) -> bool:
-        """Whether b is shown to be worse than ``limit`` times a: the whole interval lies below."""
-        return self.speed is not None and self.speed.high < limit
+        """Whether b is shown to be worse than ``limit`` times a: the whole interval lies below, of enough runs."""
+        return self.speed is not None and self.speed.runs >= MIN_RUNS and self.speed.high < limit
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ def perf_command() -> None:
     group="Limits",
     type=click.FloatRange(0, min_open=True),
     metavar="RATIO",
-    help="Exit with 1 when a series of B is shown to be slower than RATIO times A: its whole interval lies below.",
+    help="Exit with 1 when a series of B is shown to be slower than RATIO times A: its whole interval lies below, and"
+    " there are enough runs.",
 )
 @options.option(
     "--only",
@@ -63,7 +64,7 @@ def compare_command(a: Path, b: Path, fail_below: float | None, only: tuple[str,
     """Compare two result files: B over A for each series.
 
     The interval holds the ratio of medians in 95 % of resamplings of the runs. Faster or slower is said when it
-    excludes 1 and both files have at least four runs of the series; otherwise no difference is shown.
+    excludes 1 and both files have at least five runs of the series; otherwise no difference is shown.
     """
     from fastlog.perf.compare import Comparison, compare  # numpy is behind it
 

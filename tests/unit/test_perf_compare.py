@@ -1,18 +1,20 @@
 """Comparing two result files: verdicts, warnings, the table, and the exit code."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from fastlog.perf import summary
 from fastlog.perf.compare import NOTHING_SHOWN, compare
 from fastlog.perf.results import save
 from fastlog.tools.cli import fastlog
 from tests.unit.test_perf_results import result, series
 
-LOW, HIGH = (1.0, 1.1, 1.2, 1.3), (2.0, 2.1, 2.2, 2.3)
+LOW, HIGH = (1.0, 1.1, 1.15, 1.2, 1.3), (2.0, 2.1, 2.15, 2.2, 2.3)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,7 @@ LOW, HIGH = (1.0, 1.1, 1.2, 1.3), (2.0, 2.1, 2.2, 2.3)
         (HIGH, LOW, {"unit": "bytes", "better": "lower"}, "smaller"),
         (LOW, LOW, {}, NOTHING_SHOWN),
         ((1.0, 2.0, 3.0, 4.0, 5.0), (2.0, 3.0, 4.0, 5.0, 6.0), {}, NOTHING_SHOWN),
-        (LOW[:3], HIGH[:3], {}, NOTHING_SHOWN),  # wholly apart, and still too few
+        (LOW[:4], HIGH[:4], {}, NOTHING_SHOWN),  # wholly apart, and still too few
         ((0.0, 1.0), (1.0, 1.0), {}, "not comparable"),
     ],
 )
@@ -33,7 +35,7 @@ def test_verdicts(a: tuple[float, ...], b: tuple[float, ...], fields: dict[str, 
     """The interval decides, in the direction in which the series gets better."""
     (row,) = compare(result(series(values=a, **fields)), result(series(values=b, **fields))).rows
     assert row.verdict == verdict
-    assert bool("too few runs" in row.note) == (len(a) == 3)
+    assert bool("too few runs" in row.note) == (len(a) == 4)
 
 
 def test_a_row_below_a_limit() -> None:
@@ -49,6 +51,27 @@ def test_a_row_below_a_limit() -> None:
     assert slower.ratio is not None
     assert slower.speed.high == pytest.approx(1 / slower.ratio.low)
     assert slower.is_below(0.95)
+
+
+def test_too_few_runs_fail_nobody() -> None:
+    """One pair, however far apart, shows nothing to ``--fail-below`` either."""
+    (row,) = compare(result(series(values=HIGH[:1])), result(series(values=LOW[:1]))).rows
+    assert row.speed is not None
+    assert row.speed.high < 0.95
+    assert not row.is_below(0.95)
+
+
+def test_equal_things_are_seldom_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all the ways in which runs of one thing can fall to two files, at most 5 % show a difference."""
+    monkeypatch.setattr(summary, "RESAMPLES", 1000)
+    first, *others = (100.0 + number for number in range(2 * summary.MIN_RUNS))
+    verdicts = []
+    for more in combinations(others, summary.MIN_RUNS - 1):  # the other half is the same with a and b exchanged
+        b = tuple(value for value in others if value not in more)
+        (row,) = compare(result(series(values=(first, *more))), result(series(values=b))).rows
+        verdicts.append(row.verdict)
+    assert "faster" in verdicts
+    assert verdicts.count(NOTHING_SHOWN) >= 0.95 * len(verdicts)
 
 
 def test_what_is_on_one_side_only_is_said() -> None:
@@ -82,7 +105,7 @@ def test_differences_that_make_a_comparison_doubtful_are_warnings() -> None:
     assert "fastlog is" not in text  # what is compared may differ
     assert found.rows[0].note == "other batch"
     few = result(series())
-    assert compare(few, few).warnings == ("series with fewer than 4 runs can show no difference",)
+    assert compare(few, few).warnings == ("series with fewer than 5 runs can show no difference",)
 
 
 def call(tmp_path: Path, *arguments: str, a: Any = None, b: Any = None) -> Result:
@@ -97,11 +120,11 @@ def call(tmp_path: Path, *arguments: str, a: Any = None, b: Any = None) -> Resul
 
 def test_the_table(tmp_path: Path) -> None:
     """Columns are aligned: each starts, or ends, at the same place in every line."""
-    a = result(series(values=(1e6, 1.1e6, 1.2e6, 1.3e6)), series("b", values=LOW))
-    b = result(series(values=(2e6, 2.1e6, 2.2e6, 2.3e6)), series("b", values=LOW))
+    a = result(series(values=tuple(value * 1e6 for value in LOW)), series("b", values=LOW))
+    b = result(series(values=tuple(value * 1e6 for value in HIGH)), series("b", values=LOW))
     header, first, second = call(tmp_path, a=a, b=b).stdout.splitlines()
     assert first.split()[:7] == ["produce-batch-50", "fastlog", "1.15", "Mmsg/s", "2.15", "Mmsg/s", "1.870"]
-    assert first.endswith("4, 4  faster")
+    assert first.endswith("5, 5  faster")
     assert header.index("verdict") == first.index("faster") == second.index(NOTHING_SHOWN)
     assert header.index("b / a") + 5 == first.index("1.870") + 5 == second.index("1.000") + 5
 
@@ -110,7 +133,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
     """Rows with ratio and interval, warnings, and what failed."""
     found = json.loads(call(tmp_path, "--json", "--fail-below", "3").stdout)
     (row,) = found["rows"]
-    assert (row["verdict"], row["a"]["median"], row["ratio"]["runs"]) == ("faster", 1.15, 4)
+    assert (row["verdict"], row["a"]["median"], row["ratio"]["runs"]) == ("faster", 1.15, 5)
     assert found["warnings"] == []
     assert found["failed"] == [{"scenario": "produce-batch-50", "system": "fastlog"}]
 
