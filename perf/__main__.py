@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from fastlog.perf import machine
+from fastlog.perf.payloads import lines_of
 from fastlog.perf.results import Result, save
 from fastlog.perf.shown import figure, table
 from perf.command import EXIT_FAILED, EXIT_INTERRUPTED, Size, run, say
@@ -25,6 +26,10 @@ from perf.replay.table import needed_bytes, scenarios, selected
 WARM_UP = (
     "memory for the messages of each run is touched and freed before its broker starts; consumers read what was"
     " written just before; client processes are loaded and connected before the clock starts"
+)
+LINES_NOTE = (
+    "the ceiling, the load generator and other brokers send random messages as long as the lines are on average, {}"
+    " bytes; goals are for 200 random bytes"
 )
 QUICK = Options(messages=200_000, stored_bytes=200_000_000, segment_bytes=100_000_000, seconds=0.5, quick=True)
 SHORT_BELOW = 5_000_000
@@ -131,6 +136,8 @@ def _replay(
         stage.require_space(needed_bytes(found, options, rounds))
         playing = Rounds(stage, measured, runners.run, say, lambda: write("it has not ended yet"))
         notes = playing.notes
+        if options.payload_file is not None:
+            notes.append(LINES_NOTE.format(options.line_bytes))
         notes.extend(runners.described({task.system for task in measured if task.absent is None}))
         try:
             playing.run()
@@ -154,6 +161,9 @@ def _options(given: dict[str, Any], stored_bytes: int | None) -> tuple[Options, 
         chosen["seconds"] = max(0.2, options.seconds * share)
     if stored_bytes is not None:
         chosen["stored_bytes"] = stored_bytes
+    if given["payload_file"] is not None:
+        lines, _ = lines_of(given["payload_file"])
+        chosen["line_bytes"] = max(1, round(sum(map(len, lines)) / len(lines)))
     settings = dict(_setting(item) for item in given["extra"])
     machine.flush_policy({**PAGE_CACHE, **settings})  # a wrong setting is said now
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -172,6 +182,7 @@ def _settings(options: Options) -> dict[str, Any]:
     payload: dict[str, Any] = {"kind": "random", "seed": options.seed, "bytes": MESSAGE_BYTES}
     if options.payload_file is not None:
         payload = {"kind": "lines", "file": options.payload_file.name, "bytes": options.payload_file.stat().st_size}
+        payload["line_bytes"] = options.line_bytes
     return {
         "processors": options.processors,
         "flush_policy": machine.flush_policy({**PAGE_CACHE, **options.settings}),

@@ -28,7 +28,7 @@ def measure(stage: Stage, scenario: Scenario, name: str) -> dict[str, Run]:
     stage.warm(messages)
     with stage.place() as directory, _started(peer, directory):
         if isinstance(scenario, Produce):
-            found = peer.produce(messages, scenario.message_bytes, scenario.batch)
+            found = peer.produce(messages, stage.options.payloads(scenario.message_bytes)[1], scenario.batch)
         elif isinstance(scenario, Consume):
             peer.produce(messages)
             found = peer.consume(messages)

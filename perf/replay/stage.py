@@ -55,6 +55,9 @@ class Options:
     processors: int = 2
     seed: int = 1
     payload_file: Path | None = None
+    line_bytes: int | None = None
+    """Of the lines of ``payload_file`` on average."""
+
     stored_bytes: int = 20_000_000_000
     segment_bytes: int = 1_000_000_000
     seconds: float = 5.0
@@ -63,6 +66,15 @@ class Options:
     """Broker settings that go before those of the scenarios."""
 
     scratch: Path = ROOT / ".tmp"
+
+    def payloads(self, size: int = MESSAGE_BYTES) -> tuple[Path | None, int]:
+        """The file whose lines a producer sends instead of random messages of ``size`` bytes, and how long they are.
+
+        What is about other sizes than the usual one stays random: lines would all have the same.
+        """
+        if self.payload_file is None or self.line_bytes is None or size != MESSAGE_BYTES:
+            return None, size
+        return self.payload_file, self.line_bytes
 
 
 class Client:

@@ -412,7 +412,8 @@ def needed_bytes(found: tuple[Scenario, ...], options: Options, rounds: int) -> 
     for scenario in found:
         size = all_messages * scenario.share
         if isinstance(scenario, Produce):
-            size = options.messages * scenario.share * (scenario.message_bytes + ENTRY_OVERHEAD)
+            _, message_bytes = options.payloads(scenario.message_bytes)
+            size = options.messages * scenario.share * (message_bytes + ENTRY_OVERHEAD)
         elif isinstance(scenario, Consume | Mirrored):
             size = 2 * all_messages  # the round's backlog, and the ceiling's own, or the copy
         elif isinstance(scenario, FanOut):

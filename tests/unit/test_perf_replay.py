@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastlog.errors import ConfigError
 from fastlog.perf import machine
 from fastlog.perf.results import CEILING, CURVE, OURS, SECTIONS, Run
-from perf import interrupts
+from perf import __main__, interrupts
+from perf.ceiling import pair
 from perf.replay import in_spark, runners, streams, table
 from perf.replay.rounds import Rounds, Task, series_of, tasks
+from perf.replay.runners import others
 from perf.replay.runners.sweep import Sample, longest_unflushed
 from perf.replay.scenarios import BLOCKS, PEERS, SPARK_KAFKA, Figure, FlushPolicy, InSpark, Produce, Scenario
 from perf.replay.stage import Options, ReplayError, Stage, TooLittleSpaceError
@@ -29,6 +32,33 @@ def test_names_are_unique() -> None:
     """A series is found by its name."""
     names = [figure.name for figure in FIGURES]
     assert sorted(set(names)) == sorted(names)
+
+
+def test_what_stands_beside_lines_has_their_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceiling of lines of 3 bytes is no one of 200; curves about other sizes stay random."""
+    options = Options(messages=100, scratch=tmp_path, payload_file=tmp_path / "lines", line_bytes=3)
+    assert options.payloads() == (tmp_path / "lines", 3)
+    assert options.payloads(20) == (None, 20)
+    assert Options().payloads() == (None, 200)
+    sizes: list[int] = []
+    monkeypatch.setattr(pair, "produce", lambda _messages, _batch, size, *_: sizes.append(size) or {"rate": 1.0})
+    scenario = Produce(figures=(Figure(name="p", title="p", section="producer"),), block="producer")
+    with Stage(options, print) as stage:
+        others.ceiling(stage, scenario)
+    assert sizes == [3]
+    assert table.needed_bytes((scenario,), options, 1) == 100 * (3 + 10)
+
+
+def test_a_payload_file_is_read_before_anything_runs(tmp_path: Path) -> None:
+    """An empty one is refused then, and not by one scenario after the other."""
+    (tmp_path / "empty").touch()
+    (tmp_path / "lines").write_bytes(b"1\n22\n666666")
+    given = {name: None for name in ("rounds", "messages", "scratch")} | {"quick": True, "extra": ()}
+    given |= {"processors": 2, "seed": 1}
+    with pytest.raises(ConfigError, match="no whole line"):
+        __main__._options(given | {"payload_file": tmp_path / "empty"}, None)
+    options, _ = __main__._options(given | {"payload_file": tmp_path / "lines"}, None)
+    assert options.line_bytes == 3
 
 
 def test_the_reason_of_a_failure_in_spark_is_that_of_the_worker() -> None:

@@ -29,9 +29,11 @@ _COUNTERS_SECONDS = 10.0
 def produce(stage: Stage, scenario: Produce) -> dict[str, Run]:
     """A fresh broker and one client process; the clock ends when the broker has everything (see ``Produce``)."""
     messages = max(scenario.batch * scenario.threads, int(stage.options.messages * scenario.share))
-    stage.warm(messages, scenario.message_bytes)
+    file, size = stage.options.payloads(scenario.message_bytes)
+    stage.warm(messages, size)
     settings = {**scenario.settings, "num.partitions": scenario.partitions}
-    file = stage.lines_file() if scenario.lines else stage.options.payload_file
+    if scenario.lines:
+        file = stage.lines_file()
     with stage.broker(settings) as broker:
         topics = [f"{TOPIC}-{number}" for number in range(scenario.topics)]
         for topic in topics:

@@ -11,11 +11,12 @@ from perf.replay.stage import MESSAGE_BYTES, TOPIC, ReplayError, Stage, numbers
 def ceiling(stage: Stage, scenario: Scenario) -> dict[str, Run]:
     """The C pair with the batch, fetch size, message size and flush policy of the scenario."""
     messages = int(stage.options.messages * scenario.share)
-    stage.warm(messages)
+    _, size = stage.options.payloads(scenario.message_bytes if isinstance(scenario, Produce) else MESSAGE_BYTES)
+    stage.warm(messages, size)
     policy = stage.all_of(scenario.settings)
     with stage.place() as directory:
         if isinstance(scenario, Produce):
-            found = pair.produce(messages, scenario.batch, scenario.message_bytes, policy, directory)
+            found = pair.produce(messages, scenario.batch, size, policy, directory)
         elif isinstance(scenario, Consume):
             found = pair.consume(messages, scenario.fetch_bytes, MESSAGE_BYTES, policy, directory)
         else:
@@ -27,10 +28,11 @@ def broker_alone(stage: Stage, scenario: Scenario) -> dict[str, Run]:
     """fastlog's broker under the C load generator, which encodes once and checks nothing."""
     messages = int(stage.options.messages * scenario.share)
     if isinstance(scenario, Produce):
-        stage.warm(messages)
+        _, size = stage.options.payloads(scenario.message_bytes)
+        stage.warm(messages, size)
         with stage.broker(scenario.settings) as broker:
             place = {"port": broker.port, "topic": TOPIC, "messages": messages}
-            found = loadgen.run("produce", {**place, "batch": scenario.batch, "size": scenario.message_bytes})
+            found = loadgen.run("produce", {**place, "batch": scenario.batch, "size": size})
     elif isinstance(scenario, Consume):
         backlog = stage.backlog()
         place = {"port": backlog.broker.port, "topic": TOPIC, "max_bytes": scenario.fetch_bytes}

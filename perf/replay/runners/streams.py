@@ -64,7 +64,8 @@ def _produced(
     stage: Stage, broker: Broker, scenario: FanOut, topic: str, readers: list[tuple[str, dict[str, object]]]
 ) -> Run:
     messages = max(scenario.batch, stage.options.messages // 5)
-    stage.warm(messages)
+    file, size = stage.options.payloads()
+    stage.warm(messages, size)
     create_topic(broker.port, topic, 1)
     producing = {
         "port": broker.port,
@@ -75,8 +76,8 @@ def _produced(
         "acks": "none",
         "compression": "none",
         "threads": 1,
-        "message_bytes": MESSAGE_BYTES,
-        "payload_file": None,
+        "message_bytes": size,
+        "payload_file": str(file) if file else None,
         "seed": stage.options.seed,
     }
     with stage.clients([("produce", producing), *readers]) as (producer, *others):

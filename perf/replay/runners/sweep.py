@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fastlog.perf.results import Run
 from perf.replay.runners import streams
-from perf.replay.scenarios import FlushPolicy
-from perf.replay.stage import ENTRY_BYTES, MESSAGE_BYTES, TOPIC, Client, Stage, create_topic, link_to, partitions_over
+from perf.replay.scenarios import ENTRY_OVERHEAD, FlushPolicy
+from perf.replay.stage import TOPIC, Client, Stage, create_topic, link_to, partitions_over
 
 _EVERY_SECONDS = 0.005
 
@@ -26,7 +26,8 @@ class Sample:
 def flush_policy(stage: Stage, scenario: FlushPolicy) -> dict[str, Run]:
     """The broker is asked every 5 ms, on a connection of its own, how far it has appended and flushed."""
     messages = max(50, int(stage.options.messages * scenario.share) // 50 * 50)
-    stage.warm(messages)
+    file, size = stage.options.payloads()
+    stage.warm(messages, size)
     with stage.broker(scenario.settings) as broker:
         create_topic(broker.port, TOPIC, 1)
         producing = {
@@ -38,8 +39,8 @@ def flush_policy(stage: Stage, scenario: FlushPolicy) -> dict[str, Run]:
             "acks": "none",
             "compression": "none",
             "threads": 1,
-            "message_bytes": MESSAGE_BYTES,
-            "payload_file": None,
+            "message_bytes": size,
+            "payload_file": str(file) if file else None,
             "seed": stage.options.seed,
         }
         with stage.clients([("produce", producing)]) as (producer,):
@@ -49,7 +50,7 @@ def flush_policy(stage: Stage, scenario: FlushPolicy) -> dict[str, Run]:
         create_topic(broker.port, TOPIC, 1)
         waits = streams.paced(stage, broker, scenario.rate, scenario.seconds, "appended")
     risk = float(max((sample.log_end - sample.high_watermark for sample in samples), default=0))
-    detail = {"messages": messages, "samples": len(samples), "at_risk_messages": risk / ENTRY_BYTES}
+    detail = {"messages": messages, "samples": len(samples), "at_risk_messages": risk / (size + ENTRY_OVERHEAD)}
     return {
         "rate": Run(value=rate, detail=detail),
         "p99_ms": Run(value=waits["p99_ms"], detail=waits),
