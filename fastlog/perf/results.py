@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,9 @@ SYSTEMS = ("fastlog", "fastlog-broker", "ceiling", "rabbitmq-classic", "rabbitmq
 (the C pair, or a source of Spark's that has nothing to do); the peers. A file may name others."""
 
 Better = Literal["higher", "lower"]
+
+_LARGEST = 1e300
+"""No measurement comes near; sums and differences of what is beyond it are no numbers, and so no axis holds them."""
 
 _T = TypeVar("_T")
 
@@ -204,7 +206,7 @@ def load(path: Path) -> Result:
     """
     try:
         document = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested deeper than anything that was written here
         raise ResultsError(f"{path}: no JSON: {error}") from error
     try:
         return _result(document)
@@ -333,6 +335,8 @@ def _text_or_none(fields: Mapping[str, Any], name: str, where: str) -> str | Non
 def _line(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise ResultsError(f"{where}: {value!r} is no text")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):  # JSON can escape half of a pair; nothing can print it
+        raise ResultsError(f"{where}: {value!r} is no text of whole characters")
     return value
 
 
@@ -344,7 +348,7 @@ def _one_of(fields: Mapping[str, Any], name: str, choices: Sequence[str], where:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
         raise ResultsError(f"{where}: {value!r} is no number")
     return value
 

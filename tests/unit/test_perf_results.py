@@ -100,6 +100,9 @@ def edited(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (edited("absent", "no gcc"), r"series\[0\]: absent \(no gcc\), and has runs"),
         (edited("goal", {"of": "other"}), r"series\[0\].goal: of and of_ratio go together"),
         (edited("runs", [{"value": "4"}]), r"series\[0\].runs\[0\].value: '4' is no number"),
+        (edited("runs", [{"value": 1e308}]), r"series\[0\].runs\[0\].value: 1e\+308 is no number"),
+        (edited("runs", [{"value": 10**400}]), r"series\[0\].runs\[0\].value: 10+ is no number"),
+        (edited("title", "\ud800"), r"series\[0\].title: '.ud800' is no text of whole characters"),
         (edited("runs", [{"value": 4, "detail": {"p99": None}}]), r"runs\[0\].detail.p99: None is no number"),
         (edited("runs", [{"value": 4, "timeline": [[1, 2, 3]]}]), r"timeline\[0\]: not a pair of seconds and value"),
     ],
@@ -120,7 +123,7 @@ def test_a_damaged_file_is_refused_by_place(
 
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     """Text, half a file and bytes that are no text are errors of their own kind, not tracebacks."""
-    for data in (b"hello", b'{"schema": 1', b"\xff\xfe\x00"):
+    for data in (b"hello", b'{"schema": 1', b"\xff\xfe\x00", b"[" * 100_000):
         (tmp_path / "x").write_bytes(data)
         with pytest.raises(ResultsError, match="no JSON"):
             load(tmp_path / "x")
