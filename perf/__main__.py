@@ -18,7 +18,7 @@ from fastlog.perf.results import Result, save
 from fastlog.perf.shown import figure, table
 from perf.command import EXIT_FAILED, EXIT_INTERRUPTED, Size, run, say
 from perf.replay import peers, runners
-from perf.replay.rounds import Rounds, Task, series_of, tasks
+from perf.replay.rounds import Rounds, series_of, tasks
 from perf.replay.scenarios import PAGE_CACHE, SPARK_KAFKA, Scenario
 from perf.replay.stage import MESSAGE_BYTES, Options, Stage
 from perf.replay.table import needed_bytes, scenarios, selected
@@ -115,8 +115,8 @@ def _replay(
     described = machine.describe(options.scratch.parent if not options.scratch.exists() else options.scratch)
     notes: list[str] = []
 
-    def write(*more: str) -> None:
-        result = Result(
+    def result(*more: str) -> Result:
+        return Result(
             title=title,
             command=shlex.join(["python", "-m", "perf", *sys.argv[1:]]),
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", started),
@@ -127,14 +127,18 @@ def _replay(
             series=series_of(measured),
             notes=(*notes, *more),
         )
-        save(result, out)
-        if not more:
-            _show(result, measured)
 
+    def round_ended() -> None:
+        try:
+            save(result("it has not ended yet"), out)
+        except OSError as error:  # a disk that is full now may have room when the logs are gone
+            say(f"not written to {out} yet: {error}")
+
+    save(result(), out, trial=True)
     interrupted = False
     with Stage(options, say) as stage:
         stage.require_space(needed_bytes(found, options, rounds))
-        playing = Rounds(stage, measured, runners.run, say, lambda: write("it has not ended yet"))
+        playing = Rounds(stage, measured, runners.run, say, round_ended)
         notes = playing.notes
         if options.payload_file is not None:
             notes.append(LINES_NOTE.format(options.line_bytes))
@@ -145,7 +149,13 @@ def _replay(
             interrupted = True
             notes.append("stopped by a signal before everything was measured")
         finally:
-            write()
+            ended = result()
+            _show(ended)
+            try:
+                save(ended, out)
+            except OSError:
+                stage.clear()  # the logs may be what fills the disk
+                save(ended, out)
             say(f"written to {out}")
     return EXIT_INTERRUPTED if interrupted else EXIT_FAILED if playing.failed else 0
 
@@ -206,7 +216,7 @@ def _list(found: Sequence[Scenario]) -> None:
         click.echo(line)
 
 
-def _show(result: Result, measured: Sequence[Task]) -> None:
+def _show(result: Result) -> None:
     rows = []
     for series in result.series:
         found = series.summary()

@@ -170,8 +170,10 @@ class GoalPart:
         return self.reached >= self.wanted if self.better == "higher" else self.reached <= self.wanted
 
 
-def save(result: Result, path: Path) -> None:
+def save(result: Result, path: Path, *, trial: bool = False) -> None:
     """Write a result; a file that was there is replaced as a whole or not at all.
+
+    ``trial``: leave the file as it is, and only fail as writing would: for before what takes an hour.
 
     Raises:
         ResultsError: it is not one that ``load`` would take.
@@ -190,6 +192,9 @@ def save(result: Result, path: Path) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1, ensure_ascii=False)
             out.write("\n")
+        if trial:
+            part.unlink()
+            return
         part.chmod(0o644)  # mkstemp makes it for the owner alone
         part.replace(path)
     except BaseException:

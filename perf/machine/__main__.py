@@ -91,6 +91,22 @@ def measure(title: str, making: Making, *, rounds: int, out: Path | None, scratc
     scratch.mkdir(parents=True, exist_ok=True)
     described = machine.describe(scratch)  # the load that was there before
     started, clock = time.gmtime(), time.monotonic()
+
+    def result(series: tuple[Series, ...], notes: tuple[str, ...]) -> Result:
+        return Result(
+            title=title,
+            command=shlex.join(["python", "-m", "perf.machine", *sys.argv[1:]]),
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", started),
+            seconds=round(time.monotonic() - clock, 1),
+            machine=described,
+            settings={},
+            warm_up=WARM_UP,
+            series=series,
+            notes=notes,
+        )
+
+    if out is not None:
+        save(result((), ()), out, trial=True)
     runs: dict[str, list[Run]] = {}
     absent: dict[str, str] = {}
     with tempfile.TemporaryDirectory(dir=scratch, prefix="machine-") as directory, making(Path(directory)) as found:
@@ -106,18 +122,7 @@ def measure(title: str, making: Making, *, rounds: int, out: Path | None, scratc
         series = tuple(_series(probe, runs.get(probe.name, []), absent.get(probe.name)) for probe in found)
     _show(series)
     if out is not None:
-        result = Result(
-            title=title,
-            command=shlex.join(["python", "-m", "perf.machine", *sys.argv[1:]]),
-            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", started),
-            seconds=round(time.monotonic() - clock, 1),
-            machine=described,
-            settings={},
-            warm_up=WARM_UP,
-            series=series,
-            notes=tuple(f"{name} failed: {reason}" for name, reason in absent.items()),
-        )
-        save(result, out)
+        save(result(series, tuple(f"{name} failed: {reason}" for name, reason in absent.items())), out)
         say(f"written to {out}")
     return EXIT_FAILED if absent else 0
 

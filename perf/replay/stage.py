@@ -21,6 +21,7 @@ import psutil
 from fastlog.client import connection
 from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
+from fastlog.perf.shown import figure
 from fastlog.wire import requests, responses
 from perf import interrupts
 from perf.ceiling import loadgen
@@ -171,6 +172,10 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Ends and removes everything. May be called twice."""
         with self._life, self._block, self._round:
             pass  # each is closed, also when one before it fails
 
@@ -180,7 +185,7 @@ class Stage:
         wanted = needed + needed // 10
         if free < wanted:
             raise TooLittleSpaceError(
-                f"{wanted / 1e9:.1f} GB are needed in {self.options.scratch}, {free / 1e9:.1f} GB are free\n"
+                f"{figure(wanted, 'bytes')} are needed in {self.options.scratch}, {figure(free, 'bytes')} are free\n"
                 "logs of full length are written there and removed again\n"
                 "use fewer --messages, fewer --stored-bytes, --only, --quick, or another --scratch"
             )

@@ -1,6 +1,7 @@
 """The replay: scenarios as data, rounds that alternate and survive failures, and what is computed from samples."""
 
 import contextlib
+import errno
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from fastlog.errors import ConfigError
 from fastlog.perf import machine
-from fastlog.perf.results import CEILING, CURVE, OURS, SECTIONS, Run
+from fastlog.perf.results import CEILING, CURVE, OURS, SECTIONS, Result, Run, load
 from perf import __main__, interrupts
 from perf.ceiling import pair
 from perf.replay import in_spark, runners, streams, table
@@ -59,6 +61,50 @@ def test_a_payload_file_is_read_before_anything_runs(tmp_path: Path) -> None:
         __main__._options(given | {"payload_file": tmp_path / "empty"}, None)
     options, _ = __main__._options(given | {"payload_file": tmp_path / "lines"}, None)
     assert options.line_bytes == 3
+
+
+class FakeRuns:
+    """A replay of nothing, whose result file cannot be written while its scratch directory has files."""
+
+    def __init__(self, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.scratch, self.ran, self._save = scratch, 0, __main__.save
+        monkeypatch.setattr(__main__.runners, "run", self.run)
+        monkeypatch.setattr(__main__, "save", self.save)
+
+    def run(self, *_: object) -> dict[str, Run]:
+        self.ran += 1
+        return {"rate": Run(value=1.0)}
+
+    def save(self, result: Result, path: Path, *, trial: bool = False) -> None:
+        if any(self.scratch.glob("perf-*")):
+            raise OSError(errno.ENOSPC, "no space left")
+        self._save(result, path, trial=trial)
+
+
+def replayed(scratch: Path, out: Path) -> Any:
+    arguments = ["replay", "--quick", "--no-peers", "--only", "consume-arrow", "--rounds", "2"]
+    return CliRunner().invoke(__main__.main, [*arguments, "--scratch", str(scratch), "--out", str(out)])
+
+
+def test_a_result_that_finds_no_room_is_written_when_the_logs_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at the end of a round does not end the replay, and one at its end loses nothing."""
+    fake = FakeRuns(tmp_path / "scratch", monkeypatch)
+    found = replayed(tmp_path / "scratch", tmp_path / "out.json")
+    assert found.exception is None
+    assert fake.ran == 2
+    assert [len(series.runs) for series in load(tmp_path / "out.json").series] == [2]
+
+
+def test_a_result_file_that_cannot_be_written_is_told_of_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not after an hour; a result that is there stays until there is another."""
+    fake = FakeRuns(tmp_path / "scratch", monkeypatch)
+    (tmp_path / "file").write_text("kept")
+    found = replayed(tmp_path / "scratch", tmp_path / "file" / "out.json")
+    assert isinstance(found.exception, OSError)
+    assert fake.ran == 0
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_the_reason_of_a_failure_in_spark_is_that_of_the_worker() -> None:
@@ -196,7 +242,7 @@ def test_space_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
     assert 20e9 + 8 * 2e6 * 210 <= stored < 25e9
     assert table.needed_bytes(table.selected(ALL, ("produce-list-50",)), Options(messages=1000), 5) == 210_000
     with Stage(Options(scratch=tmp_path), print) as stage:
-        with pytest.raises(TooLittleSpaceError, match=r"are needed in .*, .* GB are free"):
+        with pytest.raises(TooLittleSpaceError, match=r"are needed in .*, .* are free"):
             stage.require_space(2**60)
         assert list(tmp_path.iterdir()) == [stage.directory]
     assert list(tmp_path.iterdir()) == []
