@@ -1,4 +1,5 @@
 from perf.ceiling.run import main
+from perf.command import run
 
 if __name__ == "__main__":
-    main()
+    run(main, "python -m perf.ceiling")

@@ -133,13 +133,31 @@ def memory_table(sizes: dict[str, dict[str, int]]) -> str:
     return "\n".join(lines)
 
 
+def _quick(context: click.Context, _parameter: click.Parameter, chosen: bool) -> None:
+    if chosen:
+        context.default_map = {"repetitions": 2, "messages": 1_000_000, "backlog_bytes": 210_000_000}
+
+
 @click.command()
 @click.option("--repetitions", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--messages", default=10_000_000, show_default=True, type=click.IntRange(1))
 @click.option("--processors", default=2, show_default=True, type=click.IntRange(1, 256))
-@click.option("--backlog-bytes", default=2_100_000_000, show_default=True, help="The large backlog of the memory part.")
+@click.option(
+    "--backlog-bytes",
+    default=2_100_000_000,
+    show_default=True,
+    type=click.IntRange(ENTRY_BYTES),
+    help="The large backlog of the memory part.",
+)
 @click.option("--set", "extra", multiple=True, metavar="NAME=VALUE", help="A further broker setting, by its 0.7 name.")
-@click.option("--quick", is_flag=True, help="Two repetitions of 1,000,000 messages, 210 MB of backlog.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_quick,
+    help="Two repetitions of 1,000,000 messages, 210 MB of backlog, where nothing else is said.",
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write everything as JSON here.")
 def main(
     repetitions: int,
@@ -147,12 +165,9 @@ def main(
     processors: int,
     backlog_bytes: int,
     extra: tuple[str, ...],
-    quick: bool,
     output: Path | None,
 ) -> None:
     """Measure the broker alone: one connection, 200-byte messages, page-cache flush policy."""
-    if quick:
-        repetitions, messages, backlog_bytes = 2, 1_000_000, 210_000_000
     settings: dict[str, object] = {**PAGE_CACHE_POLICY, **dict(item.partition("=")[::2] for item in extra)}
     warm_bytes = messages * ENTRY_BYTES * 5 // 4
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from fastlog.errors import ConfigError
 from fastlog.tools.fsck import fsck_command
-from perf.ceiling import loadgen, pair, programs
+from perf.ceiling import loadgen, pair, programs, run
 from tests.harness import raw_format
 from tests.harness.raw_client import RawClient
 from tests.harness.raw_wire import frame, metadata_body, own_frame, place, produce_frame
@@ -196,3 +196,11 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("CC", "no-such-compiler -x")
     with pytest.raises(programs.CannotBuild, match="no-such-compiler"):
         programs.build(source, directory=tmp_path)
+
+
+def test_quick_leaves_what_was_asked_for() -> None:
+    """It shortens what nobody gave a length for, in whatever order the options come."""
+    for words in (["--messages", "7", "--quick"], ["--quick", "--messages", "7"]):
+        found = run.main.make_context("ceiling", words).params
+        assert (found["messages"], found["repetitions"], found["backlog_bytes"]) == (7, 2, 210_000_000)
+    assert run.main.make_context("ceiling", []).params["repetitions"] == 5
