@@ -31,6 +31,7 @@ LINES_NOTE = (
     "the ceiling, the load generator and other brokers send random messages as long as the lines are on average, {}"
     " bytes; goals are for 200 random bytes"
 )
+_CHOSEN_HERE = {"port": "", "log.dir": ": --scratch names another place", "num.threads": ": use --processors"}
 QUICK = Options(messages=200_000, stored_bytes=200_000_000, segment_bytes=100_000_000, seconds=0.5, quick=True)
 SHORT_BELOW = 5_000_000
 ROUNDS = 5
@@ -97,9 +98,10 @@ def _replay(
     title: str, only: tuple[str, ...], with_peers: bool, stored_bytes: int | None, given: dict[str, Any]
 ) -> int:
     options, rounds = _options(given, stored_bytes)
-    found = selected(scenarios(options), only)
-    if not found:
-        raise click.UsageError(f"no scenario matches {' '.join(only)}; --list shows them")
+    known = scenarios(options)
+    found = selected(known, only)
+    if unknown := [pattern for pattern in only if not selected(known, (pattern,))]:
+        raise click.UsageError(f"no scenario matches {' '.join(unknown)}; --list with the same options shows them")
     if given["only_list"]:
         _list(found)
         return 0
@@ -185,6 +187,8 @@ def _setting(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
+    if (instead := _CHOSEN_HERE.get(name)) is not None:
+        raise click.BadParameter(f"{name} is chosen here{instead}", param_hint="--set")
     return name, value
 
 

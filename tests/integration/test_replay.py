@@ -127,9 +127,10 @@ def call(tmp_path: Path, *arguments: str) -> click.testing.Result:
     ("arguments", "text"),
     [
         (("--only", "stored", "--stored-bytes", "1000TB"), "are needed in"),
-        (("--only", "no-such-thing"), "no scenario matches no-such-thing"),
+        (("--only", "produce-*", "--only", "no-such-thing"), "no scenario matches no-such-thing"),
         (("--set", "log.flash=1"), "unknown setting"),
         (("--set", "log.flash"), "is not NAME=VALUE"),
+        (("--set", "log.dir=/tmp"), "--scratch"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_runs(
