@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import signal
 import sys
@@ -22,6 +23,8 @@ def take_signals(*others: signal.Signals) -> None:
         signal.signal(number, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt_again)
     sys.unraisablehook = _raise_later
+    # Python gives its handlers back before it has ended, and an alarm that comes then would kill the process
+    atexit.register(signal.signal, signal.SIGALRM, signal.SIG_IGN)
 
 
 def came() -> bool:

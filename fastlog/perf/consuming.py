@@ -12,7 +12,7 @@ from contextlib import closing
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.errors import TransportError, WrongPartitionError
+from fastlog.errors import ConsumerTimeout, TransportError, WrongPartitionError
 from fastlog.perf._sizes import total_bytes
 from fastlog.perf.consumer_options import MODES, OF_FILES, ConsumerFigures, ConsumerOptions
 from fastlog.perf.reading import LocalReadError, Reading, Share
@@ -192,9 +192,8 @@ class ConsumerRun:
         self._timeline = Timeline(self._started, options.sample_seconds)
         try:
             self._start(share)
-            self._wait(share, tail)
-            finished = all(reader.finished.is_set() for reader in self._readers)
-            self._complete = share.is_empty if options.messages is not None else finished or tail
+            came = self._wait(share, tail)
+            self._complete = share.is_empty if options.messages is not None else came or tail
         finally:
             self._stop()
         return self.figures()
@@ -300,8 +299,11 @@ class ConsumerRun:
     def _counts(self) -> tuple[int, int]:
         return sum(reader.count for reader in self._readers), sum(reader.payload_bytes for reader in self._readers)
 
-    def _wait(self, share: Share, tail: bool) -> None:
-        """Return when there is nothing more to come; raise what went wrong in a thread."""
+    def _wait(self, share: Share, tail: bool) -> bool:
+        """Whether all that there was has come, once nothing more does; raise what went wrong in a thread.
+
+        A reader has the same patience for bytes that do not become visible, and may lose it first.
+        """
         assert self._timeline is not None
         options = self.options
         patience = options.timeout if tail else max(options.timeout, options.connect_timeout)
@@ -313,17 +315,22 @@ class ConsumerRun:
                 if self._on_progress is not None:
                     self._on_progress(messages, payload_bytes)
                 failed = next((other.error for other in self._readers if other.error is not None), None)
-                if failed is not None:
+                if failed is not None and not isinstance(failed, ConsumerTimeout):
                     raise failed
                 last = max([self._started, *(other.last_at for other in self._readers)])
                 if self._is_over(share):
                     self._finish()
                 elif now - last >= patience:
-                    if not tail:
-                        self._notes.append(f"the log has more, but nothing came for {patience:g} s")
-                    return
+                    return not tail and self._nothing_came(patience)
             if reader.error is not None:
-                raise reader.error
+                if not isinstance(reader.error, ConsumerTimeout):
+                    raise reader.error
+                return self._nothing_came(patience)
+        return True
+
+    def _nothing_came(self, patience: float) -> bool:
+        self._notes.append(f"the log has more, but nothing came for {patience:g} s")
+        return False
 
     def _finish(self) -> None:
         """All that is wanted has come: let the threads count it, and wake those that wait for more."""

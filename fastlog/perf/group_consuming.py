@@ -169,9 +169,10 @@ class GroupRun(ConsumerRun):
         self._is_hurried = False
         super()._finish()
 
-    def _wait(self, share: Share, tail: bool) -> None:
-        super()._wait(share, tail)
+    def _wait(self, share: Share, tail: bool) -> bool:
+        came = super()._wait(share, tail)
         self._is_hurried = False  # else it was interrupted
+        return came
 
     def _stop(self) -> None:
         consumer = self._consumer

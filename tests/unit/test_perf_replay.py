@@ -409,6 +409,24 @@ except KeyboardInterrupt:
     assert run.stderr == ""
 
 
+def test_a_signal_that_is_raised_again_does_not_kill_a_program_that_ends() -> None:
+    """It was lost, and something else has ended the program before it came again."""
+    program = """
+import signal, time
+from perf.interrupts import take_signals
+
+class Last:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.1)
+
+take_signals()
+last = Last()
+signal.setitimer(signal.ITIMER_REAL, 0.03)
+raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50).returncode == 7
+
+
 def test_what_fails_after_a_signal_is_no_failed_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal tells the brokers as well, and their end may be seen before the signal is."""
 
