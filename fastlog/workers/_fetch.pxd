@@ -41,5 +41,6 @@ cdef class Fetches:
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil
+    cdef void look_ahead(self, Found* found, uint64_t offset) noexcept nogil
     cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil
     cdef void want_flush_now(self, fl_slot* s) noexcept nogil

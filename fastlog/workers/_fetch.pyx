@@ -23,6 +23,7 @@ cdef enum:
     PEEK_BYTES = 4096
     # an answer this small is read and sent in one call: cheaper than a header and a sendfile
     COPY_BYTES = 16 << 10
+    ANSWERS_AHEAD = 32  # this near the watermark, counted in answers like the last one, a reader has the next flush begin
     COPY_IN_ALL = 256 << 10  # of a MULTIFETCH: many parts may ask for the same few bytes
     MAX_SET_BYTES = 0x7fffff00  # an answer's size is a signed 32-bit number
     MAX_PARTS_BYTES = 0x7ff00000  # the same, with room for the heads of 32767 parts
@@ -206,8 +207,8 @@ cdef class Fetches:
         code = found.code if found.code < 100 else CODE_UNKNOWN
         if code:
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
-        elif found.size == 0 and found.slot != NULL:
-            self.want_flush(found.slot, found.watermark)
+        else:
+            self.look_ahead(&found, be64(body + 6 + size))
         head = out_bytes(c, 6)
         if head == NULL:
             return FETCH_CLOSE
@@ -215,8 +216,17 @@ cdef class Fetches:
         put16(head + 4, <uint16_t>code)
         return self.put_or_fail(c, &found, 6, 4)
 
+    cdef void look_ahead(self, Found* found, uint64_t offset) noexcept nogil:
+        """After a fetch without an error: a reader that comes near the watermark has the next flush begin now.
+
+        At the watermark it would only begin when everything before it is read, and reading would then wait for all that
+        was appended meanwhile.
+        """
+        if found.slot != NULL and found.watermark - offset <= found.size * (ANSWERS_AHEAD + 1):
+            self.want_flush(found.slot, found.watermark)
+
     cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil:
-        """A reader stands at the watermark: have what is appended behind it flushed soon."""
+        """Have what is appended behind the watermark flushed soon."""
         if fl_load(&s.log_end) > watermark and not fl_load(&s.demand):
             fl_or(&s.demand, 1)
             fl_mark_dirty(self.arena.header, s.index)
@@ -255,8 +265,8 @@ cdef class Fetches:
                 self.files.pin(found[i].entry)
             if found[i].code:
                 fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
-            elif found[i].size == 0 and found[i].slot != NULL:
-                self.want_flush(found[i].slot, found[i].watermark)
+            else:
+                self.look_ahead(&found[i], be64(body + at + 6 + size))
             if total + found[i].size > MAX_PARTS_BYTES:
                 found[i].size = 0  # this part comes with the next request
             total += 6 + found[i].size
@@ -340,6 +350,8 @@ cdef class Fetches:
         c.hold_until_ns = 0
         if found.code:
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        else:
+            self.look_ahead(&found, <uint64_t>offset)
         head = out_bytes(c, 26)
         if head == NULL:
             return FETCH_CLOSE
