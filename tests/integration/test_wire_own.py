@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness import raw_client as raw
-from tests.harness.broker import Broker
+from tests.harness.broker import Broker, wait_until
 from tests.harness.timing import sooner_than
 
 GOOD, OLD = raw.entry(b"good"), raw.entry(b"old!", 0)
@@ -286,6 +286,33 @@ def test_metadata_sees_what_is_not_flushed_yet(start_broker: Callable[..., Broke
         assert client.offsets("t", 0) == [0]
         client.wait_visible("t", 0, 140)
         assert client.metadata(["t"]).topics["t"].partitions[0].high_watermark == 140
+
+
+@pytest.mark.parametrize("kind", ["fetch", "multifetch", "held fetch"])
+def test_a_reader_near_the_watermark_has_the_next_flush_begin(start_broker: Callable[..., Broker], kind: str) -> None:
+    """It does not have to stand there first; one that is far behind asks for nothing."""
+    broker = start_broker(settings={"log.default.flush.interval.ms": 3_600_000, "log.flush.interval": 1_000_000})
+
+    with broker.connect() as client:
+
+        def read(offset: int, max_bytes: int) -> None:
+            if kind == "fetch":
+                assert client.fetch("t", 0, offset, max_bytes).error == 0
+            elif kind == "multifetch":
+                client.multifetch([("t", 0, offset, max_bytes)])
+            else:
+                client.held_fetch("t", 0, offset, max_bytes)
+
+        def watermark() -> int:
+            return client.metadata(["t"]).topics["t"].partitions[0].high_watermark
+
+        client.produce_ack("t", 0, GOOD * 1000, raw.FLUSHED)
+        client.produce_ack("t", 0, GOOD)
+        read(0, 140)
+        client.produce_ack("other", 0, GOOD, raw.FLUSHED)  # the flusher has looked at everything that is due
+        assert watermark() == 14_000
+        read(14_000 - 10 * 140, 140)
+        wait_until("what was appended is flushed", lambda: watermark() == 14_014)
 
 
 # --- cut points, local read, create ---
