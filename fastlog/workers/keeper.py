@@ -61,7 +61,7 @@ class Keeper:
         self._jumped = False
         self._reported: dict[str, int] = {}
         self._postponed = self._arena.counters(FLUSHER)  # as they were at the last look
-        self._waiting_for: set[str] = set()
+        self._waiting_for: dict[str, int] = {}  # counter: flushes that had come through when it was last seen to wait
         self._registry: Registry | None = None
         if shared.config.zookeeper:
             from fastlog.registry import Registry  # not for a broker that registers nowhere
@@ -307,12 +307,15 @@ class Keeper:
         """A line when flushes begin to be put off, and one when they are not any more; they are tried all the time."""
         before, self._postponed = self._postponed, self._arena.counters(FLUSHER)
         for name, reason in _POSTPONED.items():
-            waits = self._postponed[name] > before[name]
-            if waits and name not in self._waiting_for:
-                self._waiting_for.add(name)
-                log.warning("flushes wait and are tried again; what they would make visible is not read: %s", reason)
-            elif not waits and name in self._waiting_for:
-                self._waiting_for.remove(name)
+            if self._postponed[name] > before[name]:
+                if name not in self._waiting_for:
+                    log.warning(
+                        "flushes wait and are tried again; what they would make visible is not read: %s", reason
+                    )
+                self._waiting_for[name] = before["flushes"]
+            elif self._postponed["flushes"] > self._waiting_for.get(name, self._postponed["flushes"]):
+                # one that is only slow to try again has not come through
+                del self._waiting_for[name]
                 log.info("flushes do not wait any more: there is what was missing (%s)", reason)
 
     def _report(self) -> None:
