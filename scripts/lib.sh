@@ -129,7 +129,7 @@ prepare() {
     # An installation with an extra has all that one without has, so no extra ("") matches every file of the pattern.
     if ! grep -qsxF "$requirements" "$VENV/installed-$extra"*; then
         if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then make_venv; fi # it was interrupted
-        say "installing fastlog${extra:+[$extra]} into .venv"
+        say "installing fastlog${extra:+ with ${extra//,/, }} into .venv"
         # The build tools go into .venv too, not into an isolated environment: later builds then need no network.
         "$VENV/bin/python" - >"$TMPDIR/build-requirements.txt" <<'END'
 import tomllib
@@ -137,6 +137,9 @@ with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"], sep="\n")
 END
         "$VENV/bin/python" -m pip install -q -r "$TMPDIR/build-requirements.txt"
+        if compgen -G "$VENV/lib/python3*/site-packages/fastlog-[0-9]*.dist-info" >/dev/null; then
+            "$VENV/bin/python" -m pip uninstall -q -y fastlog # made before the distribution was called fastlog-broker
+        fi
         build_extensions # here, not by pip, which would compile all of it again whenever pyproject.toml changes
         # compat: Spark looks for its sources in the folders of the path, and would not see what an import hook brings.
         FASTLOG_NO_EXTENSIONS=1 "$VENV/bin/python" -m pip install -q --no-build-isolation \

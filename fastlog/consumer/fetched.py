@@ -10,6 +10,7 @@ from fastlog import _batch
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog._segment import ScanResult, scan
 from fastlog.errors import BrokerError, InvalidFetchSizeError, InvalidMessageError, MissingDependencyError
+from fastlog.installation import how_to_install
 from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
 
 if TYPE_CHECKING:
@@ -239,5 +240,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ModuleNotFoundError as error:
-        raise MissingDependencyError("pyarrow is not installed: pip install 'fastlog[arrow]'") from error
+        raise MissingDependencyError(f"pyarrow is not installed: {how_to_install('arrow')}") from error
     return pyarrow

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from fastlog.config import BrokerConfig
+from fastlog.installation import DISTRIBUTION
 from fastlog.settings import plain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +102,7 @@ def versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            found[name] = metadata.version(DISTRIBUTION if name == "fastlog" else name)
         except metadata.PackageNotFoundError:
             found[name] = "absent"
     return found

@@ -1,6 +1,6 @@
 """Topics in Spark: ``spark.read.format("fastlog")`` and ``spark.readStream.format("fastlog")``.
 
-Spark finds the source by itself once ``fastlog[spark]`` is installed. ``session`` makes a Spark session whose workers
+Spark finds the source by itself once the extra ``spark`` is installed. ``session`` makes a Spark session whose workers
 run this interpreter; who makes one otherwise calls ``use_this_python`` first. Nothing of Spark is imported before that.
 """
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastlog.errors import MissingDependencyError
+from fastlog.installation import how_to_install
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -133,7 +134,7 @@ def check_packages() -> None:
         import pyspark.sql.streaming.datasource  # noqa: F401 - not there before 4.2
     except ImportError as error:
         raise MissingDependencyError(
-            f"pyspark 4.2 or newer, or pyarrow, is not installed ({error}): pip install 'fastlog[spark]'"
+            f"pyspark 4.2 or newer, or pyarrow, is not installed ({error}): {how_to_install('spark')}"
         ) from error
 
 

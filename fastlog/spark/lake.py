@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError, TableWriteError
+from fastlog.installation import how_to_install
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -288,7 +289,7 @@ def _opened(directory: Path) -> DeltaTable | None:
         from deltalake import DeltaTable
     except ImportError as error:
         raise MissingDependencyError(
-            f"tables need Delta's library, which is not installed ({error}): pip install 'fastlog[spark]'"
+            f"tables need Delta's library, which is not installed ({error}): {how_to_install('spark')}"
         ) from error
     if not (directory / "_delta_log").is_dir() or not DeltaTable.is_deltatable(str(directory)):
         return None

@@ -169,7 +169,7 @@ class RunningZooKeeper:
 
 @contextmanager
 def zookeeper(servers: int = 1, *, start_timeout: float = 60.0) -> Iterator[RunningZooKeeper]:
-    """A ZooKeeper for the length of the block; needs a Java, and the jars that ``fastlog[zookeeper]`` brings.
+    """A ZooKeeper for the length of the block; needs a Java, and the jars that the extra ``zookeeper`` brings.
 
     Raises:
         MissingDependencyError: they are not here; says what to install.

@@ -11,15 +11,16 @@ import click
 
 from fastlog import __version__
 from fastlog.errors import FastlogError
+from fastlog.installation import how_to_install
 from fastlog.tools import options
 
 _PACKAGES = (
     ("numpy", "arrays", "pip install numpy"),
     ("python-snappy", "snappy", "pip install python-snappy"),
     ("kazoo", "ZooKeeper", "pip install kazoo"),
-    ("pyarrow", "Arrow record batches", "pip install 'fastlog[arrow]'"),
-    ("deltalake", "tables that Spark jobs fill", "pip install 'fastlog[spark]'"),
-    ("pyspark", "Spark, and ZooKeeper's own server", "pip install 'fastlog[spark]'"),
+    ("pyarrow", "Arrow record batches", how_to_install("arrow")),
+    ("deltalake", "tables that Spark jobs fill", how_to_install("spark")),
+    ("pyspark", "Spark, and ZooKeeper's own server", how_to_install("spark")),
 )
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastlog.errors import MissingDependencyError
+from fastlog.installation import how_to_install
 
 CLASS_PATH_VARIABLE = "FASTLOG_ZK_CLASSPATH"
 SYSTEM_JAR = Path("/usr/share/java/zookeeper.jar")
-INSTALL = "pip install 'fastlog[zookeeper]' (a download of about 490 MB: Spark's jars, which hold it, and a Java)"
 
 # Of Spark's 280 jars, those that the server loads. Without the last group it runs and says nothing.
 _SERVER_JARS = (
@@ -62,7 +62,7 @@ def find_class_path() -> ClassPath:
             logging = _matching(directory, _LOGGING_JARS)
             return ClassPath(f"pyspark's jars in {directory}", jars + logging, bool(logging))
     raise MissingDependencyError(
-        f"no ZooKeeper server is on this machine: {INSTALL},\nor the system's package (apt-get install zookeeper), or"
+        f"no ZooKeeper server is on this machine: {_how_to_install()},\nor the system's package (apt-get install zookeeper), or"
         f" {CLASS_PATH_VARIABLE}=<its jars>"
     )
 
@@ -85,9 +85,13 @@ def find_java() -> str:
         if os.access(java, os.X_OK):
             return str(java)
     raise MissingDependencyError(
-        f"no Java is on this machine: {INSTALL},\nor a Java of the system (apt-get install default-jre-headless), or"
+        f"no Java is on this machine: {_how_to_install()},\nor a Java of the system (apt-get install default-jre-headless), or"
         " JAVA_HOME=<its directory>"
     )
+
+
+def _how_to_install() -> str:
+    return f"{how_to_install('zookeeper')} (a download of about 490 MB: Spark's jars, which hold it, and a Java)"
 
 
 def _matching(directory: Path, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: obj
     monkeypatch.delenv(jars.CLASS_PATH_VARIABLE)
     monkeypatch.setattr(jars.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(jars, "SYSTEM_JAR", jars.Path("/nowhere/zookeeper.jar"))
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog\[zookeeper\]'.*490 MB"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog-broker\[zookeeper\]'.*490 MB"):
         jars.find_class_path()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
-    "ground": "fastlog.errors fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
+    "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
     "basics": "fastlog._segment fastlog._batch fastlog._envelope fastlog.codecs fastlog.stats fastlog.settings",
     "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",

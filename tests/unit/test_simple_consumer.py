@@ -303,7 +303,7 @@ def test_pyarrow_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         with_log(pack([b"a"])) as fake,
         consumer_of(fake) as consumer,
-        pytest.raises(MissingDependencyError, match=r"pip install 'fastlog\[arrow\]'"),
+        pytest.raises(MissingDependencyError, match=r"pip install 'fastlog-broker\[arrow\]'"),
     ):
         consumer.fetch_arrow("t", 0, 0)
 

@@ -64,7 +64,7 @@ def test_a_package_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -
     for loaded in [item for item in sys.modules if item == name or item.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog\[spark\]'") as caught:
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog-broker\[spark\]'") as caught:
         environment.session()
     assert "\n" not in str(caught.value)
 
