@@ -62,8 +62,8 @@ def find_class_path() -> ClassPath:
             logging = _matching(directory, _LOGGING_JARS)
             return ClassPath(f"pyspark's jars in {directory}", jars + logging, bool(logging))
     raise MissingDependencyError(
-        f"no ZooKeeper server is on this machine: {_how_to_install()},\nor the system's package (apt-get install zookeeper), or"
-        f" {CLASS_PATH_VARIABLE}=<its jars>"
+        f"no ZooKeeper server is on this machine: {_how_to_install()},\nor the system's package"
+        f" (apt-get install zookeeper), or {CLASS_PATH_VARIABLE}=<its jars>"
     )
 
 
@@ -85,8 +85,8 @@ def find_java() -> str:
         if os.access(java, os.X_OK):
             return str(java)
     raise MissingDependencyError(
-        f"no Java is on this machine: {_how_to_install()},\nor a Java of the system (apt-get install default-jre-headless), or"
-        " JAVA_HOME=<its directory>"
+        f"no Java is on this machine: {_how_to_install()},\nor a Java of the system"
+        " (apt-get install default-jre-headless), or JAVA_HOME=<its directory>"
     )
 
 
