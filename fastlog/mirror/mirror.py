@@ -90,6 +90,11 @@ class Mirror:
         return left
 
     @property
+    def is_acknowledged(self) -> bool:
+        """What counts as forwarded is stored; False where a broker of the target was sent something unanswered."""
+        return self._pipes.are_acknowledged
+
+    @property
     def target_errors(self) -> list[str]:
         """A line for each broker of the target that cannot be reached."""
         return self._pipes.errors

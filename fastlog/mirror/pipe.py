@@ -48,6 +48,8 @@ class Pipe:
         self.is_connected = False
         self.error: FastlogError | None = None
         """Why it is not connected."""
+        self.is_acknowledged = True
+        """Where a broker does not acknowledge, what it has handled is known, and not whether it has stored it."""
         self.max_payload = 0
         self.max_set = 0
         self._config = config
@@ -123,6 +125,7 @@ class Pipe:
         directory.offer = None  # it may be another version, or have other limits, since the last time
         offer = directory.ask()
         self._acks = directory.acks(config.producer.acks)
+        self.is_acknowledged = self._acks > 0
         told = offer.max_message_bytes if offer.max_message_bytes > 0 else None
         wanted = config.max_message_bytes
         self.max_payload = min(filter(None, (told, wanted)), default=_PLAIN_MESSAGE_BYTES)

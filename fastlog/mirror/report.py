@@ -35,6 +35,7 @@ class Report:
                 "source": source.name,
                 "entries": totals.entries,
                 "bytes": totals.bytes,
+                "acknowledged": self._mirror.is_acknowledged,
                 "entries_per_second": round((totals.entries - before.entries) / seconds, 1),
                 "bytes_per_second": round((totals.bytes - before.bytes) / seconds, 1),
                 "partitions": len(lag),
@@ -68,8 +69,9 @@ class Report:
         seconds = max(1e-6, time.monotonic() - self._began)
         for source in self._mirror.sources:
             totals = source.totals
+            verb = "mirrored" if self._mirror.is_acknowledged else "sent, not acknowledged:"
             yield (
-                f"{source.name}: mirrored {totals.entries} entries, {totals.bytes} bytes in {seconds:.1f} s"
+                f"{source.name}: {verb} {totals.entries} entries, {totals.bytes} bytes in {seconds:.1f} s"
                 f" ({_short(totals.bytes / seconds)}B/s)" + _extras(totals.repeated, totals.doubtful, totals.left_out)
             )
 
@@ -78,8 +80,9 @@ def _text(found: dict[str, Any]) -> str:
     if found["state"]:
         return f"{found['source']}: {found['state']}"
     unknown = f", {found['lag_unknown']} partitions do not tell" if found["lag_unknown"] else ""
+    silent = "" if found["acknowledged"] else "sent, not acknowledged: "
     text = (
-        f"{found['source']}: {found['entries']} entries, {_short(found['bytes'])}B; now"
+        f"{found['source']}: {silent}{found['entries']} entries, {_short(found['bytes'])}B; now"
         f" {_short(found['entries_per_second'])}/s, {_short(found['bytes_per_second'])}B/s;"
         f" lag {_short(found['lag_bytes'])}B in {found['partitions']} partitions{unknown}"
         + _extras(found["repeated"], found["possibly_repeated"], found["left_out"])

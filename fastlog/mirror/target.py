@@ -214,6 +214,7 @@ class Pipes:
         self._pipes: dict[tuple[int, int], Pipe] = {}
         self._asked: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
+        self._was_silent = False
 
     def get(self, broker: int, number: int) -> Pipe:
         """Connection ``number``, modulo how many there are, to a broker; it is made with the first use.
@@ -240,7 +241,9 @@ class Pipes:
         with self._lock:
             for key in [key for key, asked in self._asked.items() if now - asked > _UNUSED_SECONDS]:
                 del self._asked[key]
-                self._pipes.pop(key).stop()
+                pipe = self._pipes.pop(key)
+                self._was_silent |= not pipe.is_acknowledged
+                pipe.stop()
 
     def stop(self, seconds: float) -> None:
         """End all of them."""
@@ -250,6 +253,12 @@ class Pipes:
         deadline = time.monotonic() + seconds
         for pipe in pipes:
             pipe.join(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def are_acknowledged(self) -> bool:
+        """Every broker that was written to acknowledges what it stores."""
+        self._was_silent |= any(not pipe.is_acknowledged for pipe in list(self._pipes.values()))
+        return not self._was_silent
 
     @property
     def errors(self) -> list[str]:

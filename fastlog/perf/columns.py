@@ -273,7 +273,8 @@ def kafka_consumer_detailed_row(interval: Interval, date: Callable[[int], str]) 
 def producer_summary(figures: ProducerFigures) -> list[str]:
     """What a person wants to know, a line each."""
     options = figures.options
-    lines = [_headline("produced", figures)]
+    is_known = figures.complete or options.acks != "none"  # complete: the log itself shows every byte
+    lines = [_headline("produced" if is_known else "sent, not acknowledged:", figures)]
     parts = []
     if figures.sent_seconds is not None:
         parts.append(f"the last send() returned after {figures.sent_seconds:.3f} s")

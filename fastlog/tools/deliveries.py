@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from fastlog.errors import BrokerError, FastlogError, MessageTooLargeError
@@ -13,6 +14,38 @@ from fastlog.tools import signals
 
 _LOOK_SECONDS = 0.1
 _SHOWN_RANGES = 8
+
+PLAIN_MESSAGE_BYTES = 1_000_000
+"""0.7.2's ``max.message.size``. A plain broker tells no limit, and drops what is longer without a word."""
+NOT_ACKNOWLEDGED = "sent, not acknowledged"
+"""What can be said of a produce of Kafka 0.7, which has no answer: never that it is stored."""
+
+
+class Losses(logging.Handler):
+    """Shows what the producer warns of, and remembers when messages may have been lost without anybody being told."""
+
+    def __init__(self, command: str, say: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self.first = ""
+        """What the first of those warnings said."""
+        self._command = command
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line of the log."""
+        text = record.getMessage()
+        if text.startswith("messages not delivered"):
+            return  # the summary says so
+        if "may be lost" in text:
+            self.first = self.first or text
+        self._say(f"{self._command}: {text}")
+
+    def __enter__(self) -> Losses:
+        logging.getLogger("fastlog.producer").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("fastlog.producer").removeHandler(self)
 
 
 class Call:

@@ -14,10 +14,10 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.waiting import Background
 from fastlog.tools import options
+from fastlog.tools.deliveries import PLAIN_MESSAGE_BYTES
 from fastlog.tools.report import EXIT_USAGE, CommandError
 from fastlog.wire import requests, responses
 
-_PLAIN_MESSAGE_BYTES = 1_000_000  # 0.7.2's max.message.size
 _MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
 _STRING_ENCODER = "kafka.serializer.StringEncoder"
 _DEFAULTS = {
@@ -92,10 +92,10 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
             for item in parse_broker_list(texts["broker.list"])
         }
     told = [answer.max_message_bytes for answer in answers.values() if answer is not None]
-    limit = min([_MOST_MESSAGE_BYTES, *told]) if told else _PLAIN_MESSAGE_BYTES
-    texts.setdefault("max.message.size", str(limit))
+    plain_limit = [PLAIN_MESSAGE_BYTES] if len(told) < len(answers) else []
+    texts.setdefault("max.message.size", str(min([_MOST_MESSAGE_BYTES, *told, *plain_limit])))
     config = _config(texts)
-    limit = min(config.max_message_bytes, limit) if told else config.max_message_bytes
+    limit = min([config.max_message_bytes, *told])
     plain = any(answer is None or answer.lowest_own_id > requests.PRODUCE_ACK for answer in answers.values())
     acks = config.acks or ("none" if plain else "appended")
     if acks != "none" and plain:

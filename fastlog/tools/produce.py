@@ -148,7 +148,8 @@ def _settings() -> list[Setting]:
     group="Limits",
     type=options.Size(1, 2**31 - 1 - 2**20),
     metavar="SIZE",
-    help="Leave longer lines out. Default: the broker's limit, 1000000 when it tells none.",
+    help="Leave longer lines out. Default: the broker's limit. One of Kafka 0.7 tells none and drops what is longer"
+    " without a word, so it is 1000000 there, as its max.message.size by itself.",
 )
 @options.list_settings_option(_settings)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))

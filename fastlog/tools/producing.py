@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import stat
@@ -14,7 +13,7 @@ from fastlog.errors import BrokerError, DeliveryError, FastlogError, TransportEr
 from fastlog.producer import Producer
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.tools import signals
-from fastlog.tools.deliveries import Deliveries
+from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, Deliveries, Losses
 from fastlog.tools.destination import Destination
 from fastlog.tools.keys import Group, KeyedLines, KeyRule
 from fastlog.tools.lines import LineBatches
@@ -50,10 +49,11 @@ class Producing:
         self._topic = topic
         self._partition = partition
         self._progress = progress
+        if destination.acks == "none":
+            progress.verb = f"{NOT_ACKNOWLEDGED}:"
         self._deliveries = Deliveries()
         self._batches = LineBatches(_BATCH_BYTES, destination.max_line_bytes)
-        self._heard = _Heard(progress)
-        logging.getLogger("fastlog.producer").addHandler(self._heard)
+        self._losses = Losses("fastlog produce", progress.say)
         producer = self._producer = Producer(destination.config)
         self._keyed = None if rule is None else KeyedLines(rule, lambda: self._places(producer))
 
@@ -65,7 +65,7 @@ class Producing:
             signals.Interrupted: SIGINT or SIGTERM came.
         """
         trouble: BaseException | None = None
-        with signals.deferred():
+        with signals.deferred(), self._losses:
             try:
                 self._progress.goal = _total_bytes(files)
                 for name in files:
@@ -209,6 +209,7 @@ class Producing:
             note(
                 f"left out as too long: {batches.too_long} lines, the first at {batches.first_too_long};"
                 f" the limit is {self._destination.max_line_bytes} bytes"
+                + (", by --max-message-bytes" if self._destination.acks == "none" else "")
             )
         lost = deliveries.lost_lines()
         if lost:
@@ -231,34 +232,16 @@ class Producing:
                 "see that the broker runs; the summary says which lines to send again",
                 EXIT_UNREACHABLE,
             )
-        if self._heard.losses:
+        if self._losses.first:
             raise CommandError(
                 "messages may be lost: a connection broke, and nothing was to be acknowledged",
-                self._heard.losses,
+                self._losses.first,
                 "check --topic and --partition; see what was stored with fastlog consume, or use --acks appended",
             )
 
 
 class _FailedMeanwhile(FastlogError):
     """Messages failed while nothing came from the input."""
-
-
-class _Heard(logging.Handler):
-    """Shows what the producer warns of, and remembers when messages may have been lost without anybody being told."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(logging.WARNING)
-        self.losses = ""
-        self._progress = progress
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print a line of the log."""
-        text = record.getMessage()
-        if text.startswith("messages not delivered"):
-            return  # the summary says so, with line numbers
-        if "may be lost" in text:
-            self.losses = self.losses or text
-        self._progress.say(f"fastlog produce: {text}")
 
 
 def _total_bytes(files: Sequence[str]) -> int:

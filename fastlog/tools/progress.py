@@ -32,13 +32,14 @@ class Progress:
     """Counts messages and bytes, and shows them from time to time; says nothing in the first two seconds."""
 
     def __init__(self, verb: str, *, shown: bool) -> None:
+        self.verb = verb
+        """What was done with them; stands before their number."""
         self.count = 0
         self.size = 0
         self.goal = 0
         """What ``reached`` will be at the end, in bytes of whatever the command works through; 0 when nobody knows."""
         self.reached = 0
         self.started = time.monotonic()
-        self._verb = verb
         self._shown = shown
         self._animated = animates()
         self._next = self.started + (_QUIET_SECONDS if self._animated else _LOG_SECONDS)
@@ -74,7 +75,7 @@ class Progress:
     def summary(self, text: str = "") -> None:
         """Print the last line: what was done in all, and ``text``."""
         self.end_line()
-        note(f"{self._verb} {amount(self.count, self.size, self.seconds)}{text}")
+        note(f"{self.verb} {amount(self.count, self.size, self.seconds)}{text}")
 
     def _left(self) -> str:
         if not 0 < self.reached < self.goal:
@@ -83,7 +84,7 @@ class Progress:
         return f", {100 * self.reached // self.goal} %, {seconds:.0f} s left"
 
     def _show(self) -> None:
-        text = f"{self._verb} {amount(self.count, self.size, self.seconds)}{self._left()}"
+        text = f"{self.verb} {amount(self.count, self.size, self.seconds)}{self._left()}"
         if self._animated:
             self._line_open = True
             sys.stderr.write(f"\r{text[:100]:<100}")

@@ -84,6 +84,14 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
 )
 @options.option("--messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages.")
 @options.option(
+    "--max-message-bytes",
+    group="Limits",
+    type=options.Size(1, 2**31 - 1 - 2**20),
+    metavar="SIZE",
+    help="A longer message ends the replay. Default: the target's limit; one of Kafka 0.7 tells none and drops what is"
+    " longer without a word, so it is 1000000 there, as its max.message.size by itself.",
+)
+@options.option(
     "--compression",
     group="Format",
     type=click.Choice(("none", "gzip", "snappy")),
@@ -104,6 +112,7 @@ def replay_command(
     times: str,
     rate: float | None,
     messages: int | None,
+    max_message_bytes: int | None,
     compression: str,
     no_progress: bool,
 ) -> int:
@@ -112,7 +121,8 @@ def replay_command(
     What is in one partition stays in one partition, in its order: in the one of the same broker id and number where the
     target has all of them, and else in that of the same place.
     Payloads are the same to the byte, envelopes too. With a speed or a rate the partitions keep the times between
-    them. Each message is acknowledged; exit code 1 when one was not.
+    them. Each message is acknowledged; exit code 1 when one was not. A plain 0.7 broker acknowledges nothing: what it
+    was sent is counted as that.
     """
     from fastlog.tools.progress import Progress
     from fastlog.tools.replaying import Replay, Target
@@ -135,7 +145,8 @@ def replay_command(
         )
     progress = Progress("replayed", shown=not no_progress)
     progress.goal = sum(place.end - place.start for place in places)
-    with Target(target, sites, compression, [place.partition for place in places], connect_timeout) as sink:
+    partitions = [place.partition for place in places]
+    with Target(target, sites, compression, partitions, connect_timeout, max_message_bytes=max_message_bytes) as sink:
         replay = Replay(source, places, sink, progress, messages, connect_timeout)
         try:
             if rate is None and not speed:
@@ -146,12 +157,19 @@ def replay_command(
         finally:
             sink.close()
             unknown = f"; {replay.unknown} had no envelope" if replay.unknown else ""
-            progress.summary(f"{unknown}; {sink.delivered} acknowledged, {sink.failed} not")
+            progress.summary(f"{unknown}; {sink.outcome}")
     if sink.failed:
         raise CommandError(
             f"{sink.failed} messages are not known to be in {target!r}",
             str(sink.error).replace("\n", "; "),
             "see the broker's log; replay into a new topic",
+            EXIT_FAILED,
+        )
+    if sink.losses.first:
+        raise CommandError(
+            f"messages for {target!r} may be lost: a connection broke, and nothing was to be acknowledged",
+            sink.losses.first.replace("\n", "; "),
+            "see what was stored with fastlog consume; replay into a new topic",
             EXIT_FAILED,
         )
     return 0

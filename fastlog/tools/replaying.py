@@ -11,6 +11,7 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import DeliveryError, MessageTooLargeError
 from fastlog.producer import Producer
 from fastlog.producer.hooks import Delivery
+from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, PLAIN_MESSAGE_BYTES, Losses
 from fastlog.tools.progress import Progress
 from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, SegmentTimes, Times
 from fastlog.tools.report import CommandError, note
@@ -36,13 +37,26 @@ class Target:
     """
 
     def __init__(
-        self, topic: str, sites: list[Site], compression: str, sources: Sequence[PartitionId], timeout: float
+        self,
+        topic: str,
+        sites: list[Site],
+        compression: str,
+        sources: Sequence[PartitionId],
+        timeout: float,
+        *,
+        max_message_bytes: int | None = None,
     ) -> None:
+        """``max_message_bytes``: what a broker takes that does not tell it."""
         self.delivered = 0
         self.failed = 0
         self.error: object = ""
         self._topic = topic
+        self._sources = sources
         announced = [site for site in sites if site.places] or sites
+        self.is_acknowledged = not any(site.is_plain for site in announced)
+        """Otherwise nobody knows what was stored: a plain 0.7 broker does not answer."""
+        plain_limit = _MOST_MESSAGE_BYTES if self.is_acknowledged else PLAIN_MESSAGE_BYTES
+        self.losses = Losses("fastlog replay", note)
         choices = [PartitionId(site.broker, number) for site in announced for number in range(site.configured)]
         self._choices: list[PartitionId | None] = [None] * len(sources)
         if set(sources) <= set(choices):
@@ -53,9 +67,9 @@ class Target:
                 note(f"{len(sources)} partitions go to {len(choices)}: each to one of them")
         self._producer = Producer(
             broker_list=",".join(f"{site.broker}:{site.address}" for site in announced),
-            acks="none" if any(site.is_plain for site in announced) else "appended",
+            acks="appended" if self.is_acknowledged else "none",
             compression=compression,
-            max_message_bytes=_MOST_MESSAGE_BYTES,
+            max_message_bytes=max_message_bytes or plain_limit,  # where a broker tells its own, that holds as well
             connect_timeout_ms=max(1, round(timeout * 1000)),
             on_delivery=self._settled,
             producer_type="async",
@@ -65,10 +79,21 @@ class Target:
         )
 
     def __enter__(self) -> Target:
+        self.losses.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(_CLOSE_SECONDS if error is None else _INTERRUPTED_SECONDS)
+        self.losses.__exit__()
+
+    @property
+    def outcome(self) -> str:
+        """What became of the messages, in words."""
+        if self.is_acknowledged:
+            return f"{self.delivered} acknowledged, {self.failed} not"
+        return f"{self.delivered} {NOT_ACKNOWLEDGED} (Kafka 0.7 does not answer)" + (
+            f", {self.failed} not sent" if self.failed else ""
+        )
 
     def send(self, source: int, payloads: list[bytes]) -> None:
         """Produce messages of a partition of the source, in order. Raises ``CommandError``."""
@@ -76,7 +101,10 @@ class Target:
             self._producer.send(self._topic, payloads, partition=self._choices[source])
         except MessageTooLargeError as error:
             raise CommandError(
-                f"a message does not fit into {self._topic!r}", str(error), "raise max.message.size of its broker"
+                f"a message of partition {self._sources[source]} does not fit into {self._topic!r}",
+                str(error).replace("\n", "; "),
+                "raise max.message.size of its broker"
+                + ("" if self.is_acknowledged else ", and say what it is with --max-message-bytes"),
             ) from error
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
