@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fastlog.client._inbox import Inbox
 from fastlog.client.addresses import Address, parse_brokers, resolve
 from fastlog.client.slices import sleep, slice_of, wait_ready
-from fastlog.errors import ProtocolError, TransportError, error_for
+from fastlog.errors import ProtocolError, TransportError, UnsupportedVersionError, error_for
 from fastlog.wire import requests, responses
 
 if TYPE_CHECKING:
@@ -296,9 +296,9 @@ class Broker:
         while self._offers_metadata is not False:
             with self.connect(MAX_METADATA_BYTES) as connection:
                 try:
-                    answer = responses.decode_metadata(
-                        connection.request(requests.encode_metadata(_METADATA_ID, topics))
-                    )
+                    answer = _metadata(connection, topics, requests.METADATA_VERSION)
+                    if answer.error == UnsupportedVersionError.code:  # a broker of an earlier fastlog
+                        answer = _metadata(connection, topics, requests.OWN_VERSION)
                 except ConnectionEnded:
                     refusals += 1
                     if self._offers_metadata:
@@ -341,6 +341,11 @@ class Patience:
             raise error
         pause(self._pause, self._waiting)
         self._pause = min(2 * self._pause, 1.0)
+
+
+def _metadata(connection: Connection, topics: tuple[str, ...] | None, version: int) -> responses.MetadataAnswer:
+    body = connection.request(requests.encode_metadata(_METADATA_ID, topics, version))
+    return responses.decode_metadata(body, version)
 
 
 def pause(seconds: float, waiting: Waiting = nullcontext) -> None:

@@ -14,6 +14,7 @@ A partition never keeps another one from being served. Run by the supervisor alo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
@@ -28,7 +29,7 @@ from fastlog.log import set_aside
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget
-from fastlog.log.side_file import SideFile, read_side_file
+from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import (
     KAFKA_0_7,
     MAX_OFFSET,
@@ -226,6 +227,11 @@ class _Recovery:
         known_end = max(clean_end or 0, self.side.checkpoint if self.side else 0)
         if known_end:
             raise RecoveryError("all segments are missing", path=shown(self.directory), found=0, expected=known_end)
+        if self.side is None:
+            made = SideFile(self.clock.now_ms())
+            with contextlib.suppress(OSError):  # the log is as good without it, but not told from one made anew
+                write_side_file(self.directory, made, self.files)
+                self.side = made
         path = self.directory / segment_name(0)
         with self.files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             self.times[0] = self.clock.now_ms()
@@ -397,5 +403,5 @@ class _Recovery:
             log_end=infos[-1].base + infos[-1].size,
             truncated_bytes=self.cut_bytes,
             truncated_messages=self.cut_messages,
-            created_ms=self.side.created_ms if self.side else min(self.times.values()),
+            created_ms=self.side.created_ms if self.side else 0,
         )

@@ -3,6 +3,7 @@
     {"version": 1, "format": "kafka-0.7", "created_ms": 1700000000000, "checkpoint": 123456,
      "segments": {"0": [1700000000000, 1700000009000]}, "crc": 1234567890}
 
+``created_ms``  when the log was made, which is how a log is told from one made anew in its place; 0: not known
 ``checkpoint``  an offset that was durable and visible when the file was written: recovery scans from there
 ``segments``    first and last append time of each sealed segment, in ms, by its base offset
 ``crc``         CRC-32 of the object without ``crc``, as JSON with sorted keys and no spaces
@@ -100,7 +101,7 @@ def parse_side_file(data: bytes) -> SideFile | None:
     numbers = [side.created_ms, side.checkpoint, *(time for times in side.segments.values() for time in times)]
     if not isinstance(side.format, str) or not all(type(number) is int for number in numbers):
         return None
-    return side if 0 <= side.checkpoint <= MAX_OFFSET else None
+    return side if 0 <= side.checkpoint <= MAX_OFFSET and 0 <= side.created_ms <= MAX_OFFSET else None
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

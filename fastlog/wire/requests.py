@@ -31,6 +31,8 @@ LOWEST_OWN = PRODUCE_ACK
 HIGHEST_OWN = CREATE_TOPIC
 
 OWN_VERSION = 1
+METADATA_VERSION = 2
+"""The newest of METADATA, the only request that has more than one: since 2, its answer tells when logs were made."""
 ACKS_APPENDED = 1
 ACKS_FLUSHED = 2
 ANY_PARTITION = -1
@@ -109,6 +111,7 @@ class MetadataRequest(NamedTuple):
 
     correlation_id: int
     topics: tuple[str, ...] | None
+    version: int = METADATA_VERSION
 
 
 class CutPointsRequest(NamedTuple):
@@ -217,12 +220,13 @@ def _held_fetch_layout(topic: str) -> tuple[bytes, struct.Struct]:
     return name, struct.Struct(f">ihhiii{len(name)}siqi")
 
 
-def encode_metadata(correlation_id: int, topics: Iterable[str] | None = None) -> bytes:
-    """A METADATA frame; None asks for every topic."""
+def encode_metadata(correlation_id: int, topics: Iterable[str] | None = None, version: int = METADATA_VERSION) -> bytes:
+    """A METADATA frame; None asks for every topic. A broker that knows no such version answers error 104."""
+    head = _own(METADATA, correlation_id, version)
     if topics is None:
-        return frame(_own(METADATA, correlation_id), pack("i", -1))
+        return frame(head, pack("i", -1))
     names = [string(topic) for topic in topics]
-    return frame(_own(METADATA, correlation_id), pack("i", len(names)), *names)
+    return frame(head, pack("i", len(names)), *names)
 
 
 def encode_cut_points(
@@ -248,7 +252,7 @@ def decode_request(body: bytes) -> Request:
 
     Raises:
         InvalidRequestError: an unknown id, or fields that contradict the frame.
-        UnsupportedVersionError: one of fastlog's own requests in a version other than 1.
+        UnsupportedVersionError: one of fastlog's own requests in a version that is not known.
     """
     reader = Reader(body, InvalidRequestError)
     kind = reader.int16("request id")
@@ -259,15 +263,16 @@ def decode_request(body: bytes) -> Request:
     if decode_own is None:
         raise InvalidRequestError(f"unknown request id {kind}")
     version = reader.int16("version")
-    if version != OWN_VERSION:
-        raise UnsupportedVersionError(f"request {kind} has version {version}, known is {OWN_VERSION}")
+    newest = METADATA_VERSION if kind == METADATA else OWN_VERSION
+    if not OWN_VERSION <= version <= newest:
+        raise UnsupportedVersionError(f"request {kind} has version {version}, the newest known is {newest}")
     request = decode_own(reader, reader.int32("correlation id"))
     reader.end()
-    return request
+    return request._replace(version=version) if isinstance(request, MetadataRequest) else request
 
 
-def _own(kind: int, correlation_id: int) -> bytes:
-    return pack("hhi", kind, OWN_VERSION, correlation_id)
+def _own(kind: int, correlation_id: int, version: int = OWN_VERSION) -> bytes:
+    return pack("hhi", kind, version, correlation_id)
 
 
 def _produce_parts(topic: str, partition: int, message_set: bytes) -> tuple[bytes, bytes, bytes]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fastlog.wire.fields import Reader, frame, pack, string
+from fastlog.wire.requests import METADATA_VERSION
 
 STATE_OK = 0
 STATE_READ_ONLY = 1
@@ -23,8 +24,8 @@ STATE_NAMES = {STATE_OK: "ok", STATE_READ_ONLY: "read-only", STATE_OFFLINE: "off
 
 _LEAST_SUB_ANSWER_BYTES = 2
 _LEAST_TOPIC_BYTES = 2 + 2 + 4 + 4
-_PARTITION_BYTES = 4 + 2 + 8 + 8 + 8
-_PARTITION = struct.Struct(">ihqqq")  # number, state, log start, high watermark, log end
+_PARTITION_1 = struct.Struct(">ihqqq")  # number, state, log start, high watermark, log end
+_PARTITION = struct.Struct(">ihqqqq")  # the same, and when the log was made
 _HELD_FETCH_HEAD = struct.Struct(">ihqq")  # correlation id, error, high watermark, log start
 
 
@@ -66,13 +67,18 @@ class HeldFetchAnswer(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """One partition that exists on the broker; ``state`` is one of ``STATE_NAMES``."""
+    """One partition that exists on the broker; ``state`` is one of ``STATE_NAMES``.
+
+    ``created_ms`` names the log: one that was deleted and made anew has another number, whatever its offsets are. 0 is
+    not known, and says nothing: a broker that does not tell it, a log whose creation nobody wrote down.
+    """
 
     partition: int
     state: int
     log_start: int
     high_watermark: int
     log_end: int
+    created_ms: int = 0
 
 
 class TopicMetadata(NamedTuple):
@@ -158,8 +164,8 @@ def encode_held_fetch(answer: HeldFetchAnswer) -> bytes:
     return frame(_own(answer.correlation_id, answer.error), positions, b"" if answer.error else answer.message_set)
 
 
-def encode_metadata(answer: MetadataAnswer) -> bytes:
-    """A METADATA answer."""
+def encode_metadata(answer: MetadataAnswer, version: int = METADATA_VERSION) -> bytes:
+    """A METADATA answer, in the version of the request."""
     if answer.error:
         return encode_own_error(answer.correlation_id, answer.error)
     parts = [
@@ -171,10 +177,8 @@ def encode_metadata(answer: MetadataAnswer) -> bytes:
     ]
     for topic in answer.topics:
         parts += [string(topic.name), pack("hii", topic.error, topic.configured_partitions, len(topic.partitions))]
-        parts += [
-            _PARTITION.pack(item.partition, item.state, item.log_start, item.high_watermark, item.log_end)
-            for item in topic.partitions
-        ]
+        layout = _partition_layout(version)
+        parts += [layout.pack(*item) if layout is _PARTITION else layout.pack(*item[:-1]) for item in topic.partitions]
     return frame(*parts)
 
 
@@ -299,8 +303,8 @@ def decode_held_fetch(body: bytes) -> HeldFetchAnswer:
     return HeldFetchAnswer(correlation_id, error, high_watermark, log_start, b"" if error else reader.rest())
 
 
-def decode_metadata(body: bytes) -> MetadataAnswer:
-    """The answer to a METADATA. Raises ``ProtocolError`` when it does not hold what it announces."""
+def decode_metadata(body: bytes, version: int = METADATA_VERSION) -> MetadataAnswer:
+    """The answer to a METADATA of a version. Raises ``ProtocolError`` when it does not hold what it announces."""
     reader, correlation_id, error = _own_answer(body)
     if error:
         return MetadataAnswer(correlation_id, error)
@@ -315,7 +319,7 @@ def decode_metadata(body: bytes) -> MetadataAnswer:
         max_wait_ms=reader.int32("max wait"),
         lowest_own_id=reader.int16("lowest own id"),
         highest_own_id=reader.int16("highest own id"),
-        topics=tuple(_read_topic(reader) for _ in range(reader.count("count of topics", _LEAST_TOPIC_BYTES))),
+        topics=tuple(_read_topic(reader, version) for _ in range(reader.count("count of topics", _LEAST_TOPIC_BYTES))),
     )
     reader.end()
     return answer
@@ -376,17 +380,13 @@ def _read_offsets(reader: Reader) -> tuple[int, ...]:
     return tuple(reader.int64("offset") for _ in range(reader.count("count of offsets", 8)))
 
 
-def _read_topic(reader: Reader) -> TopicMetadata:
+def _read_topic(reader: Reader, version: int) -> TopicMetadata:
     name, error, configured = reader.string("topic"), reader.int16("error"), reader.int32("configured partitions")
-    count = reader.count("count of partitions", _PARTITION_BYTES)
-    return TopicMetadata(name, error, configured, tuple(_read_partition(reader) for _ in range(count)))
+    layout = _partition_layout(version)
+    count = reader.count("count of partitions", layout.size)
+    read = (layout.unpack(reader.take(layout.size, "partition")) for _ in range(count))
+    return TopicMetadata(name, error, configured, tuple(PartitionMetadata(*fields) for fields in read))
 
 
-def _read_partition(reader: Reader) -> PartitionMetadata:
-    return PartitionMetadata(
-        reader.int32("partition"),
-        reader.int16("state"),
-        reader.int64("log start"),
-        reader.int64("high watermark"),
-        reader.int64("log end"),
-    )
+def _partition_layout(version: int) -> struct.Struct:
+    return _PARTITION if version >= METADATA_VERSION else _PARTITION_1

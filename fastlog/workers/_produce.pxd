@@ -22,6 +22,7 @@ cdef enum Kind:
 
 cdef enum:
     OWN_VERSION = 1
+    METADATA_VERSION = 2  # the newest of METADATA, the only request that has more than one
 
 cdef class Produces:
     cdef Arena arena

@@ -20,8 +20,8 @@ from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Co
 from fastlog.workers._fetch cimport FETCH_MALFORMED, Fetches
 from fastlog.workers._helper cimport ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, Helper
 from fastlog.workers._produce cimport (
-    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH, MULTIPRODUCE, OFFSETS,
-    OWN_VERSION, PRODUCE, TODAYS_API_VERSIONS, Produces,
+    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, METADATA_VERSION, MULTIFETCH,
+    MULTIPRODUCE, OFFSETS, OWN_VERSION, PRODUCE, TODAYS_API_VERSIONS, Produces,
 )
 from fastlog.workers._runs cimport CODE_MALFORMED, CODE_VERSION, FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs
 from fastlog.workers._topics cimport Topics
@@ -160,7 +160,7 @@ cdef class Requests:
         if size < 8:
             return self.produces.malformed(c, kind, "a request too short for its correlation id")
         correlation = <int32_t>be32(p + 4)
-        if be16(p + 2) != OWN_VERSION:
+        if be16(p + 2) != OWN_VERSION and not (kind == METADATA and be16(p + 2) == METADATA_VERSION):
             r = self.own_error(c, kind, correlation, CODE_VERSION)
         elif kind == HELD_FETCH:
             r = self.fetches.held_fetch(c, p + 8, size - 8, correlation, now_ns)

@@ -99,11 +99,12 @@ def problem_or_none(listener: Listener, broker_id: int, timeout: float = ANSWER_
 
 def _ask(sock: socket.socket) -> responses.MetadataAnswer:
     """What the other side says it is. Raises ``EOFError``, ``OSError``, ``ProtocolError``."""
-    sock.sendall(requests.encode_metadata(0, ()))
+    # version 1: another broker that answers there may be an older one
+    sock.sendall(requests.encode_metadata(0, (), requests.OWN_VERSION))
     size = int.from_bytes(_received(sock, 4), "big", signed=True)
     if not 0 < size <= MAX_ANSWER_BYTES:
         raise EOFError
-    return responses.decode_metadata(_received(sock, size))
+    return responses.decode_metadata(_received(sock, size), requests.OWN_VERSION)
 
 
 def _received(sock: socket.socket, size: int) -> bytes:

@@ -56,7 +56,7 @@ class Answers:
         try:
             match request:
                 case requests.MetadataRequest():
-                    return responses.encode_metadata(self._metadata(request))
+                    return responses.encode_metadata(self._metadata(request), request.version)
                 case requests.CutPointsRequest():
                     return responses.encode_cut_points(self._cut_points(request))
                 case requests.LocalReadRequest():
@@ -126,7 +126,14 @@ class Answers:
             return responses.TopicMetadata(name, INVALID_TOPIC, 0)
         partitions = tuple(
             responses.PartitionMetadata(
-                view.partition, _wire_state(view.state), view.log_start, view.high_watermark, view.log_end
+                view.partition,
+                _wire_state(view.state),
+                view.log_start,
+                view.high_watermark,
+                view.log_end,
+                # until the side file's name is durable, a power loss can put another log in the place of this one
+                # with nothing lost that anybody has seen
+                view.created_ms if view.dir_synced_tail else 0,
             )
             for view in views
         )

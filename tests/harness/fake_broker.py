@@ -141,7 +141,8 @@ class FakeBroker(Server):
                 lowest_own_id=rq.LOWEST_OWN,
                 highest_own_id=rq.HIGHEST_OWN,
                 topics=tuple(topics),
-            )
+            ),
+            request.version,
         )
 
 

@@ -131,11 +131,13 @@ BODIES: dict[int, Callable[[str | bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", [*BODIES, raw.METADATA])
-@pytest.mark.parametrize("version", [0, 2, -1, 32767])
+@pytest.mark.parametrize("version", [0, 3, -1, 32767])
 def test_an_unknown_version_is_said(client: raw.RawClient, topic: str, kind: int, version: int) -> None:
     """Error 104 under the right correlation id; the connection goes on."""
     body = BODIES[kind](topic) if kind in BODIES else raw.metadata_body([topic])
     assert client.ask_own(kind, body, version).error == 104
+    if kind != raw.METADATA:
+        assert client.ask_own(kind, body, 2).error == 104
     assert client.metadata([topic]).topics[topic].partitions == {}
 
 
@@ -258,6 +260,16 @@ def test_metadata_of_the_broker(broker: Broker, client: raw.RawClient) -> None:
     assert (found.broker_id, found.host, found.port) == (0, "127.0.0.1", broker.port)
     assert (found.max_message_bytes, found.max_request_bytes, found.max_wait_ms) == (1_000_000, 100 << 20, 30_000)
     assert found.topics == {}
+
+
+def test_version_2_of_metadata_tells_when_a_log_was_made(client: raw.RawClient, topic: str) -> None:
+    """The answer to version 1 stays as it was."""
+    before_ms = time.time_ns() // 1_000_000
+    assert client.produce_ack(topic, 0, GOOD, raw.FLUSHED).error == 0
+    first = client.ask_own(raw.METADATA, raw.metadata_body([topic]), 1).body
+    second = client.ask_own(raw.METADATA, raw.metadata_body([topic]), 2).body
+    assert second[:-8] == first
+    assert before_ms <= int.from_bytes(second[-8:], "big") <= time.time_ns() // 1_000_000
 
 
 def test_metadata_of_topics(client: raw.RawClient, topic: str) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 
+from fastlog.client.connection import Broker
 from fastlog.config import BrokerConfig
+from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log.manager import LogManager
 from fastlog.wire import requests, responses
 from fastlog.workers.answers import Answers
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE
 from tests.unit.test_manager import manager_of
 
 
@@ -34,3 +41,44 @@ def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
         (topic,) = responses.decode_metadata(frame[4:]).topics
         assert [item.partition for item in topic.partitions] == expected
         assert topic.configured_partitions > expected[-1]
+
+
+def created_ms(manager: LogManager, topic: str = "t") -> int:
+    """When the log of partition 0 was made, as a client is told."""
+    frame = Answers(BrokerConfig(), manager._arena, manager, ("h", 1)).answer(requests.encode_metadata(7, (topic,))[4:])
+    assert isinstance(frame, bytes)
+    (found,) = responses.decode_metadata(frame[4:]).topics
+    return found.partitions[0].created_ms
+
+
+def test_when_a_log_was_made_is_told_once_a_power_loss_cannot_take_it(tmp_path: Path) -> None:
+    """Before, nothing of the log was visible to anybody; then the same number at every start, until it is made anew."""
+    manager = manager_of(tmp_path)
+    index = manager.create_partition("t", 0)
+    assert created_ms(manager) == 0
+    made = manager._arena.view(index).created_ms
+    assert flush_now(make_partition_flusher(manager._arena, 4, 0, 0), index) == 0
+    assert created_ms(manager) == made > 0
+    assert created_ms(manager_of(tmp_path)) == made
+    shutil.rmtree(tmp_path / "t-0")
+    while time.time_ns() // 1_000_000 == made:
+        pass
+    again = manager_of(tmp_path)
+    again.create_partition("t", 0)
+    assert created_ms(manager_of(tmp_path)) > made
+
+
+def test_a_broker_of_an_earlier_version_tells_the_rest() -> None:
+    """A client asks again in the version that every broker knows."""
+    asked = []
+
+    def hook(request: requests.Request) -> bytes | None:
+        assert isinstance(request, requests.MetadataRequest)
+        asked.append(request.version)
+        return responses.encode_own_error(request.correlation_id, 104) if request.version > 1 else None
+
+    with FakeBroker(hook=hook) as fake:
+        fake.logs["t", 0] = b"x"
+        answer = Broker(f"127.0.0.1:{fake.port}", PATIENCE).metadata_or_none(("t",))
+    assert answer is not None and asked == [2, 1]
+    assert answer.topics[0].partitions == (responses.PartitionMetadata(0, responses.STATE_OK, 0, 1, 1, 0),)

@@ -164,6 +164,8 @@ def test_what_a_dead_creator_left_is_finished(point: str, tmp_path: Path) -> Non
     assert in_child(lambda: second.create_partition("t", 0), f"{point}@1=kill") == -9
     view = manager_of(other).slot("t", 0)
     assert view is not None and (view.state, view.log_end) == (0, 0)
+    again = manager_of(other).slot("t", 0)
+    assert again is not None and again.created_ms == view.created_ms > 0
 
 
 @pytest.mark.parametrize("kind", ["mkdir", "open", "write", "fdatasync", "rename"])

@@ -233,7 +233,32 @@ def test_append_times_come_from_the_side_file_and_else_from_the_files(directory:
     (directory / "fastlog.json").write_bytes(b"torn")
     again = recover(directory)
     assert {(item.first_ms, item.last_ms) for item in again.segments} == {(1_234_567, 1_234_567)}
-    assert (again.created_ms, again.log_end) == (1_234_567, bases[3])
+    assert again.log_end == bases[3]
+
+
+@pytest.mark.parametrize("lost", [None, b"torn"])
+def test_a_log_whose_side_file_is_lost_is_not_taken_for_a_new_one(lost: bytes | None, directory: Path) -> None:
+    """When it was made is then not known, at this start and at each one after it, whatever the times of the files."""
+    bases = logs.write_segments(directory, PARTS)
+    path = logs.write_side_file(directory, bases[3], created_ms=42)
+    assert recover(directory).created_ms == 42
+    path.unlink() if lost is None else path.write_bytes(lost)
+    assert recover(directory).created_ms == 0
+    logs.write_side_file(directory, bases[3], created_ms=0)  # as the keeper writes it next
+    assert recover(directory).created_ms == 0
+
+
+def test_an_interrupted_creation_is_finished_with_a_time(directory: Path) -> None:
+    """The time is durable with the names; where it cannot be written down, the log has none."""
+    directory.mkdir()
+    assert recover(directory).created_ms == 1_700_000_000_000
+    assert recover(directory).created_ms == 1_700_000_000_000
+    other = directory.with_name("t-1")
+    other.mkdir()
+    files = FaultyFileOps()
+    files.deny("fastlog.json.tmp", errno.ENOSPC)
+    result = recover(other, files)
+    assert (result.state, result.created_ms) == ("ok", 0)
 
 
 def test_names_of_other_widths_are_made_20_digits(directory: Path) -> None:

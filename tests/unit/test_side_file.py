@@ -28,6 +28,13 @@ def test_it_is_what_the_documentation_describes(tmp_path: Path) -> None:
     assert read_side_file(tmp_path, FileOps()) == SideFile(5, "kafka-0.7", 77, {0: (1, 2), 77: (3, 4)})
 
 
+def test_a_time_that_cannot_be_is_damage(tmp_path: Path) -> None:
+    """One partition's side file never keeps the broker from starting."""
+    for created_ms in (-1, 2**63):
+        logs.write_side_file(tmp_path, 77, created_ms=created_ms)
+        assert read_side_file(tmp_path, FileOps()) is None
+
+
 def test_none_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert read_side_file(tmp_path, FileOps()) is None
     assert caplog.records == []

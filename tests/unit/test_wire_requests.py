@@ -65,18 +65,23 @@ GOLDEN: dict[str, tuple[bytes, str, rq.Request]] = {
     ),
     "metadata of all": (
         rq.encode_metadata(9),
-        "0000000c 03ea 0001 00000009 ffffffff",
+        "0000000c 03ea 0002 00000009 ffffffff",
         rq.MetadataRequest(9, None),
     ),
     "metadata of none": (
         rq.encode_metadata(9, []),
-        "0000000c 03ea 0001 00000009 00000000",
+        "0000000c 03ea 0002 00000009 00000000",
         rq.MetadataRequest(9, ()),
     ),
     "metadata of two": (
         rq.encode_metadata(9, ["a", "é"]),
-        "00000013 03ea 0001 00000009 00000002 000161 0002c3a9",
+        "00000013 03ea 0002 00000009 00000002 000161 0002c3a9",
         rq.MetadataRequest(9, ("a", "é")),
+    ),
+    "metadata of two, version 1": (
+        rq.encode_metadata(9, ["a", "é"], 1),
+        "00000013 03ea 0001 00000009 00000002 000161 0002c3a9",
+        rq.MetadataRequest(9, ("a", "é"), 1),
     ),
     "cut points": (
         rq.encode_cut_points(10, "test", 0, 15, 300, 64, 100),
@@ -150,10 +155,11 @@ def test_unknown_ids(kind: int) -> None:
 
 
 def test_unknown_version_is_told_apart() -> None:
-    body = bytearray(rq.encode_metadata(1)[4:])
-    body[3] = 2
-    with pytest.raises(UnsupportedVersionError, match="version 2"):
-        rq.decode_request(bytes(body))
+    for frame, version in ((rq.encode_metadata(1), 3), (rq.encode_local_read(1, "t", 0), 2)):
+        body = bytearray(frame[4:])
+        body[3] = version
+        with pytest.raises(UnsupportedVersionError, match=f"version {version}"):
+            rq.decode_request(bytes(body))
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,18 @@ METADATA = rs.MetadataAnswer(
     lowest_own_id=1000,
     highest_own_id=1005,
     topics=(
-        rs.TopicMetadata("a", 0, 2, (rs.PartitionMetadata(1, rs.STATE_READ_ONLY, 10, 20, 30),)),
+        rs.TopicMetadata("a", 0, 2, (rs.PartitionMetadata(1, rs.STATE_READ_ONLY, 10, 20, 30, 1_700_000_000_000),)),
         rs.TopicMetadata("/", 100, 0),
     ),
 )
+NOT_KNOWN = METADATA.topics[0]._replace(partitions=(rs.PartitionMetadata(1, rs.STATE_READ_ONLY, 10, 20, 30),))
+"""What version 1 says of the first topic: nothing of the log's creation."""
 OFFSETS_HEX = "00000004 00000000000000f0 00000000000000d8 000000000000006c 0000000000000000"
+
+
+def decode_metadata_1(body: bytes) -> rs.MetadataAnswer:
+    return rs.decode_metadata(body, 1)
+
 
 # encoded, golden bytes, decoder, what it gives
 Case = tuple[bytes, str, Callable[[bytes], Any], Any]
@@ -89,11 +96,20 @@ GOLDEN: dict[str, Case] = {
     ),
     "metadata": (
         rs.encode_metadata(METADATA),
-        "0000005d 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ed 00000002"
+        "00000065 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ed 00000002"
         "000161 0000 00000002 00000001 00000001 0001 000000000000000a 0000000000000014 000000000000001e"
+        "0000018bcfe56800"
         "00012f 0064 00000000 00000000",
         rs.decode_metadata,
         METADATA,
+    ),
+    "metadata, version 1": (
+        rs.encode_metadata(METADATA, 1),
+        "0000005d 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ed 00000002"
+        "000161 0000 00000002 00000001 00000001 0001 000000000000000a 0000000000000014 000000000000001e"
+        "00012f 0064 00000000 00000000",
+        decode_metadata_1,
+        METADATA._replace(topics=(NOT_KNOWN, METADATA.topics[1])),
     ),
     "cut points": (
         rs.encode_cut_points(rs.CutPointsAnswer(10, 0, (15, 30))),
@@ -116,7 +132,14 @@ GOLDEN: dict[str, Case] = {
     ),
 }
 DECODERS = sorted({case[2] for case in GOLDEN.values()}, key=lambda decode: decode.__name__)
-OWN = {rs.decode_produce_ack, rs.decode_metadata, rs.decode_cut_points, rs.decode_local_read, rs.decode_create_topic}
+OWN = {
+    rs.decode_produce_ack,
+    rs.decode_metadata,
+    decode_metadata_1,
+    rs.decode_cut_points,
+    rs.decode_local_read,
+    rs.decode_create_topic,
+}
 each_golden = pytest.mark.parametrize("name", GOLDEN)
 
 
