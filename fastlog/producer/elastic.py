@@ -197,7 +197,7 @@ class ElasticRouter(Router):
                     buffers = [self._buffer(route, broker, ANY) for broker in usable]
                     route.fast = Route(buffers, None, random.getrandbits(32))
                 self._choose_up(route)
-                if route.topic in self._topics:
+                if self._topics.get(route.topic) is route:
                     self._publish(route)
             if self._state is state:
                 return
@@ -279,9 +279,11 @@ class ElasticRouter(Router):
         When that broker was never reached, ZooKeeper is read again some times: it may have gone.
         """
         assert isinstance(route, ElasticRoute)
-        if not route.has_keys:
+        if not route.table:  # the first key; or another thread's, which has not come to the end of this yet
             route.has_keys = True
             self._rebuild(route)
+        if not route.table:
+            raise self._none_usable(route.topic, list(self._failures.values()))
         pause = _LEAST_PAUSE
         for attempt in range(self._config.zk_read_retries + 1):
             table = route.table

@@ -165,10 +165,10 @@ class Router:
                 raise errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))
             Gate().wait(pause)
             pause = min(2 * pause, 1.0)
-        self._open(route)
+        kept = self._open(route)
         if errors:
             self._look_for_missing()
-        return route
+        return kept
 
     def _ask(self, route: TopicRoute, directories: object, seconds: float) -> list[Exception]:
         """Note how many partitions each broker has; the errors of those that did not answer."""
@@ -189,13 +189,18 @@ class Router:
                 errors.append(error)
         return errors
 
-    def _open(self, route: TopicRoute) -> None:
-        """Make the links and buffers for what is known of a topic, and let sends use them."""
+    def _open(self, route: TopicRoute) -> TopicRoute:
+        """Make the links and buffers for what is known of a topic, and let sends use them.
+
+        Returns the topic's route, which is another one when another thread was first: with two, a partition would have
+        two buffers, and no order.
+        """
         anywhere = [self._buffer(route, broker, ANY) for broker in sorted(route.partitions)]
         route.fast = Route(anywhere, None, random.getrandbits(32))
-        self._choose_up(route)
-        self._topics.setdefault(route.topic, route)
-        self._publish(route)
+        kept = self._topics.setdefault(route.topic, route)
+        self._choose_up(kept)
+        self._publish(kept)
+        return kept
 
     def _publish(self, route: TopicRoute) -> None:
         """Let the compiled path of send() use a route; with keys once they are known to be easy."""
@@ -344,9 +349,14 @@ class Router:
         """Send messages that may go anywhere to brokers that seem to work; to all when none does."""
         if route.fast is None:
             return
-        anywhere = {broker: buffer for (broker, number), buffer in list(route.buffers.items()) if number == ANY}
-        up = [buffer for broker, buffer in anywhere.items() if self.links[broker].is_up]
-        route.fast.choose_from(up or list(anywhere.values()))
+        chosen: list[Buffer] | None = None
+        while True:  # until no other thread has changed anything meanwhile, or its choice would be lost
+            anywhere = {broker: buffer for (broker, number), buffer in list(route.buffers.items()) if number == ANY}
+            up = [buffer for broker, buffer in anywhere.items() if self.links[broker].is_up] or list(anywhere.values())
+            if up == chosen:
+                return
+            route.fast.choose_from(up)
+            chosen = up
 
     def _look_for_missing(self) -> None:
         if not self._looks_for_missing:
@@ -359,10 +369,12 @@ class Router:
             Gate().wait(_LOOK_AGAIN_SECONDS)
             left = False
             for route in list(self._topics.values()):
-                for broker in self._directories.keys() - route.partitions.keys():
+                for broker in self._unused(route):
                     if self.closed:
                         return
-                    if self._ask(route, [self._directories[broker]], self._config.connect_timeout_ms / 500 + 1):
+                    if broker not in route.partitions and self._ask(
+                        route, [self._directories[broker]], self._config.connect_timeout_ms / 500 + 1
+                    ):
                         left = True
                         continue
                     self._buffer(route, broker, ANY)
@@ -370,6 +382,12 @@ class Router:
             if not left:
                 break
         self._looks_for_missing = False
+        if any(self._unused(route) for route in list(self._topics.values())):
+            self._look_for_missing()  # of a topic that came after the last look, and found this thread still there
+
+    def _unused(self, route: TopicRoute) -> list[int]:
+        """The brokers that get no messages without a key, as they could not be reached at the topic's first."""
+        return [broker for broker in self._directories if (broker, ANY) not in route.buffers]
 
 
 def wait_all(gates: list[Gate], deadline: float | None) -> bool:

@@ -246,6 +246,51 @@ def test_keys_choose_from_the_sorted_list(
             assert stored(broker, "t", partition) == expected.get((broker.port, partition), [])
 
 
+def test_threads_that_are_the_first_to_send_to_a_topic_share_its_route(
+    tree: FakeZooKeeper, make: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiled path gets only the route that is kept, never that of the thread that came second."""
+    published = []
+    publish, wait_for = ElasticRouter._publish, Discovery.wait_for
+    both, first_sent = threading.Barrier(2), threading.Event()
+
+    def read_by_both(found: Discovery, topic: str, seconds: float) -> View:
+        view = wait_for(found, topic, seconds)
+        both.wait(SECONDS)
+        if threading.current_thread().name == "second":
+            assert first_sent.wait(SECONDS)
+        return view
+
+    monkeypatch.setattr(Discovery, "wait_for", read_by_both)
+    monkeypatch.setattr(
+        ElasticRouter, "_publish", lambda router, route: (published.append(route), publish(router, route))
+    )
+    with FakeBroker() as broker:
+        show(tree.open(), 1, broker.port, t=1)
+        with make(producer_type="async") as producer:
+            threads = [
+                threading.Thread(target=lambda: (producer.send("t", b"x"), first_sent.set()), name=name)
+                for name in ("first", "second")
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(SECONDS)
+            assert {id(route) for route in published} == {id(route_of(producer))}
+        assert count_of(broker) == 2
+
+
+def test_a_key_while_another_thread_prepares_the_first_one(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    """That keys are used is noted before the table that they choose from is made."""
+    with FakeBroker() as broker:
+        show(tree.open(), 1, broker.port, t=1)
+        with make() as producer:
+            producer.send("t", b"x")
+            route_of(producer).has_keys = True
+            producer.send("t", b"y", key="k")
+        assert count_of(broker) == 2
+
+
 def test_without_a_key_brokers_get_what_their_partitions_are_worth(
     tree: FakeZooKeeper, make: Callable[..., Producer]
 ) -> None:
