@@ -98,12 +98,16 @@ class Settings:
     def from_properties(cls, properties: Mapping[str, Any], **fields: Any) -> Self:
         """Return the settings given by their 0.7 names; ``fields`` are set by the names they have here, and go first.
 
-        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts.
+        Sizes may be written as ``64MiB``, durations as ``5s``. Values may be numbers as well as texts; None is an empty
+        text, with which a setting that may have no value has none.
 
         Raises:
             ConfigError: an unknown name (with the nearest one), a malformed value, or values that contradict.
         """
-        texts = {name: value if isinstance(value, str) else plain(value) for name, value in properties.items()}
+        texts = {
+            name: value if isinstance(value, str) else "" if value is None else plain(value)
+            for name, value in properties.items()
+        }
         return cls.from_fields({**cls._read(texts, fields), **fields})
 
     @classmethod
@@ -156,13 +160,12 @@ def describe(cls: type) -> list[Setting]:
     found = []
     for field in _fields(cls):
         meta = field.metadata
-        text = meta["default_text"] if meta["default_text"] is not None else plain(field.default)
         found.append(
             Setting(
                 name=meta["name"],
                 field=field.name,
                 kind=str(field.type),
-                default=text,
+                default=_default_text(field),
                 unit=meta["unit"],
                 low=meta["low"],
                 high=meta["high"],
@@ -277,6 +280,11 @@ def _fields(cls: type) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if "name" in field.metadata]
 
 
+def _default_text(field: dataclasses.Field[Any]) -> str:
+    text = field.metadata["default_text"]
+    return text if text is not None else plain(field.default)
+
+
 def _number(text: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
@@ -300,8 +308,9 @@ def _parse(field: dataclasses.Field[Any], text: str) -> Any:
         if kind.startswith("dict"):
             return _parse_map(field, stripped)
         if kind.startswith("tuple"):
-            return tuple(item.strip() for item in stripped.split(",") if item.strip())
-        return _parse_one(kind, field.metadata["unit"], stripped)
+            items = tuple(item.strip() for item in stripped.split(",") if item.strip())
+            return None if kind.endswith(" | None") and not items else items
+        return _parse_one(field, kind, stripped)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
 
@@ -317,14 +326,24 @@ def _parse_map(field: dataclasses.Field[Any], text: str) -> dict[str, Any]:
             raise ConfigError(f"{item!r} is malformed: write topic:value,topic:value")
         if key in found:
             raise ConfigError(f"topic {key!r} is named twice")
-        found[key] = _parse_one(value_kind, field.metadata["unit"], value.strip())
+        found[key] = _parse_one(field, value_kind, value.strip())
     return found
 
 
-def _parse_one(kind: str, unit: str, text: str) -> Any:
-    optional = kind.endswith(" | None")
+def _is_no_value(field: dataclasses.Field[Any], base: str, text: str) -> bool:
+    """Whether a text stands for no value: an empty one, -1 for a number, and ``none`` where it cannot be a value.
+
+    A text may have the value ``none`` (``acks``, the name of a server) unless that is what is shown as the default.
+    """
+    if text == "none":
+        return base != "str" or _default_text(field).startswith("none")
+    return not text or (text == "-1" and base in ("int", "float"))
+
+
+def _parse_one(field: dataclasses.Field[Any], kind: str, text: str) -> Any:
+    unit = field.metadata["unit"]
     base = kind.removesuffix(" | None")
-    if optional and text in ("-1", "none", ""):
+    if base != kind and _is_no_value(field, base, text):
         return None
     if base == "str":
         return text

@@ -335,8 +335,6 @@ class ProducerConfig(settings.Settings):
             for name in texts:
                 if name.startswith("zk.") and name != "zk.connect":
                     raise ConfigError(_without_zookeeper(name))
-        if not texts.get("compressed.topics", "x").strip():
-            del texts["compressed.topics"]  # 0.7 writes all topics so
         for name in ("reconnect.interval", "reconnect.time.interval.ms", "queue.enqueueTimeout.ms"):
             if texts.get(name, "").strip().startswith("-"):
                 texts[name] = "-1"  # any negative number is 0.7's "no end"

@@ -130,10 +130,8 @@ def _ask_registered(connect: str, timeout: float, topic: str) -> dict[int, respo
 
 
 def _config(texts: dict[str, str]) -> ProducerConfig:
-    acks = texts.pop("acks", "").strip()
     try:
-        # As a field: among properties, "none" is the absence of a value.
-        return ProducerConfig.from_properties(texts, **({"acks": acks} if acks else {}))
+        return ProducerConfig.from_properties(texts)
     except ConfigError as error:
         raise CommandError(
             "; ".join(str(error).split("\n")),

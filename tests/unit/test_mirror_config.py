@@ -36,6 +36,11 @@ def test_the_limit_of_a_message_is_the_brokers_unless_one_is_given() -> None:
     assert made(target={**TARGET, "max.message.size": "1000000"}).target.max_message_bytes == 1_000_000
 
 
+@pytest.mark.parametrize("acks", ["none", "appended", "flushed"])
+def test_the_target_confirms_what_was_asked_for(acks: str) -> None:
+    assert made(target={**TARGET, "acks": acks}).target.producer.acks == acks
+
+
 def test_settings_without_effect_are_named() -> None:
     found = made(
         {**SOURCE, "shallowiterator.enable": "true", "consumer.timeout.ms": "10"},

@@ -8,10 +8,14 @@ import pytest
 
 from fastlog import codecs
 from fastlog.client.addresses import Address
+from fastlog.config import BrokerConfig
+from fastlog.consumer.config import ConsumerConfig
 from fastlog.errors import ConfigError, MissingCodecError
+from fastlog.mirror import MirrorSettings
 from fastlog.producer import DefaultEncoder, DefaultEventHandler, Producer, ProducerConfig, StringEncoder
 from fastlog.producer.brokers import BrokerAddress, parse_broker_list
 from fastlog.producer.hooks import load_class, make, parse_props
+from fastlog.settings import describe, read_properties
 
 BROKERS = {"broker.list": "0:localhost:9092"}
 
@@ -100,6 +104,35 @@ def test_enqueue_timeout_of_07() -> None:
     for text, expected in by_text.items():
         config = ProducerConfig.from_properties({**BROKERS, "queue.enqueueTimeout.ms": text})
         assert (config.queue_full, config.enqueue_timeout_ms) == expected
+
+
+def test_none_is_a_value_where_a_setting_has_it(tmp_path: Path) -> None:
+    """acks=none asks for no acknowledgement, however it is given; the name of a server is any text."""
+    path = tmp_path / "producer.properties"
+    path.write_text("broker.list=a:1\nacks=none\n")
+    assert ProducerConfig.from_file(path).acks == "none"
+    with Producer({**BROKERS, "acks": "none"}) as producer:
+        assert producer.config.acks == "none"
+    named = ProducerConfig.from_properties({**BROKERS, "server.name": "none", "audit.topic": "-1"})
+    assert (named.server, named.audit_topic) == ("none", "-1")
+
+
+@pytest.mark.parametrize("settings", [ProducerConfig, ConsumerConfig, MirrorSettings, BrokerConfig])
+def test_every_choice_can_be_written_into_a_file(settings: type) -> None:
+    """No value that a setting is said to take stands for having no value, and what is shown as no value gives none."""
+    for setting in describe(settings):
+        for choice in setting.choices:
+            assert read_properties(settings, {setting.name: choice}) == {setting.field: choice}
+        if setting.kind.endswith(" | None"):
+            unset = ["", *(["none"] if setting.default == "none" else []), *(["-1"] if setting.default == "-1" else [])]
+            for text in unset:
+                assert read_properties(settings, {setting.name: text}) == {setting.field: None}
+
+
+def test_no_value_in_a_mapping() -> None:
+    """None is what an empty text is: no value, also where the default is one."""
+    config = ProducerConfig.from_properties({**BROKERS, "acks": None, "reconnect.interval": None, "queue.size": 7})
+    assert (config.acks, config.reconnect_interval_sends, config.queue_messages) == (None, None, 7)
 
 
 def test_compressed_topics() -> None:
