@@ -13,7 +13,8 @@ from fastlog.producer._stamp cimport Stamp, find_key
 
 
 cdef extern from "Python.h":
-    PyObject* PyDict_GetItem(object mapping, object key)  # borrowed, and no exception for a missing or unhashable key
+    PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL  # borrowed
+    bint PyUnicode_Check(object value)
     bint PyList_CheckExact(object value)
     object unicode_bytes "PyUnicode_AsUTF8String"(object text)
 
@@ -117,7 +118,9 @@ cdef class Routes:
         self.last_topic = self.last_route = None
 
     cdef Route find(self, object topic):
-        cdef PyObject* found = PyDict_GetItem(self.by_topic, topic)
+        cdef PyObject* found = NULL
+        if PyUnicode_Check(topic):  # anything else is for Python to look at, and need not have a hash
+            found = PyDict_GetItemWithError(self.by_topic, topic)
         if found == NULL:
             return None
         if type(topic) is str:

@@ -21,24 +21,54 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 from fastlog.errors import BrokerError, ConfigError, FastlogError
 from fastlog.message import Message
 from fastlog.producer.partitioners import JavaHashPartitioner
 
+_NOT_GIVEN = object()
 PartitionChoice = int | tuple[int, int] | None
 """None or -1: any partition; a number, on the only broker; or (broker id, number)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, match_args=False)
 class ProducerData:
-    """What goes to one partition of a topic: a value or a list, with the key or the partition that chooses it."""
+    """What goes to one partition of a topic: a value or a list, with the key or the partition that chooses it.
+
+    ``ProducerData(topic, value)``, ``ProducerData(topic, key, value)``, or by keywords.
+
+    Source of the order: Kafka 0.7.2, ``kafka.javaapi.producer.ProducerData``.
+    """
 
     topic: str
     value: Any
-    key: Any = None
-    partition: PartitionChoice = None
+    key: Any
+    partition: PartitionChoice
+
+    @overload
+    def __init__(self, topic: str, value: Any, *, key: Any = None, partition: PartitionChoice = None) -> None: ...
+    @overload
+    def __init__(self, topic: str, key: Any, value: Any, /, *, partition: PartitionChoice = None) -> None: ...
+    def __init__(
+        self,
+        topic: str,
+        *given: Any,
+        value: Any = _NOT_GIVEN,
+        key: Any = None,
+        partition: PartitionChoice = None,
+    ) -> None:
+        if len(given) == 2 and key is None and value is _NOT_GIVEN:
+            key, value = given
+        elif len(given) == 1 and value is _NOT_GIVEN:
+            (value,) = given
+        elif given or value is _NOT_GIVEN:
+            raise TypeError("ProducerData takes (topic, value) or (topic, key, value), and a partition by its name")
+        put = object.__setattr__
+        put(self, "topic", topic)
+        put(self, "value", value)
+        put(self, "key", key)
+        put(self, "partition", partition)
 
     @property
     def values(self) -> list[Any]:

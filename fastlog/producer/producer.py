@@ -143,7 +143,7 @@ class Producer(SendPath):
         if isinstance(topic, ProducerData):
             topic = [topic]
         if isinstance(topic, str):
-            items = [ProducerData(topic, value, key, partition)]
+            items = [ProducerData(topic, key, value, partition=partition)]
         else:
             if value is not None or key is not None or partition is not None:
                 raise TypeError("send() takes a topic and a value, or a list of ProducerData")
@@ -188,7 +188,7 @@ class Producer(SendPath):
             else:
                 future.set_result(delivery)
 
-        if not self._hand_out([ProducerData(topic, [value], key, partition)], settle):
+        if not self._hand_out([ProducerData(topic, key, [value], partition=partition)], settle):
             raise QueueFullError("the queue is full, the message was dropped")
         return future
 

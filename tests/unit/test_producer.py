@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import os
 import socket
+import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -198,6 +202,49 @@ def test_a_plain_07_broker() -> None:
 
         with Producer(broker.address, partitioner=Any()) as producer, pytest.raises(UnsupportedFeatureError):
             producer.send("t", b"x", key="k")
+
+
+def test_producer_data_takes_a_key_between_topic_and_value() -> None:
+    """The order of Kafka 0.7 by place; (topic, value) and names as well, and nothing that could be misread."""
+    expected = ProducerData(topic="t", value="v", key="k")
+    assert (expected.topic, expected.key, expected.value, expected.partition) == ("t", "k", "v", None)
+    assert ProducerData("t", "k", "v") == ProducerData("t", "v", key="k") == expected
+    assert ProducerData("t", "k", "v", partition=1) == dataclasses.replace(expected, partition=1)
+    assert ProducerData("t", None, "v") == ProducerData("t", "v") == copy.copy(ProducerData("t", value="v"))
+    wrong: list[Callable[[], object]] = [
+        lambda: ProducerData("t"),  # type: ignore[call-overload]
+        lambda: ProducerData("t", "k", value="v"),  # type: ignore[call-overload]
+        lambda: ProducerData("t", "k", "v", key="k"),  # type: ignore[call-overload]
+        lambda: ProducerData("t", "k", "v", 1),  # type: ignore[call-overload]
+    ]
+    for make in wrong:
+        with pytest.raises(TypeError, match=r"\(topic, key, value\)"):
+            make()
+    with FakeBroker(partitions=5) as broker, Producer(broker.address) as producer:
+        producer.send(ProducerData("t", "test-key", b"test-message"))
+        assert stored(broker, "t", Crc32Partitioner().partition("test-key", 5)) == [b"test-message"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_nobody_asks_for_the_hash_of_what_is_no_topic(kind: str) -> None:
+    """A list of ProducerData has none. What the look raised was suppressed, which Python reports from 3.13 on."""
+    asked, unraisable = [], []
+
+    class Items(list[ProducerData]):
+        def __hash__(self) -> int:  # type: ignore[override]
+            asked.append(1)
+            raise TypeError
+
+    with pytest.MonkeyPatch.context() as patch, FakeBroker() as broker:
+        patch.setattr(sys, "unraisablehook", unraisable.append)
+        with Producer(broker.address, producer_type=kind) as producer:
+            for _ in range(2):
+                producer.send(Items([ProducerData("t", b"x"), ProducerData("t", [b"y"])]))
+                producer.send([ProducerData("t", b"x")])
+                producer.send(ProducerData("t", [b"x"]))
+    assert not asked
+    assert not unraisable
+    assert len(stored(broker)) == 8
 
 
 def test_encoder_is_used_for_each_value() -> None:

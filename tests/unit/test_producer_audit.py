@@ -104,7 +104,7 @@ def test_every_way_of_sending_wraps_once(producer_type: str, compression: str, f
                 producer.send("t", b"keyed", key="k")
                 producer.send("t", [b"a", b"b"], key=b"l")
                 producer.send("t", [b"c", b""])
-                producer.send([ProducerData("t", b"data", 5), ProducerData("t", bytearray(b"other"))])
+                producer.send([ProducerData("t", 5, b"data"), ProducerData("t", bytearray(b"other"))])
                 producer.submit("t", b"future", key="f").result(10)
         found = Counter((envelope.key, value) for envelope, value in unwrapped(broker))
         expected = [(None, b"one"), (b"k", b"keyed"), (b"l", b"a"), (b"l", b"b"), (None, b"c"), (None, b"")]
