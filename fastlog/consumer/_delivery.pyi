@@ -28,13 +28,13 @@ class Place:
     by_hand: bool
     def __init__(self, source: TopicPartition, offset: int | None = None, *, by_hand: bool = False) -> None: ...
     def start(self, offset: int) -> None:
-        """It begins at this offset, if nobody has said so yet."""
+        """It begins at this offset, if nobody has said so yet; also when it is over, so that this can be committed."""
 
     def begin(self, offset: int) -> None:
         """It goes on at this offset, whatever came before."""
 
     def end(self) -> int:
-        """Nothing of it is handed out from now on; returns ``consumed``, which does not change any more."""
+        """Nothing of it is handed out from now on; returns ``consumed``, which only ``start`` may still change."""
 
     def done(self, next_offset: int) -> bool:
         """What lies before this offset has been consumed. False when it is over: somebody else may get it again."""

@@ -48,7 +48,7 @@ cdef class Place:
 
     def start(self, int64_t offset):
         if self.expected < 0:
-            self.begin(offset)
+            self.consumed = self.expected = offset
 
     def begin(self, int64_t offset):
         if not self.is_over:

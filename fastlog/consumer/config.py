@@ -130,8 +130,8 @@ class ConsumerConfig(settings.Settings):
         "autooffset.reset",
         "smallest",
         choices=("smallest", "largest"),
-        doc="Where to begin without a committed offset, or with one that the broker has no longer. 0.7 takes any other"
-        " word for an error at that moment; here it is refused at once.",
+        doc="Where to begin without a committed offset, or with one that the broker has no longer; it is committed as"
+        " soon as it is known. 0.7 takes any other word for an error at that moment; here it is refused at once.",
     )
     consumer_timeout_ms: int | None = prop(
         "consumer.timeout.ms",

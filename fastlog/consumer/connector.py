@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ Settings = str | Path | Mapping[str, Any] | ConsumerConfig
 Decoder = Callable[[bytes], Any]
 
 _ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 0.005
 _KEPT_JUMPS = 1000
 
 
@@ -56,7 +58,7 @@ class Consumer:
         self.consumer_id = make_consumer_id(self.config)
         self._store = store
         self._lease = Lease(self.config.session_timeout)
-        self._fetchers = Fetchers(self.config, self._stream_of, self._note_jump)
+        self._fetchers = Fetchers(self.config, self._stream_of, self._note_jump, self._note_begin)
         self._streams: dict[tuple[str, str], Stream] = {}
         self._group: Group | None = None
         self._jumps: deque[Jump] = deque(maxlen=_KEPT_JUMPS)
@@ -133,8 +135,20 @@ class Consumer:
         return list(named.values())
 
     def wait_assigned(self, timeout: float) -> bool:
-        """Wait until it reads exactly what it is to read now; False when so many seconds have passed before."""
-        return self._joined().wait_settled(timeout)
+        """Wait until it reads exactly what it is to read now, and knows where each of these partitions begins.
+
+        So what is appended afterwards is read whatever ``autooffset.reset`` says. False when so many seconds have
+        passed before.
+        """
+        group = self._joined()
+        deadline = time.monotonic() + timeout
+        while group.wait_settled(max(0.0, deadline - time.monotonic())):
+            if group.owned.keys() <= self._fetchers.consumed().keys():
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return False
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
@@ -323,6 +337,10 @@ class Consumer:
         self._jumps.append(jump)
         if self._group is not None:
             self._group.note_jump(jump.source, jump.old, jump.new)
+
+    def _note_begin(self, source: TopicPartition) -> None:
+        if self._group is not None:
+            self._group.note_begin(source)
 
     def _simple(self, broker: int, timeout: float) -> SimpleConsumer:
         address = self._fetchers.link(broker).address

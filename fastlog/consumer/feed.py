@@ -148,8 +148,16 @@ class Feed:
     ``is_released`` afterwards, and who releases sets it first, so that one of them stops the last one.
     """
 
-    def __init__(self, source: TopicPartition, thread: str, fetch: Fetching) -> None:
+    def __init__(
+        self,
+        source: TopicPartition,
+        thread: str,
+        fetch: Fetching,
+        on_begin: Callable[[TopicPartition], None] = lambda source: None,
+    ) -> None:
+        """``on_begin`` is called once the partition counts as consumed up to where a jump has led."""
         self.source = source
+        self._on_begin = on_begin
         self.thread = thread
         self.fetch = fetch
         self.is_released = False
@@ -208,6 +216,7 @@ class Feed:
                     taken = True
             elif isinstance(item, Jump):
                 place.begin(item.new)
+                self._on_begin(self.source)
             queue.popleft()
             fetch.bell.ring()
             if taken:

@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 
 from fastlog._segment import SCAN_OK
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Broker
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Bell, Failure, Feed, Fetching, Item, Jump, PartitionState, Phase
-from fastlog.consumer.offered import Offers
+from fastlog.consumer.links import Link, Links
 from fastlog.consumer.partitions import Claim, TopicPartition
 from fastlog.consumer.reader import Chunk, Reader, open_reader
 from fastlog.consumer.stream import Stream
@@ -53,40 +52,6 @@ _OFFSETS_ANSWER_BYTES = 1024
 _OF_THE_DATA = (InvalidMessageError, InvalidFetchSizeError, MessageTooLargeError, LogError)
 
 
-class Link:
-    """Where a broker is, and what it offers."""
-
-    def __init__(self, address: Address, config: ConsumerConfig) -> None:
-        self.address = address
-        self.broker = Broker([address], config.socket_timeout_ms / 1000)
-        self.offers = Offers(self.broker, config.max_message_bytes)
-
-
-class Links:
-    """The link to each broker by its id, shared by the partitions there; asks anew what it offers after a failure."""
-
-    def __init__(self, config: ConsumerConfig) -> None:
-        self._config = config
-        self._known: dict[int, Link] = {}
-
-    def learn(self, broker: int, address: Address) -> bool:
-        """Whether that is news."""
-        known = self._known.get(broker)
-        if known is not None and known.address == address:
-            return False
-        self._known[broker] = Link(address, self._config)
-        return True
-
-    def get(self, broker: int) -> Link:
-        """The link to a broker whose address was learned."""
-        return self._known[broker]
-
-    def renew(self, broker: int, failed: Link) -> None:
-        """The broker may be another one when it is back: another version, or other limits."""
-        if self._known.get(broker) is failed:
-            self._known[broker] = Link(failed.address, self._config)
-
-
 class Fetch:
     """The thread that fetches one partition, from where its place stands until it is stopped."""
 
@@ -97,6 +62,7 @@ class Fetch:
         config: ConsumerConfig,
         wake: Callable[[], None],
         on_jump: Callable[[Jump], None],
+        on_begin: Callable[[TopicPartition], None],
     ) -> None:
         self.place = place
         self.queue: deque[Item] = deque()
@@ -112,6 +78,7 @@ class Fetch:
         self._config = config
         self._wake = wake
         self._on_jump = on_jump
+        self._on_begin = on_begin
         self._broker, self._partition = place.source.partition
         self._offset = place.expected
         self._channel: Channel | None = None
@@ -190,7 +157,7 @@ class Fetch:
 
     def renewed(self) -> Fetch:
         """Another one, not started, that goes on behind what was taken in hand."""
-        return Fetch(self.place, self._links, self._config, self._wake, self._on_jump)
+        return Fetch(self.place, self._links, self._config, self._wake, self._on_jump, self._on_begin)
 
     def state(self, feed: Feed) -> PartitionState:
         """What it does."""
@@ -251,7 +218,8 @@ class Fetch:
                 self._offset = channel.alone(self._asked, channel, RESET_TIMES[config.auto_offset_reset])
                 self.place.start(self._offset)
                 self._offset = self.place.expected
-                if self._offset < 0:  # it was given up just now, and will be stopped
+                self._on_begin(self.place.source)
+                if self.place.is_over:  # it was given up just now, and will be stopped
                     self._is_stopped = True
                     return
             reader = self._reader = open_reader(
@@ -396,7 +364,8 @@ class Fetch:
 class Fetchers:
     """What reads the partitions of one consumer: ``Readers``, for the group's worker, and what its users ask for.
 
-    ``stream_of(topic, thread)`` is the stream of a thread.
+    ``stream_of(topic, thread)`` is the stream of a thread. ``on_begin`` is called, in any thread, with a partition of
+    which the broker has said where it begins: no offset was given, or the one given was out of range.
     """
 
     def __init__(
@@ -404,10 +373,12 @@ class Fetchers:
         config: ConsumerConfig,
         stream_of: Callable[[str, str], Stream],
         on_jump: Callable[[Jump], None] = lambda jump: None,
+        on_begin: Callable[[TopicPartition], None] = lambda source: None,
     ) -> None:
         self._config = config
         self._stream_of = stream_of
         self._on_jump = on_jump
+        self._on_begin = on_begin
         self._links = Links(config)
         self._feeds: dict[TopicPartition, Feed] = {}
         self._is_closed = False
@@ -422,8 +393,8 @@ class Fetchers:
             stream = self._stream_of(source.topic, claim.thread)
             offset = claim.offset if claim.offset is not None and claim.offset >= 0 else None
             place = Place(source, offset, by_hand=stream.acknowledge)
-            fetch = Fetch(place, self._links, self._config, stream.wake, self._on_jump)
-            feed = self._feeds[source] = Feed(source, claim.thread, fetch)
+            fetch = Fetch(place, self._links, self._config, stream.wake, self._on_jump, self._on_begin)
+            feed = self._feeds[source] = Feed(source, claim.thread, fetch, self._on_begin)
             stream.add(feed)
             fetch.start()
         if self._is_closed:
@@ -446,6 +417,14 @@ class Fetchers:
         """The offset to which each partition has been consumed, as far as it is known."""
         offsets = {source: feed.fetch.place.consumed for source, feed in list(self._feeds.items())}
         return {source: offset for source, offset in offsets.items() if offset >= 0}
+
+    def beginning(self) -> set[TopicPartition]:
+        """Those of which it is not known yet where they begin, and whose broker has not failed to say so."""
+        return {
+            source
+            for source, feed in list(self._feeds.items())
+            if feed.fetch.place.consumed < 0 and feed.fetch.error is None
+        }
 
     def moved(self, addresses: Mapping[int, Address]) -> None:
         """Where each broker that lives is now. One that is not among them is tried where it was."""
@@ -483,6 +462,6 @@ class Fetchers:
         def following(before: Fetching) -> Fetching:
             before.place.end()
             place = Place(source, offset, by_hand=stream.acknowledge)
-            return Fetch(place, self._links, self._config, stream.wake, self._on_jump)
+            return Fetch(place, self._links, self._config, stream.wake, self._on_jump, self._on_begin)
 
         return feed.replace(following)

@@ -162,6 +162,15 @@ class Group:
         self._inbox.jumps[partition] = (from_offset, to_offset)
         self._inbox.wake()
 
+    def note_begin(self, partition: TopicPartition) -> None:
+        """Commit how far this one counts as consumed, unless auto-commit is off: the broker has said where it begins.
+
+        Returns at once; the worker does it next.
+        """
+        if self.config.auto_commit:
+            self._inbox.begun[partition] = None
+            self._inbox.wake()
+
     def wait_settled(self, timeout: float) -> bool:
         """Wait until it reads exactly what it is to read; False when ``timeout`` seconds have passed before."""
         deadline = time.monotonic() + timeout

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 AUDIT_SECONDS = 60.0
 """How often everything is read again that no watch has reported."""
 LEAST_PAUSE, MOST_PAUSE = 0.05, 1.0
+_BEGIN_SECONDS = 1.0
 _PROOFS = 4
 """In the time of a session."""
 
@@ -142,6 +143,7 @@ class GroupSession:
         self._proof_due = now
         self._settle_due: float | None = now
         self._commit_due = now + config.auto_commit_interval_ms / 1000
+        self._begin_due = now
         self._audit_due = now + AUDIT_SECONDS
 
     @property
@@ -198,6 +200,8 @@ class GroupSession:
     def _do_what_is_due(self) -> None:
         config = self._work.config
         now = time.monotonic()
+        if self._work.inbox.begun and now >= self._begin_due:
+            self._commit_beginnings()
         if config.auto_commit and now >= self._commit_due:
             self._auto_commit()
             pause = config.auto_commit_interval_ms / 1000
@@ -219,6 +223,8 @@ class GroupSession:
             due += [self._proof_due, self._audit_due]
             if self._work.config.auto_commit:
                 due.append(self._commit_due)
+            if self._work.inbox.begun:
+                due.append(self._begin_due)
         return min(due)
 
     def _prove_if_due(self) -> None:
@@ -329,10 +335,42 @@ class GroupSession:
         finally:
             self._work.standing.committed = self._ownership.saved
 
+    def _commit_beginnings(self) -> None:
+        """The broker would say something else to who owns them next, and what was not handed out yet be left out."""
+        work, begun = self._work, self._work.inbox.begun
+        noted, consumed = list(begun), work.readers.consumed()
+        offsets = {partition: consumed[partition] for partition in noted if partition in consumed}
+        try:
+            self._ownership.begin(offsets)
+        except SessionLostError:
+            raise
+        except Exception as error:  # a store may be the user's own
+            work.auto_commit_failed(error)
+            self._begin_due = time.monotonic() + min(MOST_PAUSE, work.config.auto_commit_interval_ms / 1000)
+        else:
+            for partition in noted:
+                begun.pop(partition, None)
+        finally:
+            work.standing.committed = self._ownership.saved
+
+    def _wait_for_beginnings(self) -> None:
+        """A broker that is being asked where a partition begins may still say so, and that is committed then."""
+        if not self._work.config.auto_commit:
+            return
+        deadline = time.monotonic() + _BEGIN_SECONDS
+        while self._ownership.without_offset.intersection(self._work.readers.beginning()):
+            left = deadline - time.monotonic()
+            if left <= 0 or self._session.is_lost:
+                return
+            self._work.inbox.wait(left)
+            self._prove_if_due()
+
     def _leave(self) -> None:
         """In the order of 0.7: end reading, commit; closing the session then frees everything at once."""
         try:
             self._serve()
+            self._wait_for_beginnings()
+            self._commit_beginnings()
             self._ownership.leave()
         except CoordinationError as error:
             self._work.commit_failed(error)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.coordination.session import Session, SessionLostError
+from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, SessionLostError, VersionError
 from fastlog.errors import CoordinationError, OwnershipLostError
 from fastlog.zkpaths import encode_number, offset_path, parse_number
 
@@ -30,7 +30,8 @@ class OffsetStore(Protocol):
     before, however late they come. What these calls raise is logged, counted, and tried again.
 
     A store in which others than the worker save may also have ``fenced(group)``: the partitions whose saves were not
-    taken, which the worker loads again if it owns them.
+    taken, which the worker loads again if it owns them. One that cannot tell who has loaded a partition may have
+    ``begin(group, partition, offset)``, which saves only where there is still no offset and tells whether it did.
     """
 
     def load(self, group: str, partition: TopicPartition) -> int | None:
@@ -64,6 +65,25 @@ class ZooKeeperOffsets:
         except CoordinationError as error:
             raise CoordinationError(f"{path}: {error}: write the offset to go on at, or delete the node") from None
         return offset if offset >= 0 else None
+
+    def begin(self, group: str, partition: TopicPartition, offset: int) -> bool:
+        """Write where a partition without an offset begins; False when somebody has written one meanwhile.
+
+        Raises:
+            CoordinationError: it was not written, or nobody knows.
+        """
+        path, data = offset_path(group, *partition), encode_number(offset)
+        try:
+            node = self._session.get(path)
+            if node is None:
+                self._session.create(path, data)
+            elif node.data != data:
+                if parse_number(node.data) >= 0:
+                    return False
+                self._session.set(path, data, node.version)
+        except (NodeExistsError, NoNodeError, VersionError):
+            return False
+        return True
 
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Write each offset.

@@ -83,8 +83,10 @@ class Ownership:
         self._doubtful: set[TopicPartition] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
         self._saved: dict[TopicPartition, int] = {}
+        self._without_offset: set[TopicPartition] = set()
         self._fenced: set[TopicPartition] = set()
         self._store_fenced: Callable[[str], Collection[TopicPartition]] | None = getattr(store, "fenced", None)
+        self._store_begin: Callable[[str, TopicPartition, int], bool] | None = getattr(store, "begin", None)
         self.unsaved: set[TopicPartition] = set()
         """Let go of without saving how far they were consumed; whoever reports it clears it."""
         self.failed_saves = 0
@@ -102,6 +104,11 @@ class Ownership:
     def saved(self) -> dict[TopicPartition, int]:
         """The offsets that the store has, of the partitions that are owned, as far as they are known."""
         return dict(self._saved)
+
+    @property
+    def without_offset(self) -> set[TopicPartition]:
+        """Those that are read and of which nothing has ever been saved."""
+        return {partition for partition in self._without_offset if self._held[partition].is_read}
 
     def is_fenced(self) -> bool:
         """The store did not take the last save of some partition: ``settle`` is to load its offset again."""
@@ -165,12 +172,46 @@ class Ownership:
                 self._fenced.update(self._held.keys() & error.partitions)
                 raise
             self._saved.update(changed)
+            self._without_offset.difference_update(changed)
+
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Save where these begin, as the broker said, so that whoever has them next begins at the same place.
+
+        Where nothing was saved before and somebody else has saved an offset meanwhile, that one is taken. Raises what
+        the store raises.
+        """
+        begin = self._store_begin
+        if begin is None:
+            self.save(offsets)
+            return
+        left = dict(offsets)
+        failed: CoordinationError | None = None
+        for partition in self._without_offset.intersection(offsets):
+            offset = left.pop(partition)
+            try:
+                is_saved = begin(self._group, partition, offset)
+            except SessionLostError:
+                raise
+            except CoordinationError as error:
+                if not self._session.is_connected:
+                    raise
+                failed = failed or error
+                continue
+            self._without_offset.discard(partition)
+            if is_saved:
+                self._saved[partition] = offset
+            else:
+                self._fenced.add(partition)
+        self.save(left)
+        if failed is not None:
+            raise failed
 
     def drop(self) -> None:
         """The session is over: end all reading, and save nothing."""
         self._end_reading([partition for partition, held in self._held.items() if held.is_read], save=False)
         self._held.clear()
         self._saved.clear()
+        self._without_offset.clear()
 
     def leave(self) -> None:
         """End all reading and save; closing the session is what lets go."""
@@ -272,6 +313,7 @@ class Ownership:
     def _forget(self, partition: TopicPartition) -> None:
         self._held.pop(partition, None)
         self._saved.pop(partition, None)
+        self._without_offset.discard(partition)
 
     def _take(self, partition: TopicPartition, thread: str) -> None:
         path = self._path(partition)
@@ -338,6 +380,9 @@ class Ownership:
             held.goes_on_at = offset
             if offset is not None:
                 self._saved[partition] = offset
+                self._without_offset.discard(partition)
+            else:
+                self._without_offset.add(partition)
 
     def _attempt(self, partition: TopicPartition, action: Callable[[TopicPartition], None]) -> bool:
         """Do it unless it failed just now. Trouble with one partition is noted, trouble with the server raised."""

@@ -82,5 +82,8 @@ class Readers(Protocol):
     def consumed(self) -> dict[TopicPartition, int]:
         """The offset to which each partition that is read has been consumed."""
 
+    def beginning(self) -> Collection[TopicPartition]:
+        """Those of which it is not known yet where they begin, and whose broker has not failed to say so."""
+
     def moved(self, addresses: Mapping[int, Address]) -> None:
         """Where each broker that lives is to be found now, by its id."""

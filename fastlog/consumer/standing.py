@@ -76,6 +76,7 @@ class Inbox:
         self.is_stopping = False
         self.commits: deque[CommitRequest] = deque()
         self.jumps: dict[TopicPartition, tuple[int, int]] = {}
+        self.begun: dict[TopicPartition, None] = {}
         self._is_commit_asked = False
         self._is_awake = False
         self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()

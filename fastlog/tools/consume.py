@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _LOCAL_WAYS = ("auto", "read", "map", "off")
 _FORMS = ("text", "json", "offsets", "checksum")
 _OLD_FORMS = {"NewlineMessageFormatter": "text", "ChecksumMessageFormatter": "checksum"}
+_RESETS = {"beginning": "smallest", "end": "largest", "smallest": "smallest", "largest": "largest"}
 _WORDS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
 
 
@@ -88,8 +89,14 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     "--from-beginning",
     group="Selection",
     is_flag=True,
-    help="Forget what the group has committed of these topics, and begin with the oldest messages. Without it a group"
-    " that has committed nothing begins at the end.",
+    help="Forget what the group has committed of these topics, and begin with the oldest messages.",
+)
+@options.option(
+    "--offset-reset",
+    group="Selection",
+    type=click.Choice(tuple(_RESETS)),
+    help="Where a group begins in a partition of which it has committed nothing, or nothing that the broker still has"
+    " (smallest and largest: 0.7's words). Default: beginning; end without --group and --from-beginning.",
 )
 @options.option(
     "--partition",
@@ -185,6 +192,7 @@ def consume_command(
     blacklist: str | None,
     group: str | None,
     from_beginning: bool,
+    offset_reset: str | None,
     partition: int | None,
     offset: str | int | None,
     form: str,
@@ -230,6 +238,9 @@ def consume_command(
         settings["zk_connect"] = zookeeper or groups_access.default_zookeeper()
         settings["zk_connection_timeout_ms"] = max(1, round(connect_timeout * 1000))
         settings["auto_commit_interval_ms"] = max(1, round(commit_interval * 1000))
+        settings["auto_offset_reset"] = (
+            _RESETS[offset_reset] if offset_reset else "smallest" if group is not None or from_beginning else "largest"
+        )
         return _in_group((topic, whitelist, blacklist), group, from_beginning, form, prefix, progress, settings, limits)
     assert topic is not None
     broker = options.broker_at(brokers, connect_timeout)
@@ -253,7 +264,6 @@ def _in_group(
 
     config = ConsumerConfig(
         group_id=group or reader.new_group(),
-        auto_offset_reset="smallest" if from_beginning else "largest",
         auto_commit=group is not None,
         **settings,
     )
@@ -335,6 +345,8 @@ def _check(ctx: click.Context, in_group: bool) -> None:
             raise click.UsageError("Missing option '--topic'.")
         if "commit_interval" in given:
             raise click.UsageError("--commit-interval needs --zookeeper: without a group nothing is committed")
+        if "offset_reset" in given:
+            raise click.UsageError("--offset-reset is for groups: without one --offset says where to begin")
         if "from_beginning" in given and ctx.params["offset"] not in (None, "beginning"):
             raise click.UsageError("--from-beginning contradicts --offset")
         return
@@ -345,6 +357,8 @@ def _check(ctx: click.Context, in_group: bool) -> None:
             "--partition and --offset are for reading from --brokers: the members of a group share all partitions, and"
             " fastlog offsets reset says where they go on"
         )
+    if "from_beginning" in given and _RESETS.get(ctx.params["offset_reset"] or "smallest") == "largest":
+        raise click.UsageError(f"--from-beginning contradicts --offset-reset {ctx.params['offset_reset']}")
     if ctx.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--brokers contradicts --zookeeper, where a group finds its brokers")
     if "commit_interval" in given and ctx.params["group"] is None:

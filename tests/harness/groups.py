@@ -31,7 +31,8 @@ GROUP = "g"
 
 
 class FakeReaders:
-    """Remembers what it was told, and breaks when it is told nonsense. ``moves`` has each take and release."""
+    """Remembers what it was told, and breaks when it is told nonsense. ``moves`` has each take and release, ``unknown``
+    the partitions of which a broker is asked where they begin."""
 
     def __init__(self) -> None:
         self.claims: dict[TopicPartition, Claim] = {}
@@ -40,6 +41,8 @@ class FakeReaders:
         self.moves: list[tuple[str, TopicPartition]] = []
         self.on_acquire: Callable[[Collection[TopicPartition]], None] = lambda partitions: None
         self.breaks: Exception | None = None
+        self.unknown: set[TopicPartition] = set()
+        self.on_beginning = threading.Event()
 
     def acquire(self, claims: Mapping[TopicPartition, Claim]) -> None:
         if self.breaks is not None:
@@ -62,6 +65,11 @@ class FakeReaders:
 
     def consumed(self) -> dict[TopicPartition, int]:
         return dict(self.positions)
+
+    def beginning(self) -> Collection[TopicPartition]:
+        """``unknown``, for which ``on_beginning`` is set."""
+        self.on_beginning.set()
+        return set(self.unknown)
 
     def moved(self, addresses: Mapping[int, Address]) -> None:
         self.addresses = dict(addresses)

@@ -11,11 +11,12 @@ import zlib
 import pytest
 
 import fastlog
-from tests.harness.broker import ROOT
+from tests.harness.broker import ROOT, wait_until
 from tests.harness.data import access_log_lines
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.raw_format import entry, wrapper
 from tests.harness.site import LINES, Site, Tools
+from tests.harness.timing import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 WANTED = sorted(line.decode() for line in LINES)
@@ -39,6 +40,44 @@ def test_a_group_goes_on_where_it_committed(site: Site, tools: Tools, topic: str
     again = tools("consume", *group, "--from-beginning", "--exit-at-end", "--format", "offsets")
     assert sorted(line.split("\t")[3] for line in again.out.splitlines()) == WANTED
     assert {line.split("\t")[1] for line in again.out.splitlines()} == {"0-0", "0-1", "1-0", "1-1"}
+
+
+def test_a_group_begins_at_the_oldest_messages(site: Site, tools: Tools, topic: str) -> None:
+    """Unless it is told to begin at the end; either is committed, so that the next run goes on there."""
+    site.produce(0, topic, [b"1", b"2"], partition=0)
+    old = ("consume", "--topic", topic, "--group", f"o-{topic}", "--exit-at-end")
+    new = ("consume", "--topic", topic, "--group", f"n-{topic}", "--exit-at-end")
+    assert tools(*new, "--offset-reset", "end").out == ""
+    site.produce(0, topic, [b"3"], partition=1)
+    assert sorted(tools(*old).out.split()) == ["1", "2", "3"] and tools(*old).out == ""
+    assert tools(*new, "--offset-reset", "end").out.split() == ["3"]
+
+
+def test_a_group_that_is_killed_before_its_first_commit_leaves_nothing_out(
+    site: Site, tools: Tools, topic: str
+) -> None:
+    """It had begun at the end, and what came then was given to nobody whose word counts."""
+    site.produce(0, topic, [b"old"], partition=0)
+    group = ("--topic", topic, "--group", f"k-{topic}", "--offset-reset", "end")
+    command = [sys.executable, "-m", "fastlog", "consume", "--zookeeper", site.connect, *group]
+    nodes = f"/consumers/k-{topic}"
+    with subprocess.Popen(
+        [*command, "--commit-interval", "1h"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        try:
+            for number in (0, 1):
+                begun = f"{nodes}/offsets/{topic}/0-{number}"
+                wait_until("it is committed where it begins", lambda path=begun: site.client.exists(path), PATIENCE)
+            site.produce(0, topic, [b"new"], partition=0)
+            assert process.stdout is not None and process.stdout.readline() == b"new\n"
+        finally:
+            process.kill()
+    for ephemeral in ("owners", "ids"):  # as when its session ends
+        site.client.delete(f"{nodes}/{ephemeral}", recursive=True)
+    assert tools("consume", *group, "--exit-at-end").out == "new\n"
 
 
 def test_without_a_name_nothing_is_left(site: Site, tools: Tools) -> None:
@@ -82,6 +121,7 @@ def test_a_group_with_living_members_does_not_begin_again(site: Site, tools: Too
         (["--topic", "logs", "--offset", "5"], "offsets reset"),
         (["--topic", "logs", "--brokers", "localhost:1"], "contradicts --zookeeper"),
         (["--topic", "logs", "--commit-interval", "1s"], "needs --group"),
+        (["--topic", "logs", "--from-beginning", "--offset-reset", "end"], "contradicts --offset-reset end"),
         (["--whitelist", "(", "--group", "g"], "no regular expression"),
         (["--topic", "logs", "--property", "x=1"], "only topic=TEXT"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ import fastlog
 from fastlog._segment import pack
 from fastlog.client.addresses import Address
 from fastlog.consumer import connector
+from fastlog.consumer._delivery import GroupMessage
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.connector import Consumer
 from fastlog.consumer.partitions import Claim, Lease, Readers, TopicPartition
 from fastlog.consumer.standing import GroupState
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import ClosedError, ConfigError, ConsumerTimeout, CoordinationError, ForkedError, OwnershipLostError
+from fastlog.wire import requests as rq
 from fastlog.zkpaths import Subscription
 from tests.harness.fake_broker import FakeBroker
-from tests.harness.reading import source_of
+from tests.harness.reading import source_of, wait_until
+from tests.harness.timing import PATIENCE
 
 LINES = [b"line %03d" % number for number in range(100)]
 
@@ -49,6 +53,7 @@ class FakeGroup:
         self.commits: list[tuple[Mapping[TopicPartition, int] | None, bool]] = []
         self.committed: dict[TopicPartition, int] = {}
         self.jumps: list[tuple[TopicPartition, int, int]] = []
+        self.begun: list[TopicPartition] = []
         self.stops = 0
 
     def start(self) -> None:
@@ -69,6 +74,9 @@ class FakeGroup:
 
     def note_jump(self, source: TopicPartition, before: int, after: int) -> None:
         self.jumps.append((source, before, after))
+
+    def note_begin(self, source: TopicPartition) -> None:
+        self.begun.append(source)
 
     def wait_settled(self, timeout: float) -> bool:
         return timeout > 1
@@ -313,3 +321,47 @@ def test_a_time_out_of_the_settings_is_that_of_the_streams() -> None:
         with pytest.raises(ConsumerTimeout, match="no partition is assigned"):
             next(stream)
     assert consumer(consumer_timeout_ms=None).config.consumer_timeout_ms is None
+
+
+# -- where partitions begin ------------------------------------------------------------------------------------------
+
+
+def test_where_a_partition_begins_is_known_before_it_counts_as_assigned(broker: FakeBroker) -> None:
+    """With ``largest`` what comes after ``wait_assigned`` is read, however slow the broker is; the group is told."""
+    answers = threading.Event()
+    broker.hook = lambda request: answers.wait(PATIENCE) and None if isinstance(request, rq.OffsetsRequest) else None
+    with consumer(auto_offset_reset="largest") as made:
+        (stream,) = made.create_message_streams({"t": 1})["t"]
+        ours = FakeGroup.last.own(source_of(), 0, broker.port, offset=None)
+        assert not made.wait_assigned(1.05)
+        assert FakeGroup.last.begun == [] and made._fetchers.beginning() == {ours}
+        answers.set()
+        assert made.wait_assigned(PATIENCE)
+        assert FakeGroup.last.begun == [ours] and made._fetchers.beginning() == set()
+        broker.logs["t", 0] += pack([b"later"])
+        message = stream.poll(PATIENCE)
+        assert isinstance(message, GroupMessage) and message.payload == b"later"
+
+
+def test_where_a_partition_begins_is_told_when_nothing_is_handed_out_any_more(broker: FakeBroker) -> None:
+    """So that a group that leaves at that moment can still commit it."""
+    answers = threading.Event()
+    broker.hook = lambda request: answers.wait(PATIENCE) and None if isinstance(request, rq.OffsetsRequest) else None
+    with consumer(auto_offset_reset="largest") as made:
+        (stream,) = made.create_message_streams({"t": 1})["t"]
+        ours = FakeGroup.last.own(source_of(), 0, broker.port, offset=None)
+        stream.end()
+        answers.set()
+        wait_until(lambda: FakeGroup.last.begun == [ours])
+        assert made._fetchers.consumed() == {ours: len(pack(LINES))}
+
+
+def test_the_group_is_told_of_a_jump_once_what_came_before_it_is_consumed(broker: FakeBroker) -> None:
+    with consumer() as made:
+        (stream,) = made.create_message_streams({"t": 1})["t"]
+        ours = FakeGroup.last.own(source_of(), 0, broker.port, offset=10**6)
+        wait_until(lambda: FakeGroup.last.jumps == [(ours, 10**6, 0)])
+        assert FakeGroup.last.begun == []
+        message = stream.poll(PATIENCE)
+        assert isinstance(message, GroupMessage) and message.payload == LINES[0]
+        assert FakeGroup.last.begun == [ours]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.harness.groups import (
     part,
     wait_until,
 )
+from tests.harness.timing import PATIENCE
 
 
 def test_commits_write_what_has_changed(tree: FakeZooKeeper, alone: Member) -> None:
@@ -252,3 +254,92 @@ def test_an_offset_that_makes_no_sense_is_not_taken_for_none(tree: FakeZooKeeper
 def test_a_jump_is_kept_beside(tree: FakeZooKeeper, alone: Member) -> None:
     alone.group.note_jump(part("1-0"), 100, 900)
     wait_until("written", lambda: tree.shown().get("/consumers/g/fastlog/lost/t/1-0") == b"100 900")
+
+
+# -- where a partition begins ----------------------------------------------------------------------------------------
+
+BEGIN = offset_path(GROUP, "t", PartitionId(1, 0))
+
+
+@pytest.mark.parametrize("before", [None, b"-1"], ids=["nothing", "what 0.7 writes when it has none"])
+def test_where_a_partition_begins_is_committed_at_once(
+    tree: FakeZooKeeper, cluster: Cluster, before: bytes | None
+) -> None:
+    """Not at the first interval or at the end: a member that is killed before would leave the next one nothing."""
+    if before is not None:
+        tree.write(BEGIN, before)
+    with fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=3_600_000) as member:
+        member.settled().readers.consume(part("1-0"), 700)
+        member.group.note_begin(part("1-0"))
+        wait_until("committed", lambda: committed(tree, "1-0") == b"700")
+        assert member.group.committed == {part("1-0"): 700}
+        assert committed(tree, "1-1") is None  # its broker has not said yet
+        session = member.group.session_id
+        assert session is not None
+        tree.expire(session)
+        wait_until("another session", lambda: member.group.sessions == 2)
+        assert member.settled().readers.claims[part("1-0")].offset == 700
+
+
+def test_where_a_partition_begins_is_not_committed_without_auto_commit(tree: FakeZooKeeper, alone: Member) -> None:
+    alone.readers.consume(part("1-0"), 700)
+    alone.group.note_begin(part("1-0"))
+    alone.group.commit({part("1-1"): 1})
+    assert committed(tree, "1-0") is None and committed(tree, "1-1") == b"1"
+
+
+def test_where_a_partition_begins_replaces_no_offset_of_somebody_else(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    """That offset is gone on at; whoever wrote it while the broker was asked knew better."""
+    with fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=3_600_000) as member:
+        member.settled().readers.consume(part("1-0"), 700)
+        tree.write(BEGIN, b"900")
+        member.group.note_begin(part("1-0"))
+        wait_until("taken again", lambda: getattr(member.readers.claims.get(part("1-0")), "offset", None) == 900)
+        assert committed(tree, "1-0") == b"900"
+
+
+def test_where_a_jump_has_led_is_committed_at_once(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    """Otherwise the next one would jump again from the same offset, and at ``largest`` to another place."""
+    tree.write(BEGIN, b"9000")
+    with fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=3_600_000) as member:
+        member.settled().readers.consume(part("1-0"), 700)
+        member.group.note_begin(part("1-0"))
+        wait_until("committed", lambda: committed(tree, "1-0") == b"700")
+
+
+def test_where_a_partition_begins_is_committed_once_that_works(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    with fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=10) as member:
+        member.settled().readers.consume(part("1-0"), 700)
+        tree.refused.add(BEGIN)
+        member.group.note_begin(part("1-0"))
+        wait_until("counted", lambda: member.group.failed_commits > 0)
+        tree.refused.clear()
+        wait_until("committed", lambda: committed(tree, "1-0") == b"700")
+
+
+def test_a_store_without_begin_keeps_where_a_partition_begins(
+    tree: FakeZooKeeper, cluster: Cluster, tmp_path: Path
+) -> None:
+    store = FileOffsets(tmp_path)
+    options: dict[str, Any] = {"auto_commit": True, "auto_commit_interval_ms": 3_600_000, "store": store}
+    with fake_member(tree, {"t": 1}, "a", **options) as member:
+        member.settled().readers.consume(part("1-0"), 700)
+        member.group.note_begin(part("1-0"))
+        wait_until("committed", lambda: member.group.committed == {part("1-0"): 700})
+        assert FileOffsets(tmp_path).load(GROUP, part("1-0")) == 700
+
+
+def test_who_leaves_waits_for_the_broker_that_is_asked_where_to_begin(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    """Otherwise the next one would begin at the end, behind what came between."""
+    member = fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=3_600_000)
+    with member:
+        member.settled().readers.unknown.add(part("1-0"))
+        asked = member.readers.on_beginning
+        stopping = threading.Thread(target=member.group.stop)
+        stopping.start()
+        assert asked.wait(PATIENCE)
+        member.readers.consume(part("1-0"), 700)
+        member.readers.unknown.clear()
+        member.group.note_begin(part("1-0"))
+        stopping.join()
+    assert committed(tree, "1-0") == b"700"
