@@ -23,6 +23,8 @@ PAUSE_SECONDS = 0.1
 BUSY_STEP_PERMILLE = 100
 """Differences of load below a tenth do not decide; the number of connections does."""
 ACCEPTS_PER_TURN = 64
+LEAVING_TURNS = 16
+"""As many as wait in the queue of a listening socket."""
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -44,6 +46,7 @@ class Acceptor:
         self._listening = False
         self._listen(True)
         self._spare = self._open_spare()
+        self._waiting: socket.socket | None = None  # accepted while every hand-over queue was full
         self._turn = 0
         self._sent = [shared.arena.handed_over(number) for number in self._processors]
 
@@ -55,10 +58,14 @@ class Acceptor:
             if os.getppid() != self._shared.supervisor_pid:
                 return 1
             if self._arena.stopping:
+                self._take_the_rest()
                 return 0
             now = time.monotonic()
             if not self._listening and now >= resume_at:
-                self._listen(True)
+                if self._hand_over_waiting():
+                    self._listen(True)
+                else:
+                    resume_at = now + PAUSE_SECONDS
             timeout = TICK_SECONDS if self._listening else min(TICK_SECONDS, resume_at - now)
             ready = {fd for fd, _ in self._poll.poll(max(1, timeout * 1000))}
             if self._arena.eventfd(ACCEPTOR) in ready:
@@ -92,13 +99,27 @@ class Acceptor:
                     return False
                 # the connection went away while it waited (ECONNABORTED and its like)
                 continue
-            with connection:
-                if not self._hand_over(connection):
-                    return False
+            if not self._hand_over(connection):
+                log.warning("accepting pauses reason=every hand-over queue is full: no processor takes connections now")
+                self._waiting = connection
+                return False
         return True
 
+    def _hand_over_waiting(self) -> bool:
+        """Whether nothing that was accepted waits for room in a hand-over queue, now."""
+        if self._waiting is not None and self._hand_over(self._waiting):
+            self._waiting = None
+        return self._waiting is None
+
+    def _take_the_rest(self) -> None:
+        """The broker stops: what has connected before may have sent something, and the processors wait for it."""
+        for listener in self._listeners.values():
+            for _ in range(LEAVING_TURNS):
+                if not self._hand_over_waiting() or not self._accept(listener):
+                    return
+
     def _hand_over(self, connection: socket.socket) -> bool:
-        """Give the socket away; False when no processor can take one now."""
+        """Give the socket away or refuse it, and close it here; False, and still open: no processor takes one now."""
         load = [self._arena.cell(number) for number in self._processors]
         opened = [
             cell[3] + max(0, self._sent[place] - self._arena.handed_over(number))
@@ -107,6 +128,7 @@ class Acceptor:
         if sum(opened) >= self._shared.config.max_connections:
             log.warning("connection refused: max.connections=%d are open", self._shared.config.max_connections)
             self._arena.count(ACCEPTOR, "refused_connections")
+            connection.close()
             return True
         self._turn += 1
         places = range(len(self._processors))
@@ -126,9 +148,8 @@ class Acceptor:
                     raise
                 continue
             self._sent[place] += 1
+            connection.close()
             return True
-        log.warning("connection closed: no processor takes one now")
-        self._arena.count(ACCEPTOR, "refused_connections")
         return False
 
     def _open_spare(self) -> int:

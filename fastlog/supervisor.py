@@ -154,6 +154,10 @@ class Supervisor:
                 continue
             item.pid = 0
             item.exit_code = os.waitstatus_to_exitcode(status)
+            if item.number == ACCEPTOR:
+                # the processors of a broker that stops leave when nobody hands connections over any more
+                self._arena.clear_cell(ACCEPTOR, 0, time.monotonic_ns())
+                self._arena.wake_all()
             if restart:
                 self._died(item, now)
         if restart:

@@ -72,7 +72,7 @@ cdef struct Conn:
     bint closing                 # close once what is owed has been done
     bint dead                    # nothing can be sent any more; what was received is still handled
     uint32_t interest            # what epoll watches for
-    uint64_t number
+    uint64_t name                # what epoll calls it: a number that is never used again, and the descriptor
     uint64_t active_ns           # the last byte in or out
     uint64_t frame_since_ns      # when the request that is still incomplete began; 0: none
     # received bytes that are not handled yet: buffer[start:end]
@@ -120,7 +120,7 @@ cdef struct Conn:
     int span_end
     bint has_files
 
-cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil
+cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns) noexcept nogil
 cdef void conn_trim(Conn* c) noexcept nogil
 cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil
 cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil

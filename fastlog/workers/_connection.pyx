@@ -26,11 +26,11 @@ cdef enum:
     FIRST_ACK = 0xFFFFFFC0       # answers are numbered up to the wrap and beyond: every connection passes it soon
 
 
-cdef Conn* conn_new(int fd, uint64_t number, uint64_t now_ns) noexcept nogil:
+cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns) noexcept nogil:
     cdef Conn* c = <Conn*>calloc(1, sizeof(Conn))
     if c != NULL:
         c.fd = fd
-        c.number = number
+        c.name = name
         c.active_ns = now_ns
         c.deep_count = -2
         c.helper_entry = -1

@@ -7,7 +7,7 @@ from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
-    FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
+    FL_ACCEPTOR, FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
     fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
 )
 from fastlog.log._segments cimport SegmentFiles
@@ -43,6 +43,8 @@ cdef extern from *:
 cdef enum:
     LAST_CALL_NS = 2500000000
     EVENTS = 128
+    HANDOFFS_PER_TURN = 64
+    BACKLOG_TURNS = 16              # as many as wait in the queue of a listening socket, at the stop
     STALLED_NS = 10000000000        # how long others wait for the one that may go over budget and sends nothing
     RESTING_NS = 1000000000
     TAG_WAKE = 1
@@ -139,12 +141,13 @@ cdef class Loop:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    cdef void take_handoffs(self) noexcept nogil:
+    cdef int take_handoffs(self) noexcept nogil:
+        """Take connections from the hand-over queue, so many that the others still get their turn; how many it was."""
         cdef int fd, n
-        for n in range(64):
+        for n in range(HANDOFFS_PER_TURN):
             fd = fl_receive_fd(self.handoff)
             if fd == -1:
-                return
+                return n
             # counted also when its descriptor was lost: the acceptor takes the difference for connections on their way
             fl_bump(&fl_cell_at(self.arena.header, self.process).handed_over, 1)
             if fd < 0:
@@ -152,23 +155,33 @@ cdef class Loop:
                 continue
             fl_bump(&self.counters[<int>N_HANDOVERS], 1)
             self.connections.add(fd, 0)
+        return HANDOFFS_PER_TURN
 
-    cdef void accept_here(self, int number) noexcept nogil:
-        """The processor owns this listening socket itself: no acceptor in between."""
+    cdef bint more_come(self) noexcept nogil:
+        """During the stop: take what is in the hand-over queue; whether the acceptor may still put something there."""
+        # in this order: what it handed over before it left is in the queue now
+        cdef bint lives = fl_load(&fl_cell_at(self.arena.header, FL_ACCEPTOR).pid) != 0
+        while self.handoff >= 0 and self.take_handoffs() > 0:
+            pass
+        return lives
+
+    cdef int accept_here(self, int number) noexcept nogil:
+        """The processor owns this listening socket itself, no acceptor in between; how many connections it took."""
         cdef int fd, n
-        for n in range(64):
+        for n in range(HANDOFFS_PER_TURN):
             fd = accept4(self.listeners[number], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
                 if errno != EAGAIN and errno != ECONNABORTED and errno != EINTR:
                     # out of descriptors: the queue stays ready, so stop looking at it until the next heartbeat
                     fl_bump(&self.counters[<int>N_ACCEPT_PAUSES], 1)
                     self.listen(False)
-                return
+                return n
             if self.broker_is_full():
                 fl_bump(&self.counters[<int>N_REFUSED], 1)
                 close(fd)
             else:
                 self.connections.add(fd, number)
+        return HANDOFFS_PER_TURN
 
     cdef bint broker_is_full(self) noexcept nogil:
         cdef uint64_t total = 0
@@ -199,9 +212,16 @@ cdef class Loop:
 
     cdef void last_call(self) noexcept nogil:
         """The broker stops: take what has arrived, answer it, and close."""
-        cdef Conn* c = self.connections.first
+        cdef Conn* c
         cdef Conn* after
+        cdef int number, turn
+        if self.listening:
+            for number in range(self.listener_count):
+                for turn in range(BACKLOG_TURNS):
+                    if self.accept_here(number) < HANDOFFS_PER_TURN:
+                        break
         self.listen(False)
+        c = self.connections.first
         while c != NULL:
             after = c.next
             self.connections.finish(c)
@@ -248,13 +268,12 @@ cdef class Loop:
                     if fl_load(&h.stopping) and not connections.finishing:
                         connections.finishing = True
                         last_call_at = connections.now
-                        if self.handoff >= 0:
-                            self.take_handoffs()
                     if connections.finishing:
                         self.last_call()
                 connections.bury()
                 if connections.finishing \
-                        and (connections.count == 0 or connections.now - last_call_at > <uint64_t>LAST_CALL_NS):
+                        and (not self.more_come() and connections.count == 0
+                             or connections.now - last_call_at > <uint64_t>LAST_CALL_NS):
                     break
                 wake_at = min(beat_at, min(connections.retry_at, connections.deadline))
                 timeout = 0 if wake_at <= connections.now else <int>((wake_at - connections.now + 999999) // 1000000)
@@ -279,8 +298,8 @@ cdef class Loop:
                     elif tag < TAGS_END:
                         self.accept_here(<int>(tag - TAG_LISTENER))
                     else:
-                        c = <Conn*>events[i].data.ptr
-                        if c.fd < 0:
+                        c = connections.named(tag)
+                        if c == NULL:
                             continue
                         if c.interest & EPOLLONESHOT:
                             c.interest = 0

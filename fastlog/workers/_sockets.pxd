@@ -23,6 +23,8 @@ cdef enum:
     HEARTBEAT_NS = 250000000
     RETRY_NS = 5000000              # how soon a wait for another process's lock is tried again if nobody wakes us
 
+    FD_BITS = 24                    # of the name that epoll knows a connection by
+
 cdef class Connections:
     cdef Arena arena
     cdef Requests requests
@@ -30,6 +32,8 @@ cdef class Connections:
     cdef SegmentFiles files
     cdef int process, epoll, send_buffer, receive_buffer
     cdef uint64_t next_number, connection_limit
+    cdef Conn** by_fd                     # the open connection of each descriptor, NULL for others
+    cdef uint64_t by_fd_room
     cdef uint64_t count                   # connections open now
     cdef uint8_t* scratch
     cdef Conn* first
@@ -42,6 +46,8 @@ cdef class Connections:
     cdef uint64_t* counters
 
     cdef void add(self, int fd, int listener) noexcept nogil
+    cdef int enter(self, Conn* c) noexcept nogil
+    cdef Conn* named(self, uint64_t name) noexcept nogil
     cdef void remove(self, Conn* c) noexcept nogil
     cdef void bury(self) noexcept nogil
     cdef void watch(self, Conn* c) noexcept nogil

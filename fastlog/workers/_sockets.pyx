@@ -6,8 +6,8 @@ dropped, and the requests behind it wait in order.
 
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
 
 from fastlog.log._arena cimport (
     N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell_at, fl_store,
@@ -72,6 +72,7 @@ cdef class Connections:
         self.counters = fl_cell_at(arena.header, process).counters
         self.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.next_number = 1
         if self.scratch == NULL or self.epoll < 0:
             raise MemoryError
 
@@ -84,6 +85,7 @@ cdef class Connections:
                 conn_free(c, self.files, &self.runs.pool)
             c = after
         free(self.scratch)
+        free(self.by_fd)
         if self.epoll >= 0:
             close(self.epoll)
 
@@ -95,7 +97,7 @@ cdef class Connections:
             fl_bump(&self.counters[<int>N_REFUSED], 1)
             close(fd)
             return
-        c = conn_new(fd, self.next_number, self.now)
+        c = conn_new(fd, self.next_number << FD_BITS | <uint64_t>fd, self.now)
         if c == NULL:
             close(fd)
             return
@@ -110,10 +112,11 @@ cdef class Connections:
             setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &self.receive_buffer, sizeof(int))
         c.interest = EPOLLIN
         event.events = c.interest
-        event.data.ptr = c
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
+        event.data.u64 = c.name
+        if self.enter(c) != 0 or epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
             conn_free(c, self.files, &self.runs.pool)
             return
+        self.by_fd[fd] = c
         c.next = self.first
         if self.first != NULL:
             self.first.previous = c
@@ -124,7 +127,7 @@ cdef class Connections:
             self.finish(c)
 
     cdef void remove(self, Conn* c) noexcept nogil:
-        """Close a connection; its memory goes at the end of this turn, because later events may still name it."""
+        """Close a connection; its memory goes at the end of this turn, because callers still look at it."""
         self.unwatch(c)
         if c.previous != NULL:
             c.previous.next = c.next
@@ -132,7 +135,11 @@ cdef class Connections:
             self.first = c.next
         if c.next != NULL:
             c.next.previous = c.previous
+        # closing is not enough: as long as another process has the socket open (the acceptor closes its copy when it
+        # comes to it), epoll goes on naming a connection that is gone, and nobody can take it out any more
+        epoll_ctl(self.epoll, EPOLL_CTL_DEL, c.fd, NULL)
         close(c.fd)
+        self.by_fd[c.fd] = NULL
         c.fd = -1
         c.dead = True
         c.next = self.graveyard
@@ -148,6 +155,28 @@ cdef class Connections:
             after = c.next
             conn_free(c, self.files, &self.runs.pool)
             c = after
+
+    cdef int enter(self, Conn* c) noexcept nogil:
+        """Make room for the connection's descriptor in the table of names; 0, or -1 without memory."""
+        cdef uint64_t room = self.by_fd_room
+        cdef Conn** larger
+        if <uint64_t>c.fd >= room:
+            if c.fd >> FD_BITS:
+                return -1
+            room = max(room * 2, <uint64_t>c.fd + 64)
+            larger = <Conn**>realloc(self.by_fd, room * sizeof(Conn*))
+            if larger == NULL:
+                return -1
+            memset(larger + self.by_fd_room, 0, (room - self.by_fd_room) * sizeof(Conn*))
+            self.by_fd = larger
+            self.by_fd_room = room
+        return 0
+
+    cdef Conn* named(self, uint64_t name) noexcept nogil:
+        """The open connection an event is for; NULL when it has been closed, whoever has its descriptor now."""
+        cdef uint64_t fd = name & ((<uint64_t>1 << FD_BITS) - 1)
+        cdef Conn* c = self.by_fd[fd] if fd < self.by_fd_room else NULL
+        return c if c != NULL and c.name == name else NULL
 
     cdef void watch(self, Conn* c) noexcept nogil:
         if not c.watched:
@@ -173,7 +202,7 @@ cdef class Connections:
         if c.interest != events:
             c.interest = events
             event.events = events
-            event.data.ptr = c
+            event.data.u64 = c.name
             epoll_ctl(self.epoll, EPOLL_CTL_MOD, c.fd, &event)
 
     # -- one connection's work ---------------------------------------------------------------------------------------

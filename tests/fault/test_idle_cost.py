@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import re
-import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fastlog.config import BrokerConfig
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
-from fastlog.log._segments import SegmentFiles
-from fastlog.workers._loop import Loop
-from fastlog.workers._requests import Requests
-from fastlog.workers.control import Control
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.calm import wait_calm
+from tests.harness.processor import Processor, answered
 
 HEARTBEATS_PER_SECOND = 4
 SWITCHES_PER_SECOND = HEARTBEATS_PER_SECOND + 1
@@ -82,79 +74,11 @@ def test_an_idle_broker(start_broker: Callable[..., Broker], topic: str) -> None
         wait_calm(broker.pids(), IDLE_SHARE)
 
 
-class Processor:
-    """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher."""
-
-    def __init__(self, directory: Path) -> None:
-        self.config = BrokerConfig(
-            log_dirs=(str(directory),), flush_interval_ms=10_000_000, flush_interval_messages=10**9
-        )
-        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
-        files = SegmentFiles(self.arena, 16)
-        control = Control(self.config, self.arena, FIRST_PROCESSOR, ("127.0.0.1", 0))
-        requests = Requests(
-            self.arena,
-            files,
-            FIRST_PROCESSOR,
-            control,
-            self.config.max_message_bytes,
-            self.config.max_request_bytes,
-            self.config.fetch_max_wait_ms,
-            self.config.request_memory_bytes,
-            False,
-        )
-        self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.receive.setblocking(False)
-        self.signal_read, self.signal_write = os.pipe2(os.O_NONBLOCK)
-        self.loop = Loop(
-            self.arena,
-            requests,
-            files,
-            control,
-            FIRST_PROCESSOR,
-            self.receive.fileno(),
-            self.signal_read,
-            [],
-            self.config.idle_ms,
-            100,
-            None,
-            None,
-        )
-        self.thread = threading.Thread(target=self.loop.run, args=(os.getppid(),), daemon=True)
-        self.thread.start()
-
-    def connect(self) -> socket.socket:
-        """A connection that the loop serves."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self.send, [b"c"], [theirs.fileno()])
-        ours.settimeout(30)
-        return ours
-
-    def close(self) -> None:
-        self.arena.set_stopping(1)
-        self.thread.join(30)
-        assert not self.thread.is_alive()
-        for one in (self.receive, self.send):
-            one.close()
-        os.close(self.signal_read)
-        os.close(self.signal_write)
-
-
 @pytest.fixture
 def processor(tmp_path: Path) -> Iterator[Processor]:
     running = Processor(tmp_path)
     yield running
     running.close()
-
-
-def answered(connection: socket.socket, request: bytes) -> bytes:
-    """The answer to one request, whole."""
-    connection.sendall(request)
-    data = connection.recv(65536)
-    while len(data) < 4 + int.from_bytes(data[:4], "big"):
-        data += connection.recv(65536)
-    return data
 
 
 def blocks_used(work: Callable[[], object]) -> int:

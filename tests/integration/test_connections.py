@@ -21,7 +21,7 @@ import pytest
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.load import filled
-from tests.harness.timing import sooner_than
+from tests.harness.timing import PATIENCE, sooner_than
 
 GOOD = raw.entry(b"good")
 MEGABYTE = 1 << 20
@@ -239,6 +239,39 @@ def test_direct_accept_serves_and_keeps_the_limit(start_broker: Callable[..., Br
         assert 8 <= closed <= 12
     wait_until("closed connections are forgotten", lambda: _serves(broker))
     assert broker.stop() == 0
+
+
+def test_connections_wait_while_every_hand_over_queue_is_full(start_broker: Callable[..., Broker]) -> None:
+    """A processor that takes none for a while costs no connection: what its queue has no room for waits before it."""
+    broker = start_broker(processors=1)
+    broker.pause("processor-0")
+    with ExitStack() as stack:
+        clients = []
+        while "every hand-over queue is full" not in broker.log_text():
+            clients += [stack.enter_context(broker.connect()) for _ in range(20)]
+            assert len(clients) <= 2000
+        broker.resume("processor-0")
+        for client in clients:
+            assert client.offsets("t", 0) == [0]
+
+
+@pytest.mark.parametrize("mode", ["handoff", "direct"])
+def test_what_waits_to_be_accepted_is_served_before_the_stop(mode: str, start_broker: Callable[..., Broker]) -> None:
+    """A client that has connected and sent may know no better than that it was taken: 0.7 has no answer."""
+    broker = start_broker(processors=1, settings={"accept.mode": mode})
+    taker = "acceptor" if mode == "handoff" else "processor-0"
+    broker.pause(taker)
+    clients = [broker.connect() for _ in range(3)]
+    for client in clients:
+        client.produce("t", 0, GOOD)
+    assert broker.process is not None
+    broker.process.terminate()
+    broker.wait_log("stopping reason=SIGTERM")
+    broker.resume(taker)
+    assert broker.process.wait(PATIENCE) == 0
+    for client in clients:
+        client.close()
+    assert broker.stored_bytes("t", 0) == GOOD * 3
 
 
 def _serves(broker: Broker) -> bool:
