@@ -258,18 +258,20 @@ cdef class Produces:
                 return FRAME_DONE if ack != NULL else FRAME_CLOSE
         if ack != NULL:
             ack.slot = s
-        if found.valid_bytes == 0:
-            if ack != NULL:
-                ack.base = ack.next = fl_load(&s.log_end)
-                ack.state = ACK_READY
-            return FRAME_DONE
-        if found.suspicious:
-            fl_bump(&self.counters[<int>N_SUSPICIOUS], found.suspicious)
         last = NULL
         run = c.runs
         while run != NULL and run.slot != s:
             last = run
             run = run.next
+        if found.valid_bytes == 0:
+            if ack != NULL:
+                if run != NULL:
+                    return NEED_COMMIT  # its answer speaks of the log behind what this connection sent before
+                ack.base = ack.next = fl_load(&s.log_end)
+                self.runs.appended(ack)
+            return FRAME_DONE
+        if found.suspicious:
+            fl_bump(&self.counters[<int>N_SUSPICIOUS], found.suspicious)
         if run != NULL:
             if run.count == RUN_PIECES or run.data != run.stage or STAGE_BYTES - run.size < <uint64_t>found.valid_bytes:
                 return NEED_COMMIT

@@ -2,7 +2,7 @@ from libc.stdint cimport uint64_t
 
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport Arena
-from fastlog.workers._connection cimport Conn, Pool, Run
+from fastlog.workers._connection cimport Ack, Conn, Pool, Run
 
 cdef enum FrameStatus:
     FRAME_DONE = 0
@@ -31,5 +31,6 @@ cdef class Runs:
 
     cdef void report(self, Conn* c, const char* reason, int detail) noexcept nogil
     cdef int commit(self, Conn* c) noexcept nogil
+    cdef void appended(self, Ack* ack) noexcept nogil
     cdef int commit_run(self, Conn* c, Run* run) noexcept nogil
     cdef int emit_acks(self, Conn* c) noexcept nogil

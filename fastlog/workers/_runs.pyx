@@ -80,6 +80,19 @@ cdef class Runs:
             return FRAME_CLOSE
         return FRAME_DONE if c.runs == NULL else FRAME_PARKED
 
+    cdef void appended(self, Ack* ack) noexcept nogil:
+        """The log has what this answer is for: it is ready, or waits for the flush and asks for it."""
+        cdef fl_slot* s = ack.slot
+        ack.state = ACK_READY
+        if ack.flushed and fl_load(&s.high_watermark) < ack.next:
+            ack.state = ACK_WAIT_FLUSH
+            # said only now: a demand that stands before the append is cleared by the flush before it
+            fl_or(&s.waiters, <uint64_t>1 << self.process)
+            fl_or(&s.demand, 1)
+            fl_fence()
+            fl_mark_dirty(self.arena.header, s.index)
+            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+
     cdef int commit_run(self, Conn* c, Run* run) noexcept nogil:
         cdef fl_slot* s = run.slot
         cdef Appended out
@@ -97,15 +110,7 @@ cdef class Runs:
                     ack = ack_at(c, run.acks[run.done + i])
                     ack.base = self.offsets[i]
                     ack.next = self.offsets[i] + run.pieces[run.done + i].size
-                    ack.state = ACK_READY
-                    if ack.flushed:
-                        ack.state = ACK_WAIT_FLUSH
-                        # said only now: a demand that stands before the append is cleared by the flush before it
-                        fl_or(&s.waiters, mine)
-                        fl_or(&s.demand, 1)
-                        fl_fence()
-                        fl_mark_dirty(self.arena.header, s.index)
-                        fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+                    self.appended(ack)
             run.done += out.done
             run.done_bytes += out.bytes
             fl_bump(&self.counters[<int>N_MESSAGES_IN], messages)
