@@ -107,8 +107,9 @@ cdef struct Conn:
     size_t answer_size
     int answer_state
     long long deep_count         # -2: not asked, -1: refused, else the number of deep messages
-    # a held fetch
+    # a held fetch, or a request of 0.7 that waits for a flush it is owed
     uint64_t hold_until_ns
+    uint64_t hold_end            # OFFSETS: the log end it met, and waits for
     # what is to be sent
     uint8_t* out
     size_t out_room

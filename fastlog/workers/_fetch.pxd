@@ -38,8 +38,10 @@ cdef class Fetches:
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil
-    cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
-    cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
+    cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
+    cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
+    cdef bint hold(self, Conn* c, fl_slot* s, uint64_t watermark, uint64_t now_ns) noexcept nogil
+    cdef bint hold_offsets(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil
     cdef void look_ahead(self, Found* found, uint64_t offset) noexcept nogil
     cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil

@@ -9,7 +9,7 @@ from libc.stdlib cimport free, malloc
 
 from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_OFFLINE, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD, Arena, fl_bump, fl_cell_at,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD, Arena, fl_bump, fl_cell_at,
     fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
 )
 from fastlog.log._files cimport file_pread, file_pread_nowait
@@ -27,11 +27,27 @@ cdef enum:
     COPY_IN_ALL = 256 << 10  # of a MULTIFETCH: many parts may ask for the same few bytes
     MAX_SET_BYTES = 0x7fffff00  # an answer's size is a signed 32-bit number
     MAX_PARTS_BYTES = 0x7ff00000  # the same, with room for the heads of 32767 parts
+    OWED_FLUSH_NS = 5000000000  # how long a request of 0.7 waits at most for a flush that 0.7.2 would have done
+    TIME_LATEST = -1            # of OFFSETS
     CODE_UNKNOWN = -1
     CODE_OUT_OF_RANGE = 1
     CODE_INVALID_MESSAGE = 2
     CODE_INVALID_FETCH_SIZE = 4
     CODE_OFFLINE = 101
+
+
+cdef bint flush_owed(fl_slot* s) noexcept nogil:
+    """Whether 0.7.2 would have flushed what is appended here and not flushed, or a part of it, by now."""
+    cdef uint64_t appended = fl_load(&s.appended_messages)
+    cdef uint64_t flushed = min(appended, fl_load(&s.flushed_messages))
+    return fl_load(&s.log_end) > fl_load(&s.high_watermark) and (
+        (appended - flushed) * 2 >= s.flush_messages or appended // s.flush_messages != flushed // s.flush_messages
+    )
+
+
+cdef bint at_owed_flush(Found* found, uint64_t offset) noexcept nogil:
+    """Whether a fetch of 0.7 found nothing because a flush that 0.7.2 would have done is not done yet."""
+    return found.slot != NULL and found.code == 0 and offset == found.watermark and flush_owed(found.slot)
 
 
 cdef class Fetches:
@@ -189,7 +205,48 @@ cdef class Fetches:
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
         return FETCH_DONE
 
-    cdef int fetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
+    cdef bint hold(self, Conn* c, fl_slot* s, uint64_t watermark, uint64_t now_ns) noexcept nogil:
+        """Whether a request of 0.7 is to wait until the watermark moves from here; the connection is parked then.
+
+        0.7.2 flushes within the produce that completes ``log.flush.interval`` messages: who produces and then asks
+        sees them. Here the flusher does it meanwhile, so whoever asks waits for what it owes, for a bounded time.
+        """
+        if c.leaving or fl_load(&s.state) & FL_STATE_NO_FLUSH:
+            return False
+        if c.hold_until_ns == 0:
+            c.hold_until_ns = now_ns + <uint64_t>OWED_FLUSH_NS
+        elif now_ns >= c.hold_until_ns:
+            return False
+        fl_or(&s.waiters, <uint64_t>1 << self.process)
+        fl_or(&s.demand, 1)
+        fl_fence()
+        self.want_flush_now(s)
+        if fl_load(&s.high_watermark) != watermark:
+            return False
+        c.park |= PARK_HOLD
+        return True
+
+    cdef bint hold_offsets(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil:
+        """Whether OFFSETS is to wait for the log end that it met; ``body`` begins after the request id."""
+        cdef int size = <int16_t>be16(body) if n >= 2 else -1
+        cdef fl_slot* s = NULL
+        cdef uint64_t watermark
+        if size >= 0 and n >= <size_t>size + 18 and <int64_t>be64(body + 6 + size) == TIME_LATEST:
+            s = self.topics.find(body + 2, size, <int32_t>be32(body + 2 + size))
+        if s != NULL:
+            watermark = fl_load(&s.high_watermark)
+            if c.hold_until_ns == 0:
+                c.hold_end = fl_load(&s.log_end) if flush_owed(s) else 0
+            while watermark < c.hold_end:
+                if self.hold(c, s, watermark, now_ns):
+                    return True
+                if fl_load(&s.high_watermark) == watermark:
+                    break  # it waits no longer
+                watermark = fl_load(&s.high_watermark)
+        c.hold_until_ns = c.hold_end = 0
+        return False
+
+    cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil:
         """Request 1; ``body`` begins after the request id."""
         cdef Found found
         cdef int size, code
@@ -199,8 +256,16 @@ cdef class Fetches:
         size = <int16_t>be16(body)
         if size < 0 or n < <size_t>size + 18:
             return FETCH_MALFORMED
-        self.look(body + 2, size, <int32_t>be32(body + 2 + size), <int64_t>be64(body + 6 + size),
-                  <int32_t>be32(body + 14 + size), &found)
+        while True:
+            self.look(body + 2, size, <int32_t>be32(body + 2 + size), <int64_t>be64(body + 6 + size),
+                      <int32_t>be32(body + 14 + size), &found)
+            if not at_owed_flush(&found, be64(body + 6 + size)):
+                break
+            if self.hold(c, found.slot, found.watermark, now_ns):
+                return FETCH_PARKED
+            if fl_load(&found.slot.high_watermark) == found.watermark:
+                break  # it waits no longer
+        c.hold_until_ns = 0
         if found.cold and self.read_ahead(c, &found) == FETCH_PARKED:
             return FETCH_PARKED
         c.helper_done = 0
@@ -232,7 +297,7 @@ cdef class Fetches:
             fl_mark_dirty(self.arena.header, s.index)
             fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
 
-    cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
+    cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil:
         """Request 2: each part has its own error, the outer one is always 0."""
         cdef int count, i, size, code, pinned = 0
         cdef int32_t limit
@@ -241,6 +306,9 @@ cdef class Fetches:
         cdef Found* found
         cdef uint8_t* head
         cdef int result = FETCH_DONE
+        cdef fl_slot* owed = NULL
+        cdef uint64_t owed_at = 0
+        cdef bint waits = True           # no part has an error
         if n < 2:
             return FETCH_MALFORMED
         count = <int16_t>be16(body)
@@ -265,12 +333,26 @@ cdef class Fetches:
                 self.files.pin(found[i].entry)
             if found[i].code:
                 fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+                owed = NULL
+                waits = False
             else:
                 self.look_ahead(&found[i], be64(body + at + 6 + size))
+                if waits and at_owed_flush(&found[i], be64(body + at + 6 + size)):
+                    owed = found[i].slot
+                    owed_at = found[i].watermark
             if total + found[i].size > MAX_PARTS_BYTES:
                 found[i].size = 0  # this part comes with the next request
             total += 6 + found[i].size
             at += <size_t>size + 18
+        if result == FETCH_DONE and owed != NULL and total == 2 + 6 * <uint64_t>count:
+            # nothing to pin: no part has a byte
+            if self.hold(c, owed, owed_at, now_ns):
+                result = FETCH_PARKED
+            elif fl_load(&owed.high_watermark) != owed_at:
+                free(found)
+                return self.multifetch(c, body, n, now_ns)
+        if result != FETCH_PARKED:
+            c.hold_until_ns = 0
         if result == FETCH_DONE:
             head = out_bytes(c, 6)
             if head == NULL:

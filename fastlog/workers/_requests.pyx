@@ -151,9 +151,14 @@ cdef class Requests:
             return FRAME_CLOSE
         if kind < ACKED_PRODUCE:
             if kind == OFFSETS:
+                if self.fetches.hold_offsets(c, p + 2, size - 2, now_ns):
+                    return FRAME_PARKED
                 fl_bump(&self.counters[<int>N_OFFSETS], 1)
                 return self.offsets_answer(c, p + 2, min(size - 2, <size_t>MAX_OFFSETS_BYTES))
-            r = self.fetches.fetch(c, p + 2, size - 2) if kind == FETCH else self.fetches.multifetch(c, p + 2, size - 2)
+            if kind == FETCH:
+                r = self.fetches.fetch(c, p + 2, size - 2, now_ns)
+            else:
+                r = self.fetches.multifetch(c, p + 2, size - 2, now_ns)
             if r != FRAME_PARKED:
                 fl_bump(&self.counters[<int>N_FETCH], 1)
             return self.produces.malformed(c, kind, "malformed fetch") if r == FETCH_MALFORMED else r
