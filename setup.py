@@ -4,11 +4,14 @@
 extensions out: an editable installation would compile them all again, although ``build_ext --inplace`` just did.
 """
 
+import itertools
 import os
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("FASTLOG_DEBUG") == "1"
 ROOT = Path(__file__).parent
@@ -22,8 +25,25 @@ directives = {
     "embedsignature": True,
     "freethreading_compatible": False,
 }
-compile_args = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-fno-semantic-interposition"]
+# -g0, because many a Python has itself been compiled with -g and passes that on.
+compile_args = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0", "-fno-semantic-interposition"]
 macros = [("_GNU_SOURCE", "1")] + ([("CYTHON_TRACE_NOGIL", "1")] if DEBUG else [])
+
+
+class BuildExtensions(build_ext):
+    """Says how far it is. What is installed has no symbols but those that are needed; what is built in place keeps
+    its own, for profilers."""
+
+    def build_extensions(self) -> None:
+        self.compiled = itertools.count(1)
+        if not self.inplace and not DEBUG:
+            for extension in self.extensions:
+                extension.extra_link_args.append("-Wl,-s")
+        super().build_extensions()
+
+    def build_extension(self, extension: Extension) -> None:
+        super().build_extension(extension)
+        print(f"[{next(self.compiled):2}/{len(self.extensions)}] Compiled {extension.name}", flush=True)
 
 
 def extensions() -> list[Extension]:
@@ -45,9 +65,14 @@ def extensions() -> list[Extension]:
     return found
 
 
-processors = os.cpu_count() or 1
-sources = [] if os.environ.get("FASTLOG_NO_EXTENSIONS") == "1" else extensions()
-setup(
-    ext_modules=cythonize(sources, compiler_directives=directives, nthreads=processors),
-    options={"build_ext": {"parallel": processors}},
-)
+# The processes that translate import this file where Python does not fork (from 3.14 on).
+if __name__ == "__main__":
+    if sys.platform != "linux":
+        sys.exit(f"fastlog runs on Linux only, clients included, and this is {sys.platform}: use a container or a VM")
+    processors = len(os.sched_getaffinity(0))
+    sources = [] if os.environ.get("FASTLOG_NO_EXTENSIONS") == "1" else extensions()
+    setup(
+        ext_modules=cythonize(sources, compiler_directives=directives, nthreads=processors),
+        cmdclass={"build_ext": BuildExtensions},
+        options={"build_ext": {"parallel": processors}},
+    )

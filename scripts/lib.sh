@@ -5,6 +5,8 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=$ROOT/.venv
 NEEDED_MIB=2048
+PROGRESS_SECONDS=10
+SECONDS_A_FILE=4 # of one processor, to compile one extension; of a slow one
 
 # Temporary files stay beside .venv: /tmp may be small, and a memory file system would not show what a disk does.
 export TMPDIR=$ROOT/.tmp
@@ -98,15 +100,48 @@ extensions_exist() {
     done < <(find fastlog -name '*.pyx')
 }
 
+# Copies its input to the file $1, and shows the lines that say how far a program is: on a terminal each over the one
+# before it, elsewhere one in PROGRESS_SECONDS.
+show_progress() {
+    local line next=$((SECONDS + PROGRESS_SECONDS))
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        if ! [[ $line =~ ^\ *(\[[\ 0-9]+/[0-9]+\]|Collecting|Downloading|Building|Installing)\ .* ]]; then continue; fi
+        if [[ -t 2 ]]; then
+            printf '\r\033[K%.*s' "$((${COLUMNS:-80} - 1))" "fastlog: ${line# }" >&2
+        elif ((SECONDS >= next)); then
+            next=$((SECONDS + PROGRESS_SECONDS))
+            say "${line#"${line%%[! ]*}"}"
+        fi
+    done >"$1"
+    if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
+}
+
+# Runs a program, with what it says in the file $1 and shown as by show_progress, or all of it where it fails.
+run_long() {
+    local log=$1
+    shift
+    if ! "$@" 2>&1 | show_progress "$log"; then
+        cat "$log" >&2
+        return 1
+    fi
+}
+
 build_extensions() {
-    local force=()
+    local force=() files seconds
     if [[ $(cat "$VENV/fastlog-debug" 2>/dev/null) != "${FASTLOG_DEBUG:-0}" ]]; then force=(--force); fi
-    say "building the extensions"
-    "$VENV/bin/python" setup.py -q build_ext --inplace "${force[@]}" >"$TMPDIR/build.log" 2>&1 || {
-        cat "$TMPDIR/build.log" >&2
+    files=$(find fastlog -name '*.pyx' | wc -l)
+    seconds=$((files * SECONDS_A_FILE / $(nproc)))
+    say "compiling $files extensions where they have changed; all of them take about $(((seconds + 59) / 60)) minutes"
+    if [[ -z ${CC:-} ]] && command -v ccache >/dev/null; then
+        local CC
+        CC="ccache $("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("CC") or "cc")')"
+        export CC
+    fi
+    if ! run_long "$TMPDIR/build.log" "$VENV/bin/python" -u setup.py build_ext --inplace "${force[@]}"; then
         say "the extensions could not be built"
         return 1
-    }
+    fi
     echo "${FASTLOG_DEBUG:-0}" >"$VENV/fastlog-debug"
 }
 
@@ -136,13 +171,13 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"], sep="\n")
 END
-        "$VENV/bin/python" -m pip install -q -r "$TMPDIR/build-requirements.txt"
+        run_long "$TMPDIR/install.log" "$VENV/bin/python" -m pip install -r "$TMPDIR/build-requirements.txt"
         if compgen -G "$VENV/lib/python3*/site-packages/fastlog-[0-9]*.dist-info" >/dev/null; then
             "$VENV/bin/python" -m pip uninstall -q -y fastlog # made before the distribution was called fastlog-broker
         fi
         build_extensions # here, not by pip, which would compile all of it again whenever pyproject.toml changes
         # compat: Spark looks for its sources in the folders of the path, and would not see what an import hook brings.
-        FASTLOG_NO_EXTENSIONS=1 "$VENV/bin/python" -m pip install -q --no-build-isolation \
+        FASTLOG_NO_EXTENSIONS=1 run_long "$TMPDIR/install.log" "$VENV/bin/python" -m pip install --no-build-isolation \
             --config-settings editable_mode=compat -e ".${extra:+[$extra]}"
         echo "$requirements" >"$VENV/installed-$extra"
         sources_sum >"$VENV/built"

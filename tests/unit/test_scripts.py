@@ -9,20 +9,20 @@ import pytest
 LIBRARY = Path(__file__).parents[2] / "scripts" / "lib.sh"
 
 
-def check_machine(before: str = ":", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the check of the scripts, after the shell command ``before``, with stdin closed as CI has it."""
+def run_with_library(commands: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run shell commands with what the scripts share, with stdin closed as CI has it."""
     return subprocess.run(
-        [
-            "bash",
-            "-c",
-            f'exec <&-; set -euo pipefail; source "$0"; {before}; check_machine; echo "python=$PYTHON"',
-            str(LIBRARY),
-        ],
+        ["bash", "-c", f'exec <&-; set -euo pipefail; source "$0"; {commands}', str(LIBRARY)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=30,
     )
+
+
+def check_machine(before: str = ":", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the check of the scripts, after the shell command ``before``."""
+    return run_with_library(f'{before}; check_machine; echo "python=$PYTHON"', **environment)
 
 
 def assert_refused(run: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -102,3 +102,21 @@ def test_all_that_is_missing_is_one_command(apt: str, tmp_path: Path) -> None:
 def test_no_space() -> None:
     """Too little free space is said with what is needed and what there is."""
     assert_refused(check_machine(before="NEEDED_MIB=999999999"), "needs 999999999 MiB")
+
+
+LONG = """long() { printf '[ 1/33] Compiled a\\nwarning: b\\n  Downloading c (4 MB)\\n'; return "$1"; }"""
+
+
+def test_a_long_program_shows_how_far_it_is(tmp_path: Path) -> None:
+    """Lines that say so, and the rest is kept in a file; where nobody looks, none before some seconds have passed."""
+    log = tmp_path / "log"
+    run = run_with_library(f"{LONG}; PROGRESS_SECONDS=0; run_long {log} long 0")
+    assert (run.returncode, run.stderr) == (0, "fastlog: [ 1/33] Compiled a\nfastlog: Downloading c (4 MB)\n")
+    assert log.read_text() == "[ 1/33] Compiled a\nwarning: b\n  Downloading c (4 MB)\n"
+    assert run_with_library(f"{LONG}; run_long {log} long 0").stderr == ""
+
+
+def test_a_long_program_that_fails_says_all(tmp_path: Path) -> None:
+    run = run_with_library(f"{LONG}; run_long {tmp_path / 'log'} long 3")
+    assert run.returncode != 0
+    assert "warning: b" in run.stderr

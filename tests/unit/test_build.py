@@ -1,0 +1,87 @@
+"""What is built: extensions without symbols that nobody needs, a wheel and an sdist that hold what they should."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from setuptools import Distribution
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def build_script(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names in ``setup.py``, imported as a process of a pool does that translates for it."""
+    monkeypatch.chdir(ROOT)
+    return runpy.run_path("setup.py", run_name="__mp_main__")
+
+
+def run_build_script(*words: str) -> None:
+    """Run ``setup.py`` without extensions, which would have to be compiled."""
+    environment = {**os.environ, "FASTLOG_NO_EXTENSIONS": "1"}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_build_script_builds_when_it_is_run_alone(build_script: dict[str, Any]) -> None:
+    """Where Python starts the processes of a pool anew, each of them imports it: from 3.14 on on Linux, too."""
+    assert [extension.name for extension in build_script["extensions"]()].count("fastlog._crc") == 1
+
+
+@pytest.mark.slow
+def test_an_installed_extension_has_no_symbols_but_its_own(
+    build_script: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Symbols are three quarters of the file, and more where Python was compiled with debug information."""
+    if build_script["DEBUG"]:
+        pytest.skip("built to be debugged")
+    (tmp_path / "small.c").write_text(
+        "static int helper(int x) { return x * x; }\nint PyInit_small(int x) { return helper(x); }"
+    )
+    extension = next(one for one in build_script["extensions"]() if one.name == "fastlog._crc")
+    extension.name, extension.sources = "small", [str(tmp_path / "small.c")]
+    made = Distribution({"ext_modules": [extension], "cmdclass": {"build_ext": build_script["BuildExtensions"]}})
+    command = made.get_command_obj("build_ext")
+    command.build_lib, command.build_temp = str(tmp_path / "lib"), str(tmp_path / "temp")
+    command.ensure_finalized()
+    command.run()
+    assert "[ 1/1] Compiled small" in capfd.readouterr().out
+    (library,) = (tmp_path / "lib").iterdir()
+    content = library.read_bytes()
+    assert b".text" in content
+    assert b".symtab" not in content
+    assert b".debug_info" not in content
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_package_and_an_sdist_all_of_the_checkout(tmp_path: Path) -> None:
+    base = ("egg_info", "--egg-base", str(tmp_path))
+    run_build_script(*base, "build", "-b", str(tmp_path / "build"), "bdist_wheel", "-d", str(tmp_path))
+    run_build_script(*base, "sdist", "-d", str(tmp_path))
+    (wheel,) = tmp_path.glob("fastlog_broker-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        names = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in names} == {"fastlog", "pyspark_fastlog"}
+    assert names >= {"fastlog/py.typed", "fastlog/_crc.pyi", "fastlog/_crc.pxd", "fastlog/spark/jobs/load.py"}
+    assert not [name for name in names if name.endswith((".pyx", ".c", ".so"))]
+    (sdist,) = tmp_path.glob("fastlog_broker-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        packed = {member.name.partition("/")[2]: member for member in archive.getmembers()}
+    assert packed["scripts/test"].mode & 0o111
+    assert not [name for name in packed if name.endswith((".so", ".pyc")) or re.fullmatch(r"fastlog/.*\.c", name)]
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a clone knows which files are of the project")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    missing = [name for name in listed.splitlines() if name not in packed and (ROOT / name).exists()]
+    assert missing == [".gitignore"]
