@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fastlog import binding, logs
 from fastlog.config import BrokerConfig
-from fastlog.durability import durability, flush_policy
+from fastlog.durability import durability
 from fastlog.errors import ConfigError, FastlogError, LogError
 from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
@@ -154,9 +154,10 @@ def _locked(directory: Path) -> Iterator[int]:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
                 if time.monotonic() >= deadline:
+                    pids = ", ".join(map(str, pids_with(directory / LOCK_NAME))) or "unknown"
                     raise LogError(
-                        f"another broker uses the log directory (pids {_pids_with(directory / LOCK_NAME)}); "
-                        "stop it or choose another --log-dir",
+                        f"another broker uses the log directory (pids {pids}); "
+                        "stop it (fastlog-broker --stop) or choose another --log-dir",
                         path=str(directory),
                     ) from None
                 time.sleep(0.02)
@@ -165,8 +166,8 @@ def _locked(directory: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _pids_with(path: Path) -> str:
-    """The processes that hold the lock file open, as far as this user may see them."""
+def pids_with(path: Path) -> list[int]:
+    """The processes that hold the lock file open, as far as this user may see them, in order."""
     wanted = path.stat()
     found = []
     for process in Path("/proc").iterdir():
@@ -177,9 +178,9 @@ def _pids_with(path: Path) -> str:
                 with contextlib.suppress(OSError):
                     status = item.stat()
                     if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
-                        found.append(process.name)
+                        found.append(int(process.name))
                         break
-    return ", ".join(sorted(found, key=int)) or "unknown"
+    return sorted(found)
 
 
 def _measured_sync(locks: list[int]) -> float | None:
@@ -241,6 +242,7 @@ def _shared(
 
 def _say_ready(shared: Shared, directories: list[Path], partitions: int, seconds: float) -> None:
     config, listener = shared.config, shared.listeners[0]
+    log.info("promised: %s", durability(config, shared.sync_seconds))
     insecure = " INSECURE=no-login" if config.insecure else ""
     zookeeper = f"zookeeper={config.zookeeper} " if config.zookeeper else ""
     monitor = f"monitor={shared.monitor} " if shared.monitor is not None else ""
@@ -249,8 +251,7 @@ def _say_ready(shared: Shared, directories: list[Path], partitions: int, seconds
     print(
         f"fastlog-broker: ready host={listener.host} port={listener.port}{insecure} broker={config.broker_id} "
         f"{told_text}{zookeeper}{monitor}processors={config.processors} "
-        f"directories={','.join(map(str, directories))} partitions={partitions} flush={flush_policy(config)} "
-        f"start_seconds={seconds:.2f} ({durability(config, shared.sync_seconds)})",
+        f"directories={','.join(map(str, directories))} partitions={partitions} start_seconds={seconds:.2f}",
         file=sys.stderr,
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""What the settings promise about acknowledged messages, in the words of the start line and of ``/health``."""
+"""What the settings promise about acknowledged messages, in the words of the broker's log and of ``/health``."""
 
 from __future__ import annotations
 

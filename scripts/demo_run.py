@@ -39,7 +39,8 @@ QUIET_SECONDS = 30.0
 PUBLISH_SECONDS = 600.0
 BACK_SECONDS = 5.0
 
-READY = re.compile(r"fastlog-broker: ready .*?\bport=(\d+) .*?\bflush=(.*?) start_seconds=\S+ \((.*)\)")
+PROMISE = re.compile(r" promised: (.*?; flushed (.*?); .*)\n")
+READY = re.compile(r"fastlog-broker: ready .*?\bport=(\d+) ")
 STARTED = re.compile(r"started role=(processor-\d+) pid=(\d+)")
 
 
@@ -79,7 +80,9 @@ class Broker:
                 raise DemoFailed(f"the broker did not start: {lines[-1]}")
             time.sleep(0.005)
         self.port = int(ready[1])
-        self.flush_policy, self.promise = ready[2], ready[3]
+        promise = PROMISE.search(self._text())
+        assert promise is not None, "it is logged before the broker is ready"
+        self.promise, self.flush_policy = promise[1], promise[2]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -45,6 +45,10 @@ class ConnectionEnded(TransportError):
     """The other side closed or reset the connection."""
 
 
+class ConnectionRefused(TransportError):
+    """No address of a broker answers, and at least one refuses: there is a machine, and nothing listens on it yet."""
+
+
 class Connection:
     """One connection to a broker. For one thread; close it, or use it as a context."""
 
@@ -245,9 +249,11 @@ class Broker:
         """Connect to the first address that answers.
 
         Raises:
+            ConnectionRefused: none does, and one of them refuses.
             TransportError: none does; every address tried is listed with its own reason.
         """
         reasons = []
+        failure = TransportError
         for address in self.addresses:
             try:
                 with self._waiting():
@@ -267,6 +273,8 @@ class Broker:
                     return Connection(sock, self.timeout, max_answer_bytes, self._waiting)
                 except OSError as error:
                     sock.close()
+                    if error.errno == errno.ECONNREFUSED:
+                        failure = ConnectionRefused
                     reason = error.strerror or f"no answer within {self.timeout:g} s"
                     shown = Address(str(target[0]), address.port)
                     reasons.append(
@@ -279,7 +287,7 @@ class Broker:
                     sock.close()
                     raise
         listed = ", ".join(str(address) for address in self.addresses)
-        raise TransportError(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")
+        raise failure(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")
 
     def metadata_or_none(self, topics: tuple[str, ...] | None = None) -> responses.MetadataAnswer | None:
         """What the broker says about itself and the topics, on a connection of its own; None from a plain 0.7 broker.

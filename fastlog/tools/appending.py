@@ -35,7 +35,7 @@ class Appender:
         self._topic = topic
         self._partition = partition
         self._timeout = timeout
-        self._broker: Broker = options.broker_at(str(address), timeout)
+        self._broker: Broker = options.broker_at(str(address), timeout, waits=False)
         self._address = address
         self._connection: Connection | None = None
         self._consumer: SimpleConsumer | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,20 +12,21 @@ import click
 from fastlog import __version__
 from fastlog.config import BrokerConfig, load_properties
 from fastlog.errors import ConfigError
+from fastlog.segment_files import LOCK_NAME
 from fastlog.tools import options, signals
-from fastlog.tools.report import run
+from fastlog.tools.report import EXIT_DONE, run
 
 
 @click.command(
     cls=options.Command,
     exit_codes=(
-        ("0", "stopped by SIGTERM or SIGINT, everything flushed"),
+        ("0", "stopped by SIGTERM or SIGINT, everything flushed; --daemon: ready; --stop: stopped"),
         ("1", "could not start, or could not flush everything before leaving"),
         ("2", "wrong usage, or a setting that cannot be used"),
     ),
     examples=(
         "fastlog-broker --log-dir /data/fastlog --zookeeper zk1:2181,zk2:2181/logs",
-        "fastlog-broker --config server.properties --set log.flush.interval=500",
+        "fastlog-broker --daemon --set num.partitions=4; fastlog-broker --stop",
     ),
 )
 @options.option("--host", group="Connection", metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")
@@ -90,6 +93,22 @@ from fastlog.tools.report import run
     metavar="KEY=VALUE",
     help="One setting by its name; may be repeated.",
 )
+@options.option(
+    "--daemon",
+    group="Other",
+    is_flag=True,
+    help="Run in the background; returns when it is ready, or with its errors when it cannot start.",
+)
+@options.option(
+    "--stop", group="Other", is_flag=True, help="Stop the broker that runs on --log-dir, and return when it has."
+)
+@options.option(
+    "--output",
+    group="Other",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --daemon: where what it says is appended. Default: beside the first log directory, as DIR.log.",
+)
 @options.list_settings_option(lambda: BrokerConfig.describe())
 @click.version_option(__version__, prog_name="fastlog-broker")
 def broker_command(
@@ -106,17 +125,44 @@ def broker_command(
     broker_id: str | None,
     config_file: str | None,
     settings_given: tuple[str, ...],
+    daemon: bool,
+    stop: bool,
+    output: Path | None,
 ) -> int:
-    """Run a broker. A flag goes before --set, --set before the file."""
+    """Run a broker. A flag goes before --set, --set before the file.
+
+    In the foreground it runs until SIGTERM or Ctrl-C, and says on stderr when it is ready.
+    """
+    if output is not None and not daemon:
+        raise click.UsageError("--output is for --daemon; in the foreground everything goes to stderr")
+    if daemon and stop:
+        raise click.UsageError("--daemon contradicts --stop")
     flags = {"host": host, "port": port, "num.threads": processors, "brokerid": broker_id, "zk.connect": zookeeper}
     flags |= {"mirror.config": mirror, "monitor.address": monitor, "monitor.token.file": monitor_token_file}
     if advertise is not None:
         flags["hostname"], flags["advertised.port"] = split_address(advertise)
     config = make_config(flags, insecure, log_dirs, config_file, settings_given)
     from fastlog.broker import run_broker  # after --help and every refusal, which should be quick
+    from fastlog.tools import daemon as background
 
-    signals.uninstall()
-    return run_broker(config, version=__version__)
+    directory = Path(config.log_dirs[0]).resolve()
+    if stop:
+        background.stop(directory / LOCK_NAME, "broker")
+        return EXIT_DONE
+
+    def serve(ready: Callable[[], None]) -> int:
+        signals.uninstall()
+        return run_broker(config, lambda port: ready(), version=__version__)
+
+    if not daemon:
+        return serve(lambda: None)
+    default = not log_dirs and directory == Path(BrokerConfig().log_dirs[0]).resolve()
+    return background.start(
+        serve,
+        output or directory.with_name(f"{directory.name}.log"),
+        "fastlog-broker",
+        "fastlog-broker --stop" if default else f"fastlog-broker --stop --log-dir {config.log_dirs[0]}",
+    )
 
 
 def split_address(text: str) -> tuple[str, str | None]:

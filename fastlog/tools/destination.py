@@ -83,9 +83,8 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
         answers = _ask_registered(elastic, timeout, topic)
     elif brokers_given or "broker.list" not in texts:
         broker = options.broker_at(brokers, timeout)
-        address = options.answering_first(broker)[0]
-        texts["broker.list"] = f"0:{address}"
         answers = {0: broker.metadata_or_none((topic,))}
+        texts["broker.list"] = f"0:{options.answering_first(broker)[0]}"
     else:
         answers = {
             item.id: options.broker_at(str(item.address), timeout).metadata_or_none((topic,))

@@ -10,6 +10,8 @@ from importlib import metadata
 import click
 
 from fastlog import __version__
+from fastlog.config import BrokerConfig
+from fastlog.durability import promise
 from fastlog.errors import FastlogError
 from fastlog.installation import how_to_install
 from fastlog.tools import options
@@ -48,6 +50,7 @@ def information() -> dict[str, str]:
         "fastlog": __version__,
         "python": f"{platform.python_version()} ({platform.system()} {platform.release()}, {platform.machine()})",
         "code": "compiled; there is no slower path",
+        "promised": f"by default, {promise(BrokerConfig())}; a broker's log says what its own settings do",
         "checksums": f"{_crc.implementation()} (of {', '.join(_crc.implementations())})",
     }
     for package, use, remedy in _PACKAGES:

@@ -189,7 +189,7 @@ def connect_timeout_option(function: Any) -> Any:
         default="10s",
         show_default=True,
         metavar="TIME",
-        help="How long to try to reach the broker, and to wait for an answer.",
+        help="How long to try to reach the broker, one that is just starting too, and to wait for an answer.",
     )(function)
 
 
@@ -219,11 +219,15 @@ def zookeeper_option(text: str, *aliases: str, **settings: Any) -> Callable[[Any
     )
 
 
-def broker_at(brokers: str, timeout: float) -> Broker:
-    """The broker that ``--brokers`` names. Raises ``ConfigError`` when an address is malformed."""
-    from fastlog.client.connection import Broker
+def broker_at(brokers: str, timeout: float, *, waits: bool = True) -> Broker:
+    """The broker that ``--brokers`` names. Raises ``ConfigError`` when an address is malformed.
 
-    broker = Broker(brokers, timeout)
+    ``waits``: as long as nothing has listened there, a refused connection is tried again within the time-out.
+    """
+    from fastlog.client.connection import Broker
+    from fastlog.tools.starting_broker import StartingBroker
+
+    broker = (StartingBroker if waits else Broker)(brokers, timeout)
     broker.hint = "start one with fastlog-broker, or name another with --brokers host:port"
     return broker
 
@@ -298,7 +302,7 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
     from fastlog.errors import FastlogError
 
     try:
-        metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0).metadata_or_none()
+        metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0, waits=False).metadata_or_none()
     except FastlogError:
         return []
     return [topic.name for topic in metadata.topics if topic.name.startswith(incomplete)] if metadata else []

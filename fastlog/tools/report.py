@@ -84,8 +84,7 @@ def run(command: click.Command, prog_name: str, args: Sequence[str] | None = Non
     except Exception as error:
         if _debug:
             raise
-        what, why, what_to_do, code = _explained(error)
-        note(f"{prog_name}: {what}\n  why: {why}\n  do:  {what_to_do}")
+        code = say_error(error, prog_name)
     try:
         sys.stdout.flush()
     except OSError:
@@ -93,10 +92,17 @@ def run(command: click.Command, prog_name: str, args: Sequence[str] | None = Non
     sys.exit(code)
 
 
-def discard_output() -> None:
+def say_error(error: Exception, prog_name: str) -> int:
+    """Print an error in its three lines; returns the exit code that it means."""
+    what, why, what_to_do, code = _explained(error)
+    note(f"{prog_name}: {what}\n  why: {why}\n  do:  {what_to_do}")
+    return code
+
+
+def discard_output(descriptor: int = 1) -> None:
     """Let what is still buffered for stdout go nowhere, so that leaving does not fail on a closed pipe."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, descriptor)
     os.close(null)
 
 

@@ -124,7 +124,7 @@ def _read(session: Session, topic: str) -> tuple[dict[int, Address], dict[int, i
 
 def _site(topic: str, address: Address, timeout: float, broker: int | None = None, count: int = 0) -> Site:
     """Ask a broker; ``broker`` and ``count`` are what ZooKeeper says of it."""
-    metadata = options.broker_at(str(address), timeout).metadata_or_none((topic,))
+    metadata = options.broker_at(str(address), timeout, waits=broker is None).metadata_or_none((topic,))
     if metadata is None:
         if broker is None:
             raise CommandError(

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ from fastlog.zkserver.server import Ensemble, make_ensemble
 _LOOK_SECONDS = 0.2
 _LOOPBACK = ("127.0.0.1", "localhost")
 _MOST_SERVERS = 7
+_LOCK_NAME = "lock"
 
 
 @click.group(
@@ -44,7 +46,7 @@ def zookeeper_command() -> None:
     cls=options.Command,
     name="start",
     exit_codes=(
-        ("0", "stopped by SIGTERM or SIGINT"),
+        ("0", "stopped by SIGTERM or SIGINT; --daemon: it serves"),
         ("1", "could not start, or a server ended by itself"),
         ("2", "wrong usage"),
     ),
@@ -90,8 +92,14 @@ def zookeeper_command() -> None:
 @options.option(
     "--insecure", group="Connection", is_flag=True, help="Allow other addresses than loopback; there is no login."
 )
-def start_command(data_dir: Path, port: int, servers: int, host: str, insecure: bool) -> int:
-    """Run Apache ZooKeeper's own server in the foreground until SIGINT or SIGTERM.
+@options.option(
+    "--daemon",
+    group="Other",
+    is_flag=True,
+    help="Run in the background; returns when it serves. fastlog zookeeper stop ends it.",
+)
+def start_command(data_dir: Path, port: int, servers: int, host: str, insecure: bool, daemon: bool) -> int:
+    """Run Apache ZooKeeper's own server in the foreground until SIGINT or SIGTERM, or in the background.
 
     It is taken from FASTLOG_ZK_CLASSPATH, from the system's package, or from the jars of an installed pyspark.
     """
@@ -102,8 +110,46 @@ def start_command(data_dir: Path, port: int, servers: int, host: str, insecure: 
         )
     if port + 3 * servers > 65536:
         raise ConfigError(f"--port {port}: {servers} servers need ports up to {port + 3 * servers - 1}")
-    source, java = find_class_path().origin, find_java()
+    find_class_path(), find_java()  # what is missing is said in the foreground
     data_dir.mkdir(parents=True, exist_ok=True)
+    if not daemon:
+        return _serve(data_dir, port, servers, host, lambda: None)
+    from fastlog.tools import daemon as background
+
+    return background.start(
+        lambda ready: _serve(data_dir, port, servers, host, ready),
+        data_dir.resolve() / "output.log",
+        "fastlog",
+        f"fastlog zookeeper stop --data-dir {data_dir}",
+    )
+
+
+@zookeeper_command.command(
+    cls=options.Command,
+    name="stop",
+    examples=(
+        "fastlog zookeeper stop --data-dir ./zookeeper-data",
+        "fastlog zookeeper stop --data-dir /data/zookeeper",
+    ),
+)
+@options.option(
+    "--data-dir",
+    group="Selection",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory that it was started with.",
+)
+def stop_command(data_dir: Path) -> None:
+    """Stop the ZooKeeper that runs on a directory, and return when it has."""
+    from fastlog.tools import daemon as background
+
+    background.stop(data_dir / _LOCK_NAME, "ZooKeeper")
+
+
+def _serve(data_dir: Path, port: int, servers: int, host: str, ready: Callable[[], object]) -> int:
+    """Run it until a signal comes; ``ready`` is called once it serves."""
+    source, java = find_class_path().origin, find_java()
     lock = _lock(data_dir)
     ports = [port + number for number in range(servers)]
     spare = [port + servers + number for number in range(2 * servers)] if servers > 1 else []
@@ -114,6 +160,7 @@ def start_command(data_dir: Path, port: int, servers: int, host: str, insecure: 
     try:
         ensemble.start()
         note(f"ready: zk.connect={ensemble.connect} (stop with Ctrl-C; what it says is in {_logs(ensemble)})")
+        ready()
         _watch(ensemble)
     except Interrupted as stop:
         note(f"stopping after {signal.Signals(stop.exit_code - 128).name}")
@@ -141,14 +188,18 @@ def _watch(ensemble: Ensemble) -> NoReturn:
 
 def _lock(data_dir: Path) -> int:
     """A lock that lives as long as this process: two servers would write over each other's data."""
-    descriptor = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(data_dir / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         raise CommandError(
-            f"{data_dir} is in use", "another ZooKeeper runs on it", "stop that one, or give another --data-dir"
+            f"{data_dir} is in use",
+            "another ZooKeeper runs on it",
+            "stop that one (fastlog zookeeper stop), or give another --data-dir",
         ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor
 
 

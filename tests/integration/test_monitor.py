@@ -81,7 +81,7 @@ def test_no_other_port_is_open(watched: Broker, monitor: Monitor) -> None:
 def test_the_durability_line_is_one_and_true(watched: Broker, monitor: Monitor) -> None:
     """That of the start, that of ``/health`` and that of the settings are the same text."""
     line = monitor.health()["durability"]
-    assert f"({line})" in watched.log_text()
+    assert f" promised: {line}\n" in watched.log_text()
     measured = re.search(r"; measured fdatasync ([0-9]+\.[0-9]{2}) ms$", line)
     assert measured
     config = BrokerConfig(flush_interval_messages=77, flush_interval_messages_by_topic={"orders": 1})

@@ -91,7 +91,8 @@ def test_wrong_usage_exits_2_in_three_lines(arguments: list[str], says: str) -> 
 
 
 def test_unreachable_broker_exits_3_and_lists_each_address() -> None:
-    code, _, err = run("topics", "list", "--brokers", "127.0.0.1:1,[::1]:1,no.such.host.invalid:5")
+    code, _, err = run("topics", "list", "--brokers", "127.0.0.1:1,[::1]:1,no.such.host.invalid:5",
+                       "--connect-timeout", "100ms")  # fmt: skip
     what, why, what_to_do = refused(code, err)
     assert code == 3 and "127.0.0.1:1" in what
     assert "127.0.0.1:1: Connection refused" in why and "[::1]:1: " in why and "no.such.host.invalid:5: " in why
