@@ -1,0 +1,125 @@
+"""Which tests answer for which sources: a bug in an area must be caught by the area's own tests, not by luck far away.
+
+Tests are patterns below ``tests/``, the quick ones first: most bugs die there, and the brokers of the others are not
+started for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.sources import ROOT
+
+
+@dataclass(frozen=True)
+class Area:
+    """Sources (files, or folders with a slash behind them) and the patterns of their tests."""
+
+    name: str
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def owns(self, path: str) -> bool:
+        """Whether the source file belongs here; ``path`` is relative to the checkout."""
+        return any(path == source or (source.endswith("/") and path.startswith(source)) for source in self.sources)
+
+    def test_files(self) -> list[str]:
+        """The test files, in the order in which they are to run, each once.
+
+        Raises:
+            ValueError: a pattern fits no file, so the table is older than the tests.
+        """
+        found: dict[str, None] = {}
+        for pattern in self.tests:
+            paths = sorted((ROOT / "tests").glob(pattern))
+            if not paths:
+                raise ValueError(f"area {self.name}: no test fits {pattern}")
+            found.update(dict.fromkeys(str(path.relative_to(ROOT)) for path in paths))
+        return list(found)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _unit(names: str) -> tuple[str, ...]:
+    return tuple(f"unit/test_{name}.py" for name in names.split())
+
+
+def _integration(names: str) -> tuple[str, ...]:
+    return tuple(f"integration/test_{name}.py" for name in names.split())
+
+
+def _fault(names: str) -> tuple[str, ...]:
+    return tuple(f"fault/test_{name}.py" for name in names.split())
+
+
+AREAS = (
+    Area(
+        "log",
+        _words("fastlog/log/ fastlog/segment_files.py"),
+        _unit("append arena clean_marker creators flush flush_marks formats fsck manager offsets recovery retention"
+              " segment_files segments side_file keeper")
+        + _fault("flush_failures disk_errors descriptors damage backpressure shared_log kills"),
+    ),
+    Area(
+        "workers",
+        _words("fastlog/workers/"),
+        _unit("answers health http_server keeper workers_boundaries")
+        + _integration("wire wire_answers wire_bad_input wire_needs wire_own wire_streams connections greedy_clients"
+                       " fuzz_requests monitor access")
+        + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop"),
+    ),
+    Area(
+        "processes",
+        _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
+        _unit("binding") + _integration("connections access") + _fault("kills stop lock_holder idle_cost"),
+    ),
+    Area(
+        "wire",
+        _words("fastlog/wire/ fastlog/zkpaths.py fastlog/_segment.pyx fastlog/_segment.pxd fastlog/_batch.pyx"
+               " fastlog/_batch.pxd fastlog/_crc.pyx fastlog/_crc_fold.h fastlog/message.py fastlog/codecs.py"
+               " fastlog/_envelope.pyx fastlog/_envelope.pxd fastlog/envelope.py"),
+        _unit("wire_requests wire_responses framing zkpaths segment batch crc message codecs envelope"),
+    ),
+    Area(
+        "producer",
+        _words("fastlog/producer/"),
+        _unit("produc* partitioners stamp sync_producer") + _integration("producer*") + _fault("exits interrupts"),
+    ),
+    Area(
+        "consumer",
+        _words("fastlog/consumer/"),
+        _unit("assignment consumer* delivery fetching* group* simple_consumer* stream_client driving")
+        + _integration("simple_consumer local_read group group_reading group_outages group_shared")
+        + _fault("groups exactly_once"),
+    ),
+    Area(
+        "client",
+        _words("fastlog/client/ fastlog/coordination/ fastlog/registry.py"),
+        _unit("buffers client_connection inbox slices registry fake_session fetching* topics")
+        + _integration("registration zookeeper advertised") + _fault("registration hostile_broker"),
+    ),
+    Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
+    Area(
+        "audit",
+        _words("fastlog/audit/"),
+        _unit("audit* tally producer_audit") + _integration("audit") + _fault("audit"),
+    ),
+    Area(
+        "spark",
+        _words("fastlog/spark/"),
+        _unit("spark*") + _integration("spark_batch spark_planning spark_load spark_sink spark_stream spark_jobs"),
+    ),
+)  # fmt: skip
+
+
+def area_of(path: str) -> Area | None:
+    """The area that answers for a source file, None where none does."""
+    return next((area for area in AREAS if area.owns(path)), None)
+
+
+def sources_of(paths: list[Path]) -> list[Path]:
+    """What is asked for, or everything that an area answers for."""
+    return paths or [ROOT / source for area in AREAS for source in area.sources]

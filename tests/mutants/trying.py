@@ -1,0 +1,140 @@
+"""Try mutants in several trees at a time and say which were caught."""
+
+from __future__ import annotations
+
+import enum
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tests.mutants.areas import Area, area_of
+from tests.mutants.operators import Mutant
+from tests.mutants.trees import HUNG, Tree
+
+HANG_FACTOR = 5
+SHORTEST_LIMIT = 120.0
+NO_TESTS = 5
+
+
+class Verdict(enum.Enum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    ONCE = "killed once in two runs"
+    """Counts as survived: a kill that does not come again is chance."""
+    NOT_BUILT = "does not compile"
+    EQUIVALENT = "equivalent"
+
+
+@dataclass
+class Outcome:
+    """A mutant, its verdict, the first test that failed and how long building and testing took."""
+
+    mutant: Mutant
+    area: str
+    verdict: Verdict
+    by: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Suite:
+    """The tests of an area without those that fail on the unchanged tree, and how long they take there."""
+
+    area: Area
+    files: list[str]
+    seconds: float = 0.0
+    failing: list[str] = field(default_factory=list)
+    more: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """Options that leave out what fails anyway, and what nobody asked for."""
+        return [*self.more, *(option for name in self.failing for option in ("--deselect", name))]
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which a run hangs."""
+        return max(SHORTEST_LIMIT, HANG_FACTOR * self.seconds)
+
+
+def measured(area: Area, tree: Tree, more: tuple[str, ...]) -> Suite:
+    """Run the tests of an area on the unchanged tree: what fails there can kill nothing."""
+    suite = Suite(area, area.test_files())
+    started = time.monotonic()
+    _, suite.failing, output = tree.test(suite.files, 3600, "--maxfail=1000", *more)
+    suite.seconds = time.monotonic() - started
+    if not re.search(r"\d+ passed", output):
+        raise RuntimeError(f"the tests of {area.name} do not run on the unchanged tree:\n{output[-3000:]}")
+    return suite
+
+
+def nearest_first(mutant: Mutant, files: list[str]) -> list[str]:
+    """The test files, those before the others that name the module of the mutant; the order is kept otherwise."""
+    stem = mutant.path.rpartition("/")[2].partition(".")[0].strip("_")
+    near = [name for name in files if stem in name.rpartition("/")[2]]
+    return near + [name for name in files if name not in near]
+
+
+def try_one(mutant: Mutant, tree: Tree, suite: Suite, files: list[str]) -> Outcome:
+    """Plant a bug, run the tests that reach it, and run the one that failed once more."""
+    started = time.monotonic()
+
+    def outcome(verdict: Verdict, by: str = "") -> Outcome:
+        return Outcome(mutant, suite.area.name, verdict, by, time.monotonic() - started)
+
+    if not tree.plant(mutant):
+        return outcome(Verdict.NOT_BUILT)
+    try:
+        tests = nearest_first(mutant, files)
+        code, names, output = tree.test(tests, suite.limit, *suite.options)
+        if code in (0, NO_TESTS):
+            return outcome(Verdict.SURVIVED)
+        by = names[0] if names else ("hangs" if code == HUNG else f"exit code {code}: {output.strip()[-200:]}")
+        again, *_ = tree.test(names[:1] or tests, suite.limit, *suite.options)
+        return outcome(Verdict.ONCE if again == 0 else Verdict.KILLED, by)
+    finally:
+        tree.restore()
+
+
+def try_all(
+    mutants: Iterable[Mutant],
+    trees: list[Tree],
+    suites: dict[str, Suite],
+    reaching: Callable[[Mutant, list[str]], list[str]],
+) -> Iterator[Outcome]:
+    """Yield an outcome for each mutant as it comes; as many are tried at a time as there are trees."""
+    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Outcome | BaseException] = queue.SimpleQueue()
+    count = 0
+    for mutant in mutants:
+        waiting.put(mutant)
+        count += 1
+
+    def work(tree: Tree) -> None:
+        while True:
+            try:
+                mutant = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                area = area_of(mutant.path)
+                assert area is not None
+                suite = suites[area.name]
+                files = reaching(mutant, suite.files)
+                done.put(try_one(mutant, tree, suite, files) if files else Outcome(mutant, area.name, Verdict.SURVIVED))
+            except BaseException as error:  # shown by whoever waits for the outcomes
+                done.put(error)
+                return
+
+    for tree in trees:
+        threading.Thread(target=work, args=(tree,), daemon=True).start()
+    for _ in range(count):
+        found = done.get()
+        if isinstance(found, BaseException):
+            raise found
+        yield found

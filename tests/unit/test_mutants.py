@@ -1,0 +1,153 @@
+"""The planting of bugs: what is changed, what is left alone, which tests are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import choosing, operators, sources
+from tests.mutants.areas import AREAS, area_of
+from tests.mutants.operators import Mutant, all_mutants, mutants_of
+from tests.mutants.sources import ROOT, masked
+
+CYTHON = '''"""About < and >, and call()."""
+from fastlog.log._arena cimport fl_store, fl_fence
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+
+cdef int append(self, fl_slot* s, uint64_t n) noexcept nogil:
+    """Docstring: if a < b."""
+    if n > 5 and <int>n != 7:
+        return -1
+    fl_store(&s.table_tail, n + 1)
+    fl_store(&s.log_end, n)  # a < b
+    fl_fence()
+    return min(n,
+               4)
+'''
+C = """#define LIMIT 5
+/* if (a < b) */
+typedef struct { int a; } thing;
+static inline void wake(int *p) {
+    if (*p < 3) {
+        fl_fence();
+        publish(p, 1);
+    }
+}
+"""
+PYTHON = """import os
+
+def place(fd: int | None, size: int) -> None:
+    if size <= 0 or not fd:
+        raise ValueError(f"size < {size}")
+    os.fsync(fd)
+    os.replace("a", "b")
+    LOG.warning("done %s", 5)
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Gives the (operator, text instead) of each mutant of a text."""
+    monkeypatch.setattr(operators, "ROOT", tmp_path)
+
+    def plant(name: str, text: str) -> list[tuple[str, str]]:
+        path = tmp_path / name
+        path.write_text(text)
+        sources.source_lines.cache_clear()
+        return [(m.operator, "|".join(line.strip() for line in m.after)) for m in mutants_of(path)]
+
+    return plant
+
+
+def test_what_is_planted_in_cython(planted) -> None:
+    """Operators, checks, publishes and fences; no declaration, docstring, comment or cast."""
+    found = planted("a.pyx", CYTHON)
+    assert set(found) >= {
+        ("boundary", "if n >= 5 and <int>n != 7:"),
+        ("equality", "if n > 5 and <int>n == 7:"),
+        ("logic", "if n > 5 or <int>n != 7:"),
+        ("check", "if False:"),
+        ("arithmetic", "fl_store(&s.table_tail, n - 1)"),
+        ("exchange", "fl_store(&s.log_end, n)  # a < b|fl_store(&s.table_tail, n + 1)"),
+        ("exchange", "fl_fence()|fl_store(&s.log_end, n)  # a < b"),
+        ("call", "pass"),
+        ("fence", "pass"),
+        ("extreme", "return max(n,"),
+        ("constant", "5)"),
+    }
+    assert not [after for _, after in found if "cimport" in after or "<= b" in after or "unistd" in after]
+    assert len([after for operator, after in found if operator == "call"]) == 2
+
+
+def test_what_is_planted_in_c_and_python(planted) -> None:
+    """Bodies of functions in C; in Python no message of a log or of an error."""
+    c = planted("a.h", C)
+    assert {("boundary", "if (*p <= 3) {"), ("fence", ";"), ("call", ";")} <= set(c)
+    assert not [after for _, after in c if "LIMIT" in after or "thing" in after]
+    python = planted("a.py", PYTHON)
+    assert {("boundary", "if size < 0 or not fd:"), ("negation", "if size <= 0 or fd:"), ("error", "pass")} <= set(
+        python
+    )
+    assert ("exchange", 'os.replace("a", "b")|os.fsync(fd)') in python
+    assert not [after for _, after in python if "LOG" in after or "&" in after]
+
+
+def test_blanks_keep_every_column() -> None:
+    """Masking changes neither lengths nor lines."""
+    for text, suffix in ((CYTHON, ".pyx"), (C, ".h"), (PYTHON, ".py")):
+        hidden = masked(text, suffix)
+        assert [len(line) for line in hidden.splitlines()] == [len(line) for line in text.splitlines()]
+        assert "a < b" not in hidden
+
+
+def test_a_mutant_changes_its_lines_alone_and_is_found_again() -> None:
+    """The name stays when lines move; a text that is not the one it was made from is refused."""
+    path = ROOT / "fastlog/log/_append.pyx"
+    text = path.read_text()
+    every = all_mutants([path])
+    assert len({mutant.name for mutant in every}) == len(every) > 100
+    for mutant in every:
+        changed = mutant.apply(text)
+        assert changed != text
+        assert changed.count("\n") == text.count("\n")
+    with pytest.raises(ValueError, match="is not what"):
+        every[0].apply("\n" + text)
+
+
+def test_every_area_has_its_tests_and_every_source_one_area() -> None:
+    """The tables are as old as the tree: patterns that fit nothing are refused when they are read."""
+    for area in AREAS:
+        assert area.test_files()
+        for source in area.sources:
+            assert (ROOT / source).exists(), source
+    engine = ("log", "workers", "wire", "producer", "consumer", "client", "mirror", "audit", "spark")
+    for folder in engine:
+        assert area_of(f"fastlog/{folder}/x.py") is not None
+
+
+def test_a_sample_is_the_same_again_and_has_every_area() -> None:
+    """Drawn by the seed; areas take turns."""
+
+    def mutant(area: str, number: int) -> Mutant:
+        return Mutant(f"{area}{number}", f"fastlog/{area}/x.py", number, "call", ("a",), ("b",))
+
+    many = [mutant(area, number) for area in ("log", "wire", "mirror") for number in range(50)]
+    drawn = choosing.sample(many, 30, seed=4)
+    assert drawn == choosing.sample(many, 30, seed=4) != choosing.sample(many, 30, seed=5)
+    assert {area: sum(m.path.startswith(f"fastlog/{area}/") for m in drawn) for area in ("log", "wire", "mirror")} == {
+        "log": 10, "wire": 10, "mirror": 10,
+    }  # fmt: skip
+    assert len(choosing.sample(many, 1000, seed=1)) == 150
+
+
+def test_an_equivalent_mutant_has_its_argument(tmp_path: Path) -> None:
+    """A name alone would hide a survivor."""
+    path = tmp_path / "equivalent.txt"
+    path.write_text("# comment\nabc123 both orders are seen as one store\n")
+    assert choosing.equivalents(path) == {"abc123": "both orders are seen as one store"}
+    path.write_text("abc123 equal\n")
+    with pytest.raises(ValueError, match="no argument"):
+        choosing.equivalents(path)
+    assert choosing.equivalents() is not None
