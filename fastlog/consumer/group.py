@@ -19,7 +19,7 @@ from fastlog.consumer.group_session import GroupSession, GroupWork
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
 from fastlog.consumer.standing import GroupState
-from fastlog.coordination.session import Session, Watch
+from fastlog.coordination.session import Session, UnknownHostError, Watch
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, ForkedError
 from fastlog.zkpaths import PartitionId, Subscription, new_consumer_id
 
@@ -253,6 +253,9 @@ class Group:
                     session = self._open_session(inbox.wake, lambda: not inbox.is_stopping)
                 except CoordinationError as error:
                     standing.error = error
+                    if isinstance(error, UnknownHostError) and not standing.sessions:
+                        self._fatal = error
+                        return
                 except FastlogError as error:  # a setting; trying again does not mend it
                     standing.error = self._fatal = error
                     return

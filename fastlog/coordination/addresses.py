@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from typing import NamedTuple
 
 from fastlog.errors import ConfigError
@@ -43,3 +46,29 @@ def parse_connect(text: str) -> ConnectString:
     if "//" in path or any(part in (".", "..") for part in path.split("/")):
         raise ConfigError(f"zk.connect: {path!r} in {text!r} is no path of ZooKeeper")
     return ConnectString(tuple(servers), path)
+
+
+def unknown_hosts(servers: ConnectString, seconds: float) -> dict[str, str]:
+    """The names among the servers that nobody knows, and the system's words for why.
+
+    Each is looked up in a thread: the system's resolver can neither be interrupted nor be given a time limit. What is
+    not known after so many seconds counts as known.
+    """
+    found: dict[str, str] = {}
+
+    def look_up(host: str, port: int) -> None:
+        try:
+            socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            found[host] = getattr(error, "strerror", None) or "not a possible host name"
+
+    threads = [
+        threading.Thread(target=look_up, args=(host, port), name="fastlog-resolver", daemon=True)
+        for host, port in servers.servers
+    ]
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(found)

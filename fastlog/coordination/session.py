@@ -23,6 +23,10 @@ class SessionLostError(CoordinationError):
     """The session is over. Its ephemeral nodes are gone or will be, and nothing can be done through it any more."""
 
 
+class UnknownHostError(CoordinationError):
+    """Nobody knows the name of any server: before a first session that is a mistake, which does not pass by waiting."""
+
+
 class NodeExistsError(CoordinationError):
     """There is a node of that name, and another session or another writer made it."""
 

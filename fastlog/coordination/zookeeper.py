@@ -28,13 +28,14 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
-from fastlog.coordination.addresses import parse_connect
+from fastlog.coordination.addresses import parse_connect, unknown_hosts
 from fastlog.coordination.session import (
     ANY_VERSION,
     Node,
     NodeExistsError,
     NoNodeError,
     SessionLostError,
+    UnknownHostError,
     VersionError,
     Watch,
 )
@@ -103,9 +104,15 @@ class ZooKeeperSession:
 
         Raises:
             ConfigError: ``connect`` cannot be read.
+            UnknownHostError: nobody knows the names of the servers; said at once.
             CoordinationError: no server answered in time; names them.
         """
         self.servers = parse_connect(connect)
+        deadline = time.monotonic() + connection_timeout
+        unknown = unknown_hosts(self.servers, connection_timeout)
+        if len(unknown) == len({host for host, _ in self.servers.servers}):
+            reasons = "; ".join(f"cannot resolve {host}: {reason}" for host, reason in unknown.items())
+            raise UnknownHostError(f"{reasons} (ZooKeeper at {self.servers}): is zk.connect right?")
         self._timeout = session_timeout
         self._on_change = on_change
         self._lost = threading.Event()
@@ -119,7 +126,6 @@ class ZooKeeperSession:
         )
         self._client.add_listener(self._heard)
         live = self._client.start_async()
-        deadline = time.monotonic() + connection_timeout
         try:
             while not live.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
                 if self._lost.is_set() or time.monotonic() >= deadline or not is_wanted():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastlog.errors import ConfigError
+from fastlog.errors import ConfigError, CoordinationError
 from fastlog.tools import groups_access, options, signals
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_NOTHING_CAME
 
@@ -278,11 +278,15 @@ def _in_group(
         "checksum": reader.checksum_form(prefix),
     }
     member = reader.GroupReading(config, chosen, forms[form], progress, **limits)
+    is_left_behind = group is None
     try:
         with signals.deferred():
             return member.run()
+    except CoordinationError:
+        is_left_behind &= member.has_joined  # else no ZooKeeper was reached, and nothing was written
+        raise
     finally:
-        if group is None:
+        if is_left_behind:
             reader.remove_group(config.zk_connect, config.group_id)
 
 

@@ -130,6 +130,7 @@ class GroupReading:
         exit_at_end: bool,
         skips_damage: bool,
     ) -> None:
+        self.has_joined = False
         self._consumer = Consumer(config)
         self._chosen = chosen
         self._form = form
@@ -152,6 +153,7 @@ class GroupReading:
         """
         try:
             stream = self._chosen.streams(self._consumer)
+            self.has_joined = True
             self._read(stream)
         finally:
             self._leave()
