@@ -172,9 +172,10 @@ cdef class PartitionFlusher:
 
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil:
         """Take the partition out of service for appends and for flushes; reads up to the watermark go on."""
+        # counted first: whoever sees what a flush came to finds it in the counters
+        fl_add(&self.counters[<int>N_FLUSH_FAILURES], 1)
         fl_take_out(&s.state, FL_STATE_READ_ONLY | FL_STATE_NO_FLUSH, why, <uint64_t>error)
         fl_store(&s.flush_in_progress, 0)
-        fl_add(&self.counters[<int>N_FLUSH_FAILURES], 1)
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
         return -error
 
@@ -274,15 +275,15 @@ cdef class PartitionFlusher:
             fl_store(&s.dir_synced_tail, tail)
             fl_store(&s.parent_synced, 1)
         failpoint(AT_AFTER_SYNC)
+        fl_add(&self.counters[<int>N_FLUSHES], 1)  # first, as in fail()
+        fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
+        fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
         fl_store(&s.flushed_messages, messages)
         fl_store(&s.last_flush_ns, started)
         fl_store(&s.high_watermark, end)
         fl_store(&s.flush_in_progress, 0)
         fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
         self.mark(s, False)  # one that stays only makes the next start write more
-        fl_add(&self.counters[<int>N_FLUSHES], 1)
-        fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
-        fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
         if self.keep_bytes >= 0:
             self.drop_behind(s, high, end)
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,19 @@ def test_what_is_appended_is_visible_after_a_flush_and_not_before(tmp_path: Path
     assert log.view().high_watermark == 0
     assert log.flush() == 0
     assert (log.view().high_watermark, log.view().flushed_messages) == (36, 3)
+
+
+def test_who_sees_a_flush_finds_it_counted(tmp_path: Path) -> None:
+    """A flusher that is held up right behind it has counted it before anybody could see what it came to."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    _files.arm("mark@2=slow:500", "test")  # the mark is taken away again when the watermark has moved
+    flushing = threading.Thread(target=log.flush)
+    flushing.start()
+    wait_until(lambda: log.view().high_watermark == 12)
+    assert (log.counter("flushes", FLUSHER), log.counter("flushed_bytes", FLUSHER)) == (1, 12)
+    assert log.counter("flush_ns", FLUSHER) > 0
+    flushing.join()
 
 
 @pytest.mark.parametrize("call", ["fdatasync@1", "fdatasync@2", "fdatasync@3", "fsync@1", "fsync@2"])
