@@ -229,8 +229,6 @@ cdef class Connections:
                 self.budget_waiters = True
                 self.settle(c)
                 return
-            if own:
-                pool.over = c
         if own:
             # doubles with the bytes that came, up to the size that was announced
             room = <size_t>min(need, <uint64_t>max(left * 2, <size_t>FIRST_BUFFER))
@@ -239,6 +237,8 @@ cdef class Connections:
             if conn_reserve(c, room, pool) != 0:
                 self.remove(c)
                 return
+            if pool.used > pool.budget and pool.over == NULL:
+                pool.over = c  # the one that passed the budget is the one that may be over it
             r = recv(c.fd, c.buffer + c.end, c.room - c.end, MSG_DONTWAIT)
         else:
             memcpy(self.scratch, c.buffer + c.start, left)

@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Self
 
 from tests.harness.raw_format import *
@@ -44,6 +45,14 @@ class RawClient:
 
     def send_raw(self, data: bytes) -> None:
         self.socket.sendall(data)
+
+    def wait_received(self, within: float = PATIENCE) -> None:
+        """Returns once the broker, on this machine, has taken all that was sent out of the kernel."""
+        port = self.socket.getsockname()[1]
+        deadline = time.monotonic() + within
+        while queued := _queued(port):
+            assert time.monotonic() < deadline, f"{queued} bytes were not received within {within} s"
+            time.sleep(0.001)
 
     def finish_sending(self) -> None:
         """Half-closes: the broker sees the end of what was sent, answers can still come. It may have closed already."""
@@ -220,3 +229,16 @@ def batches(items: Iterable[bytes], size: int) -> Iterable[list[bytes]]:
     iterator = iter(items)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
+
+
+def _queued(port: int) -> int:
+    """Bytes from the client at ``port`` that the kernel still holds, for either side."""
+    total = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        unacknowledged, unread = (int(text, 16) for text in fields[4].split(":"))
+        if fields[1].endswith(f":{port:04X}"):
+            total += unacknowledged
+        elif fields[2].endswith(f":{port:04X}"):
+            total += unread
+    return total

@@ -194,7 +194,7 @@ def test_the_memory_limit_holds_up_large_requests_only(start_broker: Callable[..
     with broker.connect() as first, broker.connect() as second, broker.connect() as small:
         assert small.produce_ack("t", 0, GOOD).error == 0
         first.send_raw(frame[: 2 * MEGABYTE])
-        assert small.produce_ack("t", 0, GOOD).error == 0  # the processor has seen the first
+        first.wait_received()
         second.send_raw(frame[:MEGABYTE])
         assert small.produce_ack("t", 0, GOOD).error == 0
         request = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD))
@@ -206,6 +206,22 @@ def test_the_memory_limit_holds_up_large_requests_only(start_broker: Callable[..
         second.send_raw(frame[MEGABYTE:])
         assert not second.is_closed(within=0.1)  # it waits for the first one
         first.close()
+        assert second.recv_own()[1].error == 0
+
+
+def test_the_request_that_passes_the_memory_limit_is_the_one_that_goes_on(start_broker: Callable[..., Broker]) -> None:
+    """No second one goes over the budget beside the one whose growing buffer used it up."""
+    broker = start_broker(processors=1, settings={"request.memory.bytes": MEGABYTE, "max.message.size": 10**7})
+    frame = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, raw.entry(bytes(3 * MEGABYTE))))
+    with broker.connect() as first, broker.connect() as second:
+        half = MEGABYTE // 2  # the buffer doubles: the byte behind this one is received into more than the budget
+        for start, end in ((0, half), (half, half + 1), (half + 1, half + 2)):
+            first.send_raw(frame[start:end])
+            first.wait_received()
+        second.send_raw(frame)
+        assert not second.is_closed(within=0.1)  # it waits for the first one
+        first.send_raw(frame[half + 2 :])
+        assert first.recv_own()[1].error == 0
         assert second.recv_own()[1].error == 0
 
 
