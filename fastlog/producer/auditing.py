@@ -23,9 +23,9 @@ from fastlog.producer._frames import Chunk
 from fastlog.producer._stamp import Stamp
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
-from fastlog.producer.ledger import Receipt, logger
+from fastlog.producer.ledger import Ledger, Receipt, logger
 from fastlog.producer.router import Router, wait_all
-from fastlog.producer.waiting import Gate
+from fastlog.producer.waiting import Gate, OwnedThread
 
 _LEAST_SECONDS = 1.0  # that a report waits for messages on their way before it is put off
 _FAILED_RANGES = 5000  # in one event, which has to fit a message
@@ -89,7 +89,9 @@ class Sending:
 class Reporter:
     """The thread that counts what was delivered and sends the counts. ``finish`` ends it."""
 
-    def __init__(self, config: ProducerConfig, stamps: Stamps, failed: FailedNumbers, router: Router) -> None:
+    def __init__(
+        self, config: ProducerConfig, stamps: Stamps, failed: FailedNumbers, router: Router, ledger: Ledger
+    ) -> None:
         assert config.audit_topic is not None
         self._topic = config.audit_topic
         self._interval = config.audit_interval_ms / 1000
@@ -102,7 +104,7 @@ class Reporter:
         self._stop = threading.Event()
         self._busy = threading.Lock()
         self._finisher = 0
-        self._thread = threading.Thread(target=self._work, name="fastlog-producer-audit", daemon=True)
+        self._thread = OwnedThread(ledger, self._work, "fastlog-producer-audit")
 
     def start(self) -> None:
         """Begin to report."""

@@ -17,7 +17,7 @@ from fastlog.errors import ClosedError, FastlogError, QueueFullError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import CallbackHandler, Delivery, Encoder, EventHandler, QueueItem, Sender, parse_props
 from fastlog.producer.ledger import Ledger, logger
-from fastlog.producer.waiting import Gate, Turnstile
+from fastlog.producer.waiting import Gate, OwnedThread, Turnstile
 
 
 class BatchQueue:
@@ -52,7 +52,7 @@ class BatchQueue:
         event_handler.init(parse_props("event.handler.props", config.event_handler_props))
         if callback_handler is not None:
             callback_handler.init(parse_props("callback.handler.props", config.callback_handler_props))
-        self._thread = threading.Thread(target=self._run, name="fastlog-producer-batch", daemon=True)
+        self._thread = OwnedThread(ledger, self._run, "fastlog-producer-batch")
         self._thread.start()
 
     def __len__(self) -> int:

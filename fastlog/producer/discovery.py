@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from fastlog.coordination.watched import Watched
 from fastlog.errors import ClosedError, CoordinationError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.ledger import Ledger, logger
-from fastlog.producer.waiting import Gate, Turnstile
+from fastlog.producer.waiting import OwnedThread, Turnstile
 
 AUDIT_SECONDS = 60.0
 """How often everything is read again that no watch has reported."""
@@ -59,7 +58,6 @@ class Discovery:
     ) -> None:
         """``on_change`` is called in the worker with each new view, before anybody who waits for it goes on."""
         self.view = View()
-        self.finished = Gate()
         self.sessions = 0
         """How many there have been."""
         self.session_id: int | None = None
@@ -82,7 +80,7 @@ class Discovery:
         self._last_counts: dict[tuple[str, int], int] = {}
         self._away_since: float | None = None
         self._pause_seconds = _LEAST_PAUSE
-        self._thread = threading.Thread(target=self._run, name="fastlog-producer-zookeeper", daemon=True)
+        self._thread = OwnedThread(ledger, self._run, "fastlog-producer-zookeeper")
 
     # --- for everybody ---
 
@@ -94,8 +92,7 @@ class Discovery:
     def stop(self) -> None:
         """End the session, and the thread; returns at once."""
         self._stopping = True
-        if next(self._starts) == 0:
-            self.finished.open()
+        next(self._starts)  # a thread that has not begun never does
         self._wake()
         self._done.wake_all()
 
@@ -141,29 +138,26 @@ class Discovery:
     # --- the thread ---
 
     def _run(self) -> None:
-        try:
-            while not self._stopping:
-                try:
-                    session = self._open(self._wake, lambda: not self._stopping)
-                except CoordinationError as error:
-                    self._failed(error)
-                    continue
-                except Exception as error:
-                    logger.exception("no session with ZooKeeper: tried again")
-                    self._failed(error)
-                    continue
-                self.sessions += 1
-                self.session_id = session.id
-                try:
-                    self._serve(session)
-                except Exception as error:
-                    logger.exception("finding brokers: tried again in a new session")
-                    self._failed(error)
-                finally:
-                    self.session_id = None
-                    session.close()
-        finally:
-            self.finished.open()
+        while not self._stopping:
+            try:
+                session = self._open(self._wake, lambda: not self._stopping)
+            except CoordinationError as error:
+                self._failed(error)
+                continue
+            except Exception as error:
+                logger.exception("no session with ZooKeeper: tried again")
+                self._failed(error)
+                continue
+            self.sessions += 1
+            self.session_id = session.id
+            try:
+                self._serve(session)
+            except Exception as error:
+                logger.exception("finding brokers: tried again in a new session")
+                self._failed(error)
+            finally:
+                self.session_id = None
+                session.close()
 
     def _serve(self, session: Session) -> None:
         """Read what has changed, until the session or the producer ends."""

@@ -22,14 +22,13 @@ from fastlog.producer.discovery import Discovery, OpenSession, View
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Partitioner
-from fastlog.producer.router import ANY, Router, TopicRoute, wait_all
-from fastlog.producer.waiting import Background, Gate, Turnstile
+from fastlog.producer.router import ANY, Router, TopicRoute
+from fastlog.producer.waiting import Background, Turnstile
 
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _MOST_WEIGHT = 1024
 _READ_SECONDS = 0.5
-_END_SECONDS = 1.0
 
 
 class ElasticRoute(TopicRoute):
@@ -100,11 +99,6 @@ class ElasticRouter(Router):
         self.discovery.stop()
         self._changes.wake_all()
 
-    def wait_stopped(self, deadline: float) -> None:
-        """Return when the links have ended, and the session with ZooKeeper, unless that takes long."""
-        super().wait_stopped(deadline)
-        wait_all([self.discovery.finished], time.monotonic() + _END_SECONDS)
-
     # --- the view ---
 
     def _follow(self, view: View) -> None:
@@ -151,7 +145,7 @@ class ElasticRouter(Router):
         broker = directory.broker.id
         if directory.offer is None and broker not in self._asking and not self.closed:
             self._asking.add(broker)
-            Background(lambda: self._ask_until_answered(directory), "fastlog-producer-ask")
+            Background(lambda: self._ask_until_answered(directory), "fastlog-producer-ask", self._ledger)
 
     def _ask_until_answered(self, directory: Directory) -> None:
         broker, pause = directory.broker.id, _LEAST_PAUSE
@@ -163,7 +157,7 @@ class ElasticRouter(Router):
                 self._failures[broker] = error
                 self._ledger.log(logging.WARNING, f"ask {broker}", f"cannot use: {' '.join(str(error).split())}")
                 self._changed()
-                Gate().wait(pause * random.uniform(0.75, 1))
+                self._stopped.wait(pause * random.uniform(0.75, 1))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._failures.pop(broker, None)

@@ -21,7 +21,7 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.outcomes import Outcomes
 from fastlog.producer.refusals import Refusals
-from fastlog.producer.waiting import Gate
+from fastlog.producer.waiting import Gate, OwnedThread
 
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
@@ -80,7 +80,7 @@ class Link:
         self._down_since: float | None = None
         self._next_attempt = 0.0
         self._pause = _LEAST_PAUSE
-        self._thread = threading.Thread(target=self._run, name=f"fastlog-producer-{directory.broker.id}", daemon=True)
+        self._thread = OwnedThread(ledger, self._run, f"fastlog-producer-{directory.broker.id}")
         self._thread.start()
 
     # --- for everybody ---

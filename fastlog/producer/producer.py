@@ -128,7 +128,7 @@ class Producer(SendPath):
             self._queue = BatchQueue(config, self._ledger, event_handler, callback_handler, self._encoder, sender)
         self._reporter: Reporter | None = None
         if self._stamps is not None and failed is not None:
-            self._reporter = Reporter(config, self._stamps, failed, self._router)
+            self._reporter = Reporter(config, self._stamps, failed, self._router, self._ledger)
             self._reporter.start()
         self._closed = False
         at_exit.register(self)

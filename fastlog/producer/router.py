@@ -24,12 +24,13 @@ from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Crc32Partitioner, Partitioner
-from fastlog.producer.waiting import Background, Gate
+from fastlog.producer.waiting import Background, Gate, wait_ended
 
 ANY = -1
 _REQUEST_ROOM = 65536  # what a frame may hold besides its messages
 _LEAST_PAUSE = 0.02
 _LOOK_AGAIN_SECONDS = 1.0
+END_SECONDS = 1.0
 
 
 class TopicRoute:
@@ -63,6 +64,7 @@ class Router:
         self._directories = self._first_directories()
         self._topics: dict[str, TopicRoute] = {}
         self._looks_for_missing = False
+        self._stopped = Gate()
 
     def _first_directories(self) -> dict[int, Directory]:
         assert self._config.broker_list is not None
@@ -136,16 +138,21 @@ class Router:
     def stop(self) -> None:
         """Let the links send what they have and end."""
         self.closed = True
+        self._stopped.open()
         for link in list(self.links.values()):
             link.stop()
 
     def wait_stopped(self, deadline: float) -> None:
-        """Return when the links have ended; those that have not by the deadline are told to give up."""
+        """Return when all threads have ended; links that have not by the deadline are told to give up.
+
+        A thread that hangs in asking a broker or ZooKeeper is waited for ``END_SECONDS``.
+        """
         links = list(self.links.values())
         if not wait_all([link.finished for link in links], deadline):
             for link in links:
                 link.abort(ClosedError("the producer was closed before the message was delivered"))
             wait_all([link.finished for link in links], time.monotonic() + 0.1)
+        wait_ended(self._ledger, END_SECONDS)
 
     # --- finding out ---
 
@@ -177,6 +184,7 @@ class Router:
             directory.broker.id: Background(
                 lambda directory=directory: directory.partitions_or_none(route.topic),  # type: ignore[misc]
                 "fastlog-producer-ask",
+                self._ledger,
             )
             for directory in list(directories)  # type: ignore[call-overload]
         }
@@ -361,12 +369,11 @@ class Router:
     def _look_for_missing(self) -> None:
         if not self._looks_for_missing:
             self._looks_for_missing = True
-            Background(self._find_missing, "fastlog-producer-find")
+            Background(self._find_missing, "fastlog-producer-find", self._ledger)
 
     def _find_missing(self) -> None:
         """Take brokers into use that could not be reached when a topic was first sent to."""
-        while not self.closed:
-            Gate().wait(_LOOK_AGAIN_SECONDS)
+        while not self._stopped.wait(_LOOK_AGAIN_SECONDS):
             left = False
             for route in list(self._topics.values()):
                 for broker in self._unused(route):
@@ -382,7 +389,7 @@ class Router:
             if not left:
                 break
         self._looks_for_missing = False
-        if any(self._unused(route) for route in list(self._topics.values())):
+        if not self.closed and any(self._unused(route) for route in list(self._topics.values())):
             self._look_for_missing()  # of a topic that came after the last look, and found this thread still there
 
     def _unused(self, route: TopicRoute) -> list[int]:

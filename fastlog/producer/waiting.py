@@ -64,15 +64,39 @@ class Turnstile:
             _release_all(self._waiters)
 
 
+class OwnedThread(threading.Thread):
+    """A daemon thread that works for somebody, who can wait until it has ended."""
+
+    def __init__(self, owner: object, work: Callable[[], object], name: str) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        self.owner = owner
+
+
+def wait_ended(owner: object, seconds: float) -> bool:
+    """Return True when no other thread works for ``owner`` any more, False when the time is over.
+
+    A gate that a thread opens last says that its work is done; for a moment the thread is still there.
+    """
+    deadline = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if isinstance(thread, OwnedThread) and thread.owner is owner and thread is not threading.current_thread():
+            while thread.is_alive():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                thread.join(slice_of(left))
+    return True
+
+
 class Background(Generic[T]):
     """Work in a thread of its own, so that Ctrl-C need not wait for what cannot be interrupted."""
 
-    def __init__(self, work: Callable[[], T], name: str) -> None:
+    def __init__(self, work: Callable[[], T], name: str, owner: object = None) -> None:
         self._work = work
         self._found: list[T] = []
         self._failures: list[BaseException] = []
         self._done = Gate()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        OwnedThread(owner, self._run, name).start()
 
     def result(self, seconds: float) -> T:
         """Return what the work returned, or raise what it raised.

@@ -27,6 +27,7 @@ from fastlog.producer._buffer import Quota
 from fastlog.producer.discovery import Discovery, View
 from fastlog.producer.elastic import ElasticRoute, ElasticRouter
 from fastlog.producer.ledger import Ledger
+from fastlog.producer.waiting import wait_ended
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
@@ -55,12 +56,13 @@ def watching(tree: FakeZooKeeper, **settings: Any) -> Iterator[tuple[Discovery, 
     """A discovery, and every view it has had."""
     config = ProducerConfig(**{"zk_connect": CONNECT, "zk_sync_time_ms": 50, **settings})
     views: list[View] = []
-    made = Discovery(config, Ledger(Quota(100, 10_000), None), views.append, opener(tree))
+    ledger = Ledger(Quota(100, 10_000), None)
+    made = Discovery(config, ledger, views.append, opener(tree))
     try:
         yield made, views
     finally:
         made.stop()
-        assert made.finished.wait(SECONDS)
+        assert wait_ended(ledger, SECONDS)
 
 
 @pytest.fixture
@@ -470,18 +472,6 @@ def test_an_event_handler_sends_to_a_broker_that_has_gone(tree: FakeZooKeeper, m
             show(tree.open(), 2, two.port, t=1)
             wait_until("it has gone", lambda: list(view_of(producer).addresses) == [2])
         assert (stored(one), stored(two)) == ([b"x"], [])
-
-
-def test_nothing_is_left_after_close(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
-    with FakeBroker() as broker:
-        show(tree.open(), 1, broker.port, t=1)
-        with make() as producer:
-            producer.send("t", b"x")
-            sessions = set(tree.sessions)
-        assert len(sessions - set(tree.sessions)) == 1
-        make().close()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("fastlog-producer")]
 
 
 @pytest.mark.slow

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 from typing import Any
 
 import pytest
 
-from fastlog.producer import Producer
+from fastlog.producer import DefaultEventHandler, Producer
+from fastlog.producer import producer as producer_module
 from fastlog.producer import router as router_module
+from fastlog.producer.elastic import ElasticRouter
 from fastlog.producer.router import Router, TopicRoute
+from fastlog.producer.waiting import OwnedThread
+from fastlog.zkpaths import BrokerRegistration, broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
+from tests.harness.fake_session import FakeZooKeeper
 from tests.harness.timing import PATIENCE
 
 
@@ -68,3 +75,57 @@ def test_a_broker_that_a_topic_misses_is_looked_for_though_another_look_just_end
         router._topics = TopicsThatGrow()
         router._look_for_missing()
         wait_until("the broker is in use again", lambda: (1, -1) in route.buffers)
+
+
+@pytest.fixture
+def slow_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer's threads are there for a while when their work is done."""
+
+    def run_and_linger(thread: OwnedThread) -> None:
+        threading.Thread.run(thread)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(OwnedThread, "run", run_and_linger)
+    monkeypatch.setattr(router_module, "END_SECONDS", PATIENCE)
+
+
+def threads_of_producers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("fastlog-producer")]
+
+
+@pytest.mark.usefixtures("slow_ends")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"producer_type": "async", "event_handler": DefaultEventHandler()},
+        {"audit_topic": "audit"},
+        {"broker_list": "0:{address},1:127.0.0.1:1"},
+    ],
+    ids=["plain", "handlers", "audited", "a broker is missing"],
+)
+def test_nothing_is_left_after_close(fields: dict[str, Any]) -> None:
+    with FakeBroker() as broker:
+        brokers = fields.get("broker_list", "{address}").format(address=broker.address)
+        with Producer(**{**fields, "broker_list": brokers}) as producer:
+            producer.send("t", b"x")
+            assert threads_of_producers()
+        assert not threads_of_producers()
+
+
+@pytest.mark.usefixtures("slow_ends")
+def test_nothing_of_zookeeper_is_left_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a session, nor what asked brokers."""
+    tree = FakeZooKeeper()
+    router = partial(ElasticRouter, open_session=lambda on_change, is_wanted: tree.open(on_change))
+    monkeypatch.setattr(producer_module, "make_router", router)
+    with FakeBroker() as broker:
+        shown = BrokerRegistration("c-1", "127.0.0.1", broker.port).encode()
+        tree.open().create(broker_path(1), shown, ephemeral=True)
+        with Producer(zk_connect="fake:1") as producer:
+            producer.send("t", b"x")
+            sessions = set(tree.sessions)
+        assert len(sessions - set(tree.sessions)) == 1
+        assert not threads_of_producers()
+        Producer(zk_connect="fake:1").close()
+        assert not threads_of_producers()
