@@ -20,8 +20,16 @@ BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 
-_WILDCARD = re.compile(r"([*!])(\d+)\1(.*)", re.DOTALL)
+MOST_STREAMS = 10_000
+"""Of a member for one topic. More are taken for a value that means something else: each member names them all."""
+_MOST_STREAMS_IN_ALL = 10 * MOST_STREAMS
+_WILDCARD = re.compile(r"([*!])(\d+)\1(.*)", re.DOTALL | re.ASCII)
 _INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_HOST_CHARACTERS = 255
+_SHOWN_CHARACTERS = 100
+# What ZooKeeper takes into no path.
+_NO_NAME = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 class PartitionId(NamedTuple):
@@ -36,10 +44,11 @@ class PartitionId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> PartitionId:
         """Raises ``CoordinationError`` for anything but two numbers with a dash between."""
-        broker, dash, partition = text.partition("-")
-        if not dash or not _is_number(broker) or not _is_number(partition):
-            raise CoordinationError(f"{text!r} does not name a partition: it is not <broker>-<partition>")
-        return cls(int(broker), int(partition))
+        broker, _, partition = text.partition("-")
+        numbers = _number_or_none(broker, _INT32_MAX), _number_or_none(partition, _INT32_MAX)
+        if None in numbers:
+            raise CoordinationError(f"{_shown(text)} does not name a partition: it is not <broker>-<partition>")
+        return cls(*numbers)  # type: ignore[arg-type]
 
 
 class BrokerRegistration(NamedTuple):
@@ -68,9 +77,10 @@ class BrokerRegistration(NamedTuple):
             creator = creator.rstrip(":")
         else:
             creator, _, host = rest.rpartition(":")
-        if not host or not _is_number(port_text) or not 0 < int(port_text) < 65536:
-            raise CoordinationError(f"{text!r} is no broker: it is not <creator>:<host>:<port>")
-        return cls(creator, host, int(port_text))
+        port = _number_or_none(port_text, 65535)
+        if not port or not 0 < len(host) <= _HOST_CHARACTERS or not host.isprintable() or " " in host:
+            raise CoordinationError(f"{_shown(text)} is no broker: it is not <creator>:<host>:<port>")
+        return cls(creator, host, port)
 
 
 class Subscription(NamedTuple):
@@ -101,16 +111,30 @@ class Subscription(NamedTuple):
         text = _text(data)
         wildcard = _WILDCARD.fullmatch(text)
         if wildcard is not None:
-            mark, streams, pattern = wildcard.groups()
-            if not 0 < int(streams) <= _INT32_MAX:
-                raise CoordinationError(f"{text!r} is no subscription: it asks for {streams} streams")
-            return cls({}, pattern, mark == "*", int(streams))
+            mark, digits, pattern = wildcard.groups()
+            streams = _number_or_none(digits, MOST_STREAMS)
+            if not streams:
+                raise CoordinationError(
+                    f"{_shown(text)} is no subscription: it asks for {_shown(digits)} streams, and 1 to {MOST_STREAMS}"
+                    " make sense"
+                )
+            return cls({}, pattern, mark == "*", streams)
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not all(type(count) is int and count >= 0 for count in found.values()):
-            raise CoordinationError(f"{text!r} is no subscription: it is neither topics with numbers nor a filter")
+            raise CoordinationError(
+                f"{_shown(text)} is no subscription: it is neither topics with numbers nor a filter"
+            )
+        if max(found.values(), default=0) > MOST_STREAMS or sum(found.values()) > _MOST_STREAMS_IN_ALL:
+            raise CoordinationError(
+                f"{_shown(text)} is no subscription: at most {MOST_STREAMS} streams of a topic make sense, and"
+                f" {_MOST_STREAMS_IN_ALL} in all"
+            )
+        for topic in found:
+            if topic in ("", ".", "..") or _NO_NAME.search(topic):
+                raise CoordinationError(f"{_shown(text)} is no subscription: {_shown(topic)} cannot be a topic")
         return cls(found)
 
 
@@ -175,11 +199,21 @@ def encode_number(number: int) -> bytes:
 
 
 def parse_number(data: bytes) -> int:
-    """A partition count or an offset, which may be -1. Raises ``CoordinationError`` for anything else."""
+    """A partition count or an offset of 64 bits, which may be -1. Raises ``CoordinationError`` for anything else."""
     text = _text(data).strip()
-    if not _is_number(text.removeprefix("-")) or len(text) > 20:
-        raise CoordinationError(f"{text[:100]!r} is no number")
-    return int(text)
+    digits = text.removeprefix("-")
+    number = _number_or_none(digits, _INT64_MAX + (digits != text))
+    if number is None:
+        raise CoordinationError(f"{_shown(text)} is no number of 64 bits")
+    return number if digits == text else -number
+
+
+def parse_broker_id(text: str) -> int:
+    """The name of a broker's node. Raises ``CoordinationError`` for any that no broker writes."""
+    number = _number_or_none(text, _INT32_MAX)
+    if number is None or str(number) != text:
+        raise CoordinationError(f"{_shown(text)} is no broker's id")
+    return number
 
 
 def new_creator(host: str) -> str:
@@ -206,5 +240,14 @@ def _text(data: bytes) -> str:
         raise CoordinationError(f"{data[:100]!r} is not text") from None
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+def _number_or_none(text: str, most: int) -> int | None:
+    """Digits as a number, unless it is larger; converts no more of them than such a number can have."""
+    if not text.isascii() or not text.isdigit() or len(text.lstrip("0")) > len(str(most)):
+        return None
+    number = int(text.lstrip("0") or "0")
+    return number if number <= most else None
+
+
+def _shown(text: str) -> str:
+    """In quotes, cut, for an error."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"

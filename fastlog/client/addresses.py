@@ -88,6 +88,6 @@ def resolve(address: Address, timeout: float) -> list[Resolved]:
 def _looked_up(address: Address, flags: int) -> list[Resolved]:
     try:
         listed = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError:
+    except ValueError:  # a label that is too long, or a NUL
         raise OSError(socket.EAI_NONAME, "not a possible host name") from None
     return [(family, kind, protocol, target) for family, kind, protocol, _, target in listed]  # type: ignore[misc]

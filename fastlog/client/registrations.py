@@ -15,6 +15,7 @@ from fastlog.zkpaths import (
     BROKER_IDS,
     BrokerRegistration,
     broker_path,
+    parse_broker_id,
     parse_number,
     topic_broker_path,
     topic_path,
@@ -90,7 +91,7 @@ class Reads(Protocol):
 def read_addresses(watched: Reads, garbage: Garbage) -> dict[int, Address]:
     """Where each broker is that lives, by its id. Raises ``CoordinationError``: no answer."""
     found = {}
-    for broker in _numbers(watched.children(BROKER_IDS)):
+    for broker in _ids(watched, BROKER_IDS, garbage):
         path = broker_path(broker)
         node = watched.get(path)
         if node is None:
@@ -107,7 +108,7 @@ def read_addresses(watched: Reads, garbage: Garbage) -> dict[int, Address]:
 def read_partitions(watched: Reads, topic: str, garbage: Garbage) -> dict[int, int]:
     """How many partitions of a topic each broker has that announced it. Raises ``CoordinationError``: no answer."""
     found = {}
-    for broker in _numbers(watched.children(topic_path(topic))):
+    for broker in _ids(watched, topic_path(topic), garbage):
         path = topic_broker_path(topic, broker)
         node = watched.get(path)
         if node is None:
@@ -123,5 +124,11 @@ def read_partitions(watched: Reads, topic: str, garbage: Garbage) -> dict[int, i
     return found
 
 
-def _numbers(names: list[str] | None) -> list[int]:
-    return [int(name) for name in names or [] if name.isascii() and name.isdigit() and str(int(name)) == name]
+def _ids(watched: Reads, path: str, garbage: Garbage) -> list[int]:
+    found = []
+    for name in watched.children(path) or []:
+        try:
+            found.append(parse_broker_id(name))
+        except CoordinationError as error:
+            garbage(f"{path}/{name}", "the node is left out", error)
+    return found

@@ -7,10 +7,12 @@ versions compute the same thing: two orders in one group would give a partition 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fastlog.consumer.patterns import Pattern, compiled
 from fastlog.errors import ConfigError
+from fastlog.topics import valid_topic
 from fastlog.zkpaths import PartitionId, Subscription, thread_ids
 
 
@@ -19,14 +21,17 @@ def assign_range(partitions: Iterable[PartitionId], threads: Iterable[str]) -> d
 
     Source: Kafka 0.7.2 (ZookeeperConsumerConnector.rebalance); ``sources/002`` has worked examples.
     """
+    return _dealt_out(partitions, sorted(set(threads)))
+
+
+def _dealt_out(partitions: Iterable[PartitionId], names: Sequence[str]) -> dict[PartitionId, str]:
     ordered = sorted(set(partitions), key=str)
-    names = sorted(set(threads))
     if not names:
         return {}
     share, extra = divmod(len(ordered), len(names))
     owners = {}
     start = 0
-    for number, name in enumerate(names):
+    for number, name in enumerate(names[: len(ordered)]):  # the others get none
         end = start + share + (number < extra)
         for partition in ordered[start:end]:
             owners[partition] = name
@@ -35,26 +40,42 @@ def assign_range(partitions: Iterable[PartitionId], threads: Iterable[str]) -> d
 
 
 def assign_group(
-    members: Mapping[str, Subscription], partitions: Mapping[str, Sequence[PartitionId]]
+    members: Mapping[str, Subscription],
+    partitions: Mapping[str, Sequence[PartitionId]],
+    on_bad_filter: Callable[[str, ConfigError], None] = lambda consumer, error: None,
 ) -> dict[str, dict[PartitionId, str]]:
     """For each topic that anybody reads, who owns which partition.
 
     ``members``: by consumer id. ``partitions``: those of every topic there is; a topic that is missing has none. A
-    member whose filter is no regular expression gets nothing.
+    member whose filter cannot be used gets nothing, and ``on_bad_filter`` is told.
     """
-    threads: dict[str, list[str]] = {}
+    readers: dict[str, list[tuple[str, int]]] = {}
     for consumer, subscription in members.items():
         try:
             wanted = streams_by_topic(subscription, partitions)
-        except ConfigError:
+        except ConfigError as error:
+            on_bad_filter(consumer, error)
             continue
         for topic, streams in wanted.items():
-            threads.setdefault(topic, []).extend(thread_ids(consumer, streams))
-    return {topic: assign_range(partitions.get(topic, ()), names) for topic, names in sorted(threads.items())}
+            readers.setdefault(topic, []).append((consumer, streams))
+    named: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    found: dict[str, dict[PartitionId, str]] = {}
+    for topic, counts in sorted(readers.items()):
+        found[topic] = {}
+        if topic in partitions:
+            key = tuple(counts)  # mostly the same of each topic
+            if key not in named:
+                named[key] = sorted({name for consumer, streams in counts for name in thread_ids(consumer, streams)})
+            found[topic] = _dealt_out(partitions[topic], named[key])
+    return found
 
 
 def streams_by_topic(subscription: Subscription, topics: Iterable[str]) -> dict[str, int]:
-    """How many streams the subscription has for each topic it means, of those there are."""
+    """How many streams the subscription has for each topic it means, of those there are.
+
+    Raises:
+        ConfigError: its filter is no regular expression, or takes too long.
+    """
     if not subscription.is_filter:
         return subscription.topics
     chosen = TopicFilter(subscription.pattern, subscription.is_whitelist)
@@ -68,7 +89,7 @@ class TopicFilter:
     Written as in 0.7: commas stand for ``|``, spaces and quotes around are dropped.
 
     Raises:
-        ConfigError: it is no regular expression.
+        ConfigError: it is no regular expression, or one that has no bounds.
 
     Source: Kafka 0.7.2 (TopicFilter).
     """
@@ -79,13 +100,13 @@ class TopicFilter:
     def __post_init__(self) -> None:
         text = self.pattern.strip().replace(",", "|").replace(" ", "")
         object.__setattr__(self, "pattern", re.sub(r"^[\"']+|[\"']+$", "", text))
-        try:
-            compiled = re.compile(self.pattern)
-        except re.error as error:
-            raise ConfigError(f"{self.pattern!r} is no regular expression: {error}") from None
-        object.__setattr__(self, "_compiled", compiled)
+        object.__setattr__(self, "_compiled", compiled(self.pattern))
 
     def allows(self, topic: str) -> bool:
-        """Whether the topic is meant."""
-        compiled: re.Pattern[str] = self.__dict__["_compiled"]
-        return (compiled.fullmatch(topic) is not None) == self.is_whitelist
+        """Whether the topic is meant; nothing is that cannot be a topic.
+
+        Raises:
+            ConfigError: finding that out takes too long.
+        """
+        pattern: Pattern = self.__dict__["_compiled"]
+        return valid_topic(topic) is None and pattern.matches(topic) == self.is_whitelist

@@ -25,7 +25,7 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.standing import GroupState
 from fastlog.consumer.stream import Stream
 from fastlog.errors import ClosedError, ConfigError, FastlogError, ForkedError, OwnershipLostError
-from fastlog.zkpaths import PartitionId, Subscription, thread_ids
+from fastlog.zkpaths import MOST_STREAMS, PartitionId, Subscription, thread_ids
 
 log = logging.getLogger(__name__)
 
@@ -404,8 +404,8 @@ def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ConsumerCon
 
 
 def _check_count(streams: int) -> None:
-    if streams < 1:
-        raise ConfigError(f"{streams} is no number of streams")
+    if not 1 <= streams <= MOST_STREAMS:
+        raise ConfigError(f"{streams} is no number of streams: it is 1 to {MOST_STREAMS}")
 
 
 def _not_ours(partition: TopicPartition) -> OwnershipLostError:

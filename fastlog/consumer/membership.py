@@ -13,7 +13,7 @@ from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.rare_log import RareLog
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, VersionError
 from fastlog.coordination.watched import Watched
-from fastlog.errors import CoordinationError
+from fastlog.errors import ConfigError, CoordinationError, FastlogError
 from fastlog.zkpaths import (
     BROKER_TOPICS,
     PartitionId,
@@ -109,7 +109,8 @@ class Registrations:
     def read(self) -> Cluster:
         """What holds now; calls only for what has changed.
 
-        Nodes of others that make no sense are left out and logged. Raises ``CoordinationError``: no answer.
+        Nodes of others that make no sense are left out and logged. Raises ``CoordinationError``: no answer, or the
+        member's own filter takes too long for a topic that there is.
         """
         members = self._read_members()
         topics = self._subscription.topics if self._filter is None else self._allowed()
@@ -119,7 +120,9 @@ class Registrations:
 
     def wanted(self, cluster: Cluster) -> dict[TopicPartition, str]:
         """Which partitions this member is to read, and in which thread."""
-        owners = assign_group({**cluster.members, self._consumer: self._subscription}, cluster.partitions)
+        owners = assign_group(
+            {**cluster.members, self._consumer: self._subscription}, cluster.partitions, self._bad_filter
+        )
         streams = streams_by_topic(self._subscription, cluster.partitions)
         found = {}
         for topic, count in streams.items():
@@ -148,11 +151,17 @@ class Registrations:
 
     def _allowed(self) -> list[str]:
         assert self._filter is not None
-        return sorted(filter(self._filter.allows, self._watched.children(BROKER_TOPICS) or []))
+        try:
+            return sorted(filter(self._filter.allows, self._watched.children(BROKER_TOPICS) or []))
+        except ConfigError as error:
+            raise CoordinationError(str(error)) from None
+
+    def _bad_filter(self, consumer: str, error: ConfigError) -> None:
+        self._garbage(member_path(self._group, consumer), "the member gets nothing", error)
 
     def _partitions(self, topic: str) -> list[PartitionId]:
         counts = read_partitions(self._watched, topic, self._garbage)
         return [PartitionId(broker, number) for broker, count in counts.items() for number in range(count)]
 
-    def _garbage(self, path: str, so: str, error: CoordinationError) -> None:
+    def _garbage(self, path: str, so: str, error: FastlogError) -> None:
         self._log.warning(path, "event=garbage path=%s: %s: %s", path, so, error)

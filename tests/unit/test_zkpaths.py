@@ -42,7 +42,24 @@ def test_other_forms_of_a_broker_are_read(data: bytes, host: str, port: int) -> 
     assert BrokerRegistration.parse(data)[1:] == (host, port)
 
 
-@pytest.mark.parametrize("data", [b"", b"host", b"host:", b":9092", b"a:b:c", b"a:b:0", b"a:b:65536", b"\xff:9092"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"host",
+        b"host:",
+        b":9092",
+        b"a:b:c",
+        b"a:b:0",
+        b"a:b:65536",
+        b"\xff:9092",
+        b"c:h:" + b"9" * 5000,
+        b"c:\x1b[31mevil:1",
+        b"c:a b:1",
+        b"c:" + b"h" * 256 + b":1",
+        b"c:h\0:1",
+    ],
+)
 def test_what_is_no_broker_is_refused(data: bytes) -> None:
     with pytest.raises(CoordinationError):
         BrokerRegistration.parse(data)
@@ -68,7 +85,31 @@ def test_a_subscription_of_another_client_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b'{"a": "b"}', b'{"a": 1.5}', b'{"a": true}', b'{"a": -1}', b"*x*a", b"*0*a", b"*1!a", b"\xff"]
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"a": "b"}',
+        b'{"a": 1.5}',
+        b'{"a": true}',
+        b'{"a": -1}',
+        b"*x*a",
+        b"*0*a",
+        b"*1!a",
+        b"\xff",
+        b"[" * 200_000,
+        b'{"a": 10001}',
+        b'{"a": 1000000000000000000}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b"*10001*a",
+        b"*" + b"9" * 5000 + b"*a",
+        "*٣*a".encode(),
+        b'{"a/b": 1}',
+        b'{"": 1}',
+        b'{"..": 1}',
+        b'{"\\ud800": 1}',
+        b"{" + b",".join(b'"t%d": 10000' % number for number in range(11)) + b"}",
+    ],
 )
 def test_what_is_no_subscription_is_refused(data: bytes) -> None:
     with pytest.raises(CoordinationError):
@@ -80,7 +121,9 @@ def test_partitions_are_read_as_they_are_written(broker: int, partition: int) ->
     assert PartitionId.parse(str(PartitionId(broker, partition))) == (broker, partition)
 
 
-@pytest.mark.parametrize("text", ["", "1", "1-", "-1", "1-2-3", "a-1", "1-٣", "1--2"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1-", "-1", "1-2-3", "a-1", "1-٣", "1--2", "9" * 5000 + "-0", f"{2**31}-0", f"0-{2**31}"]
+)
 def test_what_is_no_partition_is_refused(text: str) -> None:
     with pytest.raises(CoordinationError):
         PartitionId.parse(text)
@@ -91,10 +134,20 @@ def test_numbers_are_read_as_they_are_written(number: int) -> None:
     assert zkpaths.parse_number(zkpaths.encode_number(number)) == number
 
 
-@pytest.mark.parametrize("data", [b"", b"-", b"--1", b"1.0", b"x", b"9" * 30, b"\xff", "٣".encode()])
+@pytest.mark.parametrize(
+    "data", [b"", b"-", b"--1", b"1.0", b"x", b"9" * 30, b"9" * 5000, b"%d" % 2**63, b"\xff", "٣".encode()]
+)
 def test_what_is_no_number_is_refused(data: bytes) -> None:
     with pytest.raises(CoordinationError):
         zkpaths.parse_number(data)
+
+
+@pytest.mark.parametrize("text", ["", "01", "-1", "x", "٣", "9" * 5000, str(2**31)])
+def test_what_is_no_id_of_a_broker_is_refused(text: str) -> None:
+    with pytest.raises(CoordinationError) as caught:
+        zkpaths.parse_broker_id(text)
+    assert len(str(caught.value)) < 200
+    assert zkpaths.parse_broker_id("2147483647") == 2**31 - 1
 
 
 def test_consumer_and_thread_ids_look_as_in_0_7() -> None:
