@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from fastlog import acceptor
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
-from fastlog.workers import child, flusher, keeper, mirror, processor
+from fastlog.workers import child, flusher, keeper, mirror, processor, stalls
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ TICK_SECONDS = 0.2
 SILENT_SECONDS = 10.0
 SILENT_HOLDING_SECONDS = 2.0
 POLITE_SECONDS = 0.5
+REMIND_SECONDS = 10.0
+"""How often a process that waits for a disk is named again."""
 QUICK_DEATH_SECONDS = 1.0
 MIRROR_PROVEN_SECONDS = 15.0
 """The mirror is a program that takes its time to begin."""
@@ -32,6 +34,8 @@ QUICK_DEATHS_ALLOWED = 5
 QUICK_DEATH_PAUSE = 0.25
 STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
+STALLED_STOP_SECONDS = 60.0
+"""What a stop waits besides for disks that stall, unless it is asked for again."""
 MIRROR_SECONDS = 1.5
 """The first of them has so much of that at most: it writes into this broker."""
 KEEPER_SECONDS = 0.4
@@ -50,6 +54,8 @@ class _Child:
     proven: bool = False  # one of this role has run for a while: what ends the next one may pass
     start_at: float = 0.0
     asked_at: float = 0.0  # when the polite signal went out
+    seen: stalls.Sighting | None = None  # what the kernel said of it then, or since
+    named_at: float = 0.0  # when the log last said what it waits for; 0.0: it does not wait
     exit_code: int | None = None
 
 
@@ -77,6 +83,9 @@ class Supervisor:
             self._children[child.MIRROR] = _Child(child.MIRROR, mirror.run)
         self._signal_fd, self._signal_send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop_asked = 0
+        self._stop_now = False
+        self._stalled_seconds = 0.0  # how much of the stop disks have taken
+        self._stop_turn = 0.0
         self._failed = ""
         self._may_run = True
         self._last_turn = time.monotonic()
@@ -118,11 +127,12 @@ class Supervisor:
     # -- starting and replacing ------------------------------------------------------------------------------------
 
     def _on_stop(self, number: int, _frame: object) -> None:
-        self._stop_asked = number
+        self._stop_now = self._arena.ending
+        self._stop_asked = self._stop_asked or number
 
     def _fork(self, item: _Child) -> None:
         item.started = time.monotonic()
-        item.asked_at = item.start_at = 0.0
+        item.asked_at = item.start_at = item.named_at = 0.0
         item.exit_code = None
         if item.number != child.MIRROR:
             self._arena.clear_cell(item.number, 0, time.monotonic_ns())
@@ -210,7 +220,13 @@ class Supervisor:
             _pid, beat_ns, _busy, _open, holding = self._arena.cell(item.number)
             silent = (now_ns - beat_ns) / 1e9
             allowed = SILENT_HOLDING_SECONDS if holding else SILENT_SECONDS
-            if silent < allowed:
+            waits = stalls.disk_wait(self._arena, item.number, now_ns)
+            if waits >= SILENT_HOLDING_SECONDS:
+                self._name(item, "waits for a disk", waits)
+            elif item.named_at and silent < allowed:
+                log.warning("goes on role=%s pid=%d", child.role_name(item.number), item.pid)
+                item.named_at = 0.0
+            if silent < allowed or waits:
                 item.asked_at = 0.0
             elif not item.asked_at:
                 log.warning(
@@ -221,14 +237,31 @@ class Supervisor:
                 )
                 item.asked_at = now
                 _kill(item.pid, signal.SIGUSR1)
+                item.seen = stalls.look_at(item.pid)
             elif now - item.asked_at >= POLITE_SECONDS:
+                before, item.seen = item.seen, stalls.look_at(item.pid)
+                if stalls.gets_no_time(before, item.seen):
+                    self._name(item, "gets no processor time", silent)
+                    continue
                 log.error("silent role=%s pid=%d: killed", child.role_name(item.number), item.pid)
                 _kill(item.pid, signal.SIGKILL)
+
+    def _name(self, item: _Child, what: str, seconds: float) -> None:
+        """Say once in a while what keeps a process that is left alone."""
+        now = time.monotonic()
+        if not item.named_at or now - item.named_at >= REMIND_SECONDS:
+            item.named_at = now
+            place = stalls.what_it_writes(self._arena, item.number)
+            name = child.role_name(item.number)
+            log.warning("%s role=%s pid=%d seconds=%.1f%s: left alone", what, name, item.pid, seconds, place)
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
     def _stop(self) -> Stop:
-        """Acceptor, processors, flusher, keeper, each after the one before; all within the time."""
+        """Acceptor, processors, flusher, keeper, each after the one before; all within the time.
+
+        A disk that stalls takes nothing of that: what was received and is not written would be lost.
+        """
         self._arena.set_ending()
         # a broker that may not run has run well until now, and flushes as every other one
         result = Stop(clean=not self._failed or not self._may_run, asked_for=self._may_run)
@@ -270,18 +303,45 @@ class Supervisor:
 
     def _wait_for(self, numbers: list[int], deadline: float, result: Stop) -> None:
         children = [self._children[number] for number in numbers if number in self._children]
-        while any(item.pid for item in children) and time.monotonic() < deadline:
+        self._stop_turn = time.monotonic()
+        while any(item.pid for item in children) and time.monotonic() < deadline + self._stalled_seconds:
             self._wait(0.02)
             self._reap(restart=False)
+            self._allow_for_stalls()
         for item in children:
             name = child.role_name(item.number)
             if item.pid:
                 result.clean = False
-                result.problems.append(f"role={name} did not finish in time")
+                waits = stalls.disk_wait(self._arena, item.number, time.monotonic_ns())
+                why = f" (it has been waiting for a disk for {waits:.1f} s)" if waits else ""
+                result.problems.append(f"role={name} did not finish in time{why}")
             elif item.exit_code not in (0, None):
                 # no reason against the clean marker: whether all is flushed is seen in the arena, and a log that is
                 # longer than the marker says is scanned
                 log.warning("ended role=%s exit=%s", name, item.exit_code)
+
+    def _allow_for_stalls(self) -> None:
+        """Count the time that the stop has been waiting for disks, once a turn."""
+        now, now_ns = time.monotonic(), time.monotonic_ns()
+        turn, self._stop_turn = now - self._stop_turn, now
+        if self._stop_now or self._stalled_seconds >= STALLED_STOP_SECONDS:
+            return
+        waiting = [item for item in self._children.values() if item.pid and item.number != child.MIRROR]
+        waits = {item.number: stalls.disk_wait(self._arena, item.number, now_ns) for item in waiting}
+        if not any(waits.values()):
+            return
+        self._arena.set_stalled(now_ns)
+        if not self._stalled_seconds:
+            longest = max(waiting, key=lambda item: waits[item.number])
+            log.warning(
+                "the stop waits for a disk role=%s pid=%d%s: %.0f s at most; a second signal ends that wait",
+                child.role_name(longest.number),
+                longest.pid,
+                stalls.what_it_writes(self._arena, longest.number),
+                STALLED_STOP_SECONDS,
+            )
+            turn = waits[longest.number]
+        self._stalled_seconds += turn
 
 
 def _kill(pid: int, number: int) -> None:

@@ -30,6 +30,10 @@ cdef class Appender:
     cdef int process
     cdef uint64_t* counters
     cdef uint64_t* holding
+    cdef uint64_t* disk_ns
+    cdef uint64_t* heartbeat_ns
+    cdef void begin_disk(self) noexcept nogil
+    cdef void end_disk(self) noexcept nogil
     cdef int append(self, fl_slot* s, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
                     Appended* out) noexcept nogil
     cdef int lock(self, fl_slot* s) noexcept nogil

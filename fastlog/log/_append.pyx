@@ -36,6 +36,7 @@ cdef extern from "<sys/stat.h>" nogil:
 cdef enum:
     # every so many appended bytes the flusher is woken to preallocate and to start write-back
     NUDGE_SHIFT = 22
+    LONG_CALL_NS = 100000000
 
 cdef uint64_t MAX_OFFSET = <uint64_t>0x7FFFFFFFFFFFFFFF
 
@@ -53,6 +54,19 @@ cdef class Appender:
         self.process = process
         self.counters = fl_cell_at(arena.header, process).counters
         self.holding = &fl_cell_at(arena.header, process).holding
+        self.disk_ns = &fl_cell_at(arena.header, process).disk_ns
+        self.heartbeat_ns = &fl_cell_at(arena.header, process).heartbeat_ns
+
+    cdef void begin_disk(self) noexcept nogil:
+        """Say that from now on this process may wait for a disk, so that nobody takes it for dead."""
+        fl_store(self.disk_ns, fl_monotonic_ns())
+
+    cdef void end_disk(self) noexcept nogil:
+        """It has come back. A call that took long is a sign of life: on a slow disk one turn of a loop has many."""
+        cdef uint64_t now_ns = fl_monotonic_ns()
+        if now_ns - self.disk_ns[0] > LONG_CALL_NS:
+            fl_store(self.heartbeat_ns, now_ns)
+        fl_store(self.disk_ns, 0)
 
     cdef int lock(self, fl_slot* s) noexcept nogil:
         """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then).
@@ -73,7 +87,9 @@ cdef class Appender:
             pthread_mutex_consistent(&s.lock)
         if not s.torn:
             return 0
+        self.begin_disk()
         r = self.repair(s)
+        self.end_disk()
         if r == 0:
             fl_store(&s.torn, 0)
             fl_bump(&self.counters[<int>N_REPAIRS], 1)
@@ -259,7 +275,9 @@ cdef class Appender:
             if size and (size > s.segment_bytes or (first_ms and now_ms > first_ms and now_ms - first_ms > s.roll_ms)):
                 # a full table only makes segments longer
                 if s.table_tail - fl_load(&s.table_head) < h.table_entries:
+                    self.begin_disk()
                     r = self.roll(s)
+                    self.end_disk()
                     if r != 0:
                         out.error = -r
                         status = APPEND_FAILED
@@ -281,8 +299,10 @@ cdef class Appender:
                 out.error = EFBIG
                 status = APPEND_FAILED
                 break
+            self.begin_disk()
             entry = self.files.acquire(s, last, base)
             r = entry if entry < 0 else self.write_all(s, self.files.fd(entry), base, data + out.bytes, bytes_now)
+            self.end_disk()
             if r < 0:
                 out.error = -r
                 status = APPEND_FAILED
@@ -352,7 +372,9 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
     elif s.table_tail - fl_load(&s.table_head) >= appender.arena.header.table_entries:
         r = -1
     else:
+        appender.begin_disk()
         r = appender.roll(s)
+        appender.end_disk()
     appender.unlock(s)
     fl_wake(appender.arena.header, appender.arena.eventfds, FL_FLUSHER)
     return r == 0

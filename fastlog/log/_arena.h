@@ -71,6 +71,7 @@ typedef struct {
 
     uint64_t stopping FL_LINE; /* supervisor: 0 serve, 1 processors finish, 2 flusher flushes everything and leaves */
     uint64_t ending;           /* supervisor: 1 from the first moment of a stop, before the mirror and the stages above */
+    uint64_t stalled_ns;       /* supervisor: monotonic time when a process was last seen to wait for a disk in a stop */
 
     uint64_t wake_flags[FL_MAX_PROCESSES] FL_LINE; /* any: 1 while the eventfd of that process holds a wake-up */
 } fl_header;
@@ -84,6 +85,7 @@ typedef struct {
     uint64_t connections;   /* open ones */
     uint64_t holding;       /* 1 + slot while it holds that slot's append lock */
     uint64_t handed_over;   /* connections received so far */
+    uint64_t disk_ns;       /* monotonic time when it began what it waits for a disk with; 0: it does not */
     uint64_t counters[FL_COUNTERS] FL_LINE;
 } fl_cell;
 

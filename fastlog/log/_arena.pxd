@@ -29,10 +29,10 @@ cdef extern from "_arena.h" nogil:
         uint32_t version, max_partitions, table_entries, processes
         uint64_t slot_bytes, dirty_offset, cells_offset, slots_offset, total_bytes
         pthread_mutex_t create_lock
-        uint64_t slot_count, create_waiters, retention_generation, stopping, ending
+        uint64_t slot_count, create_waiters, retention_generation, stopping, ending, stalled_ns
 
     ctypedef struct fl_cell:
-        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over
+        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns
         uint64_t* counters
 
     ctypedef struct fl_slot:

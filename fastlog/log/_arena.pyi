@@ -98,6 +98,9 @@ class Arena:
     def set_ending(self) -> None:
         """Say that the stop begins (the supervisor, once)."""
 
+    def set_stalled(self, now_ns: int) -> None:
+        """Say that a stop waits for a disk, now (the supervisor): the time of the processors' last call begins anew."""
+
     def eventfd(self, process: int) -> int:
         """The descriptor that becomes readable when ``process`` is woken."""
 
@@ -151,6 +154,9 @@ class Arena:
 
     def cell(self, process: int) -> tuple[int, int, int, int, int]:
         """``(pid, heartbeat_ns, busy_permille, connections, holding)`` of one process."""
+
+    def disk_since(self, process: int) -> int:
+        """When ``process`` began, in monotonic ns, what it waits for a disk with; 0: it does not, or does not say."""
 
     def counters(self, process: int) -> dict[str, int]:
         """The counters of one process by name; they survive the process."""

@@ -238,6 +238,9 @@ cdef class Arena:
     def set_ending(self):
         fl_store(&self.header.ending, 1)
 
+    def set_stalled(self, uint64_t now_ns):
+        fl_store(&self.header.stalled_ns, now_ns)
+
     def eventfd(self, int process):
         return self.eventfds[process]
 
@@ -403,11 +406,16 @@ cdef class Arena:
         fl_store(&c.heartbeat_ns, now_ns)
         fl_store(&c.busy_permille, 0)
         fl_store(&c.connections, 0)
+        fl_store(&c.disk_ns, 0)
         fl_store(&c.pid, pid)
 
     def beat(self, int process):
         """Say that ``process`` (itself) is alive, now."""
         fl_store(&fl_cell_at(self.header, process).heartbeat_ns, fl_monotonic_ns())
+
+    def disk_since(self, int process):
+        """Monotonic time when this process began to wait for a disk; 0: it does not."""
+        return fl_load(&fl_cell_at(self.header, process).disk_ns)
 
     def cell(self, int process):
         """``(pid, heartbeat_ns, busy_permille, connections, holding)`` of one process."""

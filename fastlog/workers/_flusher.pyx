@@ -42,6 +42,7 @@ cdef enum:
     HEARTBEAT_NS = 250000000
     IDLE_CLOSE_NS = 2000000000
     RETRY_NS = 50000000
+    MOST_THREADS = 64
     AHEAD_BYTES = 2 << 20
     JOB_FLUSH = 1
     JOB_AHEAD = 2
@@ -67,6 +68,8 @@ cdef class FlusherLoop:
     cdef pthread_cond_t ready
     cdef bint closing
     cdef int running
+    cdef uint64_t[MOST_THREADS] begun_ns   # when each thread began what it does now; 0: nothing
+    cdef int threads
 
     def __cinit__(self, Arena arena, PartitionFlusher partitions, min_interval_ms, bint runs_ahead):
         self.arena = arena
@@ -98,11 +101,12 @@ cdef class FlusherLoop:
         pthread_cond_signal(&self.ready)
         pthread_mutex_unlock(&self.mutex)
 
-    def work(self):
-        """Flush what the loop hands out until it closes."""
+    def work(self, int number):
+        """Flush what the loop hands out until it closes, as the thread with this number."""
         cdef Job job
         cdef fl_slot* s
         cdef int r
+        cdef uint64_t* begun_ns = &self.begun_ns[number]
         with nogil:
             while True:
                 pthread_mutex_lock(&self.mutex)
@@ -115,6 +119,7 @@ cdef class FlusherLoop:
                 self.job_head += 1
                 pthread_mutex_unlock(&self.mutex)
                 s = fl_slot_at(self.arena.header, job.slot)
+                fl_store(begun_ns, fl_monotonic_ns())
                 if job.what & JOB_AHEAD:
                     self.partitions.run_ahead(s)
                 if job.what & JOB_FLUSH:
@@ -124,6 +129,7 @@ cdef class FlusherLoop:
                         self.partitions.leave_segment(s)
                 if job.what & JOB_RELEASE:
                     self.partitions.release(s)
+                fl_store(begun_ns, 0)
                 # in this order: when nothing runs, no partition is busy
                 __atomic_store_int(&self.partitions.states[job.slot].busy, 0)
                 pthread_mutex_lock(&self.mutex)
@@ -226,6 +232,16 @@ cdef class FlusherLoop:
                 found = True
         return found
 
+    cdef uint64_t oldest_ns(self) noexcept nogil:
+        """When the thread that has been at its job for the longest began; 0: none has one."""
+        cdef uint64_t begun, oldest = 0
+        cdef int i
+        for i in range(self.threads):
+            begun = fl_load(&self.begun_ns[i])
+            if begun and (oldest == 0 or begun < oldest):
+                oldest = begun
+        return oldest
+
     cdef int idle(self) noexcept nogil:
         cdef int quiet
         pthread_mutex_lock(&self.mutex)
@@ -243,7 +259,10 @@ cdef class FlusherLoop:
         cdef pollfd waiting
         cdef uint64_t now, wake_at, beat_at = 0
         cdef int stage, timeout, result = 0
-        workers = [threading.Thread(target=self.work, name=f"flush-{n}", daemon=True) for n in range(threads)]
+        self.threads = min(threads, <int>MOST_THREADS)
+        workers = [
+            threading.Thread(target=self.work, args=(n,), name=f"flush-{n}", daemon=True) for n in range(self.threads)
+        ]
         for worker in workers:
             worker.start()
         self.adopt()
@@ -255,6 +274,7 @@ cdef class FlusherLoop:
                 fl_fence()
                 now = fl_monotonic_ns()
                 fl_store(&fl_cell_at(h, FL_FLUSHER).heartbeat_ns, now)
+                fl_store(&fl_cell_at(h, FL_FLUSHER).disk_ns, self.oldest_ns())
                 if now >= beat_at:
                     beat_at = now + <uint64_t>HEARTBEAT_NS
                     self.close_idle(now, False)

@@ -42,6 +42,7 @@ cdef extern from *:
 
 cdef enum:
     LAST_CALL_NS = 2500000000
+    LONG_TURN_NS = 1000000000
     EVENTS = 128
     HANDOFFS_PER_TURN = 64
     BACKLOG_TURNS = 16              # as many as wait in the queue of a listening socket, at the stop
@@ -210,6 +211,15 @@ cdef class Loop:
                 conn_trim(c)
             c = after
 
+    cdef void excuse(self, uint64_t turn_ns) noexcept nogil:
+        """A turn took long, for example on a stalled disk: what clients sent meanwhile has not been looked at."""
+        cdef Conn* c = self.connections.first
+        while c != NULL:
+            c.active_ns += turn_ns
+            if c.frame_since_ns:
+                c.frame_since_ns += turn_ns
+            c = c.next
+
     cdef void last_call(self) noexcept nogil:
         """The broker stops: take what has arrived, answer it, and close."""
         cdef Conn* c
@@ -271,14 +281,17 @@ cdef class Loop:
                     if connections.finishing:
                         self.last_call()
                 connections.bury()
+                # a disk that stalls takes nothing of the time in which the others come to their end
                 if connections.finishing \
                         and (not self.more_come() and connections.count == 0
-                             or connections.now - last_call_at > <uint64_t>LAST_CALL_NS):
+                             or connections.now > max(last_call_at, fl_load(&h.stalled_ns)) + <uint64_t>LAST_CALL_NS):
                     break
                 wake_at = min(beat_at, min(connections.retry_at, connections.deadline))
                 timeout = 0 if wake_at <= connections.now else <int>((wake_at - connections.now + 999999) // 1000000)
                 fl_store(&cell.heartbeat_ns, connections.now)
                 before = fl_monotonic_ns()
+                if before - connections.now > <uint64_t>LONG_TURN_NS:
+                    self.excuse(before - connections.now)
                 n = epoll_wait(connections.epoll, events, EVENTS, timeout)
                 connections.now = fl_monotonic_ns()
                 asleep += connections.now - before

@@ -21,7 +21,7 @@ from fastlog.log._arena import (
 )
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
-from fastlog.workers import child
+from fastlog.workers import child, stalls
 from fastlog.workers.disk_probe import DiskProbe
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class Health:
     def live_problems(self) -> list[str]:
         """A line for each process whose loop does not turn; empty: it lives.
 
-        A stop has its own time limit, and processes leave during it: it is no lack of life.
+        A stop has its own time limit, and processes leave during it: it is no lack of life. Nor is a disk that stalls:
+        whoever restarts the broker for it loses what waits to be written.
         """
         if self.is_stopping:
             return []
@@ -81,7 +82,7 @@ class Health:
             silent = (self._now_ns() - beat_ns) / 1e9
             if not beat_ns:
                 found.append(f"{child.role_name(number)}: not started yet")
-            elif silent >= SILENT_SECONDS:
+            elif silent >= SILENT_SECONDS and not stalls.disk_wait(self._arena, number, self._now_ns()):
                 found.append(f"{child.role_name(number)}: its loop has not turned for {silent:.1f} s (pid {pid})")
         return found
 
@@ -97,6 +98,7 @@ class Health:
         return [
             *self.live_problems(),
             *self._disks.problems(),
+            *self._stalled(),
             *_bounded(partitions, len(damaged), "partitions"),
             *self._zookeeper_problems(),
         ]
@@ -120,6 +122,16 @@ class Health:
             "flush": self._flush(),
             "zookeeper": self._zookeeper(),
         }
+
+    def _stalled(self) -> list[str]:
+        """A line for each process that has been waiting for a disk so long that clients notice."""
+        waits = {number: stalls.disk_wait(self._arena, number, self._now_ns()) for number in self._processes}
+        return [
+            f"{child.role_name(number)}: waits for a disk for {seconds:.1f} s (pid {self._arena.cell(number)[0]})"
+            f"{stalls.what_it_writes(self._arena, number)}"
+            for number, seconds in waits.items()
+            if seconds >= SILENT_SECONDS
+        ]
 
     # -- ZooKeeper -----------------------------------------------------------------------------------------------------
 

@@ -65,20 +65,38 @@ def test_with_a_flush_that_fails(start_broker: Callable[..., Broker]) -> None:
 
 @pytest.mark.slow
 def test_with_a_flush_that_takes_too_long(start_broker: Callable[..., Broker]) -> None:
-    """Exit 1 after five seconds, no clean marker, and the line on stderr names the partition, not those it flushed."""
+    """Asked again, exit 1 in five seconds, no clean marker; the last line names the partition, not those it flushed."""
     broker = start_broker(environment={"FASTLOG_FAULTS": "flusher:fdatasync@2=slow:60000"})
     with broker.connect() as client:
         assert client.produce_ack("sound", 0, MESSAGE, raw.FLUSHED).error == 0
         assert client.produce_ack("stuck", 0, MESSAGE).error == 0
+    assert broker.process is not None
+    broker.process.terminate()
+    broker.wait_log("the stop waits for a disk role=flusher")
     assert broker.stop(LATEST_END) == 1
     assert not marker(broker).exists()
     last = broker.log_text().splitlines()[-1]
-    assert f"role=flusher did not finish in time; not flushed: stuck-0 offsets 0 to {len(MESSAGE)}" in last
+    assert "role=flusher did not finish in time (it has been waiting for a disk for " in last
+    assert f"not flushed: stuck-0 offsets 0 to {len(MESSAGE)}" in last
     assert "sound-0" not in last
     broker.environment.clear()
     broker.start()
     with broker.connect() as client:
         assert client.read_all("stuck", 0) == client.read_all("sound", 0) == MESSAGE
+
+
+@pytest.mark.slow
+def test_a_disk_that_stalls_is_waited_for(start_broker: Callable[..., Broker]) -> None:
+    """A file system that is frozen for a snapshot costs a stop the time it takes, and no message."""
+    stall_ms = 7000  # longer than a process may be silent with a lock; what is left then, longer than a stop
+    broker = start_broker(processors=1, environment={"FASTLOG_FAULTS": f"processor:pwrite@2=slow:{stall_ms}"})
+    with broker.connect() as client, broker.connect() as other:
+        assert client.produce_ack("t", 0, MESSAGE).error == 0
+        client.produce("t", 0, MESSAGE)
+        broker.wait_log(r"waits for a disk role=processor-0 .* topic='t' partition=0 path=\S+/t-0: left alone")
+        other.produce("t", 0, MESSAGE)
+        assert broker.stop(LATEST_END) == 0
+    assert broker.stored_bytes("t", 0) == MESSAGE * 3
 
 
 @pytest.mark.slow
