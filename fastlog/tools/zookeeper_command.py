@@ -14,10 +14,11 @@ from typing import NoReturn
 import click
 
 from fastlog.errors import ConfigError
+from fastlog.java import find_java
 from fastlog.tools import options
 from fastlog.tools.report import CommandError, note
 from fastlog.tools.signals import Interrupted
-from fastlog.zkserver.jars import find_class_path, find_java
+from fastlog.zkserver.jars import find_class_path
 from fastlog.zkserver.server import Ensemble, make_ensemble
 
 _LOOK_SECONDS = 0.2

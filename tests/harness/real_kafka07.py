@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastlog.zkserver.jars import find_java
+from fastlog.java import find_java
 from tests.harness.broker import die_with_parent, wait_until
 
 VARIABLE = "FASTLOG_KAFKA_0_7_CLASSPATH"

@@ -12,6 +12,7 @@ from fastlog import testing
 from fastlog.coordination.addresses import parse_connect
 from fastlog.coordination.zookeeper import ZooKeeperSession, _OneSessionClient
 from fastlog.errors import ConfigError, CoordinationError, MissingDependencyError
+from fastlog.java import find_java
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkserver import jars
 from tests.harness.broker import wait_until
@@ -162,4 +163,4 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: obj
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependencyError, match="no Java is on this machine"):
-        jars.find_java()
+        find_java()

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
     "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
-    "basics": "fastlog._segment fastlog._batch fastlog._envelope fastlog.codecs fastlog.stats fastlog.settings",
+    "basics": "fastlog._segment fastlog._batch fastlog._envelope fastlog.codecs fastlog.stats fastlog.settings"
+    " fastlog.java",
     "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
@@ -45,7 +46,7 @@ MAY_IMPORT = {
     "wire": "ground basics model",
     "paths": "ground basics model",
     "coordination": "ground",
-    "zkserver": "ground",
+    "zkserver": "ground basics",
     "log": "ground basics model paths",  # not wire: the workers translate between the two
     "workers": f"{SHARED} log coordination",
     "supervisor": f"{SHARED} log workers",

@@ -20,9 +20,9 @@ def run_with_library(commands: str, **environment: str) -> subprocess.CompletedP
     )
 
 
-def check_machine(before: str = ":", **environment: str) -> subprocess.CompletedProcess[str]:
+def check_machine(before: str = ":", extras: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the check of the scripts, after the shell command ``before``."""
-    return run_with_library(f'{before}; check_machine; echo "python=$PYTHON"', **environment)
+    return run_with_library(f'{before}; check_machine "{extras}"; echo "python=$PYTHON"', **environment)
 
 
 def assert_refused(run: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -97,6 +97,21 @@ def test_all_that_is_missing_is_one_command(apt: str, tmp_path: Path) -> None:
     python = fake_python(tmp_path, version_ok=True, lacking="headers")
     run = check_machine(PYTHON=python, CC="false", PATH=apt)
     assert_refused(run, "apt-get install -y python3.12-dev gcc libc6-dev\n")
+
+
+OTHER_PROCESSOR = "uname() { echo riscv64; }"
+
+
+def test_a_java_that_neither_is_there_nor_comes(apt: str) -> None:
+    """The package that carries one has it for two processors; elsewhere that of the system is asked for, at once."""
+    no_java = f"{OTHER_PROCESSOR}; java() {{ return 127; }}"
+    run = check_machine(no_java, "test,spark,zookeeper", PATH=apt, JAVA_HOME="")
+    assert_refused(run, "missing: Java 17 or newer", "apt-get install -y default-jre-headless\n")
+    assert check_machine(no_java, "test", PATH=apt, JAVA_HOME="").returncode == 0
+    old = f"{OTHER_PROCESSOR}; java() {{ echo 'openjdk version \"11.0.2\"'; }}"
+    assert check_machine(old, "spark", PATH=apt, JAVA_HOME="").returncode == 2
+    new = f"{OTHER_PROCESSOR}; java() {{ echo 'openjdk version \"21\"'; }}"
+    assert check_machine(new, "spark", PATH=apt, JAVA_HOME="").returncode == 0
 
 
 def test_no_space() -> None:

@@ -6,56 +6,13 @@ import importlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fastlog.errors import MissingDependencyError
+from fastlog.java import find_spark_java
 from fastlog.spark import environment
-from fastlog.spark.environment import check_java, use_this_python
-
-
-def java_in(directory: Path, says: str) -> Path:
-    """A Java that says its version and no more."""
-    (directory / "bin").mkdir()
-    java = directory / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
-    java.chmod(0o755)
-    return directory
-
-
-@pytest.mark.parametrize(
-    ("says", "version"),
-    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "21" 2023', 21), ('openjdk version "17-ea"', 17)],
-)
-def test_a_java_that_is_new_enough(says: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java_in(tmp_path, says)))
-    assert check_java() == version
-
-
-@pytest.mark.parametrize(
-    ("says", "what"),
-    [
-        ('java version "1.8.0_401"', "Spark needs Java 17, and .* is Java 8: install Java 17 or 21"),
-        ('openjdk version "11.0.2"', "is Java 11"),
-        ("hello", "does not tell its version"),
-    ],
-)
-def test_a_java_that_will_not_do(says: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java_in(tmp_path, says)))
-    with pytest.raises(MissingDependencyError, match=what) as caught:
-        check_java()
-    assert "\n" not in str(caught.value)
-
-
-def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingDependencyError, match=r"there is no java in PATH: install Java 17 or 21"):
-        check_java()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(MissingDependencyError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
-        check_java()
+from fastlog.spark.environment import use_this_python
 
 
 @pytest.mark.parametrize("name", ["pyspark.sql.streaming.datasource", "pyarrow"])
@@ -100,7 +57,7 @@ def test_java_takes_the_options_of_a_user_behind_those_of_a_start(own: str, monk
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     given = java_options_of_a_start(monkeypatch)
     assert "SPARK_SUBMIT_OPTS" not in os.environ, "processes that are started later are not meant"
-    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+    java = find_spark_java().path
     done = subprocess.run([java, *given.split(), own, "-version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr + done.stdout
 
