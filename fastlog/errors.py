@@ -5,12 +5,76 @@ Source of the codes: Kafka 0.7 (-1 … 4); the codes from 100 up belong to fastl
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any, Self
 
 
 class FastlogError(Exception):
-    """The root: whatever fastlog raises on purpose is one of these."""
+    """The root: whatever fastlog raises on purpose is one of these.
+
+    What it is about is in attributes where it is known, and in the text; None where it is not, or there is none.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    broker: str | None = None
+    """The broker's address, or its id where only that is known."""
+    path: str | None = None
+    """The file."""
+    position: int | None = None
+    """The byte in it."""
+    what_to_do: str = ""
+    """What a person does about it: the last line of a text that would else say nothing about that."""
+    _reason: Any = None
+
+    @property
+    def reason(self) -> Any:
+        """What is wrong, in one line without the place."""
+        return str(self).partition("\n")[0] if self._reason is None else self._reason
+
+    @reason.setter
+    def reason(self, reason: Any) -> None:
+        self._reason = reason
+
+    def at(
+        self,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        broker: object = None,
+        path: str | None = None,
+        position: int | None = None,
+    ) -> Self:
+        """A copy that knows what it is about, before its text and in its attributes; what it knew already stays.
+
+        It also says ``what_to_do``, unless its text has more than one line already.
+        """
+        given = {
+            "topic": topic,
+            "partition": partition if partition is None or partition >= 0 else None,
+            "offset": offset,
+            "broker": None if broker is None else str(broker),
+            "path": path,
+            "position": position,
+        }
+        new = {name: value for name, value in given.items() if value is not None and getattr(self, name) is None}
+        text = str(self)
+        if self.what_to_do and "\n" not in text:
+            text += "\n" + self.what_to_do
+        made = copy.copy(self)
+        made.__cause__, made.__traceback__ = self.__cause__, self.__traceback__
+        vars(made).update(new, _reason=self.reason)
+        made.args = (f"{_place(new)}: {text}" if new else text, *self.args[1:])
+        return made
+
+
+def _place(parts: Mapping[str, str | int]) -> str:
+    """Where something is, in words; names that a terminal would not show as they are, escaped."""
+    shown = {name: part if str(part).isprintable() else ascii(part) for name, part in parts.items()}
+    return ", ".join(f"{name} {part}" for name, part in shown.items())
 
 
 class ConfigError(FastlogError):
@@ -76,79 +140,99 @@ class BrokerError(FastlogError):
 
 
 class UnknownServerError(BrokerError):
+    """The broker reports an unknown error."""
+
     code = -1
+    what_to_do = "the broker's log says more"
 
 
 class OffsetOutOfRangeError(BrokerError):
     """The offset lies below the log start or above the high watermark."""
 
     code = 1
+    what_to_do = (
+        "begin at EARLIEST or LATEST, or at an offset between the log's start and end (fastlog topics describe)"
+    )
 
 
 class InvalidMessageError(BrokerError):
     """A message is damaged: its checksum, size, magic, codec or compressed payload is wrong."""
 
     code = 2
+    what_to_do = "fastlog fsck shows what the log directory holds there; reading can go on behind it"
 
 
 class WrongPartitionError(BrokerError):
     """The partition does not exist on this broker."""
 
     code = 3
+    what_to_do = "fastlog topics describe shows the partitions that there are"
 
 
 class InvalidFetchSizeError(BrokerError):
     """The fetch size is negative, or the first message is larger than it."""
 
     code = 4
+    what_to_do = "ask for more bytes at once"
 
 
 class InvalidTopicError(BrokerError):
     """The topic's name is not allowed."""
 
     code = 100
+    what_to_do = "choose a name of letters, digits, dot, dash and underscore"
 
 
 class PartitionOfflineError(BrokerError):
     """The partition takes no appends: a flush or write failed, or its files are damaged."""
 
     code = 101
+    what_to_do = (
+        "the broker's log and its /health name the cause; it takes appends again once the disk does, or"
+        " after fastlog fsck"
+    )
 
 
 class MessageTooLargeError(BrokerError):
     """A message's payload exceeds ``max.message.size``."""
 
     code = 102
+    what_to_do = "send smaller messages, or raise max.message.size of the broker and of its clients"
 
 
 class StorageError(BrokerError):
     """The broker could not write (for example a full disk); nothing of the request was stored."""
 
     code = 103
+    what_to_do = "make room on the broker's disk; its log says what failed"
 
 
 class UnsupportedVersionError(BrokerError):
     """The broker does not know this version of the request."""
 
     code = 104
+    what_to_do = "the broker is older or newer than this client: use the same fastlog on both sides"
 
 
 class UnsupportedFeatureError(BrokerError):
     """The request uses a field that this version of the broker refuses (producer id, epoch, sequence)."""
 
     code = 105
+    what_to_do = "use a broker that offers it, or do without"
 
 
 class NotAuthorizedError(BrokerError):
     """The connection's principal may not do this."""
 
     code = 106
+    what_to_do = "have the broker's administrator allow it"
 
 
 class MalformedRequestError(BrokerError):
     """The request's fields contradict each other."""
 
     code = 107
+    what_to_do = "this client and the broker do not fit together: use the same fastlog on both sides"
 
 
 class TransportError(FastlogError):
@@ -176,15 +260,27 @@ class QueueFullError(FastlogError):
 
 
 class DeliveryError(FastlogError):
-    """Messages a producer had taken were not delivered: ``messages`` says how many, ``__cause__`` why the first."""
+    """Messages a producer had taken were not delivered: ``messages`` says how many, ``__cause__`` why the first.
 
-    def __init__(self, message: str, messages: int = 0) -> None:
+    What it is about, and the reason, are those of the first.
+    """
+
+    def __init__(self, message: str, messages: int = 0, first: FastlogError | None = None) -> None:
         super().__init__(message)
         self.messages = messages
+        if first is not None:
+            self.topic, self.partition, self.broker, self.reason = (
+                first.topic,
+                first.partition,
+                first.broker,
+                first.reason,
+            )
 
 
 class ConsumerTimeout(FastlogError):
-    """No message came within the time the consumer was told to wait; ``reason`` is why, where it is known."""
+    """No message came within the time the consumer was told to wait; ``reason`` is why, where it is known, or None."""
+
+    reason: Any = None
 
     def __init__(self, message: str = "", reason: Any = None) -> None:
         super().__init__(message)
@@ -263,13 +359,30 @@ CLASS_BY_CODE: dict[int, type[BrokerError]] = {
 }
 
 
-def error_for(code: int, detail: str = "") -> BrokerError:
-    """Return the exception for a non-zero wire code; an unknown code gives ``UnknownServerError`` that says it."""
-    cls = CLASS_BY_CODE.get(code)
-    if cls is None:
-        error: BrokerError = UnknownServerError(f"error code {code}" + (f": {detail}" if detail else ""))
-    else:
-        first_line = (cls.__doc__ or "the broker reports an unknown error").strip().splitlines()[0]
-        error = cls(detail or first_line)
+def error_for(
+    code: int,
+    detail: str = "",
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
+    broker: object = None,
+) -> BrokerError:
+    """Return the exception for a non-zero wire code; an unknown code gives ``UnknownServerError`` that says it.
+
+    Its text is the place, as far as it is given, what the code means with ``detail`` behind, and what to do about it.
+    """
+    cls = CLASS_BY_CODE.get(code, UnknownServerError)
+    reason = meaning_of(code) + (f"; {detail}" if detail else "")
+    error = cls(reason).at(topic=topic, partition=partition, offset=offset, broker=broker)
     error.code = code
     return error
+
+
+def meaning_of(code: int) -> str:
+    """What a non-zero wire code means, in a line that begins like the middle of a sentence."""
+    cls = CLASS_BY_CODE.get(code)
+    if cls is None:
+        return f"error code {code}"
+    meaning = (cls.__doc__ or "").splitlines()[0].rstrip(".")
+    return meaning[0].lower() + meaning[1:]

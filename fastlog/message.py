@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastlog import _segment, codecs
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, ScanResult
 from fastlog.errors import (
+    BrokerError,
     InflateLimitError,
     InvalidFetchSizeError,
     InvalidMessageError,
@@ -170,7 +171,7 @@ def deep(buffer: Buffer, base_offset: int = 0, limits: DeepLimits = DEFAULT_LIMI
                     yield MessageAndOffset(last, offset)
                 last = message
         except (InvalidMessageError, InvalidFetchSizeError) as error:
-            raise type(error)(f"{error}; in the wrapper at offset {offset}") from error
+            raise _in_wrapper(error, offset) from error
         if last is not None:
             yield MessageAndOffset(last, next_offset)
     raise_if_stopped(buffer, result, base_offset)
@@ -302,7 +303,7 @@ def _wrapper_spans(codec: int, data: memoryview, offset: int, next_offset: int, 
     except (InvalidMessageError, InvalidFetchSizeError) as error:
         if held is not None:
             yield Span(*held, offset, offset, True)
-        raise type(error)(f"{error}; in the wrapper at offset {offset}") from error
+        raise _in_wrapper(error, offset) from error
     if held is not None:
         yield Span(*held, offset, next_offset, True)
 
@@ -367,8 +368,19 @@ def raise_if_stopped(buffer: Buffer, result: ScanResult, base_offset: int) -> No
     size = memoryview(buffer).nbytes
     # Fewer bytes than a length field say nothing about the message; 0.7 takes them for "no message yet".
     if not result.valid_bytes and size >= LENGTH_BYTES:
-        raise InvalidFetchSizeError(f"the message at offset {base_offset} is longer than the {size} bytes fetched")
+        error = InvalidFetchSizeError(f"the message at offset {base_offset} is longer than the {size} bytes fetched")
+        error.offset = base_offset
+        raise error
 
 
 def _damaged(result: ScanResult, base_offset: int) -> InvalidMessageError:
-    return InvalidMessageError(f"the message at byte {base_offset + result.valid_bytes} has {_REASONS[result.status]}")
+    offset = base_offset + result.valid_bytes
+    error = InvalidMessageError(f"the message at byte {offset} has {_REASONS[result.status]}")
+    error.offset = offset
+    return error
+
+
+def _in_wrapper(error: BrokerError, offset: int) -> BrokerError:
+    found = type(error)(f"{error}; in the wrapper at offset {offset}")
+    found.offset = offset
+    return found

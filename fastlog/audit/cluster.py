@@ -163,7 +163,7 @@ def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -
         if described.name != topic:
             continue
         if described.error:
-            raise error_for(described.error, f"topic {topic!r} of {address}")
+            raise error_for(described.error, topic=topic, broker=address)
         for item in described.partitions:
             # What takes no appends shows no more than it does now.
             end = item.log_end if item.state == responses.STATE_OK else item.high_watermark

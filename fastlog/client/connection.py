@@ -253,7 +253,7 @@ class Broker:
             TransportError: none does; every address tried is listed with its own reason.
         """
         reasons = []
-        failure = TransportError
+        failure: type[TransportError] = TransportError
         for address in self.addresses:
             try:
                 with self._waiting():
@@ -287,7 +287,9 @@ class Broker:
                     sock.close()
                     raise
         listed = ", ".join(str(address) for address in self.addresses)
-        raise failure(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")
+        unreached = failure(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")
+        unreached.broker, unreached.reason = listed, "; ".join(reasons)
+        raise unreached
 
     def metadata_or_none(self, topics: tuple[str, ...] | None = None) -> responses.MetadataAnswer | None:
         """What the broker says about itself and the topics, on a connection of its own; None from a plain 0.7 broker.
@@ -321,7 +323,7 @@ class Broker:
                     f"metadata was asked for as {_METADATA_ID} and is answered as {answer.correlation_id}"
                 )
             if answer.error:
-                raise error_for(answer.error)
+                raise error_for(answer.error, broker=", ".join(map(str, self.addresses)))
             self._offers_metadata = True
             return answer
         return None

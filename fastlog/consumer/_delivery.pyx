@@ -384,7 +384,10 @@ cdef class Delivery:
             span = next(self.spans, None)
         except FastlogError as error:
             if self.chunk is chunk:
-                self.failure = error
+                source = self.place.source
+                self.failure = error.at(
+                    topic=source.topic, partition=source.partition.partition, broker=source.partition.broker
+                )
             return 0
         except BaseException:
             self.rewind(chunk, self.offset, self.passed + self.skip)

@@ -58,6 +58,11 @@ class Channel:
         """``close()`` was called."""
         return self._closed
 
+    @property
+    def broker(self) -> str:
+        """The broker's addresses."""
+        return ", ".join(map(str, self._broker.addresses))
+
     def reaches_this_host(self) -> bool:
         """Whether the connection, made for the question if need be, has the same address at both ends."""
         return self._connected().same_host
@@ -146,7 +151,7 @@ class Channel:
                 return body
             except ProtocolError as error:
                 self._drop()
-                raise ProtocolError(f"{self._named()}: {error}") from error
+                raise ProtocolError(f"{self.broker}: {error}") from error
             except TransportError as error:
                 self._drop()
                 self.check()
@@ -214,6 +219,3 @@ class Channel:
         for item in self.owned:
             item.close()
         self.owned.clear()
-
-    def _named(self) -> str:
-        return ", ".join(map(str, self._broker.addresses))

@@ -74,7 +74,7 @@ class MessageSet:
 
     def shallow(self) -> Iterator[ConsumedMessage]:
         """The messages, wrappers as they are. Raises as ``fastlog.message.shallow``."""
-        return MessageStream(shallow_spans(self.data, self.offset, self._scanned()))
+        return MessageStream(self._placed(shallow_spans(self.data, self.offset, self._scanned())))
 
     def payloads(self) -> list[bytes]:
         """The payloads of all messages, wrappers opened. Raises as iterating does."""
@@ -91,7 +91,13 @@ class MessageSet:
 
     def spans(self) -> Iterator[Span]:
         """The messages in runs that lie in one piece, without an object for any of them. Raises as iterating does."""
-        return spans(self.data, self.offset, self._limits, self._scanned())
+        return self._placed(spans(self.data, self.offset, self._limits, self._scanned()))
+
+    def _placed(self, found: Iterator[Span]) -> Iterator[Span]:
+        try:
+            yield from found
+        except BrokerError as error:
+            raise error.at(topic=self.topic, partition=self.partition) from error.__cause__
 
     def before(self, end: int) -> MessageSet:
         """The part of the set that lies before the offset ``end``; the set itself when all of it does."""
@@ -180,7 +186,7 @@ def numpy_batch(
         InvalidMessageError, InvalidFetchSizeError: already the first message is damaged, or not whole.
     """
     np = _numpy()
-    taken, next_offset = _whole_spans(data, offset, result, limits)
+    taken, next_offset = _whole_spans(topic, partition, data, offset, result, limits)
     count = sum(span.count for span in taken)
     places, lengths = np.empty((3, count), np.int64), np.empty(count, np.int32)
     at = shift = 0
@@ -196,7 +202,7 @@ def numpy_batch(
 
 
 def _whole_spans(
-    data: memoryview, offset: int, result: ScanResult | None, limits: DeepLimits
+    topic: str, partition: int, data: memoryview, offset: int, result: ScanResult | None, limits: DeepLimits
 ) -> tuple[list[Span], int]:
     """Spans of whole top-level messages, and the offset behind them."""
     if result is not None and result.count and not result.wrappers:
@@ -221,9 +227,9 @@ def _whole_spans(
                 taken += wrapper
                 next_offset = span.next_offset
                 wrapper = []
-    except (InvalidMessageError, InvalidFetchSizeError):
+    except (InvalidMessageError, InvalidFetchSizeError) as error:
         if not taken:
-            raise
+            raise error.at(topic=topic, partition=partition) from error.__cause__
         return taken, next_offset
     return taken, max(next_offset, offset + (result or scan(data)).valid_bytes)
 

@@ -304,7 +304,11 @@ class Fetch:
         if self._failures == 1 or now - self._logged >= _LOG_SECONDS:
             self._logged = now
             log.warning(
-                "partition=%s offset=%d failures=%d: %s", self.place.source, self._offset, self._failures, error
+                "partition=%s offset=%d failures=%d: %s",
+                self.place.source,
+                self._offset,
+                self._failures,
+                "; ".join(str(error).splitlines()),
             )
         if isinstance(error, _OF_THE_DATA) and self._told != (self._offset, type(error)):
             self._told = (self._offset, type(error))
@@ -355,7 +359,7 @@ class Fetch:
         frame = requests.encode_offsets(topic, self._partition, when, 1)
         answer = responses.decode_offsets(bytes(channel.request(frame, _OFFSETS_ANSWER_BYTES)))
         if answer.error:
-            raise error_for(answer.error, f"{self.place.source}: {error_for(answer.error)}")
+            raise error_for(answer.error, topic=topic, partition=self._partition, broker=self._broker)
         if not answer.offsets or answer.offsets[0] < 0:
             raise FastlogError(f"{self.place.source}: the broker names no offset to begin at")
         return answer.offsets[0]

@@ -12,6 +12,7 @@ import os
 import stat
 from bisect import bisect_right
 from pathlib import Path
+from typing import Any
 
 from fastlog.client.buffers import Buffers
 from fastlog.errors import LogError
@@ -145,9 +146,9 @@ class LocalLog:
             at += came
         return bytes(buffer) == bytes(expected)
 
-    def where(self, offset: int) -> str:
-        """File and position of an offset in the open segment."""
-        return f"{self._path} position {offset - self._base}"
+    def where(self, offset: int) -> dict[str, Any]:
+        """File and position of an offset in the open segment, as an error names them."""
+        return {"path": str(self._path), "position": offset - self._base}
 
     def _end_of(self, base: int) -> int | None:
         place = bisect_right(self._bases, base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastlog._segment import SCAN_OK, SCAN_TAIL, ScanResult, scan
 from fastlog.client.connection import pause
@@ -13,12 +13,16 @@ from fastlog.consumer.local import LocalLog, NotLocalError, NotThereYetError, Se
 from fastlog.consumer.offered import Offer
 from fastlog.errors import (
     BrokerError,
+    ClosedError,
+    FastlogError,
+    ForkedError,
     InvalidMessageError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     ProtocolError,
     TransportError,
     error_for,
+    meaning_of,
 )
 from fastlog.message import HEADER_BYTES
 from fastlog.wire import requests, responses
@@ -211,7 +215,10 @@ class Reader:
                 if not self._proven:
                     self._proven = True
                     log.debug(
-                        "topic=%r partition=%d is read from %s", self._topic, self._partition, local.where(self.offset)
+                        "topic=%r partition=%d is read from %s",
+                        self._topic,
+                        self._partition,
+                        local.where(self.offset)["path"],
                     )
             except SegmentsChangedError:
                 changes += 1
@@ -231,7 +238,7 @@ class Reader:
         answer = responses.decode_local_read(bytes(body))
         self._check_id(answer.correlation_id)
         if answer.error:
-            raise NotLocalError(str(error_for(answer.error)))
+            raise NotLocalError(meaning_of(answer.error))
         self._log_start = answer.log_start
         self.high_watermark = answer.high_watermark
         local.told(answer)
@@ -262,7 +269,7 @@ class Reader:
             answer, data = responses.split_held_fetch(body)
             self._check_id(answer.correlation_id)
             error = answer.error
-            detail = f"; the log goes from {answer.log_start} to {answer.high_watermark}"
+            detail = f"the log goes from {answer.log_start} to {answer.high_watermark}"
             self.high_watermark = answer.high_watermark
             if not error and self.local is not None:
                 self.local.limit = max(self.local.limit, answer.high_watermark)
@@ -308,9 +315,9 @@ class Reader:
             needed = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
         if needed > self._limit_bytes:
             raise MessageTooLargeError(
-                f"the message at {self._where()} claims a size of {needed} bytes, above the limit of "
-                f"{self._limit_bytes}\nthe offset is not the start of a message, or max_message_bytes must be larger"
-            )
+                f"the message claims a size of {needed} bytes, above the limit of {self._limit_bytes}\n"
+                "the offset is not the start of a message, or max_message_bytes must be larger"
+            ).at(**self._where(self.offset))
         if needed <= self._fetch_bytes and len(data) < self._fetch_bytes:
             if self.local is not None and self._proven:
                 raise self.local.too_short(self.offset + len(data))
@@ -318,15 +325,26 @@ class Reader:
         self._fetch_bytes = min(self._limit_bytes, max(2 * self._fetch_bytes, needed))
 
     def _damaged(self, why: str) -> InvalidMessageError:
-        local = f" ({self.local.where(self.offset)})" if self.local is not None and self._proven else ""
-        return InvalidMessageError(f"the message at {self._where()}{local} is damaged: {why}")
+        return InvalidMessageError(f"the message is damaged: {why}").at(**self._where(self.offset))
 
     def _refused(self, error: int, detail: str) -> BrokerError:
-        reason = str(error_for(error))
-        return error_for(error, f"{self._where()}: {reason}{detail if error == OffsetOutOfRangeError.code else ''}")
+        refused = error_for(error, detail if error == OffsetOutOfRangeError.code else "")
+        return refused.at(topic=self._topic, partition=self._partition, offset=self.offset, broker=self._channel.broker)
 
-    def _where(self) -> str:
-        return f"{self._topic}, partition {self._partition}, offset {self.offset}"
+    def placed(self, error: FastlogError) -> FastlogError:
+        """An error of reading, with what it is about; itself where it knows that, or is about the whole consumer."""
+        if error.topic is not None or isinstance(error, ClosedError | ForkedError):
+            return error
+        if isinstance(error, BrokerError):  # in what was fetched last
+            return error.at(**self._where(error.offset))
+        return error.at(topic=self._topic, partition=self._partition, broker=self._channel.broker)
+
+    def _where(self, offset: int | None) -> dict[str, Any]:
+        """What an error in the bytes that were read is about."""
+        place = {"topic": self._topic, "partition": self._partition, "offset": offset, "broker": self._channel.broker}
+        if offset is not None and self.local is not None and self._proven:
+            place.update(self.local.where(offset))
+        return place
 
 
 def open_reader(

@@ -17,7 +17,15 @@ from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payloa
 from fastlog.consumer.offered import Offer, Offers
 from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end, open_reader
 from fastlog.consumer.walking import walk
-from fastlog.errors import ConfigError, ProtocolError, UnsupportedFeatureError, error_for
+from fastlog.errors import (
+    BrokerError,
+    ConfigError,
+    FastlogError,
+    ProtocolError,
+    TransportError,
+    UnsupportedFeatureError,
+    error_for,
+)
 from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
 from fastlog.wire import requests, responses
 
@@ -164,7 +172,7 @@ class SimpleConsumer:
             error = None
             check_end(offset, data)
             if code:
-                error = error_for(code, f"{topic}, partition {partition}, offset {offset}: {error_for(code)}")
+                error = self._refused(code, topic, partition, offset)
             made = MessageSet(topic, partition, offset, data, error=error, limits=self._limits)
             if not error and len(data) >= max_bytes and not made.valid_bytes:
                 made = self.fetch(topic, partition, offset, max_bytes)
@@ -182,7 +190,7 @@ class SimpleConsumer:
         frame = requests.encode_fetch(topic, partition, offset, max_bytes)
         code, found = self._asked(frame, max_bytes + _OFFSETS_HEAD_BYTES, _copied_fetch)
         if code:
-            raise error_for(code, f"{topic}, partition {partition}, offset {offset}: {error_for(code)}")
+            raise self._refused(code, topic, partition, offset)
         return found
 
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int = 1) -> list[int]:
@@ -199,7 +207,7 @@ class SimpleConsumer:
         frame = requests.encode_offsets(topic, partition, time_ms, max_offsets)
         answer = self._asked(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES, responses.decode_offsets)
         if answer.error:
-            raise error_for(answer.error, f"{topic}, partition {partition}: {error_for(answer.error)}")
+            raise self._refused(answer.error, topic, partition)
         if len(answer.offsets) > max_offsets or min(answer.offsets, default=0) < 0:
             raise self._nonsense(f"{max_offsets} offsets were asked for, the answer is {list(answer.offsets)}")
         return list(answer.offsets)
@@ -223,8 +231,7 @@ class SimpleConsumer:
         frame = requests.encode_cut_points(0, topic, partition, start, end, step_bytes, max_points)
         answer = self._asked(frame, 8 * max_points + _OFFSETS_HEAD_BYTES, responses.decode_cut_points)
         if answer.error:
-            where = f"{topic}, partition {partition}, {start} to {end}"
-            raise error_for(answer.error, f"{where}: {error_for(answer.error)}")
+            raise self._refused(answer.error, topic, partition, detail=f"cut points from {start} to {end}")
         return list(answer.offsets)
 
     def metadata(self, topics: Sequence[str] | None = None) -> responses.MetadataAnswer | None:
@@ -318,7 +325,10 @@ class SimpleConsumer:
         wanted = self._fetch_bytes if max_bytes is None else max_bytes
         _check_range("max_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
-        return self._channel.alone(self._next_chunk, self._offers.get(), topic, partition, offset, wanted, wait)
+        try:
+            return self._channel.alone(self._next_chunk, self._offers.get(), topic, partition, offset, wanted, wait)
+        except TransportError as error:
+            raise error.at(topic=topic, partition=partition, broker=self._channel.broker) from error.__cause__
 
     def _next_chunk(
         self, offer: Offer, topic: str, partition: int, offset: int, wanted: int, wait: float
@@ -348,7 +358,10 @@ class SimpleConsumer:
             if offset < 0:
                 offset = self._resolved(topic, partition, offset)
             reader = open_reader(channel, offer, topic, partition, offset, wanted, ahead=True, local=self._local)
-            yield walk(self._broker, channel, reader, topic, partition, wait)
+            try:
+                yield walk(self._broker, channel, reader, topic, partition, wait)
+            except FastlogError as error:
+                raise reader.placed(error) from error.__cause__
         finally:
             channel.close()
 
@@ -380,6 +393,12 @@ class SimpleConsumer:
                 raise
 
         return self._channel.alone(ask)
+
+    def _refused(
+        self, code: int, topic: str, partition: int, offset: int | None = None, detail: str = ""
+    ) -> BrokerError:
+        broker = self._broker.addresses[0]
+        return error_for(code, detail, topic=topic, partition=partition, offset=offset, broker=broker)
 
     def _nonsense(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self._broker.addresses[0]}: {what}")

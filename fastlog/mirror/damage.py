@@ -44,7 +44,7 @@ def _fetched(connection: Connection, source: TopicPartition, offset: int, size: 
     frame = requests.encode_fetch(source.topic, source.partition.partition, offset, size)
     error, data = responses.split_fetch(memoryview(connection.request(frame)))
     if error:
-        raise error_for(error)
+        raise error_for(error, topic=source.topic, partition=source.partition.partition, offset=offset)
     return data
 
 
@@ -63,5 +63,5 @@ def _next_boundary(connection: Connection, source: TopicPartition, offset: int) 
     frame = requests.encode_cut_points(0, topic, number, offset + 1, ends.offsets[0], 1, 1)
     answer = responses.decode_cut_points(connection.request(frame))
     if answer.error:
-        raise error_for(answer.error)
+        raise error_for(answer.error, topic=topic, partition=number, offset=offset)
     return answer.offsets[0] if answer.offsets else None

@@ -225,4 +225,4 @@ class Pipe:
             code = responses.decode_offsets(body).error
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         self._in_flight.popleft()
-        self._settle(piece, error_for(code, f"{piece.topic}: {error_for(code)}") if code else None)
+        self._settle(piece, error_for(code, topic=piece.topic, broker=self.directory.broker.address) if code else None)

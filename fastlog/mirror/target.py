@@ -277,5 +277,5 @@ def _make(directory: Directory, topic: str) -> int | None:
     with directory.connector.connect() as connection:
         answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, topic)))
     if answer.error:
-        raise error_for(answer.error, f"topic {topic!r}: {error_for(answer.error)}")
+        raise error_for(answer.error, topic=topic, broker=directory.broker.address)
     return count

@@ -83,7 +83,7 @@ class TopicOfBroker:
         found = {}
         for topic in answer.topics:
             if topic.error:
-                raise error_for(topic.error, f"topic {self._topic!r}: {error_for(topic.error)}")
+                raise error_for(topic.error, topic=self._topic)
             for item in topic.partitions:
                 if self._partition in (None, item.partition):
                     found[item.partition] = Position(item.log_start, item.high_watermark, item.log_end)

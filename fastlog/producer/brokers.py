@@ -118,7 +118,7 @@ class Directory:
             if found.name != topic:
                 continue
             if found.error:
-                raise error_for(found.error, f"topic {topic!r}")
+                raise error_for(found.error, topic=topic, broker=self.broker.address)
             count = max(found.configured_partitions, len(found.partitions))
             if count < 1:
                 break

@@ -248,7 +248,7 @@ class ElasticRouter(Router):
             places = self.discovery.view.partitions[topic]
             errors = [self._failures[broker] for broker in places if broker in self._failures]
             left = deadline - time.monotonic()
-            is_hopeless = len(errors) == len(places) and any(type(error) is not TransportError for error in errors)
+            is_hopeless = len(errors) == len(places) and any(not isinstance(error, TransportError) for error in errors)
             if left <= 0 or (places and is_hopeless):
                 raise self._none_usable(topic, errors)
             self._changes.wait(lambda state=state: self._state is not state or self.closed, left)  # type: ignore[misc]

@@ -75,7 +75,8 @@ class Ledger:
             return
         taken, self._unreported = self._unreported, []
         count = sum(messages for messages, _ in taken)
-        raise DeliveryError(f"{count} messages were not delivered: {taken[0][1]}", count) from taken[0][1]
+        first = taken[0][1]
+        raise DeliveryError(f"{count} messages were not delivered: {first}", count, first) from first
 
     def log(self, level: int, key: str, line: str) -> None:
         """Log a line, lines with the same key at most once in 10 s, with a count of those left out."""

@@ -59,7 +59,7 @@ class Link:
         self._flight = Flight(acks > 0)
         self._flight.report = ledger.on_delivery is not None
         self._flight.keep_failed = ledger.on_failed is not None
-        self._outcomes = Outcomes(ledger, directory.broker.id)
+        self._outcomes = Outcomes(ledger, directory)
         self._refusals = Refusals(self._flight, config.num_retries, config.delivery_timeout_ms)
         self._adopted: deque[Chunk] = deque()
         self._flush_requests: deque[Gate] = deque()

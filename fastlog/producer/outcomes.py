@@ -13,16 +13,17 @@ from fastlog.producer.ledger import Ledger, Receipt, call_back
 
 if TYPE_CHECKING:
     from fastlog.producer._flight import Event
+    from fastlog.producer.brokers import Directory
 
 
 class Outcomes:
     """Those of one broker's messages. For the thread of its link."""
 
-    def __init__(self, ledger: Ledger, broker_id: int) -> None:
+    def __init__(self, ledger: Ledger, directory: Directory) -> None:
         self.too_large = 0
         """Messages whose compressed set was larger than a message may be."""
         self._ledger = ledger
-        self._broker_id = broker_id
+        self._directory = directory
 
     def compressed(self, chunk: Chunk, max_payload: int) -> Chunk:
         """The chunk with its sets compressed; those that are too large as one message are told of and left out."""
@@ -32,8 +33,8 @@ class Outcomes:
             self.too_large += messages
             self._note_failed(frame)
             error = MessageTooLargeError(
-                f"{messages} messages for topic {chunk.topic!r} are {size} bytes as one compressed set, more than the"
-                f" limit of {max_payload} (max.message.size, of this producer or of the broker)"
+                f"{messages} messages are {size} bytes as one compressed set, more than the limit of {max_payload}"
+                " (max.message.size, of this producer or of the broker)"
             )
             for _, position, count, ticket in tickets:
                 self._tell((ticket, chunk, count, error, chunk.partition, -1, -1, position))
@@ -53,10 +54,13 @@ class Outcomes:
 
     def _tell(self, event: Event, *, told: bool = False) -> None:
         ticket, chunk, messages, failure, partition, base, following, position = event
-        error = error_for(failure, f"topic {chunk.topic!r}") if isinstance(failure, int) else failure
+        broker = self._directory.broker
+        error = error_for(failure) if isinstance(failure, int) else failure
+        if error is not None:
+            error = error.at(topic=chunk.topic, partition=partition, broker=broker.address)
         if position > 0 and base >= 0:
             base += position
-        delivery = Delivery(chunk.topic, self._broker_id, partition, base, following, messages, error)
+        delivery = Delivery(chunk.topic, broker.id, partition, base, following, messages, error)
         if ticket is not None:
             assert isinstance(ticket, Receipt)
             ticket.settle(delivery)

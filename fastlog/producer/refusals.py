@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from fastlog.errors import FastlogError, StorageError, error_for
+from fastlog.errors import FastlogError, StorageError, error_for, meaning_of
 from fastlog.producer._flight import Flight
 from fastlog.producer._frames import Chunk
 
@@ -97,7 +97,7 @@ class Refusals:
                     self._flight.watched.add(place)  # of a hold that ended since the answer came
                     for later in self._flight.pull_back(topic, partition):
                         self._put(hold.behind, later)
-                    lines.append(f"topic={topic} partition={partition}: {error_for(code)}")
+                    lines.append(f"topic={topic} partition={partition}: {meaning_of(code)}")
                 self._refused(hold, code, chunk)
             elif hold is not None:
                 self._answered(hold, code is None, partition)
@@ -108,7 +108,9 @@ class Refusals:
     def _refused(self, hold: _Hold, code: int, chunk: Chunk) -> None:
         chunk.refusals += 1
         if self._retries is not None and chunk.refusals > self._retries:
-            self._flight.give_up(chunk, error_for(code, _detail(chunk, f"refused {chunk.refusals} times")))
+            self._flight.give_up(
+                chunk, error_for(code, f"{chunk.messages} messages were refused {chunk.refusals} times")
+            )
         elif hold.probe is not None:
             self._put(hold.refused, chunk, first=True)
         else:

@@ -168,8 +168,8 @@ class Router:
                 raise ClosedError("the producer was closed")
             if route.partitions:
                 break
-            if time.monotonic() + pause >= deadline or not all(type(error) is TransportError for error in errors):
-                raise errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))
+            if time.monotonic() + pause >= deadline or not all(isinstance(error, TransportError) for error in errors):
+                raise (errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))).at(topic=topic)
             Gate().wait(pause)
             pause = min(2 * pause, 1.0)
         kept = self._open(route)
@@ -177,7 +177,7 @@ class Router:
             self._look_for_missing()
         return kept
 
-    def _ask(self, route: TopicRoute, directories: object, seconds: float) -> list[Exception]:
+    def _ask(self, route: TopicRoute, directories: object, seconds: float) -> list[FastlogError]:
         """Note how many partitions each broker has; the errors of those that did not answer."""
         assert not isinstance(directories, str)
         asked = {
@@ -188,13 +188,13 @@ class Router:
             )
             for directory in list(directories)  # type: ignore[call-overload]
         }
-        errors: list[Exception] = []
+        errors: list[FastlogError] = []
         deadline = time.monotonic() + seconds
         for broker, work in asked.items():
             try:
                 route.partitions[broker] = work.result(max(0.0, deadline - time.monotonic()))
             except FastlogError as error:
-                errors.append(error)
+                errors.append(error.at(broker=self._directories[broker].broker.address))
         return errors
 
     def _open(self, route: TopicRoute) -> TopicRoute:
@@ -285,7 +285,7 @@ class Router:
         if broker not in route.partitions:
             errors = self._ask(route, [self._directories[broker]], 2 * self._config.connect_timeout_ms / 1000 + 1)
             if errors:
-                raise errors[0]
+                raise errors[0].at(topic=route.topic)
         count = route.partitions[broker]
         if number < ANY or (count is not None and number >= count):
             known = f"broker {broker} has {count} of topic {route.topic!r}" if count is not None else "the least is 0"

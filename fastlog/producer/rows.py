@@ -111,4 +111,4 @@ class RowSender:
             return
         if isinstance(error, ClosedError):
             raise error
-        raise DeliveryError(f"{self._failed} messages were not delivered: {error}", self._failed) from error
+        raise DeliveryError(f"{self._failed} messages were not delivered: {error}", self._failed, error) from error

@@ -100,7 +100,7 @@ class Appender:
         frame = requests.encode_produce_ack(self._number, acks, self._topic, self._partition, data)
         answer = responses.decode_produce_ack(self._connection.request(frame))
         if answer.error:
-            raise error_for(answer.error)
+            raise error_for(answer.error, topic=self._topic, partition=self._partition)
         if (answer.base_offset, answer.next_offset) != (self.end, self.end + len(data)):
             raise OtherBytesError(
                 f"{len(data)} bytes are at offset {answer.base_offset} instead of {self.end}: somebody else appends"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fastlog.client.connection import Broker
 from fastlog.client.registrations import address_hint, registered_brokers
-from fastlog.errors import ConfigError, FastlogError, TransportError, error_for
+from fastlog.errors import ConfigError, FastlogError, TransportError, meaning_of
 from fastlog.producer.brokers import parse_broker_list
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
@@ -149,7 +149,7 @@ def _places(answers: Mapping[int, responses.MetadataAnswer | None], topic: str) 
             if described.error:
                 raise CommandError(
                     f"topic {topic!r} cannot be written to",
-                    str(error_for(described.error)),
+                    meaning_of(described.error),
                     "check --topic",
                     EXIT_USAGE,
                 )

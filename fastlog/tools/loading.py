@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from fastlog._segment import scan
-from fastlog.errors import FastlogError, error_for
+from fastlog.errors import FastlogError, meaning_of
 from fastlog.tools import dump_file, options
 from fastlog.tools.appending import Appender, OtherBytesError, explained
 from fastlog.tools.progress import Progress
@@ -189,6 +189,6 @@ def _create(topic: str, site: Site, count: int, timeout: float) -> None:
     if answer.error:
         raise CommandError(
             f"{topic} was not made with {count} partitions on {site.address}; nothing was loaded",
-            str(error_for(answer.error)),
+            meaning_of(answer.error),
             f"let the broker have so many: topic.partition.count.map={topic}:{count}",
         )

@@ -140,6 +140,8 @@ def _explained(error: Exception) -> tuple[str, str, str, int]:
     if isinstance(error, errors.CoordinationError):
         why = "ZooKeeper is where brokers and groups are found, and nothing can be said without it"
         return what, why, "start it (fastlog zookeeper start), or name another with --zookeeper", EXIT_UNREACHABLE
+    if isinstance(error, errors.BrokerError) and lines[-1] == error.what_to_do:
+        return "; ".join(lines[:-1]), "the broker refused it", error.what_to_do, _exit_code(error)
     if isinstance(error, errors.FastlogError):
         return what, (type(error).__doc__ or "").strip().splitlines()[0], "see above", _exit_code(error)
     if isinstance(error, OSError):

@@ -9,7 +9,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.consumer.tail import Tail, find_last
-from fastlog.errors import error_for
+from fastlog.errors import meaning_of
 from fastlog.tools import options
 from fastlog.tools.lanes import Cursor
 from fastlog.tools.report import EXIT_USAGE, CommandError, note, unknown
@@ -72,7 +72,7 @@ class Start:
         described = topic_of(metadata, self.topic)
         if described.error:
             raise CommandError(
-                f"topic {self.topic!r} cannot be read", str(error_for(described.error)), "check --topic", EXIT_USAGE
+                f"topic {self.topic!r} cannot be read", meaning_of(described.error), "check --topic", EXIT_USAGE
             )
         if not described.partitions:
             self._unknown_topic()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fastlog.client.connection import Broker
-from fastlog.errors import error_for
+from fastlog.errors import meaning_of
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
 from fastlog.wire import requests, responses
@@ -109,7 +109,7 @@ def create_command(
     if answer.error:
         raise CommandError(
             f"topic {topic!r} was not created",
-            str(error_for(answer.error)),
+            meaning_of(answer.error),
             "see the broker's settings num.partitions and topic.partition.count.map, and its log",
             EXIT_FAILED,
         )
@@ -164,7 +164,7 @@ def offsets_command(
             if answer.error:
                 raise CommandError(
                     f"no offsets of {topic}, partition {number}",
-                    str(error_for(answer.error)),
+                    meaning_of(answer.error),
                     f"fastlog topics describe {topic} shows its partitions",
                 )
             rows += [{"topic": topic, "partition": number, "offset": offset} for offset in answer.offsets]
@@ -206,7 +206,7 @@ def _known_topic(broker: Broker, topic: str) -> responses.TopicMetadata:
     metadata = _metadata(broker, (topic,))
     for found in metadata.topics:
         if found.name == topic and found.error:
-            raise CommandError(f"{topic!r} is no topic", str(error_for(found.error)), "check the name", EXIT_USAGE)
+            raise CommandError(f"{topic!r} is no topic", meaning_of(found.error), "check the name", EXIT_USAGE)
         if found.name == topic and found.partitions:
             return found
     names = [item.name for item in _metadata(broker, None).topics]

@@ -14,7 +14,7 @@ import pytest
 
 from fastlog.consumer.local import LocalLog, NotLocalError, SegmentsChangedError
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.errors import LogError, OffsetOutOfRangeError
+from fastlog.errors import InvalidMessageError, LogError, OffsetOutOfRangeError
 from fastlog.message import encode_set
 from fastlog.segment_files import KAFKA_0_7, segment_name
 from fastlog.wire import requests as rq
@@ -297,6 +297,24 @@ def test_another_log_under_the_same_name_is_noticed_later(told: Told) -> None:
         assert [next(found).payload for _ in range(10)] == PAYLOADS[:10]
         told.fake.logs["t", 0] = told.log[:half] + encode_set([b"from the broker"])
         assert next(found).payload == b"from the broker"
+
+
+@MODES
+def test_damage_in_a_file_names_file_and_position(told: Told, local: str) -> None:
+    """What is whole comes first."""
+    at = 5 * 13
+    damaged = SEGMENTS[1][: at + 12] + b"X" + SEGMENTS[1][at + 13 :]
+    told.path(1).write_bytes(damaged)
+    told.fake.logs["t", 0] = SEGMENTS[0] + damaged + SEGMENTS[2]
+    with consumer_of(told.fake.port, local=local, fetch_bytes=10_000) as consumer:
+        found = []
+        with pytest.raises(InvalidMessageError, match=f"{told.path(1)}, position {at}") as caught:
+            for message in consumer.messages("t", 0):
+                found.append(message.payload)
+        assert found == PAYLOADS[:15]
+    error = caught.value
+    assert (error.topic, error.partition, error.offset) == ("t", 0, told.bases[1] + at)
+    assert (error.path, error.position) == (str(told.path(1)), at)
 
 
 @MODES

@@ -218,7 +218,7 @@ def test_a_message_above_the_limit_is_a_clear_error() -> None:
     with with_log(data, max_message_bytes=1500) as fake, consumer_of(fake, fetch_bytes=100) as consumer:
         found = consumer.messages("t", 0)
         assert next(found).payload == b"small"
-        with pytest.raises(MessageTooLargeError, match=r"t, partition 0, offset 15 .*2010 bytes.*1510"):
+        with pytest.raises(MessageTooLargeError, match=r"t, partition 0, offset 15, .*2010 bytes.*1510"):
             next(found)
     with with_log(data, max_message_bytes=1500) as fake, consumer_of(fake, max_message_bytes=2000) as consumer:
         assert [len(payload) for payload in consumer.fetch("t", 0, 0, 50).payloads()] == [5]
