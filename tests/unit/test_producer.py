@@ -13,6 +13,7 @@ import pytest
 
 from fastlog import codecs
 from fastlog._segment import payloads
+from fastlog.client.connection import ConnectionEnded, ConnectionRefused
 from fastlog.errors import (
     ConfigError,
     InvalidTopicError,
@@ -24,6 +25,7 @@ from fastlog.errors import (
 )
 from fastlog.message import Message
 from fastlog.producer import Crc32Partitioner, Delivery, Producer, ProducerData, StringEncoder, SyncProducer
+from fastlog.producer.brokers import Directory
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.broker import wait_until
@@ -181,6 +183,22 @@ def test_no_broker_at_all() -> None:
             producer.send("t", b"x")
         assert f"127.0.0.1:{port}" in str(caught.value)
         assert "no-such-host.invalid:1" in str(caught.value)
+
+
+def test_a_broker_that_refuses_connections_is_tried_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens there yet when the first message is sent."""
+    ask, failures = Directory.partitions_or_none, [ConnectionRefused("no"), ConnectionEnded("no"), TransportError("no")]
+
+    def refused_first(directory: Directory, topic: str) -> int | None:
+        if failures:
+            raise failures.pop()
+        return ask(directory, topic)
+
+    monkeypatch.setattr(Directory, "partitions_or_none", refused_first)
+    with FakeBroker() as broker, Producer(broker.address) as producer:
+        producer.send("t", b"x")
+        assert stored(broker) == [b"x"]
+    assert not failures
 
 
 def test_a_plain_07_broker() -> None:
