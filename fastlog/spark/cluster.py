@@ -36,15 +36,23 @@ _LOOK_SECONDS = 0.5
 
 
 class Bounds(NamedTuple):
-    """How far a partition goes: the oldest byte, the end of what is visible, the end of what was appended."""
+    """How far a partition goes: the oldest byte, the end of what is visible, the end of what was appended.
+
+    ``created_ms`` is when its log was made, 0 where that is not known.
+    """
 
     log_start: int
     high_watermark: int
     log_end: int
+    created_ms: int = 0
 
     def until(self, end: int) -> Bounds:
         """The same, as if nothing had been appended behind ``end``."""
-        return Bounds(self.log_start, min(self.high_watermark, end), min(self.log_end, end))
+        return self._replace(high_watermark=min(self.high_watermark, end), log_end=min(self.log_end, end))
+
+    def is_of_another_log(self, created_ms: int) -> bool:
+        """Whether the log is not the one that was made at that time: it was deleted and made anew."""
+        return bool(created_ms and self.created_ms and created_ms != self.created_ms)
 
 
 class Cluster:
@@ -243,7 +251,7 @@ class Cluster:
                     raise PartitionOfflineError(f"{partition}: {named.address} does not serve it: it is offline")
                 # What takes no appends shows no more than it does now.
                 end = item.log_end if item.state == responses.STATE_OK else item.high_watermark
-                yield partition, Bounds(item.log_start, item.high_watermark, end)
+                yield partition, Bounds(item.log_start, item.high_watermark, end, item.created_ms)
 
     def _tried(self, call: Callable[[], _T]) -> _T:
         patience = self._patience()

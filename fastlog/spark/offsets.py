@@ -6,8 +6,11 @@ It never writes down where the first batch began: it asks the source again, perh
 whole range of its batch, and the beginning of a query is a word, or what the user gave:
 
     {"v": 1, "initial": "latest"}                                 only what a query begins with
-    {"v": 1, "topics": {"logs": {"0-0": [1048576, 2097152]}}}     from, to of each partition, named broker-partition
+    {"v": 1, "topics": {"logs": {"0-0": [1048576, 2097152]}},     from, to of each partition, named broker-partition
+     "created": {"logs": {"0-0": 1700000000000}}}                 when its log was made, as far as that is known
 
+An offset alone does not say of which log it is: one made anew in its place has the same for other
+messages.
 Spark compares such texts as texts, so keys have one order: topics by name, partitions by number.
 """
 
@@ -86,9 +89,11 @@ def encode_initial(place: Place) -> dict[str, Any]:
     return {"v": VERSION, "initial": place.to_json()}
 
 
-def encode_ranges(ranges: Ranges) -> dict[str, Any]:
-    """The end of a batch that covers these ranges."""
-    return {"v": VERSION, "topics": _nested((partition, list(interval)) for partition, interval in ranges.items())}
+def encode_ranges(ranges: Ranges, created: Mapping[TopicPartition, int] | None = None) -> dict[str, Any]:
+    """The end of a batch that covers these ranges; ``created`` is when each log was made, 0 where it is not known."""
+    found = {"v": VERSION, "topics": _nested((partition, list(interval)) for partition, interval in ranges.items())}
+    known = [(partition, created_ms) for partition, created_ms in (created or {}).items() if created_ms]
+    return {**found, "created": _nested(known)} if known else found
 
 
 def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
@@ -109,6 +114,11 @@ def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
             case _:
                 raise ConfigError(f"offset: {value!r} is no range of {partition}")
     return ranges
+
+
+def decode_created(offset: Any) -> dict[TopicPartition, int]:
+    """When the logs of an offset that ``decode`` takes were made, of those that say it. Raises ``ConfigError``."""
+    return dict(parse_partitions(offset.get("created", {}), "offset", 0))
 
 
 def parse_partitions(nested: Any, name: str, least: int) -> tuple[tuple[TopicPartition, int], ...]:

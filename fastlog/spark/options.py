@@ -57,6 +57,8 @@ class SourceOptions:
     min_partitions: int = 1
     max_bytes_per_partition: int = 64 * 2**20
     fail_on_data_loss: bool = True
+    loss_option: str = "failOnDataLoss=false"
+    """What a user gives to go on where data was lost."""
     fetch_bytes: int = 2**20
     fetch_timeout: float = 30.0
     max_message_bytes: int | None = None

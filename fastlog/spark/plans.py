@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from fastlog.consumer.partitions import TopicPartition
@@ -22,10 +23,14 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _TRIES = 3
+_MOST_NAMED = 5
 
 
 class Task(NamedTuple):
-    """What one task reads, and from where: bytes ``start`` to ``end`` of a partition, both message boundaries."""
+    """What one task reads, and from where: bytes ``start`` to ``end`` of a partition, both message boundaries.
+
+    ``created_ms`` is when the partition's log was made, 0 where that is not known.
+    """
 
     topic: str
     broker: int
@@ -34,6 +39,7 @@ class Task(NamedTuple):
     port: int
     start: int
     end: int
+    created_ms: int = 0
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.broker}-{self.partition}, bytes {self.start} to {self.end}"
@@ -45,25 +51,40 @@ class Plan:
     def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
+        self._losses: list[str] = []
 
-    @staticmethod
-    def _settled(plan: Callable[[], _T]) -> _T:
-        """Plan again when retention has removed what was about to be cut: the next look says what is lost."""
-        for _ in range(_TRIES - 1):
+    def _settled(self, plan: Callable[[], _T]) -> _T:
+        """Plan again when retention has removed what was about to be cut: the next look says what is lost.
+
+        Raises:
+            DataLossError: something is, and ``failOnDataLoss`` is not switched off; names every partition of it.
+        """
+        for last in (*[False] * (_TRIES - 1), True):
+            self._losses = []
             try:
-                return plan()
+                found = plan()
+                break
             except OffsetOutOfRangeError as error:
+                if last:
+                    raise
                 log.debug("planning again: %s", error)
-        return plan()
+        if self._losses and self._options.fail_on_data_loss:
+            more = len(self._losses) - _MOST_NAMED
+            named = [*self._losses[:_MOST_NAMED], *([f"and {more} more partitions"] if more > 0 else [])]
+            raise DataLossError(f"{'; '.join(named)}; {self._options.loss_option} goes on with what is there")
+        for message in self._losses:
+            log.warning("%s; going on with what is there", message)
+        return found
 
-    def _tasks(self, ranges: Mapping[TopicPartition, Interval]) -> list[Task]:
+    def _tasks(self, ranges: Mapping[TopicPartition, Interval], created: Mapping[TopicPartition, int]) -> list[Task]:
         pieces = planner.split(
             ranges, self._options.max_bytes_per_partition, self._options.min_partitions, self._cluster
         )
         found = []
         for partition, (start, end) in pieces:
             host, port = self._cluster.address(partition.partition.broker)
-            found.append(Task(partition.topic, *partition.partition, host, port, start, end))
+            made = created.get(partition, 0)
+            found.append(Task(partition.topic, *partition.partition, host, port, start, end, made))
         return found
 
     def _resolved(self, name: str, place: Place, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
@@ -106,11 +127,7 @@ class Plan:
             raise ConfigError(f"{name}: no message of {partition} begins at {offset}; the next one begins at {nearest}")
 
     def _still_there(self, partition: TopicPartition, wanted: Interval, bounds: Bounds | None) -> Interval:
-        """What of a range can still be read.
-
-        Raises:
-            DataLossError: not all of it, and ``failOnDataLoss`` is not switched off.
-        """
+        """What of a range can still be read; what cannot is noted as lost."""
         if bounds is None and self._cluster.is_away(partition.partition.broker):
             return Interval(wanted.start, wanted.start)  # it is read when its broker is back
         if bounds is None:
@@ -131,10 +148,14 @@ class Plan:
         return Interval(start, max(start, end))
 
     def _lost(self, partition: TopicPartition, lost: Interval, why: str) -> None:
-        message = f"{partition}: bytes {lost.start} to {lost.end} cannot be read any more: {why}"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{message}; failOnDataLoss=false goes on without them")
-        log.warning("%s; going on without these %d bytes", message, lost.size_bytes)
+        self._losses.append(f"{partition}: bytes {lost.start} to {lost.end} cannot be read any more: {why}")
+
+    def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: Bounds) -> None:
+        """The log that was to be read from an offset on is gone, and another one has its place."""
+        self._losses.append(
+            f"{partition}: the log was deleted and made anew at {_moment(bounds.created_ms)}: offset {at} is of the one"
+            f" that was made at {_moment(created_ms)}, and what that had from there on cannot be read any more"
+        )
 
 
 class BatchPlan(Plan):
@@ -171,7 +192,11 @@ class BatchPlan(Plan):
             self._aligned("startingOffsets", options.starting, partition, start, known)
             self._aligned("endingOffsets", options.ending, partition, end, known)
             ranges[partition] = self._still_there(partition, Interval(start, max(start, end)), known)
-        return self._tasks(ranges)
+        return self._tasks(ranges, {partition: known.created_ms for partition, known in bounds.items()})
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class StreamPlan(Plan):
@@ -214,6 +239,8 @@ class StreamPlan(Plan):
                 self._aligned("startingOffsets", begun, partition, offset, real[partition])
         else:
             previous = {partition: interval.end for partition, interval in begun.items()}
+        created = offsets.decode_created(start)
+        anew = set()
         ranges = {}
         for partition in sorted(previous.keys() | bounds.keys()):
             if not self._options.wants(partition):
@@ -223,13 +250,19 @@ class StreamPlan(Plan):
             # A partition that was not there before is read from its beginning.
             at = previous[partition] if partition in previous else bounds[partition].log_start
             end = bounds[partition].high_watermark if partition in bounds else at
+            if partition in real:
+                if real[partition].is_of_another_log(created.get(partition, 0)):
+                    self._made_anew(partition, at, created[partition], real[partition])
+                    anew.add(partition)
+                    at = real[partition].log_start
+                created[partition] = real[partition].created_ms or created.get(partition, 0)
             ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), real.get(partition))
         ranges = planner.limit_batch(ranges, max_bytes, self._cluster)
-        if not isinstance(begun, Place) and all(
+        if not (isinstance(begun, Place) or anew) and all(
             interval == (previous.get(partition), previous.get(partition)) for partition, interval in ranges.items()
         ):
             return start
-        return offsets.encode_ranges(ranges)
+        return offsets.encode_ranges(ranges, created)
 
     def _of_batch(self, end: Any) -> list[Task]:
         ranges = offsets.decode(end)
@@ -238,13 +271,16 @@ class StreamPlan(Plan):
         wanted = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
         if not wanted:
             return []
+        created = offsets.decode_created(end)
         bounds = self._cluster.bounds(needed={partition.partition.broker for partition in wanted})
-        return self._tasks(
-            {
-                partition: self._still_there(partition, interval, bounds.get(partition))
-                for partition, interval in wanted.items()
-            }
-        )
+        there = {}
+        for partition, interval in wanted.items():
+            now, made = bounds.get(partition), created.get(partition, 0)
+            if now is not None and now.is_of_another_log(made):
+                self._made_anew(partition, interval.start, made, now)
+                continue
+            there[partition] = self._still_there(partition, interval, now)
+        return self._tasks(there, created)
 
     def report(self) -> dict[str, Any] | None:
         """The ends of what is visible, as far as they were seen; None before the first look."""

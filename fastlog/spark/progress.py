@@ -26,7 +26,7 @@ class Progress:
     def __init__(self, coordination: Coordination, group: str) -> None:
         self._coordination = coordination
         self._group = group
-        self._shown: dict[TopicPartition, int] = {}
+        self._shown: dict[TopicPartition, tuple[int, int]] = {}  # of which log, and how far
 
     def check(self) -> None:
         """Raise ``ConfigError`` when consumers are in the group: their offsets are not a copy, and would be lost."""
@@ -46,11 +46,12 @@ class Progress:
         ranges = offsets.decode(end)
         if isinstance(ranges, Place):
             return
-        news = {
-            partition: interval.end
-            for partition, interval in ranges.items()
-            if interval.end > self._shown.get(partition, -1)
-        }
+        created = offsets.decode_created(end)
+        news = {}
+        for partition, interval in ranges.items():
+            log_of, shown = self._shown.get(partition, (0, -1))
+            if interval.end > shown or created.get(partition, 0) not in (0, log_of):
+                news[partition] = interval.end
         if not news:
             return
         try:
@@ -61,7 +62,7 @@ class Progress:
         except CoordinationError as error:
             log.warning("group %s: progress is not shown: %s", self._group, error)
             return
-        self._shown.update(news)
+        self._shown.update({partition: (created.get(partition, 0), offset) for partition, offset in news.items()})
 
     def _members(self) -> list[str]:
         if self._coordination.is_resting():

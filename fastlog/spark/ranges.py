@@ -85,6 +85,27 @@ def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:
             patience.worked()
             yield found
             at = found.next_offset
+        _check_log(consumer, task, patience)
+
+
+def _check_log(consumer: SimpleConsumer, task: Task, patience: Patience) -> None:
+    """Raise ``RangeIncompleteError`` unless the log is the one that was planned for: it was so all the time then."""
+    while task.created_ms:
+        try:
+            answer = consumer.metadata((task.topic,))
+        except TransportError as error:
+            try:
+                patience.failed(error)
+            except TransportError:
+                raise _incomplete(task, task.end, error) from error
+            continue
+        except FastlogError as error:
+            raise _incomplete(task, task.end, error) from error
+        topics = answer.topics if answer is not None else ()
+        found = [item.created_ms for topic in topics for item in topic.partitions if item.partition == task.partition]
+        if any(created_ms not in (0, task.created_ms) for created_ms in found):
+            raise RangeIncompleteError(f"{task}: the log was deleted and made anew while it was read")
+        return
 
 
 def _behind_the_gap(
@@ -101,7 +122,7 @@ def _behind_the_gap(
     if options.fail_on_data_loss:
         raise DataLossError(
             f"{task}: bytes {at} to {there} cannot be read any more: the log begins at {begin[0]};"
-            " failOnDataLoss=false goes on without them"
+            f" {options.loss_option} goes on without them"
         ) from error
     log.warning("%s: going on without the %d bytes from %d to %d", task, there - at, at, there)
     return there

@@ -30,6 +30,7 @@ class MadeUpCluster:
         self.wants: Callable[[TopicPartition], bool] = lambda partition: True
         self.times: dict[TopicPartition, dict[int, int | None]] = {}
         self.away: set[int] = set()
+        self.created: dict[TopicPartition, int] = {}
         for name, items in sizes.items():
             topic, broker, partition = name.rsplit("_", 2)
             self.append(f"{topic}/{broker}-{partition}", *items)
@@ -50,6 +51,12 @@ class MadeUpCluster:
         borders = self.borders[partition_of(name)]
         del borders[borders.index(end) + 1 :]
 
+    def make_anew(self, name: str, created_ms: int, *sizes: int) -> None:
+        """Put another log, with messages of these sizes, in the place of a partition's."""
+        self.borders.pop(partition_of(name), None)
+        self.append(name, *sizes)
+        self.created[partition_of(name)] = created_ms
+
     def messages(self, partition: TopicPartition, interval: Interval) -> list[int]:
         """Where the messages of an interval begin, which begins and ends with one."""
         borders = self.borders[partition]
@@ -61,7 +68,7 @@ class MadeUpCluster:
         if self.away & set(needed):
             raise TransportError(f"{self.away} are away")
         return {
-            item: Bounds(borders[0], borders[-1], borders[-1])
+            item: Bounds(borders[0], borders[-1], borders[-1], self.created.get(item, 0))
             for item, borders in self.borders.items()
             if self.wants(item) and not self.is_away(item.partition.broker)
         }

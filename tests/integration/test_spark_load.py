@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -126,6 +127,27 @@ def test_what_retention_took(
     assert lake.number(f"fastlog.lost:{topic}/0-0") == begin - 200
     notes = [notes for _, notes in lake.history() if "lost" in notes]
     assert [(item["lost_bytes"], item["rows"]) for item in notes] == [(begin - 200, 1010 - begin // 20)]
+
+
+def test_a_log_that_was_made_anew(
+    spark: SparkSession, start_broker: Callable[..., Broker], topic: str, tmp_path: Path
+) -> None:
+    """It has grown past the place where the table stands: not a message of it is missing, and not in silence."""
+    broker = start_broker(settings={"num.partitions": 1})
+    job = Job(broker, topic, tmp_path / "table")
+    produce(broker, topic, 0, range(10))
+    assert job.run()["rows"] == 10
+    broker.stop()
+    shutil.rmtree(broker.partition_directory(topic, 0))
+    broker.start()
+    job = Job(broker, topic, job.table)  # it has another port
+    produce(broker, topic, 0, range(100, 120))
+    with pytest.raises(DataLossError, match=rf"{topic}/0-0: the log was deleted and made anew .*; --skip-lost goes on"):
+        job.run()
+    summary = job.run("--skip-lost")
+    assert (summary["rows"], summary["lost"]) == (20, {topic: {"0-0": [[200, 200]]}})
+    assert job.numbers == [*range(10), *range(100, 120)]
+    assert job.run()["rows"] == 0
 
 
 def test_readers_of_the_table(

@@ -118,6 +118,47 @@ def test_a_log_that_is_too_short_is_never_gone_on_from(skip: str) -> None:
         plan_of(cluster, table, failOnDataLoss=skip).next(None)
 
 
+def test_a_log_that_was_made_anew_and_grew_past_what_the_table_has() -> None:
+    """Who goes on has all of the new log, and the table says that there was another one."""
+    cluster, table = MadeUpCluster(), Table()
+    one = partition_of("t/0-0")
+    cluster.make_anew("t/0-0", 1_000, *[10] * 5)
+    load(plan_of(cluster, table), table)
+    assert table.numbers == {"fastlog:t/0-0": 50, "fastlog.created:t/0-0": 1_000, BATCHES: 0}
+    for size in (2, 9):  # shorter than what the table has of the old one, and longer
+        cluster.make_anew("t/0-0", 2_000, *[10] * size)
+        with pytest.raises(DataLossError, match="t/0-0: the log was deleted and made anew at"):
+            plan_of(cluster, table).next(None)
+    with pytest.raises(ConfigError, match="rows of a log of t/0-0 that was deleted and made anew"):
+        plan_of(cluster, table).again(Place("earliest"))
+    plan = plan_of(cluster, table, failOnDataLoss="false")
+    batch = plan.next(None)
+    assert batch is not None
+    assert (batch.ranges, batch.lost) == ({one: Interval(0, 90)}, {one: [Interval(50, 50)]})
+    assert [task.created_ms for task in plan.tasks(batch)] == [2_000]
+    table.do(batch.steps)
+    assert plan_of(cluster, table).next(None) is None
+    with pytest.raises(ConfigError, match="rows of a log of t/0-0 that was deleted and made anew"):
+        plan_of(cluster, table).again(Place("earliest"))
+    cluster.make_anew("t/0-0", 3_000)
+    batch = plan_of(cluster, table, failOnDataLoss="false").next(None)
+    assert batch is not None and not batch.to_read
+    table.do(batch.steps)
+    assert plan_of(cluster, table).next(None) is None
+    assert (table.numbers["fastlog:t/0-0"], table.numbers["fastlog.anew:t/0-0"]) == (0, 2)
+
+
+def test_a_table_of_an_earlier_version_learns_of_which_log_it_is() -> None:
+    cluster, table = MadeUpCluster(t_0_0=[10] * 5), Table()
+    load(plan_of(cluster, table), table)
+    assert "fastlog.created:t/0-0" not in table.numbers
+    cluster.created[partition_of("t/0-0")] = 1_000
+    assert load(plan_of(cluster, table), table) == []
+    cluster.append("t/0-0", 10)
+    assert load(plan_of(cluster, table), table) == [{"t/0-0": (50, 60)}]
+    assert table.numbers["fastlog.created:t/0-0"] == 1_000
+
+
 def test_again_from_a_place() -> None:
     """Up to where the table stands, which does not move; partitions that are not named are left alone."""
     cluster, table = MadeUpCluster(t_0_0=[10] * 5, t_0_1=[10] * 5), Table()

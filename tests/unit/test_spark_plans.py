@@ -154,10 +154,10 @@ def test_tasks_of_a_batch() -> None:
     plan = stream_of(cluster, startingOffsets="earliest", maxBytesPerPartition="40")
     tasks = plan.tasks(plan.latest(plan.initial(), None))
     assert [tuple(task) for task in tasks] == [
-        ("t", 0, 0, "host0", 9092, 0, 40),
-        ("t", 0, 0, "host0", 9092, 40, 80),
-        ("t", 0, 0, "host0", 9092, 80, 100),
-        ("u", 2, 0, "host2", 9092, 0, 10),
+        ("t", 0, 0, "host0", 9092, 0, 40, 0),
+        ("t", 0, 0, "host0", 9092, 40, 80, 0),
+        ("t", 0, 0, "host0", 9092, 80, 100, 0),
+        ("u", 2, 0, "host2", 9092, 0, 10, 0),
     ]
     assert plan.tasks({"v": 1, "initial": "latest"}) == []
     assert plan.report() == {"v": 1, "topics": {"t": {"0-0": [100, 100]}, "u": {"2-0": [10, 10]}}}
@@ -229,6 +229,58 @@ def test_a_log_that_lost_its_tail() -> None:
     with pytest.raises(DataLossError, match="bytes 40 to 50 cannot be read any more: the log ends at 40"):
         stream_of(cluster).latest(end, None)
     assert stream_of(cluster, failOnDataLoss="false").latest(end, None)["topics"] == {"t": {"0-0": [40, 40]}}
+
+
+def test_a_log_that_was_made_anew_and_grew_past_the_old_end() -> None:
+    """Its offsets are those of other messages. Who goes on begins at its start, once."""
+    cluster = MadeUpCluster()
+    cluster.make_anew("t/0-0", 1_000, *[10] * 5)
+    plan = stream_of(cluster, startingOffsets="earliest")
+    end = json.loads(json.dumps(plan.latest(plan.initial(), None)))
+    assert end == {"v": 1, "topics": {"t": {"0-0": [0, 50]}}, "created": {"t": {"0-0": 1_000}}}
+    assert [task.created_ms for task in plan.tasks(end)] == [1_000]
+    assert plan.latest(end, None) is end
+    cluster.make_anew("t/0-0", 2_000, *[10] * 9)
+    gone = (
+        r"t/0-0: the log was deleted and made anew at 1970-01-01T00:00:02.000\+00:00: offset {} is of the one that was"
+        r" made at 1970-01-01T00:00:01.000\+00:00, .*; failOnDataLoss=false goes on"
+    )
+    with pytest.raises(DataLossError, match=gone.format(50)):
+        stream_of(cluster).latest(end, None)
+    with pytest.raises(DataLossError, match=gone.format(0)):
+        stream_of(cluster).tasks(end)
+    assert stream_of(cluster, failOnDataLoss="false").tasks(end) == []
+    anew = stream_of(cluster, failOnDataLoss="false").latest(end, None)
+    assert anew == {"v": 1, "topics": {"t": {"0-0": [0, 90]}}, "created": {"t": {"0-0": 2_000}}}
+    assert stream_of(cluster).latest(anew, None) is anew
+    assert [(task.start, task.end) for task in stream_of(cluster).tasks(anew)] == [(0, 90)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2_000), (1_000, 0)])
+def test_a_log_of_which_one_side_does_not_know_when_it_was_made(before: int, after: int) -> None:
+    """A checkpoint of an earlier version, a broker of one, a side file that was lost: the query goes on."""
+    cluster = MadeUpCluster()
+    cluster.make_anew("t/0-0", before, *[10] * 5)
+    plan = stream_of(cluster, startingOffsets="earliest")
+    end = plan.latest(plan.initial(), None)
+    assert ("created" in end) == bool(before)
+    cluster.created[partition_of("t/0-0")] = after
+    assert stream_of(cluster).latest(end, None) is end
+    cluster.append("t/0-0", 10)
+    found = stream_of(cluster).latest(end, None)
+    assert found == {"v": 1, "topics": {"t": {"0-0": [50, 60]}}, "created": {"t": {"0-0": before or after}}}
+    assert [(task.start, task.end) for task in stream_of(cluster).tasks(found)] == [(50, 60)]
+
+
+def test_a_loss_names_every_partition() -> None:
+    cluster = MadeUpCluster(**{f"t_0_{number}": [10] * 5 for number in range(8)})
+    end = stream_of(cluster, startingOffsets="earliest").latest({"v": 1, "initial": "earliest"}, None)
+    for number in range(7):
+        cluster.append(f"t/0-{number}", *[10] * 5)
+        cluster.retain(f"t/0-{number}", 70)
+    named = "".join(rf"t/0-{number}: bytes 50 to 70 [^;]*; " for number in range(5))
+    with pytest.raises(DataLossError, match=f"^{named}and 2 more partitions; failOnDataLoss=false goes on"):
+        stream_of(cluster).latest(end, None)
 
 
 def test_a_partition_that_is_gone_stays_in_the_offset() -> None:

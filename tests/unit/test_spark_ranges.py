@@ -98,6 +98,26 @@ def test_a_log_that_ends_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
         read(task_of(fake, 0, 9 * ENTRY))
 
 
+@pytest.mark.parametrize(("planned", "now", "fails"), [(1, 1, False), (1, 2, True), (1, 0, False), (0, 2, False)])
+def test_a_log_that_is_made_anew_while_it_is_read(planned: int, now: int, fails: bool) -> None:
+    """What was read may be of either, so the task fails; where one side does not know, it goes on."""
+
+    def hook(request: rq.Request) -> bytes | None:
+        if not isinstance(request, rq.MetadataRequest) or not request.topics:
+            return None
+        topic = rs.TopicMetadata("t", 0, 1, (rs.PartitionMetadata(0, 0, 0, len(LOG), len(LOG), now),))
+        limits = 10**6, 10**6, 1000, rq.LOWEST_OWN, rq.HIGHEST_OWN
+        return rs.encode_metadata(rs.MetadataAnswer(request.correlation_id, 0, 0, "h", 1, *limits, (topic,)))
+
+    with with_log(LOG, hook=hook) as fake:
+        task = task_of(fake)._replace(created_ms=planned)
+        if fails:
+            with pytest.raises(RangeIncompleteError, match=r"^t/0-0, bytes 0 to .* made anew while it was read"):
+                read(task)
+        else:
+            assert [value for _, value in read(task)] == PAYLOADS
+
+
 def test_an_end_inside_a_message() -> None:
     with (
         with_log(LOG) as fake,

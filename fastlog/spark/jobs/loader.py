@@ -21,7 +21,7 @@ from fastlog.spark import offsets
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
-from fastlog.spark.jobs.loading import BATCHES, Batch, LoadPlan, encode_lost
+from fastlog.spark.jobs.loading import BATCHES, OFFSETS, Batch, LoadPlan, encode_lost
 from fastlog.spark.lake import ActiveFile, Change, Lake, NewFile, Step, bounds_in, read_table
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import parse_options
@@ -116,7 +116,7 @@ class Loader:
         self._run = uuid.uuid4().hex
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
         # As for a stream: "latest" is a place to begin at.
-        self._options = parse_options(given, streaming=None)
+        self._options = replace(parse_options(given, streaming=None), loss_option="--skip-lost")
         self.totals = Totals()
 
     def run(self, *, every: float | None = None, again_from: Place | None = None) -> None:
@@ -186,7 +186,7 @@ class Loader:
         """Write down where partitions begin, in a table that may have to be made."""
         if not self._lake.exists:
             self._lake.create(self._schema(), PARTITIONED_BY)
-        begun = {name.partition(":")[2]: step.after for name, step in steps.items()}
+        begun = {name.removeprefix(OFFSETS): step.after for name, step in steps.items() if name.startswith(OFFSETS)}
         self._lake.commit(Change(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
         self._say(f"begins with {len(begun)} partitions")
 

@@ -14,6 +14,8 @@ from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Plan, Task
 
+OFFSETS = "fastlog:"
+"""Begins the names of the offsets in a table."""
 BATCHES = "fastlog.batches"
 """The name of the number of the last batch in a table."""
 
@@ -66,12 +68,22 @@ def encode_lost(lost: Mapping[TopicPartition, list[Interval]]) -> dict[str, Any]
 
 def offset_name(partition: TopicPartition) -> str:
     """The name under which a table has the offset at which the next load of a partition begins."""
-    return f"fastlog:{partition}"
+    return f"{OFFSETS}{partition}"
 
 
 def lost_name(partition: TopicPartition) -> str:
     """The name under which a table has how many bytes of a partition it will never have."""
     return f"fastlog.lost:{partition}"
+
+
+def created_name(partition: TopicPartition) -> str:
+    """The name under which a table has when the log was made of which that offset is."""
+    return f"fastlog.created:{partition}"
+
+
+def anew_name(partition: TopicPartition) -> str:
+    """The name under which a table has how often that log was deleted and made anew."""
+    return f"fastlog.anew:{partition}"
 
 
 class LoadPlan(Plan):
@@ -82,6 +94,8 @@ class LoadPlan(Plan):
         self._numbers = numbers
         self._max_bytes = max_bytes
         self._found_lost: dict[TopicPartition, list[Interval]] = {}
+        self._found_anew: set[TopicPartition] = set()
+        self._created: dict[TopicPartition, int] = {}  # of the logs that the last plan has seen
 
     def targets(self) -> dict[TopicPartition, Bounds]:
         """How far the partitions go now, once all of that is visible.
@@ -120,6 +134,9 @@ class LoadPlan(Plan):
                 at = given[partition]
                 self._aligned("startingOffsets", self._options.starting, partition, at, bounds[partition])
             steps[offset_name(partition)] = Step(None, at)
+            if bounds[partition].created_ms:
+                name = created_name(partition)
+                steps[name] = Step(self._numbers.number(name), bounds[partition].created_ms)
         return steps
 
     def next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
@@ -127,7 +144,7 @@ class LoadPlan(Plan):
 
         Raises:
             DataLossError: what comes next cannot be read any more, and ``failOnDataLoss`` is not switched off.
-            RangeIncompleteError: a log ends before what the table has of it.
+            RangeIncompleteError: a log ends before what the table has of it, and is not known to be another one.
             TransportError: a broker does not answer.
         """
         return self._settled(lambda: self._next(targets))
@@ -150,11 +167,10 @@ class LoadPlan(Plan):
             OffsetOutOfRangeError: retention was faster; the next plan says what is lost.
             TransportError: a broker does not answer.
         """
-        return self._tasks(batch.to_read)
+        return self._tasks(batch.to_read, self._created)
 
     def _next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
-        self._found_lost = {}
-        bounds = self._cluster.bounds()
+        bounds = self._looked()
         ranges = {}
         for partition, now in sorted(bounds.items()):
             at = self._stand(partition)
@@ -162,7 +178,11 @@ class LoadPlan(Plan):
                 continue  # it is new; written down before the next round
             if targets is not None and partition not in targets:
                 continue
-            if at > now.high_watermark:
+            created_ms = self._numbers.number(created_name(partition)) or 0
+            if now.is_of_another_log(created_ms):
+                self._made_anew(partition, at, created_ms, now)
+                at = now.log_start
+            elif at > now.high_watermark:
                 # Never gone on from: the broker gives these offsets to other messages.
                 raise RangeIncompleteError(
                     f"{partition}: the table has it up to {at}, and the log ends at {now.high_watermark}:"
@@ -171,14 +191,13 @@ class LoadPlan(Plan):
             end = now.high_watermark if targets is None else min(now.high_watermark, targets[partition].high_watermark)
             ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), now)
         ranges = planner.limit_batch(ranges, self._max_bytes, self._cluster)
-        moved = {item: interval for item, interval in ranges.items() if interval.end != self._stand(item)}
+        moved = {item: ranges[item] for item in ranges if ranges[item].end != self._stand(item)}
         if not moved and not self._found_lost:
             return None
         return self._batch({item: ranges[item] for item in {**moved, **self._found_lost}})
 
     def _again(self, place: Place) -> Batch | None:
-        self._found_lost = {}
-        bounds = self._cluster.bounds()
+        bounds = self._looked()
         if place.kind == "offsets":
             for partition, _ in place.by_partition:
                 if partition not in bounds or self._stand(partition) is None:
@@ -190,6 +209,13 @@ class LoadPlan(Plan):
             stand = self._stand(partition)
             if stand is None or begins[partition] >= stand:
                 continue
+            created_ms = self._numbers.number(created_name(partition)) or 0
+            if now.is_of_another_log(created_ms) or self._numbers.number(anew_name(partition)):
+                # Offsets do not tell the rows of the two, and those of the first are nowhere else.
+                raise ConfigError(
+                    f"--from: the table has rows of a log of {partition} that was deleted and made anew since:"
+                    " they cannot be replaced; load the topic into another table"
+                )
             self._aligned("--from", place, partition, begins[partition], now)
             ranges[partition] = self._still_there(partition, Interval(begins[partition], stand), now)
         # What cannot be read again stays in the table as it is: it is not lost.
@@ -204,6 +230,12 @@ class LoadPlan(Plan):
             stand = self._stand(partition)
             assert stand is not None
             steps[offset_name(partition)] = Step(stand, stand if again else interval.end)
+            known = self._numbers.number(created_name(partition))
+            if self._created.get(partition) not in (0, None, known):
+                steps[created_name(partition)] = Step(known, self._created[partition])
+        for partition in self._found_anew:
+            before = self._numbers.number(anew_name(partition))
+            steps[anew_name(partition)] = Step(before, (before or 0) + 1)
         for partition, intervals in self._found_lost.items():
             before = self._numbers.number(lost_name(partition))
             size = sum(interval.size_bytes for interval in intervals)
@@ -212,6 +244,18 @@ class LoadPlan(Plan):
 
     def _stand(self, partition: TopicPartition) -> int | None:
         return self._numbers.number(offset_name(partition))
+
+    def _looked(self) -> dict[TopicPartition, Bounds]:
+        """How far partitions go now, for a plan of its own."""
+        self._found_lost, self._found_anew = {}, set()
+        bounds = self._cluster.bounds()
+        self._created = {partition: now.created_ms for partition, now in bounds.items()}
+        return bounds
+
+    def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: Bounds) -> None:
+        super()._made_anew(partition, at, created_ms, bounds)
+        self._found_anew.add(partition)
+        self._found_lost[partition] = [Interval(at, at)]  # nobody knows how far it went
 
     def _lost(self, partition: TopicPartition, lost: Interval, why: str) -> None:
         super()._lost(partition, lost, why)
