@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastlog.errors import ConfigError, CoordinationError
-from fastlog.tools import groups_access, options, signals
+from fastlog.tools import groups_access, old_names, options, signals
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_NOTHING_CAME
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
         "fastlog consume --brokers localhost:9092 --topic logs --exit-at-end",
         "fastlog consume --zookeeper localhost:2181 --group views --whitelist 'log.*'",
     ),
+    old_names={
+        "--server": old_names.SERVER,
+        "--fetchsize": old_names.same("--fetch-bytes"),
+        "--print-offsets": old_names.flag("--format", "offsets"),
+        "--print-messages": old_names.flag(),
+        "--consumer-timeout-ms": old_names.milliseconds("--timeout"),
+        "--autocommit.interval.ms": old_names.milliseconds("--commit-interval"),
+    },
 )
 @options.connection_options
 @options.zookeeper_option(
@@ -69,6 +77,13 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     default="auto",
     show_default=True,
     help="Read the segment files themselves where the broker is on this machine and lets them be read; off: never.",
+)
+@options.option(
+    "--socket-buffer-size",
+    group="Connection",
+    type=options.Size(1, 2**31 - 1),
+    metavar="SIZE",
+    help="Receive buffer of each connection. Default: the system's (0.7: 2 MiB).",
 )
 @options.option(
     "--topic",
@@ -133,6 +148,11 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     help="topic=TEXT puts TEXT and a dash before each checksum.",
 )
 @options.option("--json", "as_json", group="Format", is_flag=True, help="The same as --format json.")
+@options.framing_options(
+    "What is behind each payload. Default: a newline.",
+    "Before each payload its length, 4 bytes, the"
+    " highest first; nothing behind it. Any bytes come back with produce --length-prefixed.",
+)
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @options.option(
     "--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages."
@@ -187,6 +207,7 @@ def consume_command(
     connect_timeout: float,
     zookeeper: str | None,
     local: str,
+    socket_buffer_size: int | None,
     topic: str | None,
     whitelist: str | None,
     blacklist: str | None,
@@ -198,6 +219,8 @@ def consume_command(
     form: str,
     given: tuple[str, ...],
     as_json: bool,
+    delimiter: bytes | None,
+    length_prefixed: bool,
     no_progress: bool,
     max_messages: int | None,
     exit_at_end: bool,
@@ -232,8 +255,14 @@ def consume_command(
         "exit_at_end": exit_at_end,
         "timeout": timeout,
         "skips_damage": skips_damage,
+        "delimiter": options.framing(delimiter, length_prefixed, form),
     }
-    settings: dict[str, Any] = {"fetch_bytes": fetch_bytes, "local": local, "max_message_bytes": max_message_bytes}
+    settings: dict[str, Any] = {
+        "fetch_bytes": fetch_bytes,
+        "local": local,
+        "max_message_bytes": max_message_bytes,
+        "receive_buffer_bytes": socket_buffer_size,
+    }
     if in_group:
         settings["zk_connect"] = zookeeper or groups_access.default_zookeeper()
         settings["zk_connection_timeout_ms"] = max(1, round(connect_timeout * 1000))
@@ -304,6 +333,7 @@ def _from_a_broker(
     exit_at_end: bool,
     timeout: float | None,
     skips_damage: bool,
+    delimiter: bytes | None,
 ) -> int:
     """``settings`` are those of ``SimpleConsumer``."""
     from fastlog.tools.printing import FORMS, Printer, checksum_form
@@ -311,7 +341,7 @@ def _from_a_broker(
     from fastlog.tools.starting import Start
 
     start = Start(broker, topic, partition, offset, exit_at_end, settings)
-    printer = Printer(topic, checksum_form(prefix) if prefix else FORMS[form], max_messages, progress)
+    printer = Printer(topic, checksum_form(prefix) if prefix else FORMS[form], max_messages, progress, delimiter)
     reading = Reading(start, printer, progress, settings["fetch_bytes"], timeout, skips_damage=skips_damage)
     try:
         with signals.deferred():

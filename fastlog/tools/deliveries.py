@@ -71,7 +71,8 @@ class Call:
 class Deliveries:
     """Counts for the main thread; safe in any thread. ``woken`` is a descriptor that can be read after a failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, frame_bytes: int = 1, unit: str = "line") -> None:
+        """``frame_bytes``: what a message takes in the input beside its payload; ``unit``: what it is called there."""
         self.delivered = 0
         self.delivered_bytes = 0
         self.refused = 0
@@ -81,9 +82,12 @@ class Deliveries:
         self.error: FastlogError | None = None
         """Why the first of them failed."""
         self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.pending_bytes = 0
+        """Of the input: what was handed over and has no answer yet."""
+        self._frame_bytes = frame_bytes
+        self._unit = unit
         self._lost: list[tuple[str, Sequence[int]]] = []
         self._calls: dict[Call, None] = {}
-        self._pending_bytes = 0
         self._changed = threading.Condition()
 
     def __del__(self) -> None:
@@ -94,23 +98,20 @@ class Deliveries:
         call = Call(self, name, payloads, numbers, size)
         with self._changed:
             self._calls[call] = None
-            self._pending_bytes += call.size + len(payloads)
+            self.pending_bytes += call.size + len(payloads) * self._frame_bytes
         return call
 
     def cancel(self, call: Call) -> None:
         """Forget a call that was refused as a whole: nothing of it was sent."""
         with self._changed:
-            if self._calls.pop(call, call) is None:
-                self._pending_bytes -= call.size + len(call.numbers)
-            self._changed.notify_all()
+            self._forget(call)
 
-    def wait_room(self, most_bytes: int) -> None:
-        """Return when less than that is on its way, or something failed."""
-        while self._pending_bytes >= most_bytes and self.error is None:
+    def wait_room(self, most_bytes: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Return when less than that is on its way, or something failed; ``meanwhile`` is called ever so often."""
+        while self.pending_bytes >= most_bytes and self.error is None:
             with signals.waiting(), self._changed:
-                self._changed.wait_for(
-                    lambda: self._pending_bytes < most_bytes or self.error is not None, _LOOK_SECONDS
-                )
+                self._changed.wait_for(lambda: self.pending_bytes < most_bytes or self.error is not None, _LOOK_SECONDS)
+            meanwhile()
 
     def settle(self, call: Call, delivery: Delivery) -> None:
         """Take note of what became of messages of a call."""
@@ -122,9 +123,16 @@ class Deliveries:
                 self.delivered_bytes += call.size_of(start, end)
             else:
                 self._fail(call, delivery, start, end)
-            if end >= len(call.numbers) and self._calls.pop(call, call) is None:
-                self._pending_bytes -= call.size + len(call.numbers)
-            self._changed.notify_all()
+            if end >= len(call.numbers):
+                self._forget(call)
+            else:
+                self._changed.notify_all()
+
+    def _forget(self, call: Call) -> None:
+        """Nothing of a call is under way any more; under the lock."""
+        if self._calls.pop(call, call) is None:
+            self.pending_bytes -= call.size + len(call.numbers) * self._frame_bytes
+        self._changed.notify_all()
 
     def give_up(self) -> None:
         """Take what has no answer for lost: no more will come."""
@@ -138,7 +146,7 @@ class Deliveries:
     def lost_lines(self) -> str:
         """Where the lines are that are not known to be stored, in words; empty when there are none."""
         ranges = [
-            f"{name}, {'line' if first == last else 'lines'} {first}" + (f"-{last}" if last > first else "")
+            f"{name}, {self._unit}{'' if first == last else 's'} {first}" + (f"-{last}" if last > first else "")
             for name, first, last in _ranges(self._lost)
         ]
         more = f" and {len(ranges) - _SHOWN_RANGES} more ranges" if len(ranges) > _SHOWN_RANGES else ""

@@ -19,7 +19,7 @@ from fastlog import _segment, message
 from fastlog._crc import crc32
 from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
 from fastlog.segment_files import LENGTH_BYTES, parse_segment_name, windows
-from fastlog.tools import options
+from fastlog.tools import old_names, options
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, note
 
 CODEC_NAMES = {0: "NoCompressionCodec", 1: "GZIPCompressionCodec", 2: "SnappyCompressionCodec"}
@@ -45,6 +45,7 @@ class Dumped(NamedTuple):
         "fastlog dump-log fastlog-data/logs-0/00000000000000000000.kafka",
         "fastlog dump-log --deep --json fastlog-data/logs-0/*.kafka",
     ),
+    old_names={"-noprint": old_names.flag("--no-print")},
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @options.option("--print/--no-print", "show", group="Format", default=True, help="Show payloads, or leave them out.")

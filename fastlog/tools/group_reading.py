@@ -21,7 +21,8 @@ from fastlog.consumer.stream import GroupMessage, NoMessage, Stream
 from fastlog.coordination.session import Session
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.tools import groups_access, signals
-from fastlog.tools.printing import checksum_line, json_fields, quoted, write_all
+from fastlog.tools.lines import NEWLINE
+from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, quoted, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, CommandError, note
 from fastlog.zkpaths import group_path, offset_path
@@ -44,6 +45,11 @@ def json_line(found: GroupMessage) -> bytes:
 def offsets_line(found: GroupMessage) -> bytes:
     """Topic, broker and partition, offset, and the payload, between tabs."""
     return b"%b\t%d-%d\t%d\t%b" % (found.topic.encode(), *found.partition, found.offset, found.payload)
+
+
+def prefixed(found: GroupMessage) -> bytes:
+    """The payload behind its length."""
+    return prefixed_line(found.topic, 0, found)
 
 
 def checksum_form(prefix: str) -> GroupForm:
@@ -129,11 +135,14 @@ class GroupReading:
         timeout: float | None,
         exit_at_end: bool,
         skips_damage: bool,
+        delimiter: bytes | None = NEWLINE,
     ) -> None:
+        """``delimiter`` is behind each message; None: its length is before it, and ``form`` does not count."""
         self.has_joined = False
         self._consumer = Consumer(config)
         self._chosen = chosen
-        self._form = form
+        self._form = prefixed if delimiter is None else form
+        self._delimiter = delimiter or b""
         self._progress = progress
         self._left = max_messages
         self._timeout = timeout
@@ -226,7 +235,7 @@ class GroupReading:
         return bool(lines)
 
     def _write(self, lines: list[bytes], payload_bytes: int) -> None:
-        write_all(b"\n".join([*lines, b""]))
+        write_all(self._delimiter.join([*lines, b""]))
         self._progress.count += len(lines)
         self._progress.size += payload_bytes
         self._progress.idle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ import click
 
 from fastlog import settings
 from fastlog.errors import ConfigError
+from fastlog.tools.old_names import OldName, translated
 from fastlog.tools.report import EXIT_CODES, OutputClosed, set_debug
 
 if TYPE_CHECKING:
@@ -36,10 +38,12 @@ class _Helpful(click.Command):
         *args: Any,
         examples: tuple[str, ...] = (),
         exit_codes: tuple[tuple[str, str], ...] = EXIT_CODES,
+        old_names: Mapping[str, OldName] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+        self.old_names = old_names or {}
         self.exit_codes = exit_codes
         self.params.append(
             Option(
@@ -58,6 +62,10 @@ class _Helpful(click.Command):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise OutputClosed from None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line, in which 0.7's names count as ours."""
+        return super().parse_args(ctx, translated(args, self.old_names))
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then what click writes, then the exit codes."""
@@ -82,6 +90,9 @@ class _Helpful(click.Command):
             if group in by_group:
                 with formatter.section(group):
                     formatter.write_dl(by_group[group])
+        if self.old_names:
+            with formatter.section("Names of Kafka 0.7"):
+                formatter.write_dl([(name, f"{old.meaning}.") for name, old in self.old_names.items()])
 
 
 class Command(_Helpful):
@@ -167,6 +178,27 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
+class Separator(click.ParamType):  # type: ignore[type-arg]
+    """Text as bytes, with ``\\t`` and the other escapes of Python; ``in_line``: a newline separates nothing."""
+
+    name = "separator"
+
+    def __init__(self, *, in_line: bool = True) -> None:
+        self.in_line = in_line
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """The bytes."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            found = codecs.escape_decode(str(value).encode())[0]
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        if not found or (self.in_line and b"\n" in found):
+            self.fail(f"{value!r} separates nothing" + (" in a line" if self.in_line else ""), param, ctx)
+        return bytes(found)
+
+
 def option(*names: str, group: str, **kwargs: Any) -> Callable[[Any], Any]:
     """``click.option`` in a group of ``--help``."""
     return click.option(*names, cls=Option, group=group, **kwargs)
@@ -217,6 +249,34 @@ def zookeeper_option(text: str, *aliases: str, **settings: Any) -> Callable[[Any
         help=text,
         **settings,
     )
+
+
+def framing_options(delimiter: str, length_prefixed: str) -> Callable[[Any], Any]:
+    """``--delimiter`` and ``--length-prefixed``, with what they mean to the command."""
+
+    def add(function: Any) -> Any:
+        function = option("--length-prefixed", group="Format", is_flag=True, help=length_prefixed)(function)
+        return option(
+            "--delimiter",
+            group="Format",
+            type=Separator(in_line=False),
+            metavar="TEXT",
+            help=f"{delimiter} Escapes as in Python: '\\0', '\\r\\n'.",
+        )(function)
+
+    return add
+
+
+def framing(delimiter: bytes | None, length_prefixed: bool, form: str = "text") -> bytes | None:
+    """What is behind each message, a newline unless otherwise asked for; None: its length is before it.
+
+    Raises ``UsageError`` for options that contradict each other: ``form`` is what is shown of a message.
+    """
+    if delimiter is not None and length_prefixed:
+        raise click.UsageError("--delimiter contradicts --length-prefixed")
+    if form != "text" and (delimiter is not None or length_prefixed):
+        raise click.UsageError(f"--delimiter and --length-prefixed are for --format text, not for {form}")
+    return None if length_prefixed else b"\n" if delimiter is None else delimiter
 
 
 def broker_at(brokers: str, timeout: float, *, waits: bool = True) -> Broker:

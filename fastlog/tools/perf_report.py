@@ -18,7 +18,7 @@ STDOUT = "-"
     cls=options.Command,
     name="report",
     examples=(
-        "fastlog perf report replay.json --out report.html",
+        "fastlog perf report replay.json",
         "fastlog perf report before.json after.json --out report.html",
     ),
     exit_codes=(
@@ -38,12 +38,12 @@ STDOUT = "-"
 @options.option(
     "--out",
     group="Format",
-    required=True,
     metavar="FILE",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="The page; one that is there is replaced. - writes it to stdout.",
+    help="The page; one that is there is replaced. - writes it to stdout. Default: the first file's name with .html, in"
+    " the working directory.",
 )
-def report_command(files: tuple[Path, ...], out: Path) -> int:
+def report_command(files: tuple[Path, ...], out: Path | None) -> int:
     """Show results as one HTML page: fastlog, what was published, the ceiling and every peer side by side.
 
     The page loads nothing and runs no script. Of several files, what two of them measured on the same system is shown
@@ -52,6 +52,7 @@ def report_command(files: tuple[Path, ...], out: Path) -> int:
     from fastlog.perf import results
     from fastlog.perf.report.page import render  # numpy is behind it
 
+    out = Path(files[0].with_suffix(".html").name) if out is None else out
     if any(out.resolve() == path.resolve() for path in files):
         raise CommandError(f"{out} is one of the results", "it would be overwritten", "name another --out", EXIT_USAGE)
     try:

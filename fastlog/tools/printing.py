@@ -16,6 +16,7 @@ from fastlog.consumer.fetched import MessageSet
 from fastlog.errors import FastlogError
 from fastlog.message import Span
 from fastlog.tools import signals
+from fastlog.tools.lines import LENGTH, NEWLINE
 from fastlog.tools.progress import Progress
 
 _MESSAGES_AT_ONCE = 65536
@@ -71,6 +72,11 @@ def checksum_form(prefix: str) -> Form:
     return lambda topic, partition, found: start + checksum_line(topic, partition, found)
 
 
+def prefixed_line(topic: str, partition: int, found: _Shown) -> bytes:
+    """The payload behind its length, as ``produce --length-prefixed`` reads it."""
+    return LENGTH.pack(len(found.payload)) + found.payload
+
+
 FORMS: dict[str, Form | None] = {"text": None, "json": json_line, "offsets": offsets_line, "checksum": checksum_line}
 """What ``--format`` names; None: the payload itself, for which no object is made."""
 
@@ -88,14 +94,23 @@ class DamageError(Exception):
 class Printer:
     """Prints sets of messages and knows where to go on. For the main thread, inside ``signals.deferred()``."""
 
-    def __init__(self, topic: str, form: Form | None, max_messages: int | None, progress: Progress) -> None:
+    def __init__(
+        self,
+        topic: str,
+        form: Form | None,
+        max_messages: int | None,
+        progress: Progress,
+        delimiter: bytes | None = NEWLINE,
+    ) -> None:
+        """``delimiter`` is behind each message; None: its length is before it, and ``form`` does not count."""
         self.positions: dict[int, int] = {}
         """By partition: where to go on behind what was printed."""
         self.left = max_messages
         self.skip: dict[int, int] = {}
         """By partition: messages at the beginning that are passed over."""
         self._topic = topic
-        self._form = form
+        self._form = prefixed_line if delimiter is None else form
+        self._delimiter = delimiter or b""
         self._progress = progress
         self._lines: list[bytes] = []
         self._held_bytes = 0
@@ -151,10 +166,10 @@ class Printer:
         if lines:
             count = len(lines)
             lines.append(b"")
-            data = b"\n".join(lines)
+            data = self._delimiter.join(lines)
             write_all(data)
             self._progress.count += count
-            self._progress.size += len(data) - count - extra
+            self._progress.size += len(data) - count * len(self._delimiter) - extra
         self._progress.reached += at - self.positions.get(partition, at)
         self.positions[partition] = at
         self._progress.idle()

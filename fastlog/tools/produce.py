@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ from click.core import ParameterSource
 
 from fastlog.errors import ConfigError
 from fastlog.settings import load_properties
-from fastlog.tools import options
+from fastlog.tools import old_names, options
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.topics import valid_topic
 
@@ -18,24 +17,6 @@ if TYPE_CHECKING:
     from fastlog.settings import Setting
     from fastlog.tools.destination import Destination
     from fastlog.tools.keys import KeyRule
-
-
-class Separator(click.ParamType):  # type: ignore[type-arg]
-    """Text as bytes, with ``\\t`` and the other escapes of Python."""
-
-    name = "separator"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        """The bytes."""
-        if isinstance(value, bytes):
-            return value
-        try:
-            found = codecs.escape_decode(str(value).encode())[0]
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
-        if not found or b"\n" in found:
-            self.fail(f"{value!r} separates nothing in a line", param, ctx)
-        return bytes(found)
 
 
 def _settings() -> list[Setting]:
@@ -51,6 +32,11 @@ def _settings() -> list[Setting]:
         "fastlog produce --topic logs --key-field 1 --key-separator ' ' access.log",
         "tail -F app.log | fastlog produce --topic app --acks flushed",
     ),
+    old_names={
+        "--props": old_names.same("--config"),
+        "--compress": old_names.flag("--compression", "gzip"),
+        "--timeout": old_names.milliseconds("--queue-time"),
+    },
 )
 @options.connection_options
 @options.zookeeper_option("Send to the brokers that are registered there, through all their comings and goings.")
@@ -94,7 +80,7 @@ def _settings() -> list[Setting]:
 @options.option(
     "--key-separator",
     group="Selection",
-    type=Separator(),
+    type=options.Separator(),
     metavar="TEXT",
     help="What separates keys and fields. Default: a tab.",
 )
@@ -111,6 +97,11 @@ def _settings() -> list[Setting]:
     group="Format",
     type=click.Choice(["none", "gzip", "snappy"]),
     help="Compress each request. Default: none.",
+)
+@options.framing_options(
+    "What ends a message. Default: a newline.",
+    "Before each message stands its length, 4 bytes, the highest"
+    " first. What consume --length-prefixed has written comes back to the byte.",
 )
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @options.option(
@@ -169,6 +160,8 @@ def produce_command(
     key_separator: bytes | None,
     keyless: str,
     compression: str | None,
+    delimiter: bytes | None,
+    length_prefixed: bool,
     no_progress: bool,
     acks: str | None,
     sync: bool,
@@ -229,7 +222,8 @@ def produce_command(
         _check_partition(found, topic, partition)
     if rule is not None and not found.places and not found.is_elastic:
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
-    producing = Producing(found, topic, partition, rule, Progress("produced", shown=not no_progress))
+    framing = options.framing(delimiter, length_prefixed)
+    producing = Producing(found, topic, partition, rule, Progress("produced", shown=not no_progress), framing)
     return producing.run(files or ("-",))
 
 

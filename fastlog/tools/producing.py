@@ -16,7 +16,7 @@ from fastlog.tools import signals
 from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, Deliveries, Losses
 from fastlog.tools.destination import Destination
 from fastlog.tools.keys import Group, KeyedLines, KeyRule
-from fastlog.tools.lines import LineBatches
+from fastlog.tools.lines import LENGTH, NEWLINE, LineBatches, PrefixedBatches
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note
 
@@ -43,16 +43,19 @@ class Producing:
         partition: PartitionChoice,
         rule: KeyRule | None,
         progress: Progress,
+        delimiter: bytes | None = NEWLINE,
     ) -> None:
-        """``rule``: where the keys are, if keys choose the partitions."""
+        """``rule``: where the keys are, if keys choose the partitions. ``delimiter`` None: lengths are in its place."""
         self._destination = destination
         self._topic = topic
         self._partition = partition
         self._progress = progress
         if destination.acks == "none":
             progress.verb = f"{NOT_ACKNOWLEDGED}:"
-        self._deliveries = Deliveries()
-        self._batches = LineBatches(_BATCH_BYTES, destination.max_line_bytes)
+        limits = _BATCH_BYTES, destination.max_line_bytes
+        self._batches = PrefixedBatches(*limits) if delimiter is None else LineBatches(*limits, delimiter)
+        # behind each message, as part of what is read and not of what is sent
+        self._deliveries = Deliveries(LENGTH.size if delimiter is None else len(delimiter), self._batches.unit)
         self._losses = Losses("fastlog produce", progress.say)
         producer = self._producer = Producer(destination.config)
         self._keyed = None if rule is None else KeyedLines(rule, lambda: self._places(producer))
@@ -96,10 +99,7 @@ class Producing:
             fd = 0 if name == "-" else os.open(name, os.O_RDONLY)
             for lines in self._batches.read(fd, shown, self._wait_input):
                 self._send_lines(shown, lines)
-                self._progress.reached = self._batches.read_bytes
-                self._progress.count = self._deliveries.delivered
-                self._progress.size = self._deliveries.delivered_bytes
-                self._progress.idle()
+                self._show_progress()
                 if self._deliveries.error is not None:
                     return
         except OSError as error:
@@ -107,6 +107,13 @@ class Producing:
         finally:
             if fd > 0:
                 os.close(fd)
+
+    def _show_progress(self) -> None:
+        """Maybe show what was acknowledged; what was only read and sent does not count."""
+        progress, deliveries = self._progress, self._deliveries
+        progress.reached = self._batches.given_bytes - deliveries.pending_bytes
+        progress.count, progress.size = deliveries.delivered, deliveries.delivered_bytes
+        progress.idle()
 
     def _send_lines(self, name: str, lines: list[bytes]) -> None:
         first = self._batches.first_line
@@ -121,7 +128,7 @@ class Producing:
                 self._producer.flush()
         if keyless is not None:
             raise CommandError(
-                f"{name}, line {keyless} has no key",
+                f"{name}, {self._batches.unit} {keyless} has no key",
                 "the separator is not in it, or it has too few fields; the lines behind it were not sent",
                 "check --key-separator and --key-field, or let such lines go anywhere with --keyless any",
             )
@@ -148,7 +155,7 @@ class Producing:
         return keyless
 
     def _send_group(self, name: str, group: Group, size: int) -> None:
-        self._deliveries.wait_room(_ON_THEIR_WAY_BYTES)
+        self._deliveries.wait_room(_ON_THEIR_WAY_BYTES, self._show_progress)
         call = self._deliveries.begin(name, group.payloads, group.numbers, size)
         try:
             with signals.waiting():
@@ -207,7 +214,7 @@ class Producing:
         self._progress.summary("".join(parts))
         if batches.too_long:
             note(
-                f"left out as too long: {batches.too_long} lines, the first at {batches.first_too_long};"
+                f"left out as too long: {batches.too_long} {batches.unit}s, the first at {batches.first_too_long};"
                 f" the limit is {self._destination.max_line_bytes} bytes"
                 + (", by --max-message-bytes" if self._destination.acks == "none" else "")
             )

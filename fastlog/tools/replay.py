@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastlog.tools import groups_access, options
+from fastlog.tools import groups_access, old_names, options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, note
 
 
@@ -41,16 +41,20 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
         "fastlog replay --input-topic logs --output-topic logs-again",
         "fastlog replay --input-topic a --output-topic b --speed 10 --times envelope",
     ),
+    old_names={
+        "--inputtopic": old_names.same("--input-topic"),
+        "--outputtopic": old_names.same("--output-topic"),
+        "--brokerinfo": old_names.BROKERINFO,
+        "--compression-codec": old_names.CODEC,
+        "--messages": old_names.unless_all("--messages"),
+    },
 )
 @groups_access.brokers_options
 @options.option("--to-brokers", group="Connection", metavar="H:P[,H:P]", help="Produce there. Default: the same.")
 @options.option("--to-zookeeper", group="Connection", metavar="H:P[/PATH]", help="Produce to the brokers of this one.")
-@options.option(
-    "--input-topic", "--inputtopic", "source", group="Selection", required=True, metavar="TOPIC", help="Read this one."
-)
+@options.option("--input-topic", "source", group="Selection", required=True, metavar="TOPIC", help="Read this one.")
 @options.option(
     "--output-topic",
-    "--outputtopic",
     "target",
     group="Selection",
     required=True,

@@ -38,6 +38,10 @@ from fastlog.tools import groups_access, options, signals
     help="text: the payload. json: an object a line. offsets: topic, broker-partition, offset, payload, between tabs.",
 )
 @options.option("--json", "as_json", group="Format", is_flag=True, help="The same as --format json.")
+@options.framing_options(
+    "What is behind each payload. Default: a newline.",
+    "Before each payload its length, as of consume --length-prefixed. Without headers.",
+)
 @options.option(
     "--no-headers", group="Format", is_flag=True, help="No ==> TOPIC <== between messages of several topics."
 )
@@ -52,6 +56,8 @@ def tail_command(
     last: int,
     form: str,
     as_json: bool,
+    delimiter: bytes | None,
+    length_prefixed: bool,
     no_headers: bool,
     max_messages: int | None,
 ) -> None:
@@ -63,6 +69,8 @@ def tail_command(
     """
     if as_json and form == "offsets":
         raise click.UsageError("--json contradicts --format offsets")
+    form = "json" if as_json else form
+    behind = options.framing(delimiter, length_prefixed, form)
     from fastlog.tools.tailing import Tail
     from fastlog.tools.topic_places import find_sites
 
@@ -70,9 +78,10 @@ def tail_command(
     tail = Tail(
         lambda topic: find_sites(topic, brokers, zookeeper, connect_timeout),
         connect_timeout,
-        "json" if as_json else form,
-        headers=len(names) > 1 and form == "text" and not as_json and not no_headers,
+        form,
+        headers=len(names) > 1 and form == "text" and not length_prefixed and not no_headers,
         max_messages=max_messages,
+        delimiter=behind,
     )
     for topic in names:
         tail.begin(topic, last)

@@ -13,6 +13,7 @@ from fastlog.consumer.tail import find_last
 from fastlog.errors import CoordinationError, TransportError
 from fastlog.tools import signals
 from fastlog.tools.lanes import Cursor, FetchError, Lanes, Track
+from fastlog.tools.lines import NEWLINE
 from fastlog.tools.printing import FORMS, DamageError, Form, Printer, json_fields, quoted, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError, note
@@ -36,7 +37,10 @@ class Tail:
         *,
         headers: bool,
         max_messages: int | None,
+        delimiter: bytes | None = NEWLINE,
     ) -> None:
+        """``delimiter``: as of ``Printer``."""
+        self._delimiter = delimiter
         self._find = find
         self._timeout = timeout
         self._form = form
@@ -137,7 +141,7 @@ class Tail:
                     offset, skips[number] = _last(consumer, topic, number, last)
                 cursors.append(Cursor(number, offset, None))
         track = Track(self._open, [site.address], topic, cursors)
-        printer = Printer(topic, _form(self._form, site.broker), None, self._progress)
+        printer = Printer(topic, _form(self._form, site.broker), None, self._progress, self._delimiter)
         printer.positions.update({cursor.partition: cursor.offset for cursor in cursors})
         printer.skip.update(skips)
         self._tracks[topic, site.broker] = track

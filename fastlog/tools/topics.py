@@ -11,7 +11,7 @@ import click
 
 from fastlog.client.connection import Broker
 from fastlog.errors import meaning_of
-from fastlog.tools import options
+from fastlog.tools import old_names, options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
 from fastlog.wire import requests, responses
 
@@ -120,6 +120,11 @@ def create_command(
     cls=options.Command,
     name="offsets",
     examples=("fastlog topics offsets logs", "fastlog topics offsets logs --partition 0 --time latest"),
+    old_names={
+        "--server": old_names.SERVER,
+        "--topic": old_names.positional(),
+        "--offsets": old_names.same("--max"),
+    },
 )
 @click.argument("topic", shell_complete=options.complete_topics)
 @options.connection_options
@@ -133,7 +138,7 @@ def create_command(
     default="latest",
     show_default=True,
     metavar="earliest|latest|MS",
-    help="Segment starts not newer than this; MS since 1970.",
+    help="Segment starts not newer than this; MS since 1970; -2 and -1 are earliest and latest.",
 )
 @options.option(
     "--max", "most", group="Limits", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True, help="How many."
@@ -151,6 +156,7 @@ def offsets_command(
 ) -> None:
     """Show offsets of TOPIC, newest first. Works with Kafka 0.7 brokers too."""
     times = {"earliest": requests.TIME_EARLIEST, "latest": requests.TIME_LATEST}
+    times |= {str(moment): moment for moment in times.values()}
     if when not in times and not (when.isascii() and when.isdigit() and int(when[:20]) < 2**63):
         raise click.BadParameter(f"{when!r} is neither earliest, latest nor milliseconds", param_hint="--time")
     time_ms = times[when] if when in times else int(when)

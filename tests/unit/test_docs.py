@@ -77,7 +77,8 @@ def calls(text: str) -> Iterator[list[str]]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
+    found = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
+    return found | set(getattr(command, "old_names", ()))
 
 
 def all_commands() -> list[click.Command]:
@@ -194,6 +195,17 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
         for option, value in itertools.pairwise(words):
             if option == "--set" and "=" in value and value != "key=value":
                 assert value.partition("=")[0] in known, words
+
+
+def test_options_of_07_are_known_where_that_is_said() -> None:
+    """Each row of docs/tools-of-0.7.md that names a command names options of that command."""
+    text = (ROOT / "docs" / "tools-of-0.7.md").read_text().partition("## Options")[2]
+    rows = re.findall(r"^\| (\w+) \| `([^`]+)` \|([^|]*)\|", text, re.M)
+    assert len(rows) == 17
+    for tool, command, names in rows:
+        found = called(command.split())
+        assert found is not None
+        assert set(inline(names)) <= options_of(found[0]), tool
 
 
 def test_the_promise_of_the_start_line_is_that_of_the_configuration() -> None:

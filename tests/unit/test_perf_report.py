@@ -1,5 +1,6 @@
 """The report of measurements: a page that loads nothing, says everything, and holds for whatever a file holds."""
 
+import contextlib
 import dataclasses
 import html
 import re
@@ -344,6 +345,10 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "report.html"]
     shown = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", "-"])
     assert shown.stdout == render([result(one())])
+    (tmp_path / "elsewhere").mkdir()
+    with contextlib.chdir(tmp_path / "elsewhere"):
+        run = CliRunner().invoke(fastlog, ["perf", "report", str(source)])
+        assert run.exit_code == 0 and Path("a.html").read_text(encoding="utf-8") == shown.stdout
     refused = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", str(source)])
     assert "one of the results" in str(refused.exception)
     assert source.read_text().startswith("{")

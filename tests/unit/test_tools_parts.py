@@ -104,7 +104,7 @@ def test_batches_know_their_line_numbers(tmp_path: Path) -> None:
                 assert batches.size == sum(map(len, batch))
                 found += enumerate(batch, start=batches.first_line)
         assert found == [(number, line) for number, line in enumerate(lines, start=1) if len(line) <= 5]
-        assert batches.read_bytes == path.stat().st_size
+        assert batches.given_bytes == path.stat().st_size
 
 
 # --- what became of lines ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ from fastlog import message
 from fastlog._segment import payloads
 from fastlog.tools import lines as lines_module
 from fastlog.tools.lines import LineBatches
+from fastlog.tools.producing import Producing
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -182,3 +185,34 @@ def test_produce_stops_on_sigint_with_what_it_read(broker: FakeBroker) -> None:
         assert process.wait(PATIENCE) == 130
         assert "produced 2 messages" in process.stderr.read().decode()
     assert payloads(broker.logs["t", 0]) == [b"one", b"two"]
+
+
+def test_progress_counts_what_was_acknowledged(
+    broker: FakeBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is answered while a mebibyte is read and sent, and nothing counts; at the end all of it does."""
+    may_answer = threading.Event()
+    broker.hook = lambda request: _answer_later(request, may_answer)
+    reached: list[int] = []
+    show = Producing._show_progress
+
+    def look(self: Producing) -> None:
+        show(self)
+        reached.append(self._progress.reached)
+        if self._batches.given_bytes == path.stat().st_size:
+            may_answer.set()
+
+    monkeypatch.setattr(Producing, "_show_progress", look)
+    path = tmp_path / "lines"
+    path.write_bytes(b"x" * 99 + b"\n")
+    path.write_bytes(path.read_bytes() * 10_000)
+    places: list[int] = []
+    monkeypatch.setattr(Producing, "_summarize", lambda self: (show(self), places.append(self._progress.reached)))
+    assert Commands(capfd)("produce", "--brokers", broker.address, "--topic", "t", str(path)).code == 0
+    assert set(reached[:-1]) == {0} and len(reached) > 3
+    assert places == [path.stat().st_size]
+
+
+def _answer_later(request: rq.Request, event: threading.Event) -> None:
+    if isinstance(request, rq.ProduceAckRequest):
+        assert event.wait(PATIENCE)
