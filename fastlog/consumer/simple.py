@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.client.addresses import DEFAULT_PORT, Address
 from fastlog.client.connection import Broker
+from fastlog.client.counting import count_partitions
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
 from fastlog.consumer.offered import Offer, Offers
@@ -21,9 +22,11 @@ from fastlog.errors import (
     BrokerError,
     ConfigError,
     FastlogError,
+    OffsetOutOfRangeError,
     ProtocolError,
     TransportError,
     UnsupportedFeatureError,
+    WrongPartitionError,
     error_for,
 )
 from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
@@ -239,6 +242,23 @@ class SimpleConsumer:
         self._channel.check()
         return self._broker.metadata_or_none(None if topics is None else tuple(topics))
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic may have on the broker, numbered from 0; some may not have been written to yet.
+
+        A plain 0.7 broker is asked by fetches, which it refuses for other numbers.
+
+        Raises:
+            UnsupportedFeatureError: such a broker refuses none.
+            BrokerError: it has no topics of that name.
+        """
+        metadata = self.metadata([topic])
+        for found in metadata.topics if metadata is not None else ():
+            if found.name == topic:
+                if found.error:
+                    raise error_for(found.error, topic=topic, broker=self._broker.addresses[0])
+                return max([found.configured_partitions, *(item.partition + 1 for item in found.partitions)])
+        return count_partitions(lambda number: self._may_exist(topic, number))
+
     def source_of(self, topic: str, partition: int) -> tuple[str, str]:
         """How ``fetch`` reads a partition now, ``"socket"``, ``"read"`` or ``"map"``, and why it is not local."""
         reader = self._readers.get((topic, partition))
@@ -364,6 +384,15 @@ class SimpleConsumer:
                 raise reader.placed(error) from error.__cause__
         finally:
             channel.close()
+
+    def _may_exist(self, topic: str, partition: int) -> bool:
+        try:
+            self.fetch_unchecked(topic, partition, 0, 1)
+        except WrongPartitionError:
+            return False
+        except OffsetOutOfRangeError:
+            pass  # retention was there
+        return True
 
     def _resolved(self, topic: str, partition: int, offset: int) -> int:
         if offset not in (EARLIEST, LATEST):

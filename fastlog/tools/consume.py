@@ -117,7 +117,7 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     "--partition",
     group="Selection",
     type=click.IntRange(0, 2**31 - 1),
-    help="One partition. Default: all of them, or 0 when the broker cannot list them.",
+    help="One partition. Default: all of them.",
 )
 @options.option(
     "--offset",

@@ -24,7 +24,7 @@ from fastlog.tools import groups_access, signals
 from fastlog.tools.lines import NEWLINE
 from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, quoted, write_all
 from fastlog.tools.progress import Progress
-from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, CommandError, note
+from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, EXIT_USAGE, CommandError, note
 from fastlog.zkpaths import group_path, offset_path
 
 _LOOK_SECONDS = 0.2
@@ -184,6 +184,7 @@ class GroupReading:
             self._say_jumps()
             self._progress.idle()
             if self._exit_at_end and self._has_all(stream):
+                self._check_topics()
                 return
             if self._timeout is not None and time.monotonic() - last >= self._timeout:
                 if not self._progress.count:
@@ -195,6 +196,20 @@ class GroupReading:
         if silence is NoMessage.AT_END:
             return self._consumer.wait_assigned(0.0)
         return silence is NoMessage.NOT_ASSIGNED and self._consumer.wait_assigned(0.0) and not self._consumer.owned
+
+    def _check_topics(self) -> None:
+        """Raises ``CommandError`` when there was nothing to read from."""
+        if any(self._consumer.topics.values()):
+            return
+        chosen = self._chosen
+        what = f"topic {chosen.topic!r} does not exist" if chosen.topic is not None else "the filter allows no topic"
+        brokers, connect = len(self._consumer.brokers), self._consumer.config.zk_connect
+        raise CommandError(
+            what,
+            f"{brokers} brokers are registered in the ZooKeeper at {connect}, and none announces what is asked for",
+            "fastlog topics list shows what a broker holds; the path behind ZooKeeper's servers counts",
+            EXIT_USAGE,
+        )
 
     def _print_some(self, stream: Stream) -> bool:
         """Print what is there; waits a little while when there is nothing."""

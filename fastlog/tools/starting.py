@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastlog.client.addresses import Address
@@ -12,7 +13,7 @@ from fastlog.consumer.tail import Tail, find_last
 from fastlog.errors import meaning_of
 from fastlog.tools import options
 from fastlog.tools.lanes import Cursor
-from fastlog.tools.report import EXIT_USAGE, CommandError, note, unknown
+from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, note, unknown
 from fastlog.wire import responses
 
 _PLAIN_LIMIT_BYTES = 100 * 2**20  # the largest request a 0.7.2 broker takes by default, so no message is larger
@@ -54,7 +55,7 @@ class Start:
             self._settings["max_message_bytes"] = _PLAIN_LIMIT_BYTES
         with self.open(self.addresses[0]) as consumer:
             self.cursors = (
-                [self._without_metadata(consumer)] if metadata is None else self._with_metadata(metadata, consumer)
+                self._without_metadata(consumer) if metadata is None else self._with_metadata(metadata, consumer)
             )
 
     def open(self, address: Address) -> SimpleConsumer:
@@ -77,16 +78,31 @@ class Start:
         if not described.partitions:
             self._unknown_topic()
         by_number = {item.partition: item for item in described.partitions}
-        numbers = range(described.configured_partitions) if self._partition is None else [self._partition]
-        if self._partition is None and isinstance(self._offset, int) and self._offset >= 0 and len(numbers) > 1:
+        absent = responses.PartitionMetadata(0, responses.STATE_OK, 0, 0, 0)
+        return [
+            self._cursor(number, by_number.get(number, absent), consumer)
+            for number in self._numbers(max([described.configured_partitions, *(number + 1 for number in by_number)]))
+        ]
+
+    def _numbers(self, count: int) -> Sequence[int]:
+        """The partitions that are read, of so many that there may be."""
+        if self._partition is None:
+            if isinstance(self._offset, int) and self._offset >= 0 and count > 1:
+                raise CommandError(
+                    f"--offset {self._offset} needs --partition",
+                    f"{self.topic} has {count} partitions, and an offset means something in one of them only",
+                    "add --partition",
+                    EXIT_USAGE,
+                )
+            return range(count)
+        if self._partition >= count:
             raise CommandError(
-                f"--offset {self._offset} needs --partition",
-                f"{self.topic} has {len(numbers)} partitions, and an offset means something in one of them only",
-                "add --partition",
+                f"{self.topic} has no partition {self._partition}",
+                f"its partitions on this broker are {f'0 to {count - 1}' if count > 1 else '0 alone'}",
+                "leave --partition out to read all of them",
                 EXIT_USAGE,
             )
-        absent = responses.PartitionMetadata(0, responses.STATE_OK, 0, 0, 0)
-        return [self._cursor(number, by_number.get(number, absent), consumer) for number in numbers]
+        return [self._partition]
 
     def _cursor(self, number: int, known: responses.PartitionMetadata, consumer: SimpleConsumer) -> Cursor:
         end = reachable(known) if self._exit_at_end else None
@@ -95,17 +111,24 @@ class Start:
             begin = self._last(consumer, number, -begin, reachable(known), known.high_watermark)
         elif not isinstance(begin, int):
             begin = known.log_start if begin == "beginning" else known.high_watermark
+        elif not known.log_start <= begin <= reachable(known):
+            raise CommandError(
+                f"{self.topic}, partition {number} has no offset {begin}",
+                f"what the broker holds of it goes from {known.log_start} to {reachable(known)}",
+                "--offset beginning is the oldest message, end the newest, -N the last N messages",
+                EXIT_FAILED,
+            )
         return Cursor(number, begin, end)
 
-    def _without_metadata(self, consumer: SimpleConsumer) -> Cursor:
-        number = self._partition or 0
-        first, last = ((consumer.get_offsets_before(self.topic, number, when) or [0])[0] for when in (EARLIEST, LATEST))
-        begin = self._offset
-        if isinstance(begin, int) and begin < 0:
-            begin = self._last(consumer, number, -begin, last, last)
-        elif not isinstance(begin, int):
-            begin = first if begin == "beginning" else last
-        return Cursor(number, begin, last if self._exit_at_end else None)
+    def _without_metadata(self, consumer: SimpleConsumer) -> list[Cursor]:
+        cursors = []
+        for number in self._numbers(consumer.partition_count(self.topic)):
+            first, last = (
+                (consumer.get_offsets_before(self.topic, number, when) or [0])[0] for when in (EARLIEST, LATEST)
+            )
+            known = responses.PartitionMetadata(number, responses.STATE_OK, first, last, last)
+            cursors.append(self._cursor(number, known, consumer))
+        return cursors
 
     def _last(self, consumer: SimpleConsumer, number: int, count: int, end: int, visible: int) -> int:
         """Where the last messages before ``end`` begin, which becomes visible as soon as somebody waits for it."""

@@ -227,5 +227,9 @@ def _known_topic(broker: Broker, topic: str) -> responses.TopicMetadata:
 
 def _partitions(broker: Broker, topic: str) -> list[int]:
     if broker.metadata_or_none(()) is None:
-        return [0]
+        from fastlog.consumer.simple import SimpleConsumer
+
+        first = options.answering_first(broker)[0]
+        with SimpleConsumer(first.host, first.port, timeout=broker.timeout, local="off") as consumer:
+            return list(range(consumer.partition_count(topic)))
     return sorted(item.partition for item in _known_topic(broker, topic).partitions)

@@ -92,6 +92,8 @@ class FakeBroker(Server):
                 return rs.encode_multifetch(map(self._fetched, request.fetches))
             case rq.HeldFetchRequest():
                 log = self.logs.get((request.topic, request.partition), b"")
+                if request.partition >= self._count(request.topic):
+                    return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 3, 0, 0))
                 if request.offset > len(log):
                     return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(log), 0))
                 if request.offset == len(log) and request.max_wait_ms:
@@ -112,8 +114,14 @@ class FakeBroker(Server):
                 return rs.encode_create_topic(rs.CreateTopicAnswer(request.correlation_id, 0, request.partitions or 1))
         raise ConnectionError
 
+    def _count(self, topic: str) -> int:
+        """How many partitions the topic may have."""
+        return max([self.partitions, *(number + 1 for name, number in list(self.logs) if name == topic)])
+
     def _fetched(self, request: rq.FetchRequest) -> rs.FetchAnswer:
         log = self.logs.get((request.topic, request.partition), b"")
+        if request.partition >= self._count(request.topic):
+            return rs.FetchAnswer(3)
         if request.offset > len(log):
             return rs.FetchAnswer(1)
         return rs.FetchAnswer(0, log[request.offset :][: request.max_bytes])

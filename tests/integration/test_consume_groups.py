@@ -53,6 +53,14 @@ def test_a_group_begins_at_the_oldest_messages(site: Site, tools: Tools, topic: 
     assert tools(*new, "--offset-reset", "end").out.split() == ["3"]
 
 
+def test_a_group_that_reads_nothing_that_exists_is_told_so(site: Site, tools: Tools, topic: str) -> None:
+    """Only where it is to come to an end; otherwise what comes is waited for."""
+    for chosen, says in (("--topic", "does not exist"), ("--whitelist", "allows no topic")):
+        ran = tools("consume", chosen, topic, "--group", f"x-{topic}", "--exit-at-end")
+        assert ran.code == 2 and says in ran.refused()[0] and "2 brokers" in ran.refused()[1]
+    assert tools("consume", "--topic", topic, "--group", f"x-{topic}", "--timeout", "300ms").code == 4
+
+
 def test_a_group_that_is_killed_before_its_first_commit_leaves_nothing_out(
     site: Site, tools: Tools, topic: str
 ) -> None:

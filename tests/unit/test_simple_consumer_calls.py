@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fastlog._segment import pack
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import ClosedError, OffsetOutOfRangeError
+from fastlog.errors import ClosedError, OffsetOutOfRangeError, UnsupportedFeatureError
+from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
 
 COUNT = 30
@@ -128,3 +130,19 @@ class Calls(RuleBasedStateMachine):
 
 TestCalls = pytest.mark.slow(Calls.TestCase)
 TestCalls.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+
+
+def test_partitions_are_counted(own: bool) -> None:
+    """Written to or not; retention at work, and a broker that refuses no number."""
+    with FakeBroker(partitions=5, own=own) as fake, SimpleConsumer("127.0.0.1", fake.port) as consumer:
+        assert consumer.partition_count("t") == 5
+        fake.logs["t", 6] = b""
+        assert consumer.partition_count("t") == 7
+        fake.after = lambda request: (
+            rs.encode_fetch(1) if isinstance(request, rq.FetchRequest) and request.partition < 5 else None
+        )
+        assert consumer.partition_count("t") == 7
+        fake.after = lambda request: rs.encode_fetch(0) if isinstance(request, rq.FetchRequest) else None
+        if not own:
+            with pytest.raises(UnsupportedFeatureError, match="every number"):
+                consumer.partition_count("t")

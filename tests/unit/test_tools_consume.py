@@ -50,11 +50,31 @@ def test_selection(broker: FakeBroker) -> None:
     assert run(*common, "--offset", "end", "--exit-at-end")[:2] == (0, b"")
     code, out, err = run(*common, "--offset", "end", "--timeout", "100ms")
     assert (code, out) == (4, b"")
-    code, out, err = run(*common, "--partition", "0", "--offset", "1000", "--exit-at-end")
-    assert (code, out) == (0, b"")  # already behind the end
-    code, out, err = run(*common, "--partition", "0", "--offset", "1000")
-    what, why, _ = refused(code, err)
-    assert code == 1 and "error 1" in what and "from 0 to 60" in why
+    assert run(*common, "--partition", "0", "--offset", "60", "--exit-at-end")[:2] == (0, b"")
+    for end in ([], ["--exit-at-end"]):
+        code, out, err = run(*common, "--partition", "0", "--offset", "1000", *end)
+        what, why, _ = refused(code, err)
+        assert code == 1 and "partition 0 has no offset 1000" in what and "from 0 to 60" in why
+        code, out, err = run(*common, "--partition", "3", *end)
+        what, why, _ = refused(code, err)
+        assert code == 2 and "no partition 3" in what and "0 to 2" in why
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9])
+def test_a_plain_broker_is_read_as_a_whole(broker: FakeBroker, count: int) -> None:
+    """It has no request that tells how many partitions there are, but refuses to fetch from others."""
+    broker.own, broker.partitions = False, count
+    for partition in range(count):
+        broker.logs["t", partition] = message.encode_set([b"%d" % partition])
+    common = ("--brokers", broker.address)
+    code, out, _ = run("consume", *common, "--topic", "t", "--exit-at-end")
+    assert code == 0 and sorted(map(int, out.split())) == list(range(count))
+    code, out, _ = run("topics", "offsets", "t", *common, "--no-headers")
+    assert code == 0 and out.splitlines() == [b"t\t%d\t11" % partition for partition in range(count)]
+    code, _, err = run("consume", *common, "--topic", "t", "--partition", str(count), "--exit-at-end")
+    assert code == 2 and f"no partition {count}" in refused(code, err)[0]
+    code, _, err = run("consume", *common, "--topic", "t", "--partition", "0", "--offset", "12", "--exit-at-end")
+    assert code == 1 and "from 0 to 11" in refused(code, err)[1]
 
 
 def test_unknown_topic_is_named(broker: FakeBroker) -> None:
