@@ -20,6 +20,7 @@ class Server(ABC):
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._ending = False
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -33,7 +34,8 @@ class Server(ABC):
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._acceptor.join(LEAVE_SECONDS)  # from here on no connection is added
+        self._acceptor.join(LEAVE_SECONDS)
+        self._ending = True  # before the cut: what is opened while it goes on ends in one place or in the other
         self.cut()
         for thread in [self._acceptor, *self._threads]:
             thread.join(LEAVE_SECONDS)
@@ -42,8 +44,7 @@ class Server(ABC):
     def cut(self) -> None:
         """End the connections that are open."""
         for item in list(self._sockets):
-            with contextlib.suppress(OSError):
-                item.shutdown(socket.SHUT_RDWR)
+            _end(item)
 
     @abstractmethod
     def serve(self, connection: socket.socket) -> None:
@@ -52,6 +53,8 @@ class Server(ABC):
     def opened(self, other: socket.socket) -> socket.socket:
         """Let ``cut`` and the end of the server end this socket too; whoever opened it closes it."""
         self._sockets.append(other)
+        if self._ending:
+            _end(other)
         return other
 
     def _accept(self) -> None:
@@ -69,3 +72,8 @@ class Server(ABC):
         with connection, contextlib.suppress(OSError):
             self.serve(connection)
         self._sockets.remove(connection)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
