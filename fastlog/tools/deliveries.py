@@ -143,11 +143,15 @@ class Deliveries:
                 self._lost.append((call.name, rest))
             self._calls.clear()
 
+    def lost_ranges(self) -> Iterator[tuple[str, int, int]]:
+        """Messages that are not known to be stored: the input, and the numbers of the first and last of each range."""
+        return _ranges(self._lost)
+
     def lost_lines(self) -> str:
         """Where the lines are that are not known to be stored, in words; empty when there are none."""
         ranges = [
             f"{name}, {self._unit}{'' if first == last else 's'} {first}" + (f"-{last}" if last > first else "")
-            for name, first, last in _ranges(self._lost)
+            for name, first, last in self.lost_ranges()
         ]
         more = f" and {len(ranges) - _SHOWN_RANGES} more ranges" if len(ranges) > _SHOWN_RANGES else ""
         return "; ".join(islice(ranges, _SHOWN_RANGES)) + more

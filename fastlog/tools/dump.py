@@ -19,16 +19,25 @@ from fastlog.tools import groups_access, options
 )
 @groups_access.brokers_options
 @options.topic_option
+@options.json_summary_option
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def dump_command(
-    brokers: str, connect_timeout: float, zookeeper: str | None, topic: str, no_progress: bool, file: Path
+    brokers: str,
+    connect_timeout: float,
+    zookeeper: str | None,
+    topic: str,
+    as_json: bool,
+    no_progress: bool,
+    file: Path,
 ) -> None:
     """Write every partition of a topic, as it is now, to FILE; - is stdout.
 
     The bytes are those of the log, compressed sets closed; fastlog load makes the same log of them. What was appended
     until now is in it, what comes later is not. FILE appears when it is complete. Its records have checksums.
     """
+    if as_json and str(file) == "-":
+        raise click.UsageError("--json writes to stdout, where the dump goes already: name a FILE")
     from fastlog.tools.dumping import dump
 
-    dump(topic, file, brokers, zookeeper, connect_timeout, shown=not no_progress)
+    dump(topic, file, brokers, zookeeper, connect_timeout, shown=not no_progress, as_json=as_json)

@@ -30,7 +30,9 @@ _FLUSH_SECONDS = 1.0
 _MOST_FLUSH_SECONDS = 30.0
 
 
-def dump(topic: str, file: Path, brokers: str, zookeeper: str | None, timeout: float, *, shown: bool) -> None:
+def dump(
+    topic: str, file: Path, brokers: str, zookeeper: str | None, timeout: float, *, shown: bool, as_json: bool = False
+) -> None:
     """Write the file. Raises ``CommandError``, ``TransportError``; then there is none."""
     places = find_places(topic, brokers, zookeeper, timeout)
     progress = Progress("dumped", shown=shown)
@@ -49,7 +51,9 @@ def dump(topic: str, file: Path, brokers: str, zookeeper: str | None, timeout: f
                 progress.add(count, len(data))
         writer.finish()
     offsets = ", ".join(f"{place.partition}:{place.start}-{place.end}" for place in places)
-    progress.summary(f"; offsets by partition: {offsets}")
+    partitions = [{**place.partition._asdict(), "start": place.start, "end": place.end} for place in places]
+    found = {"topic": topic, "file": str(file), "partitions": partitions}
+    progress.summary(f"; offsets by partition: {offsets}", found if as_json else None)
 
 
 @contextlib.contextmanager

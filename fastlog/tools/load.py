@@ -25,6 +25,7 @@ from fastlog.tools import groups_access, options
     is_flag=True,
     help="Go on where an earlier load was ended: what the topic holds is compared with the file, byte by byte.",
 )
+@options.json_summary_option
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @click.argument("file", type=click.Path(exists=True, path_type=Path, dir_okay=False, allow_dash=True))
 def load_command(
@@ -33,6 +34,7 @@ def load_command(
     zookeeper: str | None,
     topic: str | None,
     resume: bool,
+    as_json: bool,
     no_progress: bool,
     file: Path,
 ) -> None:
@@ -45,4 +47,4 @@ def load_command(
     """
     from fastlog.tools.loading import load
 
-    load(topic, file, brokers, zookeeper, connect_timeout, resume=resume, shown=not no_progress)
+    load(topic, file, brokers, zookeeper, connect_timeout, resume=resume, shown=not no_progress, as_json=as_json)

@@ -28,6 +28,7 @@ def load(
     *,
     resume: bool,
     shown: bool,
+    as_json: bool = False,
 ) -> None:
     """Append what is in the file. Raises ``CommandError``, ``TransportError``; what is loaded by then is said."""
     with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
@@ -40,7 +41,7 @@ def load(
             loading.prepare(sites)
             loading.run()
         finally:
-            loading.summary()
+            loading.summary(as_json=as_json)
 
 
 def _check(file: Path, source: IO[bytes]) -> None:
@@ -117,14 +118,23 @@ class Loading:
         for _, appender in self._targets.values():
             appender.close()
 
-    def summary(self) -> None:
+    def summary(self, *, as_json: bool = False) -> None:
         """Print what is there now."""
         shown = ", ".join(
             f"{target}:{appender.end}" + (f" (was {source})" if source != target else "")
             for source, (target, appender) in self._targets.items()
         )
         before = f"; {self._compared} bytes were there already and are the same" if self._compared else ""
-        self._progress.summary(f"{before}; ends by partition: {shown or 'nothing was loaded'}")
+        found = {
+            "topic": self._topic,
+            "bytes_there_before": self._compared,
+            "partitions": [
+                {**target._asdict(), "end": appender.end, "of": source._asdict()}
+                for source, (target, appender) in self._targets.items()
+            ],
+        }
+        text = f"{before}; ends by partition: {shown or 'nothing was loaded'}"
+        self._progress.summary(text, found if as_json else None)
 
     def _take(self, appender: Appender, at: int, data: bytes, is_last: bool) -> None:
         there = min(max(0, appender.end - at), len(data))

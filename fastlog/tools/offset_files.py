@@ -5,6 +5,7 @@ Source: Kafka 0.7.2 (tools/ExportZkOffsets, tools/ImportZkOffsets).
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,6 +33,20 @@ class Kept(NamedTuple):
 def encode(offsets: Iterable[Kept]) -> bytes:
     """The file."""
     return "".join(f"{item.path}:{item.offset}\n" for item in offsets).encode()
+
+
+def encode_json(offsets: Iterable[Kept]) -> bytes:
+    """An object a line, for programs that have no use for paths."""
+    rows = (
+        {
+            "group": item.group,
+            "topic": item.partition.topic,
+            **item.partition.partition._asdict(),
+            "offset": item.offset,
+        }
+        for item in offsets
+    )
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def write(path: Path, data: bytes) -> None:

@@ -225,7 +225,12 @@ def reset_command(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where to, replaced as a whole. Default: stdout.",
 )
-def export_command(zookeeper: str, connect_timeout: float, groups: tuple[str, ...], output_file: Path) -> int:
+@options.option(
+    "--json", "as_json", group="Format", is_flag=True, help="An object a line instead, which import does not read."
+)
+def export_command(
+    zookeeper: str, connect_timeout: float, groups: tuple[str, ...], output_file: Path, as_json: bool
+) -> int:
     """Write offsets in the format of Kafka 0.7's ExportZkOffsets, a line each.
 
     /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>. Exit code 1 when a node holds no offset and was
@@ -241,7 +246,7 @@ def export_command(zookeeper: str, connect_timeout: float, groups: tuple[str, ..
         for view in views
         for partition, committed in sorted(view.committed.items())
     ]
-    data = offset_files.encode(kept)
+    data = offset_files.encode_json(kept) if as_json else offset_files.encode(kept)
     if str(output_file) == "-":
         sys.stdout.write(data.decode())
     else:

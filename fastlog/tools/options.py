@@ -251,6 +251,12 @@ def zookeeper_option(text: str, *aliases: str, **settings: Any) -> Callable[[Any
     )
 
 
+def json_summary_option(function: Any) -> Any:
+    """``--json`` of a command that prints nothing but its summary."""
+    text = "The summary as one JSON object on stdout, too."
+    return option("--json", "as_json", group="Format", is_flag=True, help=text)(function)
+
+
 def framing_options(delimiter: str, length_prefixed: str) -> Callable[[Any], Any]:
     """``--delimiter`` and ``--length-prefixed``, with what they mean to the command."""
 

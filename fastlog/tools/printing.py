@@ -39,12 +39,17 @@ class _Shown(Protocol):
     def next_offset(self) -> int: ...
 
 
+def json_text(data: bytes) -> tuple[str, bool]:
+    """Bytes as text for JSON, and whether they are in base64, which they are unless they are UTF-8."""
+    try:
+        return data.decode("utf-8"), False
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode("ascii"), True
+
+
 def json_fields(partition: int, found: _Shown) -> str:
     """The fields of a message behind its topic; a payload that is not UTF-8 in base64, and marked."""
-    try:
-        text, encoded = found.payload.decode("utf-8"), False
-    except UnicodeDecodeError:
-        text, encoded = base64.b64encode(found.payload).decode("ascii"), True
+    text, encoded = json_text(found.payload)
     return (
         f'"partition": {partition}, "offset": {found.offset}, "next_offset": {found.next_offset},'
         f' "payload": {quoted(text)}, "base64": {"true" if encoded else "false"}'

@@ -103,6 +103,7 @@ def _settings() -> list[Setting]:
     "Before each message stands its length, 4 bytes, the highest"
     " first. What consume --length-prefixed has written comes back to the byte.",
 )
+@options.json_summary_option
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @options.option(
     "--acks",
@@ -162,6 +163,7 @@ def produce_command(
     compression: str | None,
     delimiter: bytes | None,
     length_prefixed: bool,
+    as_json: bool,
     no_progress: bool,
     acks: str | None,
     sync: bool,
@@ -224,6 +226,7 @@ def produce_command(
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
     framing = options.framing(delimiter, length_prefixed)
     producing = Producing(found, topic, partition, rule, Progress("produced", shown=not no_progress), framing)
+    producing.as_json = as_json
     return producing.run(files or ("-",))
 
 

@@ -46,6 +46,8 @@ class Producing:
         delimiter: bytes | None = NEWLINE,
     ) -> None:
         """``rule``: where the keys are, if keys choose the partitions. ``delimiter`` None: lengths are in its place."""
+        self.as_json = False
+        """The summary is an object on stdout, too."""
         self._destination = destination
         self._topic = topic
         self._partition = partition
@@ -211,7 +213,17 @@ class Producing:
         if duplicates:
             parts.append(f"; possible duplicates: {duplicates}")
         self._progress.count, self._progress.size = deliveries.delivered, deliveries.delivered_bytes
-        self._progress.summary("".join(parts))
+        found = {
+            "topic": self._topic,
+            "acks": self._destination.acks,
+            "acknowledged": self._destination.acks != "none",
+            "failed": failed,
+            "too_long": batches.too_long,
+            "unknown": deliveries.unknown,
+            "possible_duplicates": duplicates,
+            "lost": [{"input": name, "first": first, "last": last} for name, first, last in deliveries.lost_ranges()],
+        }
+        self._progress.summary("".join(parts), found if self.as_json else None)
         if batches.too_long:
             note(
                 f"left out as too long: {batches.too_long} {batches.unit}s, the first at {batches.first_too_long};"

@@ -5,9 +5,11 @@ What is known of the end shows as a share and the time left.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 
 from fastlog.tools.report import note
 
@@ -72,10 +74,14 @@ class Progress:
             self._line_open = False
             note("")
 
-    def summary(self, text: str = "") -> None:
-        """Print the last line: what was done in all, and ``text``."""
+    def summary(self, text: str = "", as_json: Mapping[str, object] | None = None) -> None:
+        """Print the last line: what was done in all, and ``text``; with ``as_json`` also an object on stdout."""
         self.end_line()
-        note(f"{self.verb} {amount(self.count, self.size, self.seconds)}{text}")
+        seconds = self.seconds
+        note(f"{self.verb} {amount(self.count, self.size, seconds)}{text}")
+        if as_json is not None:
+            counts = {"messages": self.count, "bytes": self.size, "seconds": round(seconds, 6)}
+            print(json.dumps({**counts, **as_json}, ensure_ascii=False), flush=True)
 
     def _left(self) -> str:
         if not 0 < self.reached < self.goal:

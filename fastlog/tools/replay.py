@@ -103,6 +103,7 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Of what is produced. Sets that come compressed are opened.",
 )
+@options.json_summary_option
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 def replay_command(
     brokers: str,
@@ -118,6 +119,7 @@ def replay_command(
     messages: int | None,
     max_message_bytes: int | None,
     compression: str,
+    as_json: bool,
     no_progress: bool,
 ) -> int:
     """Produce the messages that a topic holds now to another topic, partition by partition.
@@ -161,7 +163,7 @@ def replay_command(
         finally:
             sink.close()
             unknown = f"; {replay.unknown} had no envelope" if replay.unknown else ""
-            progress.summary(f"{unknown}; {sink.outcome}")
+            progress.summary(f"{unknown}; {sink.outcome}", replay.as_object(target) if as_json else None)
     if sink.failed:
         raise CommandError(
             f"{sink.failed} messages are not known to be in {target!r}",

@@ -147,7 +147,8 @@ class Replay:
         self._places = places
         self._target = target
         self._progress = progress
-        self._left = most
+        self._most = self._left = most
+        self._reached = [0] * len(places)  # bytes of each partition that were sent
         self._timeout = timeout
         self._times: list[Times] = []
 
@@ -156,17 +157,30 @@ class Replay:
         """Messages whose time nobody knew."""
         return sum(times.unknown for times in self._times)
 
+    def as_object(self, topic: str) -> dict[str, object]:
+        """What the summary says beside its counts."""
+        target = self._target
+        return {
+            "input_topic": self._topic,
+            "output_topic": topic,
+            "acknowledged": target.is_acknowledged,
+            "delivered": target.delivered,
+            "failed": target.failed,
+            "without_envelope": self.unknown,
+        }
+
     def at_once(self) -> None:
         """As fast as it goes; partitions take turns, so that none is far behind the others."""
         turns = [(number, self._sets(place)) for number, place in enumerate(self._places)]
         while turns:
             for turn in list(turns):
                 number, sets = turn
-                payloads = next(sets, None)
-                if payloads is None:
+                found = next(sets, None)
+                if found is None:
                     turns.remove(turn)
                     continue
-                self._send(number, payloads if self._left is None else payloads[: self._left])
+                payloads, next_offset = found
+                self._send(number, payloads if self._left is None else payloads[: self._left], next_offset)
                 if self._left == 0:
                     return
 
@@ -188,6 +202,7 @@ class Replay:
         began: float | None = None
         first = 0.0
         gathered: dict[int, list[bytes]] = {}
+        reached: dict[int, int] = {}
         count = 0
         while heap and (self._left is None or count < self._left):
             due = heap[0]
@@ -196,7 +211,7 @@ class Replay:
             wait = 0.0 if began is None else (due.seconds - first) / speed - (time.monotonic() - began)
             if wait > _SOON_SECONDS or sum(map(len, gathered.values())) >= _GATHERED:
                 for source, payloads in gathered.items():
-                    self._send(source, payloads)
+                    self._send(source, payloads, reached[source])
                 count = 0
                 gathered.clear()
             if wait > _SOON_SECONDS:
@@ -204,6 +219,7 @@ class Replay:
                 time.sleep(min(wait, _LONGEST_SLEEP))
                 continue
             gathered.setdefault(due.source, []).append(due.payload)
+            reached[due.source] = due.next_offset
             count += 1
             following = next(messages[due.source], None)
             if following is None:
@@ -211,13 +227,17 @@ class Replay:
             else:
                 heapq.heapreplace(heap, following)
         for source, payloads in gathered.items():
-            self._send(source, payloads)
+            self._send(source, payloads, reached[source])
 
-    def _send(self, source: int, payloads: list[bytes]) -> None:
+    def _send(self, source: int, payloads: list[bytes], next_offset: int) -> None:
         self._target.send(source, payloads)
-        if self._left is not None:
+        progress = self._progress
+        self._reached[source] = next_offset - self._places[source].start
+        progress.reached = sum(self._reached)
+        if self._most is not None and self._left is not None:
             self._left -= len(payloads)
-        self._progress.add(len(payloads), sum(map(len, payloads)))
+            progress.reached = max(progress.reached, progress.goal * (self._most - self._left) // self._most)
+        progress.add(len(payloads), sum(map(len, payloads)))
 
     def _messages(self, number: int, place: Place) -> Iterator[_Due]:
         times = self._times[number]
@@ -227,7 +247,8 @@ class Replay:
                     return
                 yield _Due(times.of(found.payload, found.offset), number, found.payload, found.next_offset)
 
-    def _sets(self, place: Place) -> Iterator[list[bytes]]:
+    def _sets(self, place: Place) -> Iterator[tuple[list[bytes], int]]:
+        """The payloads of each fetch, and the offset behind them."""
         at = place.start
         waited = time.monotonic()
         with self._open(place) as consumer:
@@ -238,8 +259,7 @@ class Replay:
                 if found.valid_bytes:
                     waited = time.monotonic()
                     at = found.next_offset
-                    self._progress.reached += found.valid_bytes
-                    yield found.payloads()
+                    yield found.payloads(), at
                 elif time.monotonic() - waited > _CLOSE_SECONDS:
                     raise CommandError(
                         f"{self._topic}, partition {place.partition} ends at {at}, before offset {place.end}",

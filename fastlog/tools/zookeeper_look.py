@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from fastlog.tools import groups_access, options
+from fastlog.tools.printing import json_text
 from fastlog.tools.report import EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
-    from fastlog.coordination.session import Session
+    from fastlog.coordination.session import Node, Session
+
+_json_option = options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object a line.")
 
 
 @click.command(
@@ -24,13 +28,14 @@ if TYPE_CHECKING:
 )
 @groups_access.zookeeper_option
 @options.option("--recursive", "-r", group="Selection", is_flag=True, help="All nodes below, too.")
+@_json_option
 @click.argument("path", default="/")
-def ls_command(zookeeper: str, connect_timeout: float, recursive: bool, path: str) -> None:
+def ls_command(zookeeper: str, connect_timeout: float, recursive: bool, as_json: bool, path: str) -> None:
     """Print the paths of the nodes below PATH, sorted."""
     with groups_access.session_at(zookeeper, connect_timeout) as session:
         _check(session, path)
         for found in _below(session, path.rstrip("/"), recursive):
-            click.echo(found)
+            click.echo(json.dumps({"path": found}, ensure_ascii=False) if as_json else found)
 
 
 @click.command(
@@ -42,13 +47,18 @@ def ls_command(zookeeper: str, connect_timeout: float, recursive: bool, path: st
     ),
 )
 @groups_access.zookeeper_option
+@_json_option
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def get_command(zookeeper: str, connect_timeout: float, paths: tuple[str, ...]) -> None:
-    """Print what the node at each PATH holds, a line each."""
+def get_command(zookeeper: str, connect_timeout: float, as_json: bool, paths: tuple[str, ...]) -> None:
+    """Print what the node at each PATH holds, a line each.
+
+    With --json each line has path, data, base64 (true when the data is not UTF-8 and therefore encoded), version,
+    ephemeral, created_ms and modified_ms.
+    """
     with groups_access.session_at(zookeeper, connect_timeout) as session:
         for path in paths:
             node = _check(session, path)
-            click.echo(node.decode(errors="replace"))
+            click.echo(_json_line(path, node) if as_json else node.data.decode(errors="replace"))
 
 
 def _below(session: Session, path: str, recursive: bool) -> Iterator[str]:
@@ -58,8 +68,24 @@ def _below(session: Session, path: str, recursive: bool) -> Iterator[str]:
             yield from _below(session, f"{path}/{name}", recursive)
 
 
-def _check(session: Session, path: str) -> bytes:
-    """What a node holds. Raises ``CommandError`` where there is none."""
+def _json_line(path: str, node: Node) -> str:
+    text, encoded = json_text(node.data)
+    return json.dumps(
+        {
+            "path": path,
+            "data": text,
+            "base64": encoded,
+            "version": node.version,
+            "ephemeral": node.owner != 0,
+            "created_ms": node.created_ms,
+            "modified_ms": node.modified_ms,
+        },
+        ensure_ascii=False,
+    )
+
+
+def _check(session: Session, path: str) -> Node:
+    """The node at a path. Raises ``CommandError`` where there is none."""
     if not path.startswith("/"):
         raise click.BadParameter(f"{path!r} does not begin with a slash", param_hint="PATH")
     node = session.get(path.rstrip("/") or "/")
@@ -70,4 +96,4 @@ def _check(session: Session, path: str) -> bytes:
             f"fastlog zookeeper ls {path.rstrip('/').rpartition('/')[0] or '/'} shows what is beside it",
             EXIT_USAGE,
         )
-    return node.data
+    return node
