@@ -23,7 +23,7 @@ from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator
-from fastlog.log.files import FileOps
+from fastlog.log.files import FileOps, make_directory, open_lock
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import LOCK_NAME, partition_directory_name
 from fastlog.supervisor import Supervisor
@@ -74,7 +74,7 @@ def _run(
     stack.enter_context(access.umask(access.UMASKS[config.log_access]))
     locks = []
     for directory in directories:
-        locks.append(stack.enter_context(_locked(directory)))
+        locks.append(stack.enter_context(_locked(directory, files)))
         wider = access.opened_wider(directory, config.log_access)
         if wider is not None:
             log.warning("%s", wider)
@@ -131,7 +131,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[int]:
+def _locked(directory: Path, files: FileOps | None = None) -> Iterator[int]:
     """Hold the lock on a log directory, and give its descriptor: by an open description that every child inherits.
 
     So the lock is free only when the last process of the old broker is gone; a new start waits for that.
@@ -140,10 +140,11 @@ def _locked(directory: Path) -> Iterator[int]:
         LogError: another broker has it, or the directory cannot be made.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_directory(directory, files or FileOps())
+        fd = open_lock(directory, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise LogError(f"cannot use the log directory: {error.strerror}", path=str(directory)) from error
+        place = error.filename or str(directory)
+        raise LogError(f"cannot use the log directory: {error.strerror}", path=place) from error
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:

@@ -12,6 +12,7 @@ cdef enum Op:
     OP_FALLOCATE
     OP_SENDFILE
     OP_MARK
+    OP_RENAME
     # named points in the code, where a test may kill the process
     AT_AFTER_LOCK
     AT_MID_WRITE
@@ -34,6 +35,7 @@ cdef enum Op:
     AT_CREATORS
     OP_COUNT
 
+# never through a symbolic link, but for a directory
 cdef int file_open(const char* path, int flags, int mode) noexcept nogil
 cdef int64_t file_pwrite(int fd, const void* data, size_t n, uint64_t position) noexcept nogil
 cdef int64_t file_pread(int fd, void* data, size_t n, uint64_t position) noexcept nogil
@@ -44,6 +46,7 @@ cdef int file_ftruncate(int fd, uint64_t size) noexcept nogil
 cdef int file_cut(int fd, uint64_t size) noexcept nogil
 cdef int file_fdatasync(int fd) noexcept nogil
 cdef int file_fsync(int fd) noexcept nogil
+cdef int file_rename(const char* old, const char* new) noexcept nogil
 # one byte of the flush marks
 cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil

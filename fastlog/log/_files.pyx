@@ -16,13 +16,16 @@ from fastlog.errors import ConfigError
 
 cdef extern from "<fcntl.h>" nogil:
     int open(const char*, int, ...)
-    int O_CLOEXEC
+    int O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
     int fallocate(int, int, long, long)
     int FALLOC_FL_KEEP_SIZE
     int sync_file_range(int, long, long, unsigned int)
     int posix_fadvise(int, long, long, int)
     int POSIX_FADV_DONTNEED
     unsigned int SYNC_FILE_RANGE_WRITE
+
+cdef extern from "<stdio.h>" nogil:
+    int rename(const char*, const char*)
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int, const void*, size_t, long)
@@ -59,7 +62,8 @@ cdef extern from "<sys/sendfile.h>" nogil:
 
 OPS = {
     "open": OP_OPEN, "pwrite": OP_PWRITE, "pread": OP_PREAD, "ftruncate": OP_FTRUNCATE, "fdatasync": OP_FDATASYNC,
-    "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "mark": OP_MARK, "append.after_lock": AT_AFTER_LOCK,
+    "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "mark": OP_MARK, "rename": OP_RENAME,
+    "append.after_lock": AT_AFTER_LOCK,
     "append.mid_write": AT_MID_WRITE, "append.after_write": AT_AFTER_WRITE, "roll.created": AT_ROLL_CREATED,
     "repair.inside": AT_IN_REPAIR, "append.before_unlock": AT_BEFORE_UNLOCK, "flush.before_sync": AT_BEFORE_SYNC,
     "flush.after_sync": AT_AFTER_SYNC, "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE,
@@ -183,6 +187,9 @@ cdef int file_open(const char* path, int flags, int mode) noexcept nogil:
     cdef int r = tripped(OP_OPEN) if rule_count else 0
     if r < 0:
         return r
+    # a log directory that somebody else can write in must not lead us to another file
+    if not flags & O_DIRECTORY:
+        flags |= O_NOFOLLOW
     while True:
         r = open(path, flags | O_CLOEXEC, mode)
         if r >= 0:
@@ -273,6 +280,13 @@ cdef int file_fsync(int fd) noexcept nogil:
     if r < 0:
         return r
     return 0 if fsync(fd) == 0 else -errno
+
+
+cdef int file_rename(const char* old, const char* new) noexcept nogil:
+    cdef int r = tripped(OP_RENAME) if rule_count else 0
+    if r < 0:
+        return r
+    return 0 if rename(old, new) == 0 else -errno
 
 
 cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil:

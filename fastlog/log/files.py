@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from fastlog.log import _files
+from fastlog.segment_files import LOCK_NAME
 
 FILE_MODE = 0o644  # less the umask, which says who may read: fastlog.log.access
 DIRECTORY_MODE = 0o755
 AGAIN_BYTES = 4 * 1024 * 1024
+BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system
+ROUNDING_BYTES = 128 * 1024  # a file may have so many more bytes of blocks without any reservation
 
 
 @contextlib.contextmanager
@@ -30,6 +34,34 @@ def _times_kept(fd: int) -> Iterator[None]:
             os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def open_no_link(path: Path, flags: int, mode: int = FILE_MODE) -> int:
+    """Open a file, never through a symbolic link, and return its descriptor, which no new program inherits.
+
+    Raises:
+        OSError: it cannot be opened, or (ELOOP) is a symbolic link.
+    """
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a symbolic link, which is not followed", str(path)) from None
+        raise
+
+
+def open_lock(directory: Path, flags: int, mode: int = FILE_MODE) -> int:
+    """Open the lock file of a log directory, and return its descriptor.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file: whoever follows a link may lock, and write, another one.
+    """
+    path = directory / LOCK_NAME
+    fd = open_no_link(path, flags | os.O_NONBLOCK, mode)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
+
+
 class FileOps:
     """The calls as they are. Safe from any thread and process; holds nothing."""
 
@@ -39,10 +71,13 @@ class FileOps:
 
     @contextlib.contextmanager
     def open(self, path: Path, flags: int, mode: int = FILE_MODE) -> Iterator[int]:
-        """Give an open descriptor for the length of a ``with`` block; never inherited by a new program."""
+        """Give an open descriptor for the length of a ``with`` block; never inherited by a new program.
+
+        Never through a symbolic link: whoever may write in a log directory may not choose another file for us.
+        """
         self._begin("open", path)
         # a fifo in a segment's place must not stop the start for ever
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        fd = open_no_link(path, flags | os.O_NONBLOCK, mode)
         try:
             yield fd
         except OSError as error:
@@ -51,6 +86,15 @@ class FileOps:
             raise
         finally:
             os.close(fd)
+
+    @contextlib.contextmanager
+    def open_temporary(self, path: Path) -> Iterator[int]:
+        """Give an open descriptor of a new, empty file; one of that name is a write that was interrupted, and goes."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        if os.path.lexists(path):
+            self.unlink(path)
+        with self.open(path, flags) as fd:
+            yield fd
 
     def read_into(self, fd: int, view: memoryview, position: int) -> int:
         """Read into ``view`` from a place of the file; return the bytes that came, which may be fewer, 0 at the end."""
@@ -93,6 +137,12 @@ class FileOps:
         self._begin("ftruncate", None)
         with _times_kept(fd):
             os.ftruncate(fd, size)
+
+    def cut_to(self, fd: int, size: int) -> None:
+        """As ``ftruncate`` where that changes anything: a full disk that copies on write may have no room for it."""
+        status = os.fstat(fd)
+        if status.st_size != size or status.st_blocks * BLOCK_BYTES > size + ROUNDING_BYTES:
+            self.ftruncate(fd, size)
 
     def write_again(self, fd: int, position: int) -> None:
         """Write what the file holds from ``position`` on in its own place, so that the next sync speaks of it.
@@ -156,11 +206,29 @@ class FileOps:
         The name itself is durable only after ``fsync_dir``. ``point`` names the place where a test may stop it.
         """
         temporary = path.with_name(path.name + ".tmp")
-        with self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+        with self.open_temporary(temporary) as fd:
             self.write_all(fd, data, 0)
             self.fdatasync(fd)
         _files.reach(point)
         self.rename(temporary, path)
+
+
+def make_directory(path: Path, files: FileOps) -> None:
+    """Have a directory, with those above it; the names of new ones are durable on return.
+
+    One without a lock file counts as new: it may have been made by somebody whom the power stopped.
+
+    Raises:
+        OSError: it cannot be made, or made durable.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            files.mkdir(each)
+    if not (path / LOCK_NAME).exists():
+        for each in missing or [path]:
+            with contextlib.suppress(PermissionError):  # a directory above that we may pass through and not read
+                files.fsync_dir(each.parent)
 
 
 class FaultyFileOps(FileOps):

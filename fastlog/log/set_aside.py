@@ -33,7 +33,7 @@ def set_aside_span(files: FileOps, fd: int, path: Path, start: int, end: int, no
     """
     temporary = path.with_name(f"{path.name}.{TRUNCATED}.tmp")
     try:
-        with files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as copy:
+        with files.open_temporary(temporary) as copy:
             copy_span(files, fd, start, end, copy)
             files.fdatasync(copy)
     except OSError:

@@ -17,9 +17,9 @@ from fastlog.clock import SystemClock
 from fastlog.log import access
 from fastlog.log.check import Report, Span, check_partition
 from fastlog.log.discovery import scan_log_dirs, shown
-from fastlog.log.files import FileOps
+from fastlog.log.files import FileOps, open_lock
 from fastlog.log.repair import keep_span, set_aside_strange_files
-from fastlog.segment_files import LOCK_NAME, SIDE_FILE_NAME, list_segments, split_directory_name
+from fastlog.segment_files import SIDE_FILE_NAME, list_segments, split_directory_name
 from fastlog.tools import options, signals
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_USAGE, CommandError
@@ -89,7 +89,7 @@ def _lock(log_directory: Path, *, exclusive: bool) -> Iterator[bool]:
     """Whether a broker has the directory; with ``exclusive`` the lock is held instead, or the command refused."""
     try:
         mode = 0o644 & ~access.umask_like(log_directory)
-        fd = os.open(log_directory / LOCK_NAME, (os.O_RDWR | os.O_CREAT) if exclusive else os.O_RDONLY, mode)
+        fd = open_lock(log_directory, (os.O_RDWR | os.O_CREAT) if exclusive else os.O_RDONLY, mode)
     except FileNotFoundError:
         yield False
         return

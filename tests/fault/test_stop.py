@@ -9,6 +9,7 @@ import pytest
 
 from fastlog import broker as broker_module
 from fastlog.errors import LogError
+from fastlog.log.files import FaultyFileOps
 from tests.fault.kills import stop
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker
@@ -132,3 +133,27 @@ def test_a_second_broker_is_refused(
         assert str(pid) in str(caught.value)
     with broker.connect() as client:
         assert client.produce_ack(topic, 0, MESSAGE).error == 0
+
+
+def test_the_name_of_a_new_log_directory_is_durable(tmp_path: Path) -> None:
+    """With those of the directories above it that had to be made; and once more when the power may have been faster."""
+    new = tmp_path / "a" / "b" / "c"
+    files = FaultyFileOps()
+    with broker_module._locked(new, files):
+        pass
+    assert [item for item in files.order if item[0] in ("mkdir", "fsync_dir")] == [
+        *(("mkdir", name) for name in "abc"),
+        *(("fsync_dir", name) for name in ("b", "a", tmp_path.name)),
+    ]
+    assert (new / ".lock").exists()
+    files = FaultyFileOps()
+    with broker_module._locked(new, files):
+        pass
+    assert not files.order
+    (new / ".lock").unlink()
+    with broker_module._locked(new, files):
+        pass
+    assert files.order == [("fsync_dir", "b")]
+    files.fail("fsync_dir", 1)
+    with pytest.raises(LogError, match="Input/output error"), broker_module._locked(tmp_path / "d", files):
+        pass
