@@ -26,7 +26,7 @@ from fastlog.log.files import FileOps
 from fastlog.segment_files import KAFKA_0_7, MAX_OFFSET, SIDE_FILE_NAME
 
 VERSION = 1
-MAX_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024  # as many segments as max.segments.per.partition allows, with the longest numbers
 
 log = logging.getLogger(__name__)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from fastlog.config import BrokerConfig
 from fastlog.log.files import FaultyFileOps, FileOps
-from fastlog.log.side_file import SideFile, parse_side_file, read_side_file, write_side_file
+from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file, read_side_file, write_side_file
 from tests.harness import logs
 
 OLD = SideFile(1, checkpoint=10)
@@ -111,3 +113,18 @@ def test_short_writes_and_reads(tmp_path: Path) -> None:
     write_side_file(tmp_path, NEW, files)
     assert files.calls["write"] > 3
     assert read_side_file(tmp_path, files) == NEW
+
+
+def test_as_many_segments_as_a_partition_may_have_fit_in() -> None:
+    """One that is too long takes its partition out of service."""
+    most = next(item for item in fields(BrokerConfig) if item.name == "segments_per_partition").metadata["high"]
+    one = f'"{2**63 - 1}":[{2**63 - 1},{2**63 - 1}],'
+    assert len(one) * most + 1000 < MAX_BYTES
+
+
+@pytest.mark.slow
+def test_more_than_16_mib_are_read(tmp_path: Path) -> None:
+    side = SideFile(1, checkpoint=10**12, segments=dict.fromkeys(range(10**12, 10**12 + 400_000), (10**12, 10**12)))
+    write_side_file(tmp_path, side, FileOps())
+    assert (tmp_path / "fastlog.json").stat().st_size > 16 * 2**20
+    assert read_side_file(tmp_path, FileOps()) == side
