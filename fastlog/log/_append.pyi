@@ -9,6 +9,8 @@ class Appender:
     """Appends for one process and one thread; ``process`` is the place of that process in the arena's list."""
 
     def __init__(self, arena: Arena, files: SegmentFiles, process: int) -> None: ...
+    def take_over(self) -> None:
+        """At the start of a process: finish the append during which a predecessor in its place died, if any."""
 
 def roll_now(appender: Appender, slot: int, wait_ms: int = 1000) -> bool:
     """Begin a new segment if the active one holds bytes; True when the active segment is empty afterwards."""

@@ -68,6 +68,19 @@ cdef class Appender:
             fl_store(self.heartbeat_ns, now_ns)
         fl_store(self.disk_ns, 0)
 
+    def take_over(self):
+        """At the start of a process: finish what a predecessor in its place left in the middle of an append, if it did.
+
+        Until then its cell says that it holds a lock, and the supervisor watches it more closely than the others.
+        """
+        cdef uint64_t held = fl_load(self.holding)
+        cdef fl_slot* s
+        if held:
+            s = self.arena.slot(held - 1)
+            if self.lock(s) == 0:
+                self.unlock(s)
+            fl_store(self.holding, 0)
+
     cdef int lock(self, fl_slot* s) noexcept nogil:
         """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then).
 

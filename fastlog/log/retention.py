@@ -56,24 +56,61 @@ def by_age_and_size(held: Held) -> int:
     return drop
 
 
+PLAUSIBLE_MS = 1_577_836_800_000
+"""2020. A clock that shows less has not been set: the machine has no battery for it, or has not asked for the time."""
+AHEAD_MS = 60_000
+"""So much may a message's time be ahead of the clock; more, and the clock was wrong when it was appended."""
+
+
+class BelievedTimes:
+    """When segments got their last message, also of those that a wrong clock put into the far past or the future.
+
+    Such a segment counts as old as it is known here: from the first question on, or from the keeper's next start. So a
+    clock that was a year ahead holds nothing for a year, and one that stood at 1970 drops nothing that is new.
+    """
+
+    def __init__(self) -> None:
+        self._first_asked: dict[tuple[int, int], int] = {}
+
+    def last_ms(self, segment: tuple[int, int], last_ms: int, now_ms: int) -> int:
+        """The time to go by for a segment, by slot and index, whose last append is said to be at ``last_ms``."""
+        if now_ms < PLAUSIBLE_MS or PLAUSIBLE_MS <= last_ms <= now_ms + AHEAD_MS:
+            return last_ms
+        return min(self._first_asked.setdefault(segment, now_ms), now_ms)
+
+    def forget(self, slot: int, head: int) -> None:
+        """Segments of a slot below an index are gone."""
+        for segment in [item for item in self._first_asked if item[0] == slot and item[1] < head]:
+            del self._first_asked[segment]
+
+
 class SteadyClock:
     """The time that retention goes by: the wall clock, but never ahead of what has really passed since it was made.
 
-    A clock that jumps forward must not delete data. Time that the machine was suspended has really passed.
+    A clock that jumps forward must not delete data. Time that the machine was suspended has really passed. Only a clock
+    that had not been set yet is followed, once, to the first time that can be one.
     """
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, passed_ns: Callable[[], int] | None = None) -> None:
         self._wall_ns = wall_ns
         self._passed_ns = passed_ns or (lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         self._ahead_ns = self._wall_ns() - self._passed_ns()
+        self._is_set = self._wall_ns() >= PLAUSIBLE_MS * 1_000_000
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
+        self._look()
         return min(self._wall_ns(), self._passed_ns() + self._ahead_ns) // 1_000_000
 
     def jump_ms(self) -> int:
         """How far the wall clock is ahead of the steady one; negative when it was set back."""
+        self._look()
         return (self._wall_ns() - self._passed_ns() - self._ahead_ns) // 1_000_000
+
+    def _look(self) -> None:
+        if not self._is_set and (wall_ns := self._wall_ns()) >= PLAUSIBLE_MS * 1_000_000:
+            self._ahead_ns = wall_ns - self._passed_ns()
+            self._is_set = True
 
 
 def load_policy(dotted: str) -> Policy:

@@ -259,6 +259,7 @@ cdef class FlusherLoop:
         cdef pollfd waiting
         cdef uint64_t now, wake_at, beat_at = 0
         cdef int stage, timeout, result = 0
+        self.partitions.appender.take_over()
         self.threads = min(threads, <int>MOST_THREADS)
         workers = [
             threading.Thread(target=self.work, args=(n,), name=f"flush-{n}", daemon=True) for n in range(self.threads)

@@ -33,13 +33,7 @@ cdef class Runs:
 
     def take_over(self):
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""
-        cdef uint64_t held = fl_load(self.appender.holding)
-        cdef fl_slot* s
-        if held:
-            s = self.arena.slot(held - 1)
-            if self.appender.lock(s) == 0:
-                self.appender.unlock(s)
-            fl_store(self.appender.holding, 0)
+        self.appender.take_over()
 
     cdef void report(self, Conn* c, const char* reason, int detail) noexcept nogil:
         """Tell Python's log why something was refused; it writes identical lines at most once in a while."""

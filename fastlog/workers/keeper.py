@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -38,7 +39,7 @@ FINAL = 3
 """The stage of the stop at which the keeper writes its last side files and leaves."""
 
 _POSTPONED = {
-    "flushes_without_room": f"no room in a log directory for {FLUSH_MARKS_NAME}; make some",
+    "flushes_without_room": f"no room in a log directory, for {FLUSH_MARKS_NAME} or the like; make some",
     "flushes_without_files": "no file descriptors or no memory for the flusher; raise the limit (ulimit -n)",
 }
 
@@ -59,6 +60,7 @@ class Keeper:
         self._written: dict[int, tuple[int, int, float]] = {}  # slot: (high watermark, tail, when)
         self._again: set[int] = set()
         self._jumped = False
+        self._believed = retention.BelievedTimes()
         self._reported: dict[str, int] = {}
         self._postponed = self._arena.counters(FLUSHER)  # as they were at the last look
         self._waiting_for: dict[str, int] = {}  # counter: flushes that had come through when it was last seen to wait
@@ -71,6 +73,7 @@ class Keeper:
 
     def run(self) -> int:
         """Work until the final stage of the stop; the exit code of the process."""
+        self._appender.take_over()
         for view in self._arena.views():
             self._finish_deletions(view)
         # a predecessor may have unlinked and not come to say so
@@ -211,10 +214,11 @@ class Keeper:
             return
         self._finish_deletions(view)
         rows = self._arena.segments(view.index)
-        segments = list(self._held(rows, view.high_watermark))
         settings = self._config.for_topic(view.topic)
+        now_ms = self._now_ms()
+        segments = list(self._held(view, rows, now_ms))
         held = retention.Held(
-            view.topic, view.partition, segments, self._now_ms(), settings.retention_ms, settings.retention_bytes
+            view.topic, view.partition, segments, now_ms, settings.retention_ms, settings.retention_bytes
         )
         try:
             drop = self._policy(held)
@@ -251,19 +255,21 @@ class Keeper:
         if drop:
             self._delete(view, rows, drop, held.now_ms)
 
-    def _held(self, rows: list[Segment], watermark: int) -> Iterator[retention.HeldSegment]:
+    def _held(self, view: SlotView, rows: list[Segment], now_ms: int) -> Iterator[retention.HeldSegment]:
         for number, row in enumerate(rows):
-            end = rows[number + 1].base if number + 1 < len(rows) else max(watermark, row.base)
-            yield retention.HeldSegment(row.base, end - row.base, row.first_ms, row.last_ms)
+            end = rows[number + 1].base if number + 1 < len(rows) else max(view.high_watermark, row.base)
+            last_ms = row.last_ms and self._believed.last_ms((view.index, row.index), row.last_ms, now_ms)
+            yield retention.HeldSegment(row.base, end - row.base, row.first_ms, last_ms)
 
     def _delete(self, view: SlotView, rows: list[Segment], drop: int, now_ms: int) -> None:
         """Publish the new start, unlink, have every process close its descriptors; readers in flight finish theirs."""
         start = rows[drop].base
+        self._believed.forget(view.index, rows[drop].index)
         self._arena.publish_retention(view.index, rows[drop].index, start)
         _files.reach("retention.published")
         directory = self._directory(view)
         for row in rows[:drop]:
-            if not self._unlink(directory / segment_name(row.base)):
+            if self._arena.stopping or not self._unlink(directory / segment_name(row.base)):
                 break  # oldest first, or the next start would find a gap
             log.info(
                 "segment dropped topic=%r partition=%d base=%d last_append_age_s=%d",
@@ -275,12 +281,16 @@ class Keeper:
         self._arena.retention_done()
 
     def _unlink(self, path: Path) -> bool:
-        """Remove a segment; False when it is still there."""
+        """Remove a segment, durably: after a power loss no younger one is missing before it. False when it is there.
+
+        Not every file system keeps the order of two unlinks.
+        """
+        self._arena.beat(KEEPER)
         _files.reach("retention.unlink")
         try:
-            self._files.unlink(path)
-        except FileNotFoundError:
-            pass
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(path)
+            self._files.fsync_dir(path.parent)
         except OSError as error:
             log.warning("segment not removed path=%s reason=%s: tried again at the next clean-up", path, error)
             return False
@@ -296,7 +306,7 @@ class Keeper:
             self._arena.publish_retention(view.index, head.index, view.log_start)
         try:
             for item in list_segments(self._directory(view)):
-                if item.base >= view.log_start or not self._unlink(item.path):
+                if item.base >= view.log_start or self._arena.stopping or not self._unlink(item.path):
                     break
         except OSError as error:
             log.warning("cannot look for dropped segments path=%s reason=%s", self._directory(view), error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +16,17 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
-from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.manager import LogManager
+from fastlog.log.recovery import recover_partition
 from fastlog.log.side_file import read_side_file
+from fastlog.workers._flusher import make_flusher_loop
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
+from tests.harness import logs
 from tests.harness.shared_log import in_child, message, open_descriptors, start, wait, wait_until
 
 ENTRY = message(14)
@@ -237,6 +242,65 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap(tmp_path: Path) -> None:
     assert house.files() == [420, 560]
 
 
+class Unlinks(FaultyFileOps):
+    """Notes each unlink of a segment and each sync of its directory, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.log.append(path.name)
+
+    def fsync_dir(self, path: Path) -> None:
+        super().fsync_dir(path)
+        self.log.append("durable")
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_an_unlink_is_durable_before_the_next_one(successor: bool, tmp_path: Path) -> None:
+    """A file system may forget any of the unlinks that were not synced: the log that is left has no gap then either."""
+    house = House(tmp_path, log_retention_size="100")
+    house.fill(85)
+    before = logs.contents(tmp_path / "t-0")
+    files = Unlinks()
+    if successor:
+        assert in_child(lambda: house.clean(house.keeper()), "retention.published@1=kill") == -9
+        house.keeper(files)._finish_deletions(house.arena.view(0))
+    else:
+        house.clean(house.keeper(files))
+    assert house.files() == [980, 1120]
+    gone = [name for name in files.log if name != "durable"]
+    assert len(gone) == 7
+    for stop in range(len(files.log) + 1):
+        done = files.log[:stop]
+        sure = len(done) - done[::-1].index("durable") if "durable" in done else 0
+        open_ones = [name for name in done[sure:] if name != "durable"]
+        for kept in itertools.product([False, True], repeat=len(open_ones)):
+            back = {name for name, is_back in zip(open_ones, kept, strict=True) if is_back}
+            left = {name: data for name, data in before.items() if name not in set(done) - back}
+            place = tmp_path / "after" / "t-0"
+            shutil.rmtree(place.parent, ignore_errors=True)
+            place.mkdir(parents=True)
+            for name, data in left.items():
+                (place / name).write_bytes(data)
+            found = recover_partition(place, "t", 0, clean_end=None, files=logs.QuickFiles())
+            assert (found.state, found.log_end) == ("ok", 1190), (done, back)
+
+
+def test_a_directory_that_cannot_be_synced_keeps_the_rest(tmp_path: Path) -> None:
+    house = House(tmp_path, log_retention_size="100")
+    house.fill(45)
+    files = FaultyFileOps()
+    files.fail("fsync_dir", 1)
+    keeper = house.keeper(files)
+    house.clean(keeper)
+    assert house.files() == [140, 280, 420, 560]
+    house.clean(keeper)
+    assert house.files() == [420, 560]
+
+
 @pytest.mark.parametrize("point", ["retention.published@1", "retention.unlink@1", "retention.unlink@2"])
 def test_a_successor_finishes_what_a_dead_keeper_began(point: str, tmp_path: Path) -> None:
     house = House(tmp_path, log_retention_size="100")
@@ -351,3 +415,84 @@ def test_a_partition_that_leaves_service_is_said_once_with_its_reason(
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "00000000000000000140.kafka" in record.getMessage()
     assert (tmp_path / "t-0" / "00000000000000000140.kafka").read_bytes() == b"somebody's"
+
+
+# -- clocks that were wrong --------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_was_a_year_ahead_holds_nothing_for_a_year(tmp_path: Path) -> None:
+    house = House(tmp_path, log_retention_hours="1")
+    house.fill(25)
+    year = 365 * 24 * HOUR_MS
+    bases = [item.base for item in house.arena.segments(0)]
+    keeper = house.keeper()
+    keeper._look(final=True)
+    side = read_side_file(tmp_path / "t-0", FileOps())
+    assert side is not None
+    ahead = {base: (first + year, last + year) for base, (first, last) in side.segments.items()}
+    logs.write_side_file(tmp_path / "t-0", side.checkpoint, segments=ahead)
+    again = House(tmp_path, log_retention_hours="1")
+    keeper = again.keeper()
+    again.clean(keeper)
+    assert again.files() == bases
+    again.time.passed_ns += 2 * HOUR_MS * 10**6
+    again.clean(keeper)
+    assert again.files() == [280, 350]
+
+
+def test_a_clock_that_stood_at_1970_drops_nothing_new_and_what_is_old_later(tmp_path: Path) -> None:
+    house = House(tmp_path, log_retention_hours="1")
+    house.time.jumped_ns = -time.time_ns()
+    house.clock = house.time.clock()
+    house.fill(25)
+    house.keeper()._look(final=True)
+    side = read_side_file(tmp_path / "t-0", FileOps())
+    assert side is not None
+    logs.write_side_file(tmp_path / "t-0", side.checkpoint, segments={base: (1000, 2000) for base in side.segments})
+    again = House(tmp_path, log_retention_hours="1")
+    again.time, again.clock = house.time, house.clock
+    keeper = again.keeper()
+    again.clean(keeper)
+    again.time.jumped_ns = 0  # the machine has asked for the time
+    again.clean(keeper)
+    assert again.files() == [0, 140, 280]
+    again.time.passed_ns += 2 * HOUR_MS * 10**6
+    again.clean(keeper)
+    assert again.files() == [280, 350]
+
+
+# -- a keeper that died under the append lock --------------------------------------------------------------------------
+
+
+def test_a_successor_does_not_hold_what_a_dead_keeper_held(tmp_path: Path) -> None:
+    """Or the supervisor would give every later one two seconds instead of ten."""
+    house = House(tmp_path, log_retention_policy=f"{__name__}:drop_all")
+    house.fill(25)
+    assert in_child(lambda: house.clean(house.keeper()), "roll.created@1=kill") == -9
+    assert house.arena.cell(KEEPER)[4] == 1
+    house.arena.clear_cell(KEEPER, 0, 1)
+    house.arena.set_stopping(3)
+    parent = os.getpid()
+    shared = Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=parent)
+    assert wait(start(lambda: Keeper(shared).run())) == 0
+    assert house.arena.cell(KEEPER)[4] == 0
+    assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 0
+
+
+def test_nor_what_a_dead_flusher_held(tmp_path: Path) -> None:
+    """It died while it gave reserved space back."""
+    house = House(tmp_path)
+    house.fill(2)
+
+    def release() -> None:
+        flusher = make_partition_flusher(house.arena, 8, 1 << 20, 0)
+        run_ahead_now(flusher, 0)
+        release_now(flusher, 0)
+
+    assert in_child(release, "ftruncate@1=kill") == -9
+    assert house.arena.cell(FLUSHER)[4] == 1
+    house.arena.set_stopping(2)
+    parent = os.getpid()
+    assert wait(start(lambda: make_flusher_loop(house.arena, 8, 0, 0, 1).run(1, parent))) == 0
+    assert house.arena.cell(FLUSHER)[4] == 0
+    assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 0

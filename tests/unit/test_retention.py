@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog.errors import ConfigError
-from fastlog.log.retention import Held, HeldSegment, SteadyClock, by_age_and_size, load_policy
+from fastlog.log.retention import BelievedTimes, Held, HeldSegment, SteadyClock, by_age_and_size, load_policy
 
 HOUR = 3_600_000
 
@@ -144,3 +144,45 @@ def test_the_real_clock() -> None:
     clock = SteadyClock()
     assert abs(clock.jump_ms()) < 1000
     assert clock.now_ms() > 1_600_000_000_000
+
+
+def test_a_clock_that_was_not_set_yet_is_followed_once() -> None:
+    """A machine without a battery stands at 1970 until it has asked for the time: then retention goes by that."""
+    time = ManualTime()
+    time.wall = 7 * 10**9
+    clock = time.clock()
+    time.pass_ms(1000)
+    assert clock.now_ms() == 8000
+    time.wall = 1_800_000_000 * 10**9
+    assert (clock.now_ms(), clock.jump_ms()) == (1_800_000_000_000, 0)
+    time.pass_ms(1000)
+    time.wall += 365 * 24 * HOUR * 10**6
+    assert (clock.now_ms(), clock.jump_ms()) == (1_800_000_001_000, 365 * 24 * HOUR)
+
+
+NOW = 1_800_000_000_000
+
+
+def test_a_time_that_can_be_one_is_believed() -> None:
+    times = BelievedTimes()
+    for last_ms in (NOW, NOW - 1, NOW + 60_000, 1_577_836_800_000):
+        assert times.last_ms((0, 0), last_ms, NOW) == last_ms
+
+
+@pytest.mark.parametrize("wrong", [NOW + 365 * 24 * HOUR, NOW + 30 * HOUR, 1, 7_000])
+def test_what_a_wrong_clock_wrote_is_as_old_as_it_is_known(wrong: int) -> None:
+    """Neither held for the year that the clock was ahead, nor dropped at once because it stood at 1970."""
+    times = BelievedTimes()
+    assert times.last_ms((0, 3), wrong, NOW) == NOW
+    assert times.last_ms((0, 3), wrong, NOW + HOUR) == NOW
+    assert times.last_ms((0, 4), wrong, NOW + HOUR) == NOW + HOUR
+    times.forget(0, 4)
+    assert times.last_ms((0, 3), wrong, NOW + 2 * HOUR) == NOW + 2 * HOUR
+    assert times.last_ms((0, 4), wrong, NOW + 2 * HOUR) == NOW + HOUR
+
+
+def test_a_clock_that_is_not_set_judges_nothing() -> None:
+    """Every time is ahead of it: none of them becomes as old as 1970."""
+    times = BelievedTimes()
+    assert times.last_ms((0, 0), NOW, 7_000) == NOW
+    assert times.last_ms((0, 0), NOW, NOW + 1) == NOW
