@@ -25,6 +25,7 @@
 #define FL_NAME_BYTES 256
 #define FL_LINE __attribute__((aligned(64)))
 #define FL_COUNTERS 40
+#define FL_NO_MARK UINT64_MAX
 
 /* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last
  * cell, for its heartbeat alone */
@@ -45,6 +46,7 @@ enum {
     FL_WHY_REPAIR = 4,  /* repair after a dead lock owner failed */
     FL_WHY_CHECK = 5,   /* bytes read again after a lost flush are not what was written */
     FL_WHY_NAME = 6,    /* a file that holds bytes has the name of the next segment */
+    FL_WHY_ROOM = 7,    /* the disk was too full at the start to make sure of its end */
 };
 
 typedef struct {
@@ -124,6 +126,7 @@ typedef struct {
     uint64_t flush_in_progress;
     uint64_t dir_synced_tail; /* table entries whose directory entries are durable */
     uint64_t parent_synced;   /* 1 once the partition directory's own entry is durable */
+    uint64_t flushed_base;    /* what the flushed mark of the partition names; FL_NO_MARK when there is none */
 
     /* written by retention (the keeper) */
     uint64_t log_start FL_LINE;

@@ -18,10 +18,11 @@ cdef extern from "_arena.h" nogil:
     enum:
         FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
-        FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME
+        FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
+    uint64_t FL_NO_MARK
 
     # The meaning, the writer and the fate of each field stand in _arena.h.
     ctypedef struct fl_header:
@@ -43,6 +44,7 @@ cdef extern from "_arena.h" nogil:
         uint64_t lock_waiters
         uint64_t log_end, table_tail, appended_messages, dirty_since_ns, torn
         uint64_t high_watermark, flushed_messages, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
+        uint64_t flushed_base
         uint64_t log_start, table_head
         uint64_t waiters, demand, state
 

@@ -13,6 +13,7 @@ MAX_PROCESSORS: Final[int]
 STATE_READ_ONLY: Final[int]
 STATE_OFFLINE: Final[int]
 WHY_NAME: Final[int]
+WHY_ROOM: Final[int]
 
 class SlotView(NamedTuple):
     """What one partition's slot said at one moment; words of different writers may be a moment apart."""
@@ -52,6 +53,7 @@ class SlotSpec(NamedTuple):
     log_end: int
     state: int = 0
     durable: bool = True
+    flushed_base: int | None = None
 
 class Segment(NamedTuple):
     """One entry of a segment table: index (never reused), base offset, times of its first and last append.

@@ -54,6 +54,7 @@ MAX_PROCESSORS = FL_SUPERVISOR - FL_FIRST_PROCESSOR
 STATE_READ_ONLY = FL_STATE_READ_ONLY
 STATE_OFFLINE = FL_STATE_OFFLINE
 WHY_NAME = FL_WHY_NAME
+WHY_ROOM = FL_WHY_ROOM
 WHY = {
     FL_WHY_START: "found damaged at start",
     FL_WHY_FLUSH: "a flush failed",
@@ -61,6 +62,7 @@ WHY = {
     FL_WHY_REPAIR: "repair after a dead process failed",
     FL_WHY_CHECK: "bytes whose flush was lost could not be read back as they were written",
     FL_WHY_NAME: "a file with the name of the next segment already holds bytes",
+    FL_WHY_ROOM: "the disk was full at start",
 }
 
 
@@ -102,6 +104,7 @@ class SlotSpec(NamedTuple):
     log_end: int
     state: int = 0
     durable: bool = True  # the directory entries of segments and partition have been synced
+    flushed_base: int | None = None  # what the flushed mark on the disk names
 
 
 class Segment(NamedTuple):
@@ -287,7 +290,7 @@ cdef class Arena:
             raise LogError(f"all {h.max_partitions} partition slots are taken: raise max.partitions and start again")
         if len(name) > FL_NAME_BYTES:
             raise LogError("topic name too long", found=len(name), expected=FL_NAME_BYTES)
-        if not spec.segments or len(spec.segments) >= h.table_entries:
+        if not spec.segments or len(spec.segments) > h.table_entries:
             raise LogError(
                 f"{spec.topic}-{spec.partition} has {len(spec.segments)} segments: raise max.segments.per.partition "
                 f"(now {h.table_entries}) and start again"
@@ -318,7 +321,10 @@ cdef class Arena:
         s.log_end = spec.log_end
         s.high_watermark = spec.log_end
         s.log_start = spec.segments[0][0]
-        s.state = spec.state | ((FL_STATE_NO_FLUSH | FL_WHY_START << 8) if spec.state else 0)
+        s.flushed_base = FL_NO_MARK if spec.flushed_base is None else spec.flushed_base
+        s.state = spec.state
+        if spec.state:
+            s.state |= FL_STATE_NO_FLUSH | (0 if spec.state >> 8 else FL_WHY_START << 8)
         if spec.durable:
             s.dir_synced_tail = i
             s.parent_synced = 1

@@ -7,23 +7,23 @@ write-back once and marks the pages clean, so a second call would succeed withou
 Source: paper, section 3.1 (messages are exposed to consumers after they are flushed).
 """
 
-from libc.errno cimport EBUSY, EDQUOT, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EOPNOTSUPP
+from libc.errno cimport EBUSY, EDQUOT, EFBIG, EINVAL, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
+    FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
     N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at,
     fl_fence, fl_find_segment, fl_header, fl_load, fl_monotonic_ns, fl_slot, fl_store, fl_swap, fl_take_out,
     fl_wake_waiters, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_cut, file_fdatasync, file_fsync, file_open,
-    file_drop_cache, file_mark, file_preallocate, file_pread, file_pwrite, file_writeback,
+    file_drop_cache, file_mark, file_preallocate, file_pread, file_pwrite, file_rename, file_writeback,
 )
-from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, marks_path, partition_path, segment_path
+from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, flushed_mark_path, marks_path, partition_path, segment_path
 
 cdef extern from "<fcntl.h>" nogil:
     int O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY
@@ -68,6 +68,11 @@ cdef enum:
 cdef inline bint passing(int r) noexcept nogil:
     """Whether an error says something about this process or machine at this moment, and nothing about the disk."""
     return r == -EMFILE or r == -ENFILE or r == -ENOMEM or r == -EBUSY
+
+
+cdef inline bint no_room(int r) noexcept nogil:
+    """Whether a disk, a quota or a limit of file sizes (RLIMIT_FSIZE) gives no room; that passes, too."""
+    return r == -ENOSPC or r == -EDQUOT or r == -EFBIG
 
 
 cdef class PartitionFlusher:
@@ -191,6 +196,32 @@ cdef class PartitionFlusher:
         pthread_mutex_unlock(&self.marks_turn)
         return r if r < 0 else file_mark(self.marks[s.directory], on, 1 + s.index)
 
+    cdef int move_flushed_mark(self, fl_slot* s, uint64_t base) noexcept nogil:
+        """Let the partition's flushed mark name the segment that begins at ``base``: 0 or -errno.
+
+        All below that offset has been synced. The mark is durable with the next sync of the directory.
+        """
+        cdef char[PATH_BYTES] old
+        cdef char[PATH_BYTES] new
+        cdef int r = -ENOENT
+        if s.flushed_base == base:
+            return 0
+        if flushed_mark_path(self.arena, s, base, new, PATH_BYTES) != 0:
+            return -EIO
+        if s.flushed_base != FL_NO_MARK:
+            if flushed_mark_path(self.arena, s, s.flushed_base, old, PATH_BYTES) != 0:
+                return -EIO
+            r = file_rename(old, new)
+        if r == -ENOENT:
+            # a flusher that died here may have renamed it; and there may never have been one
+            r = file_open(new, O_WRONLY | O_CREAT, MARKS_MODE)
+            if r >= 0:
+                close(r)
+                r = 0
+        if r == 0:
+            fl_store(&s.flushed_base, base)
+        return r
+
     cdef int sync_directories(self, fl_slot* s) noexcept nogil:
         """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""
         cdef char[PATH_BYTES] path
@@ -214,15 +245,15 @@ cdef class PartitionFlusher:
     cdef int flush(self, fl_slot* s) noexcept nogil:
         """Make what is appended now durable and visible: 0, or -errno.
 
-        After an error that ``passing`` knows, or without room for the mark, it can be tried again; any other has taken the
-        partition out of service.
+        After an error that ``passing`` or ``no_room`` knows, but for one of a sync, it can be tried again; any other has
+        taken the partition out of service.
         One that left service because of an append is flushed like any other: what lies below its log end is whole, and
         what a failed cut left behind that end is never shown.
         """
         cdef fl_header* h = self.arena.header
         cdef FlushState* st = &self.states[s.index]
         cdef uint64_t started = fl_monotonic_ns()
-        cdef uint64_t messages, end, tail, high, i
+        cdef uint64_t messages, end, tail, newest, high, i
         cdef int r
         if fl_load(&s.state) & FL_STATE_NO_FLUSH:
             return -EIO
@@ -235,20 +266,28 @@ cdef class PartitionFlusher:
             pthread_mutex_unlock(&self.append_turn)
             if passing(r):
                 return r
+            if no_room(r):  # where writing copies; what it holds in memory stays in doubt until there is some
+                fl_add(&self.counters[<int>N_FLUSHES_NO_ROOM], 1)
+                return r
             if r != 0:
                 return self.fail(s, FL_WHY_CHECK, -r)
         fl_store(&s.flush_in_progress, 1)
         fl_swap(&s.demand, 0)
         messages = fl_load(&s.appended_messages)
-        end = fl_load(&s.log_end)
-        tail = fl_load(&s.table_tail)
+        while True:
+            # every segment that is looked at begins at or below the end, and there is none behind it
+            tail = fl_load(&s.table_tail)
+            end = fl_load(&s.log_end)
+            if tail == fl_load(&s.table_tail):
+                break
+        newest = fl_load(fl_base_at(h, s, tail - 1))
         high = s.high_watermark
         if end == high and tail == s.dir_synced_tail and s.parent_synced:
             fl_store(&s.flushed_messages, messages)
             fl_store(&s.flush_in_progress, 0)
             return 0
         r = self.mark(s, True)
-        if r == -ENOSPC or r == -EDQUOT or passing(r):
+        if no_room(r) or passing(r):
             return self.postpone(s, r)  # nothing was tried; a file system that copies on write may want room for it
         if r != 0:
             return self.fail(s, FL_WHY_FLUSH, -r)
@@ -266,7 +305,12 @@ cdef class PartitionFlusher:
                 if r != 0:
                     return self.fail(s, FL_WHY_FLUSH, -r)
             i += 1
-        if tail > s.dir_synced_tail or not s.parent_synced:
+        if tail > s.dir_synced_tail or not s.parent_synced or newest != s.flushed_base:
+            r = self.move_flushed_mark(s, newest)
+            if no_room(r) or passing(r):
+                return self.postpone(s, r)  # what was synced was synced
+            if r != 0:
+                return self.fail(s, FL_WHY_FLUSH, -r)
             r = self.sync_directories(s)
             if r == -EMFILE:
                 return self.postpone(s, r)

@@ -30,6 +30,7 @@ cdef struct FdEntry:
     int chain
 
 cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil
+cdef int flushed_mark_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil
 cdef int marks_path(Arena arena, int directory, char* out, size_t room) noexcept nogil
 cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil
 

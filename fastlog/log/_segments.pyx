@@ -72,6 +72,13 @@ cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t 
     return 0 if 0 < n < <int>room else -1
 
 
+cdef int flushed_mark_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil:
+    """Write the path of the partition's flushed mark when it names this segment; 0, or -1 when it does not fit."""
+    cdef int n = snprintf(out, room, "%s/%.*s-%u/.flushed-%020llu", arena.directories[s.directory], <int>s.name_bytes,
+                          <char*>s.name, s.partition, <unsigned long long>base)
+    return 0 if 0 < n < <int>room else -1
+
+
 cdef int marks_path(Arena arena, int directory, char* out, size_t room) noexcept nogil:
     """Write the path of a log directory's flush marks; 0, or -1 when it does not fit."""
     cdef int n = snprintf(out, room, "%s/.fastlog-flushing", arena.directories[directory])

@@ -14,10 +14,18 @@ from pathlib import Path
 
 from fastlog.log.discovery import segment_problems, shown
 from fastlog.log.files import FileOps
+from fastlog.log.flushed_mark import flushed_marks
 from fastlog.log.formats import FORMATS, DeepFindings, LogFormat, SearchBudget
 from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file
 from fastlog.message import DeepLimits
-from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, SegmentFile, list_segments, parse_segment_name
+from fastlog.segment_files import (
+    KAFKA_0_7,
+    SIDE_FILE_NAME,
+    SegmentFile,
+    list_segments,
+    parse_segment_name,
+    segment_name,
+)
 
 SEARCH_BUDGET_BYTES = 16 * 1024**3
 LOOK_AGAIN_SECONDS = 0.05
@@ -63,6 +71,12 @@ class Report:
     notes: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     side: SideFile | None = None
+    flushed_marks: list[int] = field(default_factory=list)
+
+    @property
+    def flushed_end(self) -> int:
+        """An offset below which everything was flushed, as far as anything says so."""
+        return max(self.side.checkpoint if self.side else 0, *self.flushed_marks, 0)
 
     @property
     def choices(self) -> tuple[Span, ...]:
@@ -126,7 +140,9 @@ class _Check:
         return True
 
     def find_strange_files(self) -> None:
-        for item in self.files.listdir(self.report.directory):
+        listing = self.files.listdir(self.report.directory)
+        self.report.flushed_marks = flushed_marks(item.name for item in listing)
+        for item in listing:
             if parse_segment_name(item.name) is None:
                 continue
             if not stat.S_ISREG(item.stat(follow_symlinks=False).st_mode):
@@ -181,9 +197,7 @@ class _Check:
                 bad = (size if position is None else position) - found.end
                 kind = "damage" if position is not None or not newest else "tail"
                 text = f"{found.found}, {bad} bytes"
-                if kind == "tail" and (
-                    self.report.side is None or segment.base + found.end >= self.report.side.checkpoint
-                ):
+                if kind == "tail" and segment.base + found.end >= self.report.flushed_end:
                     text += "; a broker sets them aside when it starts"
                 self.problem(kind, segment.path, text, found.end, segment, bad)
 
@@ -201,14 +215,19 @@ class _Check:
         spans[-1].parts.append((segment, start, end))
 
     def compare_with_checkpoint(self, segments: list[SegmentFile]) -> None:
-        side, report = self.report.side, self.report
+        report = self.report
         end = segments[-1].base + segments[-1].size if segments else 0
-        if side is None or side.checkpoint <= end:
+        flushed = report.flushed_end
+        mark = report.flushed_marks[-1] if report.flushed_marks else 0
+        if segments and segments[0].base < mark <= end and all(item.base != mark for item in segments):
+            path = report.directory / segment_name(mark)
+            self.problem("short", path, "this segment is missing, whose beginning was flushed")
+        if flushed <= end:
             return
-        text = f"the log ends at offset {end}, expected at least {side.checkpoint}, which was flushed"
+        text = f"the log ends at offset {end}, expected at least {flushed}, which was flushed"
         self.problem("short", segments[-1].path if segments else report.directory, text)
         # what a repair may choose instead: an empty log that goes on with the numbers that readers already know
-        report.spans.append(Span(side.checkpoint, side.checkpoint))
+        report.spans.append(Span(flushed, flushed))
 
     def problem(
         self,

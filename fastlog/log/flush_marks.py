@@ -21,7 +21,8 @@ from fastlog.log.files import FileOps
 from fastlog.segment_files import FLUSH_MARKS_NAME
 
 MAX_BYTES = 16 * 1024 * 1024
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A disk, a quota or a limit of file sizes (RLIMIT_FSIZE) gives no room; that passes."""
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class FlushMarks:
             with self._files.open(self._path, os.O_WRONLY | os.O_CREAT) as fd:
                 self._files.write_all(fd, b"\1", 0)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             self._empty()
 

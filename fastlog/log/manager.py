@@ -16,9 +16,11 @@ from pathlib import Path
 from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
-from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotSpec, SlotView
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena, SlotSpec, SlotView
+from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
+from fastlog.log.flushed_mark import flushed_mark_name, put_flushed_mark
 from fastlog.log.formats import FORMATS
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
@@ -68,17 +70,28 @@ class LogManager:
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._config.max_partitions)
-        for dir_index, partition in found:
-            if partition.state != "ok":
-                log.error(
-                    "partition %s topic=%r partition=%d: %s",
-                    partition.state,
-                    partition.topic,
-                    partition.partition,
-                    partition.reason,
-                )
-            self._arena.add(self._spec_of(dir_index, partition))
-        return LoadReport(tuple(partition for _, partition in found), tuple(warnings))
+        return LoadReport(tuple(self._give_slot(*item) for item in found), tuple(warnings))
+
+    def _give_slot(self, dir_index: int, found: RecoveredPartition) -> RecoveredPartition:
+        """Give a partition its slot and return it as it is served: one that cannot be is offline, and no other."""
+        if len(found.segments) > self._arena.table_entries:
+            found = found.taken_out(
+                f"{shown(found.directory)} has {len(found.segments)} segments, and there is room for "
+                f"{self._arena.table_entries}: raise max.segments.per.partition and start again"
+            )
+        if self._arena.slot_count < self._arena.max_partitions:  # without a slot, nothing could name it
+            try:
+                spec = self._spec_of(dir_index, found)
+                self._arena.add(spec)
+            except Exception as error:
+                log.exception("cannot be served path=%s", shown(found.directory))
+                found = found.taken_out(f"{shown(found.directory)} cannot be served: {error!r}")
+                self._arena.add(self._spec_of(dir_index, found))
+        else:
+            self._arena.add(self._spec_of(dir_index, found))
+        if found.state != "ok":
+            log.error("partition %s topic=%r partition=%d: %s", found.state, found.topic, found.partition, found.reason)
+        return found
 
     def _spec_of(self, dir_index: int, found: RecoveredPartition) -> SlotSpec:
         segments = [(item.base, item.first_ms, item.last_ms) for item in found.segments] or [(0, 0, 0)]
@@ -89,9 +102,10 @@ class LogManager:
             created_ms=found.created_ms,
             segments=segments,
             log_end=max(found.log_end, segments[0][0]),
-            state=_STATES[found.state],
+            state=_STATES[found.state] | (WHY_ROOM << 8 if found.no_room else 0),
             format_name=found.format,
             durable=True,
+            flushed_base=found.flushed_base,
         )
 
     def _spec(
@@ -106,6 +120,7 @@ class LogManager:
         state: int = 0,
         format_name: str = KAFKA_0_7,
         durable: bool,
+        flushed_base: int | None,
     ) -> SlotSpec:
         settings = self._config.for_topic(topic)
         return SlotSpec(
@@ -123,6 +138,7 @@ class LogManager:
             log_end=log_end,
             state=state,
             durable=durable,
+            flushed_base=flushed_base,
         )
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -207,7 +223,14 @@ class LogManager:
             self._make_files(directory, now_ms)
             index = self._arena.add(
                 self._spec(
-                    topic, partition, dir_index, created_ms=now_ms, segments=[(0, now_ms, 0)], log_end=0, durable=False
+                    topic,
+                    partition,
+                    dir_index,
+                    created_ms=now_ms,
+                    segments=[(0, now_ms, 0)],
+                    log_end=0,
+                    durable=False,
+                    flushed_base=0,
                 )
             )
         finally:
@@ -239,6 +262,7 @@ class LogManager:
                     path=str(directory),
                 ) from None
         _files.reach("create.directory")
+        put_flushed_mark(directory, [], 0, self._files)
         write_side_file(directory, SideFile(now_ms), self._files)
         _files.reach("create.side_file")
         first = directory / segment_name(0)
@@ -253,7 +277,7 @@ class LogManager:
             if item.name == segment_name(0):
                 if not item.is_file(follow_symlinks=False) or item.stat(follow_symlinks=False).st_size:
                     return False
-            elif item.name not in (SIDE_FILE_NAME, SIDE_FILE_NAME + ".tmp"):
+            elif item.name not in (SIDE_FILE_NAME, SIDE_FILE_NAME + ".tmp", flushed_mark_name(0)):
                 return False
         try:
             side = read_side_file(directory, self._files)

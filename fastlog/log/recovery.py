@@ -7,7 +7,8 @@ The rules, for one partition (``docs/crash-safety.md`` says what they rest on):
   unseen (``flush_marks``), it is written again first. The first entry that is not whole and valid, and all behind it,
   is set aside and cut, without asking.
 - Damage at or below the checkpoint, files that end before it, and gaps or overlaps between segments are no accident of
-  a crash: nothing is cut. The partition is read-only up to where its bytes are beyond doubt, or offline.
+  a crash: nothing is cut. The partition is read-only up to where its bytes are beyond doubt, or offline. The one gap
+  that a crash leaves is behind a segment whose roll was never flushed (``flushed_mark``).
 
 A partition never keeps another one from being served. Run by the supervisor alone, before anything else has the files.
 """
@@ -18,8 +19,9 @@ import contextlib
 import logging
 import os
 import stat
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +30,10 @@ from fastlog.errors import LogError, RecoveryError
 from fastlog.log import set_aside
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
+from fastlog.log.flush_marks import NO_ROOM
+from fastlog.log.flushed_mark import flushed_marks, put_flushed_mark
 from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget
+from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import (
     KAFKA_0_7,
@@ -54,44 +59,7 @@ __all__ = [
 
 COUNT_BUDGET_BYTES = 256 * 1024 * 1024
 
-OK: Literal["ok"] = "ok"
-READ_ONLY: Literal["read-only"] = "read-only"
-OFFLINE: Literal["offline"] = "offline"
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """A segment to serve: base offset, the bytes of it that are trusted, and when its first and last were appended."""
-
-    base: int
-    size: int
-    first_ms: int
-    last_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveredPartition:
-    """A partition as recovery left it.
-
-    ``ok``: all of it is served, and appends go on at ``log_end``. ``read-only``: reads up to ``log_end``, no appends.
-    ``offline``: nothing. ``reason`` is one line that names file and position; empty when ok.
-    """
-
-    topic: str
-    partition: int
-    directory: Path
-    format: str
-    state: Literal["ok", "read-only", "offline"]
-    reason: str = ""
-    segments: tuple[SegmentInfo, ...] = ()
-    log_end: int = 0
-    truncated_bytes: int = 0
-    truncated_messages: int = 0
-    created_ms: int = 0
-    sync_failed: bool = False
-    """The kernel has told of a write-back that failed: what memory holds of the files may be nowhere else."""
 
 
 def recover_all(
@@ -146,9 +114,13 @@ def recover_partition(
         return work.run(clean_end)
     except OSError as error:
         place = shown(Path(os.fsdecode(error.filename))) if error.filename else shown(directory)
-        return work.offline(f"{place}: {error.strerror or error}")
+        reason = f"{place}: {error.strerror or error}"
+        return work.without_room(reason) if error.errno in NO_ROOM else work.offline(reason)
     except LogError as error:
         return work.offline(str(error))
+    except Exception as error:
+        log.exception("recovery failed path=%s", shown(directory))
+        return work.offline(f"{shown(directory)}: {error!r}")
 
 
 class _Recovery:
@@ -164,6 +136,9 @@ class _Recovery:
         self.format: LogFormat = FORMATS[KAFKA_0_7]
         self.side: SideFile | None = None
         self.times: dict[int, int] = {}
+        self.marks: list[int] = []
+        self.flushed_base: int | None = None
+        self.sure: list[SegmentFile] = []  # what is served when there is no room to look further
         self.cut_bytes = 0
         self.cut_messages = 0
         self.blank = RecoveredPartition(topic, partition, directory, KAFKA_0_7, OFFLINE)
@@ -178,33 +153,90 @@ class _Recovery:
             self.format = FORMATS[self.side.format]
         segments = self.list_segments() or [self.first_segment(clean_end)]
         clean = clean_end == segments[-1].base + segments[-1].size
-        checkpoint = self.side.checkpoint if self.side else None
+        checkpoint = self.flushed_end()
+        behind: Sequence[SegmentFile] = ()
+        reason = ""
         problem = next(segment_problems(segments), None)
         if problem is not None:
-            index, _, reason = problem
+            index, kind, reason = problem
             last = segments[index]
             end = last.base + last.size
-            if clean or checkpoint is None or checkpoint > end or end > segments[index + 1].base:
+            if clean or kind != "gap" or not self.never_flushed(segments, index, checkpoint):
                 return self.read_only(segments[: index + 1], min(end, segments[index + 1].base), reason)
-            # What is missing was never durable: the power went between a roll and the flush of what came before it.
-            self.set_aside_files(segments[index + 1 :], reason)
-            segments = segments[: index + 1]
+            segments, behind = segments[: index + 1], segments[index + 1 :]
         newest = segments[-1]
         end = newest.base + newest.size
         if checkpoint is not None and end < checkpoint:
             reason = f"{shown(newest.path)} ends at offset {end}, expected at least {checkpoint}, which was flushed"
             return self.read_only(segments, end, reason)
+        missing = self.missing_segment(segments)
+        if missing is not None:
+            index, reason = missing
+            return self.read_only(segments[:index], segments[index - 1].base + segments[index - 1].size, reason)
         if clean:
             with self.files.open(newest.path, os.O_RDWR) as fd:
-                self.files.ftruncate(fd, newest.size)
+                self.files.cut_to(fd, newest.size)
+            self.put_mark(newest.base)
+            if self.marks != [newest.base]:
+                self.files.fsync_dir(self.directory)
             return self.ok(segments)
-        return self.scan(segments, newest.base if checkpoint is None else max(checkpoint, segments[0].base))
+        if checkpoint is not None:
+            self.sure = [item for item in segments if item.base < checkpoint]
+            if self.sure and self.sure[-1].base + self.sure[-1].size > checkpoint:
+                self.sure[-1] = self.sure[-1]._replace(size=checkpoint - self.sure[-1].base)
+        start = newest.base if checkpoint is None else max(checkpoint, segments[0].base)
+        return self.scan(segments, start, behind, reason)
+
+    def flushed_end(self) -> int | None:
+        """An offset below which everything was flushed; None when nothing says so."""
+        known = [self.side.checkpoint] if self.side else []
+        return max([*known, *self.marks], default=None)
+
+    def never_flushed(self, segments: list[SegmentFile], index: int, checkpoint: int | None) -> bool:
+        """Whether what a gap behind ``segments[index]`` has torn apart was never visible to anybody.
+
+        The power went between a roll and the flush of what came before it. No flush has passed a segment's base before
+        the mark named it. Without a mark that is certain where the end is torn, for a flush begins with the oldest
+        segment, and where no byte stands behind the gap.
+        """
+        segment = segments[index]
+        if checkpoint is None or checkpoint > segment.base + segment.size:
+            return False
+        if self.marks:
+            return self.marks[-1] <= segment.base
+        if not any(item.size for item in segments[index + 1 :]):
+            return True
+        with self.files.open(segment.path, os.O_RDONLY) as fd:
+            start = max(checkpoint - segment.base, 0)
+            return self.format.scan(self.files, fd, start, segment.size).end < segment.size
+
+    def put_mark(self, base: int) -> None:
+        """Everything below ``base`` is durable. A full disk leaves it to the next flush to say so."""
+        try:
+            put_flushed_mark(self.directory, self.marks, base, self.files)
+            self.flushed_base = base
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.flushed_base = self.marks[-1] if self.marks else None
+            log.warning("flushed mark not moved path=%s reason=%s", shown(self.directory), error.strerror)
+
+    def missing_segment(self, segments: list[SegmentFile]) -> tuple[int, str] | None:
+        """The place of the segment that the mark names, and why it is missed; None when it is there."""
+        mark = self.marks[-1] if self.marks else 0
+        bases = [segment.base for segment in segments]
+        if mark <= bases[0] or mark in bases:
+            return None
+        path = self.directory / segment_name(mark)
+        return bisect_right(bases, mark), f"{shown(path)} is missing, a segment whose beginning was flushed"
 
     def list_segments(self) -> list[SegmentFile]:
         """The partition's segments in order; anything else that has a segment's name is refused."""
         segments: list[SegmentFile] = []
         strange = []
-        for item in self.files.listdir(self.directory):
+        listing = self.files.listdir(self.directory)
+        self.marks = flushed_marks(item.name for item in listing)
+        for item in listing:
             base = parse_segment_name(item.name)
             path = self.directory / item.name
             if base is None:
@@ -224,7 +256,7 @@ class _Recovery:
 
     def first_segment(self, clean_end: int | None) -> SegmentFile:
         """Finish a creation that stopped before its first segment."""
-        known_end = max(clean_end or 0, self.side.checkpoint if self.side else 0)
+        known_end = max(clean_end or 0, self.flushed_end() or 0)
         if known_end:
             raise RecoveryError("all segments are missing", path=shown(self.directory), found=0, expected=known_end)
         if self.side is None:
@@ -238,12 +270,18 @@ class _Recovery:
         self.files.fsync_dir(self.directory)
         return SegmentFile(0, path, 0)
 
-    def scan(self, segments: list[SegmentFile], checkpoint: int) -> RecoveredPartition:
-        """Check everything from the checkpoint on, cut where it is not whole, and make the rest durable."""
+    def scan(
+        self, segments: list[SegmentFile], checkpoint: int, behind: Sequence[SegmentFile], gap: str
+    ) -> RecoveredPartition:
+        """Check everything from the checkpoint on, cut where it is not whole, and make the rest durable.
+
+        ``behind`` a ``gap`` are segments that leave the log; last, so that nothing has been touched when something else
+        is wrong.
+        """
         trusted: list[SegmentFile] = []
         for index, segment in enumerate(segments):
-            if segment.base + segment.size < checkpoint:
-                if self.side is None:
+            if segment.base + segment.size <= checkpoint and segment is not segments[-1]:
+                if self.side is None and not self.marks:
                     self.make_durable(segment)
                 trusted.append(segment)
                 continue
@@ -266,12 +304,17 @@ class _Recovery:
                     saved = self.save_tail(fd, segment, found, size)
                     if saved:
                         return self.read_only(segments[: index + 1], segment.base + found.end, saved)
-                    self.set_aside_files(segments[index + 1 :], f"it follows damage in {segment.path.name}")
-                self.files.ftruncate(fd, found.end)
+                    behind = [*segments[index + 1 :], *behind]
+                    gap = f"it follows damage in {segment.path.name}"
+                    self.set_aside_files(behind, gap)
+                    behind = ()
+                self.files.cut_to(fd, found.end)
                 self.sync(fd)
             trusted.append(segment._replace(size=found.end))
             if found.end < size:
                 break
+        self.set_aside_files(behind, gap)
+        self.put_mark(trusted[-1].base)
         self.files.fsync_dir(self.directory)
         self.files.fsync_dir(self.directory.parent)
         return self.ok(trusted)
@@ -350,7 +393,7 @@ class _Recovery:
             self.files.fsync_dir(self.directory)
 
     def ok(self, segments: list[SegmentFile]) -> RecoveredPartition:
-        return self.served(segments, OK, "")
+        return replace(self.served(segments, OK, ""), flushed_base=self.flushed_base)
 
     def read_only(self, segments: list[SegmentFile], end: int, reason: str) -> RecoveredPartition:
         """Serve what lies below ``end``, as far as a message ends there; offline when that is nothing."""
@@ -375,6 +418,16 @@ class _Recovery:
             position = self.format.find_entry(self.files, fd, found.end, limit, budget)
         return message_end
 
+    def without_room(self, reason: str) -> RecoveredPartition:
+        """A disk that is full is no damage: what was flushed for certain is read, and the next start does the rest."""
+        reason = f"{reason}: the disk is full; nothing was cut; make room in {shown(self.directory)} and start again"
+        try:
+            if self.sure:
+                return replace(self.served(self.sure, READ_ONLY, reason), no_room=True)
+        except (OSError, LogError) as error:
+            reason = f"{reason}; {error}"
+        return replace(self.blank, state=OFFLINE, reason=reason, no_room=True)
+
     def offline(self, reason: str) -> RecoveredPartition:
         if "fastlog fsck" not in reason:
             reason = f"{reason}; run: fastlog fsck {shown(self.directory)}"
@@ -384,8 +437,11 @@ class _Recovery:
         """The result, once each file has the name that the broker looks for: other widths are read, never written."""
         renamed = False
         for segment in segments:
-            if segment.path.name != segment_name(segment.base):
-                self.files.rename(segment.path, self.directory / segment_name(segment.base))
+            target = self.directory / segment_name(segment.base)
+            if segment.path != target:
+                if os.path.lexists(target):  # renaming would replace it
+                    raise RecoveryError(f"stands beside {target.name}, the same offset", path=shown(segment.path))
+                self.files.rename(segment.path, target)
                 renamed = True
         if renamed:
             self.files.fsync_dir(self.directory)
@@ -394,7 +450,7 @@ class _Recovery:
         for segment in segments:
             at = self.times[segment.base]
             first_ms, last_ms = known.get(segment.base, (at, at))
-            infos.append(SegmentInfo(segment.base, segment.size, first_ms, last_ms))
+            infos.append(SegmentInfo(segment.base, segment.size, _time(first_ms), _time(last_ms)))
         return replace(
             self.blank,
             state=state,
@@ -405,3 +461,8 @@ class _Recovery:
             truncated_messages=self.cut_messages,
             created_ms=self.side.created_ms if self.side else 0,
         )
+
+
+def _time(ms: int) -> int:
+    """A time that shared memory has room for, whatever a file says."""
+    return min(max(ms, 0), MAX_OFFSET)

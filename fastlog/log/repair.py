@@ -14,6 +14,7 @@ from fastlog.log import set_aside
 from fastlog.log.check import Report, Span
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
+from fastlog.log.flushed_mark import remove_flushed_marks
 from fastlog.log.side_file import write_side_file
 from fastlog.segment_files import SIDE_FILE_NAME, SegmentFile, list_segments, segment_name
 
@@ -38,6 +39,9 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
     """
     directory, done = report.directory, []
     marks = FlushMarks(directory.parent, files)
+    # without it no gap passes for a harmless one, while files leave the log; the next start puts one that is right
+    remove_flushed_marks(directory, report.flushed_marks, files)
+    files.fsync_dir(directory)
     if report.side is not None and report.side.checkpoint > span.end_offset:
         # first, so that a start after a crash in the middle finds a torn tail above the checkpoint, not missing bytes
         write_side_file(directory, replace(report.side, checkpoint=span.end_offset), files, sync_directory=True)
@@ -77,7 +81,7 @@ def _shortened_at_front(segment: SegmentFile, start: int, end: int, files: FileO
     temporary = target.with_name(target.name + ".tmp")
     with (
         files.open(segment.path, os.O_RDONLY) as fd,
-        files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as copy,
+        files.open_temporary(temporary) as copy,
     ):
         set_aside.copy_span(files, fd, start, end, copy)
         files.fdatasync(copy)

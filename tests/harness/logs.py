@@ -79,11 +79,11 @@ def sets(source: random.Random, count: int, magic: int, codec: int, inside: int 
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """What every regular file of a directory holds, by name."""
+    """What every regular file of a directory holds, by name; but for the side file and the flushed mark."""
     return {
         path.name: path.read_bytes()
         for path in sorted(directory.iterdir())
-        if path.is_file() and not path.is_symlink() and path.name != "fastlog.json"
+        if path.is_file() and not path.is_symlink() and not path.name.startswith(("fastlog.json", ".flushed-"))
     }
 
 

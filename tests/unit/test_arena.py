@@ -17,6 +17,7 @@ from fastlog.log._arena import (
     MAX_PROCESSORS,
     STATE_OFFLINE,
     STATE_READ_ONLY,
+    WHY_ROOM,
     Arena,
     SlotSpec,
 )
@@ -64,13 +65,15 @@ def test_what_starts_damaged_says_so(tmp_path: Path) -> None:
     for state, word in ((STATE_READ_ONLY, "read-only"), (STATE_OFFLINE, "offline")):
         index = arena.add(spec(partition=state, state=state))
         assert arena.describe_state(arena.view(index).state) == f"{word}: found damaged at start"
+    full = arena.add(spec(partition=4, state=STATE_READ_ONLY | WHY_ROOM << 8))
+    assert arena.describe_state(arena.view(full).state) == "read-only: the disk was full at start"
     assert arena.describe_state(0) == "ok"
 
 
 def test_a_full_arena_and_a_full_table_name_the_setting(tmp_path: Path) -> None:
     arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 1, 16)
     with pytest.raises(LogError, match=r"max\.segments\.per\.partition"):
-        arena.add(spec(segments=[(i, 0, 0) for i in range(16)]))
+        arena.add(spec(segments=[(i, 0, 0) for i in range(17)]))
     arena.add(spec())
     with pytest.raises(LogError, match=r"max\.partitions"):
         arena.add(spec(partition=1))

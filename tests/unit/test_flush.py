@@ -260,6 +260,20 @@ def test_a_successor_without_descriptors_or_lock_tries_again(tmp_path: Path) -> 
     assert log.counter("rewritten_bytes", FLUSHER) == 12
 
 
+@pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT", "EFBIG"])
+def test_a_successor_without_room_tries_again(error: str, tmp_path: Path) -> None:
+    """A file system that copies on write wants room even for the same bytes in their place."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    _files.arm(f"pwrite@1-2={error}", "test")
+    for _ in range(2):
+        assert log.flush() == getattr(errno, error)
+        assert (log.view().state, log.view().high_watermark) == (0, 0)
+    assert log.flush() == 0
+    assert log.counter("rewritten_bytes", FLUSHER) == 12
+
+
 def test_bytes_that_changed_are_never_shown(tmp_path: Path) -> None:
     log = SharedLog(tmp_path)
     log.append(ENTRY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_marks_that_say_nothing_are_doubts_and_made_anew(found: str, tmp_path: P
     assert path.read_bytes() == b"\1"
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("before", [None, bytes(5)])
 def test_a_full_disk_does_not_keep_a_broker_from_starting(error: int, before: bytes | None, tmp_path: Path) -> None:
     """Retention may be what makes room. An empty file, for which none is needed, is a mark too."""
@@ -286,3 +287,20 @@ def test_a_repair_whose_sync_fails_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "t-0" / f"{0:020}.kafka").write_bytes(ENTRY * 3 + b"torn")
     keep_span(report, report.choices[0], FileOps(), 3)
     assert in_doubt(tmp_path), "what was in doubt before still is"
+
+
+def test_a_limit_of_file_sizes_is_a_disk_that_is_full(tmp_path: Path) -> None:
+    """What ``fastlog.testing`` fills a disk with: a flush that comes due meanwhile waits, and the partition goes on."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+
+    def flush() -> int:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        assert log.flush() == errno.EFBIG
+        assert (log.view().state, log.view().high_watermark) == (0, 0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        return log.flush()
+
+    assert in_child(flush) == 0
+    assert (log.view().state, log.view().high_watermark) == (0, len(ENTRY))

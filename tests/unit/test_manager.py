@@ -12,15 +12,21 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
+from fastlog.log._append import Appender, append_bytes
 from fastlog.log._arena import FIRST_PROCESSOR, STATE_OFFLINE, Arena
+from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.formats import Kafka07
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.log.recovered import RecoveredPartition
 from fastlog.log.side_file import read_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import logs
 from tests.harness.shared_log import in_child, message, start, stop
 
 ENTRY = message(14)
+NEW_FILES = {"00000000000000000000.kafka", "fastlog.json", ".flushed-00000000000000000000"}
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +66,7 @@ def test_a_new_partition_has_its_files_and_is_found(tmp_path: Path) -> None:
     view = manager.slot("t", 2)
     assert view is not None and view.index == index
     assert (view.log_end, view.dir_synced_tail, view.table_tail) == (0, 0, 1)  # the flusher makes it durable
-    assert names(tmp_path / "t-2") == {"00000000000000000000.kafka", "fastlog.json"}
+    assert names(tmp_path / "t-2") == NEW_FILES
     side = read_side_file(tmp_path / "t-2", FileOps())
     assert side is not None and side.format == "kafka-0.7" and side.checkpoint == 0
     assert manager.create_partition("t", 2) == index
@@ -157,7 +163,7 @@ def test_what_a_dead_creator_left_is_finished(point: str, tmp_path: Path) -> Non
     index = manager.create_partition("t", 0)
     assert manager.slot("t", 0) is not None
     assert index == 0
-    assert names(tmp_path / "t-0") == {"00000000000000000000.kafka", "fastlog.json"}
+    assert names(tmp_path / "t-0") == NEW_FILES
     # and the same by the next start
     other = tmp_path / "other"
     second = manager_of(other)
@@ -231,3 +237,79 @@ def test_more_partitions_than_slots_name_the_setting(tmp_path: Path) -> None:
         logs.write_segments(tmp_path / f"{topic}-0", [ENTRY])
     with pytest.raises(LogError, match=r"max\.partitions"):
         manager_of(tmp_path, max_partitions="2")
+
+
+# -- what cannot be opened ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_filled_up_is_taken_at_the_next_start(tmp_path: Path) -> None:
+    """What an append allows, a start allows: here a table of 16, and then longer segments."""
+    logs.write_segments(tmp_path / "fine-0", [ENTRY])
+    settings = {"max.segments.per.partition": "16", "log.file.size": "20", "log.dir": str(tmp_path)}
+    config = BrokerConfig.from_properties(settings)
+    for _ in range(2):
+        arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, config.max_partitions, config.segments_per_partition)
+        manager = LogManager(config, arena)
+        manager.load([{}])
+        index = manager.create_partition("t", 0)
+        appender = Appender(arena, SegmentFiles(arena, 8), FIRST_PROCESSOR)
+        for _ in range(40):
+            assert append_bytes(appender, index, ENTRY, 1)[0] == 0
+        assert flush_now(make_partition_flusher(arena, 8, 0, 0), index) == 0
+    assert len(arena.segments(index)) == 16
+    assert [view.state for view in arena.views()] == [0, 0]
+    assert arena.view(index).log_end == 80 * len(ENTRY)
+
+
+def test_too_many_segments_take_one_partition_out_and_name_the_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when the setting was lowered: the others are served, and nothing of this one is touched."""
+    logs.write_segments(tmp_path / "many-0", [ENTRY] * 65)
+    logs.write_segments(tmp_path / "t-0", [ENTRY])
+    manager = manager_of(tmp_path)
+    many, one = manager.slot("many", 0), manager.slot("t", 0)
+    assert many is not None and many.state & STATE_OFFLINE
+    assert one is not None and one.state == 0
+    (line,) = [record.getMessage() for record in caplog.records if "offline" in record.getMessage()]
+    assert f"{tmp_path / 'many-0'} has 65 segments" in line
+    assert "max.segments.per.partition" in line
+    assert len(logs.contents(tmp_path / "many-0")) == 65
+
+
+def test_whatever_goes_wrong_with_one_partition_the_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that nobody thought of, in recovery and in handing out the slot."""
+    for topic in ("first", "second", "t"):
+        logs.write_segments(tmp_path / f"{topic}-0", [ENTRY])
+    scan, add = Kafka07.scan, LogManager._spec_of
+
+    def broken_scan(self: Kafka07, files: FileOps, fd: int, *rest: int) -> object:
+        if Path(f"/proc/self/fd/{fd}").readlink().parent.name == "first-0":
+            raise ZeroDivisionError("nobody thought of it")
+        return scan(self, files, fd, *rest)
+
+    def broken_spec(self: LogManager, dir_index: int, found: RecoveredPartition) -> object:
+        if found.topic == "second" and found.state == "ok":
+            raise OverflowError("nor of this")
+        return add(self, dir_index, found)
+
+    monkeypatch.setattr(Kafka07, "scan", broken_scan)
+    monkeypatch.setattr(LogManager, "_spec_of", broken_spec)
+    manager = manager_of(tmp_path)
+    states = {topic: view.state & STATE_OFFLINE for topic in manager.topics() for view in manager.partitions(topic)}
+    assert states == {"first": STATE_OFFLINE, "second": STATE_OFFLINE, "t": 0}
+    text = caplog.text
+    assert "nobody thought of it" in text
+    assert "nor of this" in text
+
+
+def test_times_that_no_clock_shows_are_no_reason_not_to_start(tmp_path: Path) -> None:
+    """Files from before 1970, and a side file whose numbers are beyond 64 bits."""
+    logs.write_segments(tmp_path / "old-0", [ENTRY] * 2)
+    os.utime(tmp_path / "old-0" / "00000000000000000000.kafka", (-(10**6), -(10**6)))
+    logs.write_segments(tmp_path / "large-0", [ENTRY] * 2)
+    logs.write_side_file(tmp_path / "large-0", 0, created_ms=2**70, segments={0: (-5, 2**64)})
+    manager = manager_of(tmp_path)
+    assert [view.state for topic in manager.topics() for view in manager.partitions(topic)] == [0, 0]

@@ -19,6 +19,7 @@ from tests.harness import logs, raw_format
 PARTS = [b"".join(raw_format.entry(b"segment %d message %d" % (part, n)) for n in range(20)) for part in range(3)]
 TORN = raw_format.entry(b"damaged")[:-1] + b"!" + raw_format.entry(b"whole") + b"\0\0\0"
 KEEP_SIZE = 1
+ENTRY_BYTES = len(raw_format.entry(b"segment 0 message 19"))
 
 
 def recover(directory: Path, files: FileOps | None = None, clean_end: int | None = None) -> RecoveredPartition:
@@ -268,7 +269,7 @@ def test_names_of_other_widths_are_made_20_digits(directory: Path) -> None:
         logs.segment_path(directory, base).rename(directory / f"{base:011}.kafka")
     files = FaultyFileOps()
     assert recover(directory, files).log_end == bases[3]
-    assert sorted(path.name for path in directory.iterdir()) == [f"{base:020}.kafka" for base in bases[:3]]
+    assert sorted(logs.contents(directory)) == [f"{base:020}.kafka" for base in bases[:3]]
     assert files.order[-1] == ("fsync_dir", "t-0")
 
 
@@ -330,3 +331,56 @@ def test_recovery_is_the_same_however_often_it_runs(directory: Path) -> None:
     before = logs.contents(directory)
     assert recover(directory) == first
     assert logs.contents(directory) == before
+
+
+# -- a disk that is full at the start ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("kind", ["write", "fdatasync", "fsync_dir"])
+def test_a_full_disk_is_no_damage(kind: str, error: int, directory: Path) -> None:
+    """Where writing copies, all of them may want room: what was flushed is read, and all of it later."""
+    bases = logs.write_segments(directory, PARTS)
+    logs.write_side_file(directory, bases[2] - ENTRY_BYTES)
+    before = logs.contents(directory)
+    files = FaultyFileOps()
+    files.fail(kind, 1, error)
+    result = recover_partition(directory, "t", 0, clean_end=None, files=files, in_doubt=True)
+    assert (result.state, result.no_room) == ("read-only", True)
+    assert result.log_end == bases[2] - ENTRY_BYTES
+    assert [(item.base, item.size) for item in result.segments] == [
+        (0, len(PARTS[0])),
+        (bases[1], len(PARTS[1]) - ENTRY_BYTES),
+    ]
+    assert "the disk is full; nothing was cut" in result.reason
+    assert f"make room in {directory}" in result.reason
+    assert logs.contents(directory) == before
+    assert recover(directory).log_end == bases[3]
+
+
+def test_without_anything_that_says_what_was_flushed_a_full_disk_shows_nothing(directory: Path) -> None:
+    logs.write_segments(directory, PARTS)
+    files = FaultyFileOps()
+    files.fail("fdatasync", 1, errno.ENOSPC)
+    result = recover(directory, files)
+    assert (result.state, result.no_room) == ("offline", True)
+    assert "the disk is full" in result.reason
+
+
+def test_a_start_that_changes_nothing_needs_no_room(directory: Path) -> None:
+    """After kill -9 with nothing torn: neither a cut, nor times that are set again, nor another mark."""
+    bases = logs.write_segments(directory, PARTS)
+    recover(directory)
+    files = FaultyFileOps()
+    assert recover(directory, files).log_end == bases[3]
+    assert files.calls.keys().isdisjoint({"write", "ftruncate", "rename", "unlink"})
+
+
+def test_a_mark_that_finds_no_room_is_left_to_the_next_flush(directory: Path) -> None:
+    bases = logs.write_segments(directory, PARTS)
+    (directory / ".flushed-00000000000000000000").touch()
+    files = FaultyFileOps()
+    files.fail("rename", 1, errno.ENOSPC)
+    result = recover(directory, files)
+    assert (result.state, result.log_end, result.flushed_base) == ("ok", bases[3], 0)
+    assert recover(directory).flushed_base == bases[2]
