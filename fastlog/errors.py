@@ -319,6 +319,10 @@ class MissingCodecError(FastlogError):
     """The library for a compression codec is not installed."""
 
 
+class BrokerMissingError(FastlogError):
+    """A broker that has something of what is to be read is not there; names it and its partitions."""
+
+
 class DataLossError(FastlogError):
     """Bytes that were still to be read are not there any more; names the partition and the range."""
 

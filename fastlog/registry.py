@@ -31,7 +31,14 @@ from fastlog.log._arena import KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.workers import child
-from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
+from fastlog.zkpaths import (
+    BrokerRegistration,
+    broker_path,
+    encode_holdings,
+    encode_number,
+    holdings_path,
+    topic_broker_path,
+)
 
 __all__ = ["Registration", "Registry", "parse_connect"]
 
@@ -47,6 +54,8 @@ over: it hangs up on whoever has seen more than it has."""
 LEAST_PAUSE, MOST_PAUSE = 0.1, 2.0
 GATHER_SECONDS, MOST_GATHER_SECONDS = 0.02, 0.1
 SHOWN_TOPICS = 10
+MOST_HOLDINGS_BYTES = 900_000
+"""A node of ZooKeeper holds a megabyte at most, unless it is told otherwise."""
 _TRIES = 5
 _AT_ONCE = 16
 
@@ -126,6 +135,29 @@ class Registration:
             return error
         self.announced[topic] = count
         return None
+
+    def leave_word(self, topics: Mapping[str, int]) -> None:
+        """Write down what the broker has where it stays when the broker goes; free where nothing changed.
+
+        Only who reads a topic to its end needs that, so a ZooKeeper that refuses it is told of and no more.
+        """
+        path, data = holdings_path(self._broker), encode_holdings(topics)
+        if self._settled.get(path) == data:
+            return
+        self._settled[path] = data
+        if len(data) > MOST_HOLDINGS_BYTES:
+            log.warning(
+                "not written path=%s bytes=%d: that this broker is missing is not seen by readers", path, len(data)
+            )
+            return
+        try:
+            node = self._session.get(path)
+            if node.data != data if node is not None else topics:
+                self._session.put(path, data)
+        except SessionLostError:
+            raise
+        except CoordinationError as error:
+            log.warning("not written path=%s reason=%s: tried again in %d s", path, error, AUDIT_SECONDS)
 
     def recheck(self) -> None:
         """Let the next calls read everything again."""
@@ -345,6 +377,7 @@ class Registry:
                     self._holds = True
                     self._say_registered(session)
                 wanted = self._wanted()
+                table.leave_word(wanted)  # first: what was announced is known to be missing when the broker dies
                 table.hold_topics(wanted, self._is_wanted)
             except SessionLostError:
                 continue

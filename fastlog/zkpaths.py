@@ -12,12 +12,14 @@ import json
 import re
 import socket
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fastlog.errors import CoordinationError
 
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+BROKER_HOLDINGS = "/brokers/fastlog"
 CONSUMERS = "/consumers"
 
 MOST_STREAMS = 10_000
@@ -141,6 +143,27 @@ class Subscription(NamedTuple):
 def broker_path(broker: int) -> str:
     """Ephemeral; holds a ``BrokerRegistration``."""
     return f"{BROKER_IDS}/{broker}"
+
+
+def holdings_path(broker: int) -> str:
+    """Persistent, fastlog's own; holds ``encode_holdings``. It tells of a broker that is missing."""
+    return f"{BROKER_HOLDINGS}/{broker}"
+
+
+def encode_holdings(topics: Mapping[str, int]) -> bytes:
+    """How many partitions a broker has of each topic: ``{"logs": 2}``."""
+    return json.dumps(dict(sorted(topics.items())), separators=(",", ":")).encode()
+
+
+def parse_holdings(data: bytes) -> dict[str, int]:
+    """Raises ``CoordinationError`` for anything else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(type(count) is int and 0 <= count < 2**31 for count in found.values()):
+        raise CoordinationError(f"{_shown(_text(data))} does not say how many partitions of which topics a broker has")
+    return found
 
 
 def topic_path(topic: str) -> str:

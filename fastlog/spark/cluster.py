@@ -69,6 +69,7 @@ class Cluster:
         self._consumers: dict[Address, SimpleConsumer] = {}
         self._addresses: dict[int, Address] = {}  # by broker id: of all that were ever seen
         self._present: set[int] = set()
+        self._vanished: set[int] = set()  # of those that the last look began with
 
     def close(self) -> None:
         """Close all connections."""
@@ -111,6 +112,22 @@ class Cluster:
             patience.failed(
                 TransportError(f"broker {away[0]} is not registered in ZooKeeper {self._options.zookeeper}")
             )
+
+    def missing(self, known: Iterable[TopicPartition] = ()) -> dict[int, list[TopicPartition]]:
+        """The brokers that ``bounds`` has not found, by what is known of them that the query reads.
+
+        ``known``: partitions that a query or a table has read before. Nothing is missing of a list of brokers: one that
+        does not answer is an error there.
+        """
+        wanted = {*known, *self._options.assigned}
+        for broker, counts in self._brokers.absent(self._options.wants_topic).items():
+            for topic, count in counts.items():
+                wanted |= {TopicPartition(topic, PartitionId(broker, number)) for number in range(count)}
+        found: dict[int, list[TopicPartition]] = {broker: [] for broker in self._vanished}
+        for partition in sorted(filter(self._options.wants, wanted)):
+            if self.is_away(partition.partition.broker):
+                found.setdefault(partition.partition.broker, []).append(partition)
+        return dict(sorted(found.items()))
 
     def visible_bounds(self) -> dict[TopicPartition, Bounds]:
         """The same, once everything is visible that had been appended when it was called.
@@ -217,7 +234,7 @@ class Cluster:
 
     def _all_bounds(self) -> dict[TopicPartition, Bounds]:
         found: dict[TopicPartition, Bounds] = {}
-        self._present = set()
+        self._present, self._vanished = set(), set()
         for named in self._brokers.look():
             found.update(self._bounds_of(named))
         in_use = {self._addresses[broker] for broker in self._present}
@@ -236,6 +253,7 @@ class Cluster:
                 there = self._brokers.look_again(named)
                 if there is None:
                     log.warning("broker %s at %s is not registered any more", named.broker, named.address)
+                    self._vanished |= set() if named.broker is None else {named.broker}
                     return
                 named = there
         broker = self._identified(named, answer)

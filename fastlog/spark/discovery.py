@@ -14,7 +14,7 @@ from fastlog.coordination.session import Session
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, FastlogError, TransportError
 from fastlog.spark.whereabouts import NamedAddress
-from fastlog.zkpaths import BROKER_TOPICS
+from fastlog.zkpaths import BROKER_HOLDINGS, BROKER_TOPICS, holdings_path, parse_holdings
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,9 @@ class Brokers(Protocol):
     def partitions(self, broker: int) -> Mapping[str, int] | None:
         """How many partitions a broker that does not tell it has of each topic; None when nobody knows."""
 
+    def absent(self, wants: Callable[[str], bool]) -> Mapping[int, Mapping[str, int]]:
+        """How many partitions brokers that are not there now are known to have, of the topics that are wanted."""
+
     def close(self) -> None:
         """End what was opened for it."""
 
@@ -83,6 +86,10 @@ class ListedBrokers:
     def partitions(self, broker: int) -> Mapping[str, int] | None:
         """Nobody knows."""
         return None
+
+    def absent(self, wants: Callable[[str], bool]) -> Mapping[int, Mapping[str, int]]:
+        """None: those that are named have to be there."""
+        return {}
 
     def close(self) -> None:
         """Nothing was opened."""
@@ -186,6 +193,29 @@ class RegisteredBrokers:
         except CoordinationError as error:
             self._say("topics", f"{error}: the topics last seen stay in use")
         return {topic: counts[broker] for topic, counts in sorted(self._counts.items()) if broker in counts}
+
+    def absent(self, wants: Callable[[str], bool]) -> Mapping[int, Mapping[str, int]]:
+        """By what brokers of fastlog leave behind when they go, and by the topics that are announced.
+
+        Nothing is known while ZooKeeper is away.
+        """
+        found: dict[int, dict[str, int]] = {}
+        try:
+            watched = self._current()
+            for name in watched.children(BROKER_HOLDINGS) or []:
+                node = watched.get(f"{BROKER_HOLDINGS}/{name}") if name.isdecimal() else None
+                if node is not None and int(name) not in self._addresses:
+                    try:
+                        found[int(name)] = {t: count for t, count in parse_holdings(node.data).items() if wants(t)}
+                    except CoordinationError as error:
+                        self._garbage(holdings_path(int(name)), "nothing is known of what the broker has", error)
+            for topic in filter(wants, watched.children(BROKER_TOPICS) or []):
+                for broker, count in read_partitions(watched, topic, self._garbage).items():
+                    if broker not in self._addresses:
+                        found.setdefault(broker, {})[topic] = count
+        except CoordinationError as error:
+            self._say("absent", f"{error}: whether a broker is missing is not known")
+        return found
 
     def close(self) -> None:
         """The session is somebody else's to end."""

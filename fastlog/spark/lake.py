@@ -152,6 +152,29 @@ class Lake:
             self._numbers[name] = None if self._table is None else self._table.transaction_version(name)
         return self._numbers[name]
 
+    def names(self, prefix: str) -> list[str]:
+        """The names of numbers that begin so, sorted, whoever wrote them; Delta's library tells no list of them.
+
+        Read from the log of the table: its last checkpoint, and the transactions behind it.
+        """
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        directory = self.directory / "_delta_log"
+        if not directory.is_dir():
+            return []
+        checkpoints = sorted(directory.glob("*.checkpoint*.parquet"))
+        version = _version_of(checkpoints[-1]) if checkpoints else -1
+        found: set[str] = set()
+        for path in checkpoints:
+            if _version_of(path) == version:
+                column = pq.read_table(path, columns=["txn"])["txn"]
+                found |= {item["appId"] for item in column.to_pylist() if item is not None}
+        for path in directory.glob("*.json"):
+            if path.stem.isdecimal() and int(path.stem) > version:
+                with path.open() as lines:
+                    found |= {action["txn"]["appId"] for action in map(json.loads, lines) if "txn" in action}
+        return sorted(name for name in found if name.startswith(prefix))
+
     def files(self) -> list[ActiveFile]:
         """Every file of the table as it was last looked at."""
         import pyarrow as pa
@@ -238,6 +261,10 @@ class Lake:
         return [(item["version"], item[METADATA]) for item in found if isinstance(item.get(METADATA), dict)]
 
 
+def _version_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.partition(".")[0])
+
+
 def _active(row: Mapping[str, Any]) -> ActiveFile:
     prefix = "partition."
     parts = {name[len(prefix) :]: value for name, value in row.items() if name.startswith(prefix)}
@@ -316,7 +343,7 @@ def sync(path: Path) -> None:
 
 def bounds_in(path: Path, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
     """The smallest and the largest value of columns of a Parquet file, of those for which its footer tells."""
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq
 
     footer = pq.read_metadata(path)
     names = {footer.schema.column(index).path: index for index in range(footer.num_columns)}

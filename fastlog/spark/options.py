@@ -77,6 +77,12 @@ class SourceOptions:
             return None
         return self.topics or tuple(sorted({partition.topic for partition in self.assigned}))
 
+    def wants_topic(self, topic: str) -> bool:
+        """Whether the query reads partitions of this topic."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in (self.named_topics or ())
+
     def wants(self, partition: TopicPartition) -> bool:
         """Whether the query reads this partition."""
         if self.pattern is not None:

@@ -8,12 +8,12 @@ end was written down, so nothing that matters is kept here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import ConfigError, DataLossError, OffsetOutOfRangeError
+from fastlog.errors import BrokerMissingError, ConfigError, DataLossError, OffsetOutOfRangeError
 from fastlog.spark import offsets, planner
 from fastlog.spark.cluster import Bounds, Cluster
 from fastlog.spark.offsets import Interval, Place
@@ -75,6 +75,27 @@ class Plan:
         for message in self._losses:
             log.warning("%s; going on with what is there", message)
         return found
+
+    def _check_brokers(self, known: Iterable[TopicPartition] = (), *, needed: bool = True) -> None:
+        """Raise ``BrokerMissingError`` unless every broker was found that is known to have what is read.
+
+        ``known`` are partitions that were read before. Only a warning where data may be lost, or if not ``needed``.
+        """
+        missing = self._cluster.missing(known)
+        if not missing:
+            return
+        brokers = "; ".join(
+            f"broker {broker} ({_listed(partitions)})" if partitions else f"broker {broker}"
+            for broker, partitions in missing.items()
+        )
+        message = f"not registered in ZooKeeper {self._options.zookeeper}: {brokers}"
+        if needed and self._options.fail_on_data_loss:
+            first = next(iter(missing))
+            raise BrokerMissingError(
+                f"{message}: start it again, or {self._options.loss_option} reads without it; for a broker that is"
+                f" gone for good: fastlog zookeeper forget-broker {first}"
+            )
+        log.warning("%s: what is there is read", message)
 
     def _tasks(self, ranges: Mapping[TopicPartition, Interval], created: Mapping[TopicPartition, int]) -> list[Task]:
         pieces = planner.split(
@@ -166,6 +187,7 @@ class BatchPlan(Plan):
 
         Raises:
             ConfigError: a topic does not exist, or the places do not fit the log.
+            BrokerMissingError: a broker that has one of the topics is not registered.
             DataLossError, TransportError: as for streaming.
         """
         return self._settled(self._planned)
@@ -174,6 +196,7 @@ class BatchPlan(Plan):
         options = self._options
         waits = options.ending.kind == "latest"
         bounds = self._cluster.visible_bounds() if waits else self._cluster.bounds()
+        self._check_brokers()
         for topic in options.topics:
             if not any(partition.topic == topic for partition in bounds):
                 raise ConfigError(f"subscribe: no broker has the topic {topic!r}")
@@ -195,6 +218,11 @@ class BatchPlan(Plan):
         return self._tasks(ranges, {partition: known.created_ms for partition, known in bounds.items()})
 
 
+def _listed(partitions: Sequence[TopicPartition]) -> str:
+    more = len(partitions) - _MOST_NAMED
+    return ", ".join([*map(str, partitions[:_MOST_NAMED]), *([f"{more} more"] if more > 0 else [])])
+
+
 def _moment(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
@@ -206,6 +234,7 @@ class StreamPlan(Plan):
         super().__init__(options, cluster)
         self._targets: dict[TopicPartition, Bounds] | None = None
         self._seen: dict[TopicPartition, Bounds] = {}
+        self._is_checked = False
 
     def initial(self) -> dict[str, Any]:
         """What the query begins with: never a number, since Spark asks again later and keeps no answer."""
@@ -232,6 +261,7 @@ class StreamPlan(Plan):
     def _next(self, start: Any, max_bytes: int | None) -> Any:
         begun = offsets.decode(start)
         real = self._seen = self._cluster.bounds()
+        self._check_once([] if isinstance(begun, Place) else begun)
         bounds = self._shown(real)
         if isinstance(begun, Place):
             previous = self._resolved("starting", begun, bounds)
@@ -281,6 +311,12 @@ class StreamPlan(Plan):
                 continue
             there[partition] = self._still_there(partition, interval, now)
         return self._tasks(there, created)
+
+    def _check_once(self, known: Iterable[TopicPartition]) -> None:
+        """Tell of brokers that are missing when the query begins; it keeps their places, and reads on without them."""
+        if not self._is_checked:
+            self._is_checked = True
+            self._check_brokers(known, needed=False)
 
     def report(self) -> dict[str, Any] | None:
         """The ends of what is visible, as far as they were seen; None before the first look."""

@@ -157,7 +157,8 @@ def _explained(error: Exception) -> tuple[str, str, str, int]:
 def _exit_code(error: Exception) -> int:
     if isinstance(error, CommandError):
         return error.exit_code
-    if isinstance(error, errors.TransportError | errors.ProtocolError | errors.CoordinationError):
+    unreachable = errors.TransportError | errors.ProtocolError | errors.CoordinationError | errors.BrokerMissingError
+    if isinstance(error, unreachable):
         return EXIT_UNREACHABLE
     if isinstance(error, errors.ConfigError):
         return EXIT_USAGE

@@ -33,6 +33,11 @@ _LOCK_NAME = "lock"
     lazy={
         "ls": ("fastlog.tools.zookeeper_look", "ls_command", "List the nodes below a path."),
         "get": ("fastlog.tools.zookeeper_look", "get_command", "Print what nodes hold."),
+        "forget-broker": (
+            "fastlog.tools.zookeeper_look",
+            "forget_broker_command",
+            "Forget what a broker had that is gone for good.",
+        ),
     },
     examples=(
         "fastlog zookeeper start --data-dir ./zookeeper-data",

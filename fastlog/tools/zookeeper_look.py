@@ -11,6 +11,7 @@ import click
 from fastlog.tools import groups_access, options
 from fastlog.tools.printing import json_text
 from fastlog.tools.report import EXIT_USAGE, CommandError
+from fastlog.zkpaths import broker_path, holdings_path
 
 if TYPE_CHECKING:
     from fastlog.coordination.session import Node, Session
@@ -59,6 +60,29 @@ def get_command(zookeeper: str, connect_timeout: float, as_json: bool, paths: tu
         for path in paths:
             node = _check(session, path)
             click.echo(_json_line(path, node) if as_json else node.data.decode(errors="replace"))
+
+
+@click.command(
+    cls=options.Command,
+    name="forget-broker",
+    examples=("fastlog zookeeper forget-broker 3 --zookeeper localhost:2181",),
+)
+@groups_access.zookeeper_option
+@click.argument("broker", type=click.IntRange(0), metavar="ID")
+def forget_broker_command(zookeeper: str, connect_timeout: float, broker: int) -> None:
+    """Forget what a broker had that is gone for good.
+
+    A broker leaves word of its topics, so that who reads a topic to its end is told that it is missing.
+    """
+    with groups_access.session_at(zookeeper, connect_timeout) as session:
+        if session.get(broker_path(broker)) is not None:
+            raise CommandError(
+                f"broker {broker} is registered",
+                "a broker that lives writes down again what it has",
+                "stop it first, if it is to go for good",
+            )
+        _check(session, holdings_path(broker))
+        session.delete(holdings_path(broker))
 
 
 def _below(session: Session, path: str, recursive: bool) -> Iterator[str]:

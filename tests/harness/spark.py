@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from fastlog.client.addresses import Address
@@ -74,6 +74,13 @@ class MadeUpCluster:
         }
 
     visible_bounds = bounds
+
+    def missing(self, known: Iterable[TopicPartition] = ()) -> dict[int, list[TopicPartition]]:
+        found: dict[int, list[TopicPartition]] = {}
+        for item in sorted({*self.borders, *known}):
+            if self.wants(item) and self.is_away(item.partition.broker):
+                found.setdefault(item.partition.broker, []).append(item)
+        return found
 
     def is_away(self, broker: int) -> bool:
         return broker in self.away

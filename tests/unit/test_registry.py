@@ -26,6 +26,7 @@ from tests.harness.fake_session import FakeSession, FakeZooKeeper, Stored
 from tests.harness.timing import PATIENCE
 
 ID = "/brokers/ids/7"
+WORD = "/brokers/fastlog/7"
 VALUE = BrokerRegistration("me-5", "me", 9092)
 OTHER = BrokerRegistration("you-9", "you", 9093)
 FORMER = ("me-4", "me-3")
@@ -33,8 +34,8 @@ STRANGER = 77
 
 
 def values(tree: FakeZooKeeper) -> dict[str, bytes]:
-    """What is shown of broker 7."""
-    return {path: value for path, value in tree.shown().items() if path.endswith("/7")}
+    """What is shown of broker 7 as long as it lives."""
+    return {path: value for path, value in tree.shown().items() if path.endswith("/7") and path != WORD}
 
 
 def owners(tree: FakeZooKeeper) -> set[int]:
@@ -355,6 +356,8 @@ def test_a_new_partition_is_announced_and_a_stop_takes_everything_away(running: 
     running.registry.stop()
     running.registry.wait_stopped(5)
     assert values(running.tree) == {}
+    assert running.tree.shown()[WORD] == b'{"logs":1}', "who reads the topic is told that a broker is missing"
+    assert node(running.tree, WORD).owner == 0
     assert running.sessions[-1].is_lost
     assert not running.registry.may_not_run
 

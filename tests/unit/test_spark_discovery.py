@@ -17,7 +17,7 @@ from fastlog.spark.offsets import Interval, encode_initial, encode_ranges
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import StreamPlan
 from fastlog.spark.progress import Progress
-from fastlog.zkpaths import BrokerRegistration, broker_path, member_path, topic_broker_path
+from fastlog.zkpaths import BrokerRegistration, broker_path, holdings_path, member_path, topic_broker_path
 from tests.harness.consumers import PAYLOADS, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_session import FakeZooKeeper
@@ -83,6 +83,27 @@ def test_brokers_come_and_go(tree: FakeZooKeeper, fake: FakeBroker) -> None:
     cluster.close()
 
 
+@pytest.mark.parametrize("left", ["word", "announced"])
+def test_a_broker_that_is_missing(left: str, tree: FakeZooKeeper, fake: FakeBroker) -> None:
+    """What it had is known by what it left when it went, whoever was there to see it."""
+    show(tree, 0, fake.address, t=1, other=1)
+    if left == "word":
+        tree.write(holdings_path(1), b'{"other":1,"t":2}')
+        tree.write(holdings_path(0), b'{"other":1,"t":1}')
+        tree.write(holdings_path(2), b"[" * 100_000)
+    else:
+        tree.write(topic_broker_path("t", 1), b"2")
+    cluster = cluster_of(tree, subscribe="t")
+    cluster.bounds()
+    assert cluster.missing() == {1: [T10, partition_of("t/1-1")]}
+    assert cluster.missing([partition_of("t/4-0"), partition_of("u/5-0")]).keys() == {1, 4}
+    with with_log(LOG, own=False) as other:
+        show(tree, 1, other.address, t=1)
+        cluster.bounds()
+        assert cluster.missing() == {}
+    cluster.close()
+
+
 def test_a_broker_that_moves(tree: FakeZooKeeper, fake: FakeBroker) -> None:
     """It is asked where it is registered now, also when that is noticed only because it does not answer."""
     with with_log(LOG) as old:
@@ -120,6 +141,7 @@ def test_a_dead_broker_that_is_still_shown(tree: FakeZooKeeper, fake: FakeBroker
     brokers.look_again = gone_meanwhile
     assert cluster.bounds() == {T00: WHOLE}
     assert cluster.is_away(1)
+    assert cluster.missing() == {1: []}
     cluster.close()
 
 

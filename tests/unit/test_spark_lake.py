@@ -52,6 +52,17 @@ def test_files_and_numbers_come_together(tmp_path: Path) -> None:
     assert [notes.get("why") for _, notes in again.history()] == [None, "a test", None]
 
 
+def test_names_of_numbers(tmp_path: Path) -> None:
+    """Also of those whose transactions have gone into a checkpoint."""
+    lake = Lake(tmp_path / "table")
+    assert lake.names("a") == []
+    lake = made(tmp_path)
+    lake.commit(Change({"a:1": Step(None, 5), "b:1": Step(None, 0)}))
+    DeltaTable(str(lake.directory)).create_checkpoint()
+    lake.commit(Change({"a:1": Step(5, 6), "a:2": Step(None, 0)}))
+    assert (lake.names("a:"), lake.names("b:"), lake.names("c")) == (["a:1", "a:2"], ["b:1"], [])
+
+
 def test_a_change_that_does_not_fit_leaves_the_table_as_it_is(tmp_path: Path) -> None:
     """A number is another one, or a file that is to go is gone; also when that happened behind the writer's back."""
     lake = made(tmp_path)

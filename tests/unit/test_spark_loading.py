@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fastlog.errors import ConfigError, DataLossError, RangeIncompleteError, TransportError
+from fastlog.errors import BrokerMissingError, ConfigError, DataLossError, RangeIncompleteError, TransportError
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.load import checked_columns, parse_place, starting_options
@@ -26,15 +27,21 @@ class Table:
     def number(self, name: str) -> int | None:
         return self.numbers.get(name)
 
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self.numbers if name.startswith(prefix)]
+
     def do(self, steps: Any) -> None:
         for name, (before, after) in steps.items():
             assert self.numbers.get(name) == before
             self.numbers[name] = after
 
 
-def plan_of(cluster: MadeUpCluster, table: Table, max_bytes: int = 2**30, **given: str) -> LoadPlan:
+def plan_of(
+    cluster: MadeUpCluster, table: Table, max_bytes: int = 2**30, *, loss_option: str = "x", **given: str
+) -> LoadPlan:
     """A plan for the topic ``t``."""
     options = parse_options({"brokers": "h:1", "subscribe": "t", **given}, streaming=None)
+    options = replace(options, loss_option=loss_option)
     cluster.wants = options.wants
     return LoadPlan(options, cluster, table, max_bytes)  # type: ignore[arg-type]
 
@@ -183,6 +190,31 @@ def test_again_from_a_place() -> None:
     batch = plan_of(cluster, table, failOnDataLoss="false").again(Place("offsets", by_partition=((one, 0),)))
     assert batch is not None
     assert (batch.ranges, batch.lost) == ({one: Interval(30, 40)}, {}), "what is not there any more stays in the table"
+
+
+def test_a_broker_that_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """Half of a topic is no load of it, unless what the broker has is read when it is back."""
+    cluster, table = MadeUpCluster(t_0_0=[10], t_1_0=[10]), Table()
+    cluster.away = {1}
+    with pytest.raises(
+        BrokerMissingError, match=r"broker 1 \(t/1-0\): start it again, or --skip-lost reads without it"
+    ):
+        plan_of(cluster, table, loss_option="--skip-lost").targets()
+    assert plan_of(cluster, table).targets(complete=False).keys() == {partition_of("t/0-0")}
+    assert plan_of(cluster, table, failOnDataLoss="false").targets().keys() == {partition_of("t/0-0")}
+    assert caplog.text.count("broker 1 (t/1-0): what is there is read") == 2
+
+
+def test_what_the_table_has_and_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+    """A partition is missing that is known to the table alone: its broker is away, or does not have it any more."""
+    cluster, table = MadeUpCluster(t_0_0=[10]), Table()
+    table.numbers = {"fastlog:t/0-0": 10, "fastlog:t/2-0": 10, "fastlog:u/3-0": 5, BATCHES: 0}
+    with pytest.raises(DataLossError, match="the table has t/2-0, and the broker does not have that any more"):
+        plan_of(cluster, table).targets()
+    assert plan_of(cluster, table, failOnDataLoss="false").targets().keys() == {partition_of("t/0-0")}
+    cluster.away = {2}
+    with pytest.raises(BrokerMissingError, match=r"broker 2 \(t/2-0\)"):
+        plan_of(cluster, table).targets()
 
 
 def test_places_on_the_command_line() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastlog.errors import ConfigError, DataLossError, OffsetOutOfRangeError
+from fastlog.errors import BrokerMissingError, ConfigError, DataLossError, OffsetOutOfRangeError
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan
 from tests.harness.spark import Killed, MadeUpCluster, MadeUpSpark, partition_of
@@ -281,6 +281,22 @@ def test_a_loss_names_every_partition() -> None:
     named = "".join(rf"t/0-{number}: bytes 50 to 70 [^;]*; " for number in range(5))
     with pytest.raises(DataLossError, match=f"^{named}and 2 more partitions; failOnDataLoss=false goes on"):
         stream_of(cluster).latest(end, None)
+
+
+def test_a_batch_read_while_a_broker_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """Half of the rows are an error that says what to do, or a warning; a stream reads them later."""
+    cluster = MadeUpCluster(t_0_0=[10], t_1_0=[10], t_1_1=[10])
+    cluster.away = {1}
+    with pytest.raises(BrokerMissingError, match=r"broker 1 \(t/1-0, t/1-1\): .*failOnDataLoss=false.*forget-broker 1"):
+        ranges_of(cluster)
+    assert ranges_of(cluster, failOnDataLoss="false") == [("t/0-0", 0, 10)]
+    plan = stream_of(cluster, startingOffsets="earliest")
+    for _ in range(3):
+        end = plan.latest(plan.initial(), None)
+    assert end["topics"] == {"t": {"0-0": [0, 10]}}
+    assert caplog.text.count("broker 1 (t/1-0, t/1-1): what is there is read") == 2
+    cluster.away = set()
+    assert stream_of(cluster).latest(end, None)["topics"]["t"]["1-1"] == [0, 10]
 
 
 def test_a_partition_that_is_gone_stays_in_the_offset() -> None:

@@ -132,7 +132,7 @@ class Loader:
         """
         with self._staging.alone(), closing(Cluster(self._options)) as cluster:
             plan = LoadPlan(self._options, cluster, self._lake, self._wishes.max_bytes)
-            targets = self._tried(plan.targets)
+            targets = self._tried(lambda: plan.targets(complete=every is None))
             if again_from is not None:
                 self._tried(lambda: self._again(plan, again_from))
             while True:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import ConfigError, RangeIncompleteError
+from fastlog.errors import ConfigError, CoordinationError, DataLossError, RangeIncompleteError
 from fastlog.spark import offsets, planner
 from fastlog.spark.cluster import Bounds, Cluster
 from fastlog.spark.lake import Step
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Plan, Task
+from fastlog.zkpaths import PartitionId
+
+log = logging.getLogger(__name__)
 
 OFFSETS = "fastlog:"
 """Begins the names of the offsets in a table."""
@@ -25,6 +29,9 @@ class Numbers(Protocol):
 
     def number(self, name: str) -> int | None:
         """What is remembered under a name."""
+
+    def names(self, prefix: str) -> list[str]:
+        """The names that begin so."""
 
 
 class Batch(NamedTuple):
@@ -86,6 +93,15 @@ def anew_name(partition: TopicPartition) -> str:
     return f"fastlog.anew:{partition}"
 
 
+def _partition_in(name: str) -> TopicPartition | None:
+    """The partition whose offset has this name."""
+    topic, _, number = name.removeprefix(OFFSETS).rpartition("/")
+    try:
+        return TopicPartition(topic, PartitionId.parse(number))
+    except CoordinationError:
+        return None
+
+
 class LoadPlan(Plan):
     """Decides what the next transaction brings. ``numbers`` is asked each time: what the table says is what counts."""
 
@@ -97,13 +113,29 @@ class LoadPlan(Plan):
         self._found_anew: set[TopicPartition] = set()
         self._created: dict[TopicPartition, int] = {}  # of the logs that the last plan has seen
 
-    def targets(self) -> dict[TopicPartition, Bounds]:
+    def targets(self, *, complete: bool = True) -> dict[TopicPartition, Bounds]:
         """How far the partitions go now, once all of that is visible.
+
+        Not ``complete``: a broker that is missing is only told of, since what it has is read when it is back.
 
         Raises:
             ConfigError: a topic does not exist.
+            BrokerMissingError: ZooKeeper or the table knows a broker of them that is not registered.
+            DataLossError: a broker has a partition no more that the table has, and data may not be lost.
         """
         bounds = self._cluster.visible_bounds()
+        known = [item for item in map(_partition_in, self._numbers.names(OFFSETS)) if item is not None]
+        self._check_brokers(known, needed=complete)
+        gone = [
+            item
+            for item in known
+            if self._options.wants(item) and item not in bounds and not self._cluster.is_away(item.partition.broker)
+        ]
+        if gone:
+            message = f"the table has {', '.join(map(str, gone))}, and the broker does not have that any more"
+            if self._options.fail_on_data_loss:
+                raise DataLossError(f"{message}; {self._options.loss_option} goes on with what is there")
+            log.warning("%s; going on with what is there", message)
         for topic in self._options.topics:
             if not any(partition.topic == topic for partition in bounds):
                 raise ConfigError(f"no broker has the topic {topic!r}")
