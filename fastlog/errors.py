@@ -9,6 +9,8 @@ import copy
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
+from fastlog.escaping import printable
+
 
 class FastlogError(Exception):
     """The root: whatever fastlog raises on purpose is one of these.
@@ -73,8 +75,7 @@ class FastlogError(Exception):
 
 def _place(parts: Mapping[str, str | int]) -> str:
     """Where something is, in words; names that a terminal would not show as they are, escaped."""
-    shown = {name: part if str(part).isprintable() else ascii(part) for name, part in parts.items()}
-    return ", ".join(f"{name} {part}" for name, part in shown.items())
+    return ", ".join(f"{name} {printable(str(part))}" for name, part in parts.items())
 
 
 class ConfigError(FastlogError):

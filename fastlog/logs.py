@@ -7,6 +7,8 @@ import os
 import sys
 import time
 
+from fastlog.escaping import EscapingFormatter
+
 REPEAT_SECONDS = 10.0
 MAX_REMEMBERED = 1024
 
@@ -44,7 +46,7 @@ def set_up(role: str) -> None:
         root.removeHandler(handler)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        logging.Formatter(
+        EscapingFormatter(
             f"%(asctime)s.%(msecs)03d %(levelname)s {role}[{os.getpid()}] %(message)s", "%Y-%m-%d %H:%M:%S"
         )
     )

@@ -11,6 +11,7 @@ from fastlog.client.addresses import Address
 from fastlog.coordination.session import Node
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, TransportError
+from fastlog.escaping import printable
 from fastlog.zkpaths import (
     BROKER_IDS,
     BrokerRegistration,
@@ -28,6 +29,7 @@ Garbage = Callable[[str, str, CoordinationError], None]
 """Told of a node that makes no sense: its path, what follows, and why."""
 
 _LOOK_SESSION_SECONDS = 6.0
+_SHOWN_CHARACTERS = 200
 
 
 def registered_brokers(connect: str, timeout: float) -> dict[int, Address]:
@@ -130,5 +132,5 @@ def _ids(watched: Reads, path: str, garbage: Garbage) -> list[int]:
         try:
             found.append(parse_broker_id(name))
         except CoordinationError as error:
-            garbage(f"{path}/{name}", "the node is left out", error)
+            garbage(f"{path}/{printable(name, most=_SHOWN_CHARACTERS)}", "the node is left out", error)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fastlog import escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
@@ -27,7 +27,7 @@ from fastlog.consumer.stream import Stream
 from fastlog.errors import ClosedError, ConfigError, FastlogError, ForkedError, OwnershipLostError
 from fastlog.zkpaths import MOST_STREAMS, PartitionId, Subscription, thread_ids
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 Settings = str | Path | Mapping[str, Any] | ConsumerConfig
 Decoder = Callable[[bytes], Any]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import _thread
 import enum
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from fastlog import escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.reader import Chunk
 from fastlog.errors import FastlogError
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 
 class Bell:

@@ -6,7 +6,6 @@ fails or whose broker is away stops nobody else.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -14,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from fastlog import escaping
 from fastlog._segment import SCAN_OK
 from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import Place
@@ -37,7 +37,7 @@ from fastlog.errors import (
 )
 from fastlog.wire import requests, responses
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 EARLIEST = requests.TIME_EARLIEST
 LATEST = requests.TIME_LATEST

@@ -6,12 +6,12 @@ holds now and acts. How long a program takes over a message does not matter to i
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 
+from fastlog import escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import streams_by_topic
 from fastlog.consumer.config import ConsumerConfig
@@ -23,7 +23,7 @@ from fastlog.coordination.session import Session, UnknownHostError, Watch
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, ForkedError
 from fastlog.zkpaths import PartitionId, Subscription, new_consumer_id
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 _LATE_SECONDS = 2.0
 _CLOSE_SECONDS = 2.0

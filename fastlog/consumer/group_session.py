@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Mapping
 
+from fastlog import escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.membership import Membership, Registrations
@@ -20,7 +20,7 @@ from fastlog.coordination.watched import Watched
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.zkpaths import Subscription, lost_path
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 AUDIT_SECONDS = 60.0
 """How often everything is read again that no watch has reported."""

@@ -15,6 +15,7 @@ from fastlog.consumer.rare_log import RareLog
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, SessionLostError
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, OwnershipLostError
+from fastlog.escaping import printable
 from fastlog.zkpaths import owner_path
 
 _LEAST_PAUSE = 0.05
@@ -335,7 +336,7 @@ class Ownership:
                     continue
                 if node.owner != self._session.id:
                     self._doubtful.discard(partition)
-                    holder = node.data[:200].decode(errors="replace")
+                    holder = printable(node.data[:200].decode(errors="replace"))
                     raise NodeExistsError(f"{partition} is still owned by {holder}") from error
                 self._session.set(path, thread.encode())
             self._doubtful.discard(partition)

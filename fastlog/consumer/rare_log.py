@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import time
 
+from fastlog.escaping import printable
+
 REPEAT_SECONDS = 10.0
 _MOST_REMEMBERED = 1024
+_MOST_CHARACTERS = 2000  # of names and values that others wrote
 
 
 class RareLog:
@@ -26,5 +29,6 @@ class RareLog:
         if len(self._seen) >= _MOST_REMEMBERED:
             self._seen.clear()
         self._seen[kind] = (now, 0)
+        text = printable(message % arguments, "\n", _MOST_CHARACTERS)
         more = f" (and {left_out} more like it)" if left_out else ""
-        self._logger.warning(message + "%s", *arguments, more)
+        self._logger.warning("%s%s", text, more)

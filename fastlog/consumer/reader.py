@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any, NamedTuple
 
+from fastlog import escaping
 from fastlog._segment import SCAN_OK, SCAN_TAIL, ScanResult, scan
 from fastlog.client.connection import pause
 from fastlog.consumer.channel import Channel
@@ -27,7 +27,7 @@ from fastlog.errors import (
 from fastlog.message import HEADER_BYTES
 from fastlog.wire import requests, responses
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 MAX_FETCH_BYTES = 2**30
 _LENGTH_BYTES = 4

@@ -28,6 +28,7 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
+from fastlog import escaping
 from fastlog.coordination.addresses import parse_connect, unknown_hosts
 from fastlog.coordination.session import (
     ANY_VERSION,
@@ -41,7 +42,7 @@ from fastlog.coordination.session import (
 )
 from fastlog.errors import CoordinationError
 
-log = logging.getLogger(__name__)
+log = escaping.logger(__name__)
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)  # it has a line for each try; what matters is said here, once

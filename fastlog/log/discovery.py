@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastlog.errors import RecoveryError
+from fastlog.escaping import printable
 from fastlog.segment_files import (
     CLEAN_MARKER_NAME,
     CREATORS_NAME,
@@ -104,7 +105,4 @@ def segment_problems(segments: Sequence[SegmentFile]) -> Iterator[tuple[int, str
 
 def shown(path: Path) -> str:
     """A path for one line of text: control characters and bytes that are no text are escaped."""
-    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").translate(_ESCAPES)
-
-
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+    return printable(str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))

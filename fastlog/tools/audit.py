@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastlog.escaping import in_json
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, note
 from fastlog.tools.topics import show
@@ -118,7 +118,7 @@ def audit_command(
     shown = [row for row in rows if not problems or row.state != "ok"]
     if as_json:
         for row in shown:
-            print(json.dumps(_object(row), ensure_ascii=False))
+            print(in_json(_object(row)))
     else:
         show(_NAMES, [_line(row) for row in shown], False, no_headers)
     _note_gaps(rows)

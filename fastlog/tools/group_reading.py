@@ -20,9 +20,10 @@ from fastlog.consumer.skipping import OF_ONE_MESSAGE, find_end_of_damage
 from fastlog.consumer.stream import GroupMessage, NoMessage, Stream
 from fastlog.coordination.session import Session
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
+from fastlog.escaping import in_json, printable
 from fastlog.tools import groups_access, signals
 from fastlog.tools.lines import NEWLINE
-from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, quoted, write_all
+from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, EXIT_USAGE, CommandError, note
 from fastlog.zkpaths import group_path, offset_path
@@ -39,12 +40,12 @@ GroupForm = Callable[[GroupMessage], bytes]
 def json_line(found: GroupMessage) -> bytes:
     """As of one broker, with the broker's id in ``broker``."""
     broker, number = found.partition
-    return f'{{"topic": {quoted(found.topic)}, "broker": {broker}, {json_fields(number, found)}}}'.encode()
+    return f'{{"topic": {in_json(found.topic)}, "broker": {broker}, {json_fields(number, found)}}}'.encode()
 
 
 def offsets_line(found: GroupMessage) -> bytes:
     """Topic, broker and partition, offset, and the payload, between tabs."""
-    return b"%b\t%d-%d\t%d\t%b" % (found.topic.encode(), *found.partition, found.offset, found.payload)
+    return b"%b\t%d-%d\t%d\t%b" % (printable(found.topic).encode(), *found.partition, found.offset, found.payload)
 
 
 def prefixed(found: GroupMessage) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastlog.escaping import printable
 from fastlog.tools import groups_access, options
 from fastlog.tools.report import EXIT_DONE, EXIT_UNREACHABLE
 from fastlog.tools.topics import show
@@ -148,8 +149,9 @@ def _show_plain(view: GroupView, rows: list[PartitionLag]) -> None:
     for item in rows:
         if item.offset is None:
             continue
-        print(f"{view.name},{item.partition.topic},{item.partition.partition} (Group,Topic,BrokerId-PartitionId)")
-        print(f"{'Owner = ':>20}{item.owner or 'null'}")
+        place = printable(f"{view.name},{item.partition.topic},{item.partition.partition}")
+        print(f"{place} (Group,Topic,BrokerId-PartitionId)")
+        print(f"{'Owner = ':>20}{printable(item.owner or 'null')}")
         _show_plain_number("Consumer offset = ", item.offset)
         if item.log_size is not None:
             _show_plain_number("Log size = ", item.log_size)
@@ -157,7 +159,7 @@ def _show_plain(view: GroupView, rows: list[PartitionLag]) -> None:
             print()
     print("BROKER INFO")
     for broker, address in sorted(view.addresses.items()):
-        print(f"{broker} -> {address}")
+        print(f"{broker} -> {printable(str(address))}")
 
 
 def _show_plain_number(label: str, value: int) -> None:

@@ -5,7 +5,6 @@ Source: Kafka 0.7.2 (tools/ExportZkOffsets, tools/ImportZkOffsets).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import CoordinationError
+from fastlog.escaping import in_json
 from fastlog.tools.report import EXIT_USAGE, CommandError
 from fastlog.zkpaths import CONSUMERS, PartitionId, offset_path, parse_number
 
@@ -46,7 +46,7 @@ def encode_json(offsets: Iterable[Kept]) -> bytes:
         }
         for item in offsets
     )
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    return "".join(in_json(row) + "\n" for row in rows).encode()
 
 
 def write(path: Path, data: bytes) -> None:

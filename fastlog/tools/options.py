@@ -371,4 +371,5 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
         metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0, waits=False).metadata_or_none()
     except FastlogError:
         return []
-    return [topic.name for topic in metadata.topics if topic.name.startswith(incomplete)] if metadata else []
+    names = [topic.name for topic in metadata.topics] if metadata else []
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import select
 import zlib
@@ -14,6 +13,7 @@ from typing import Protocol
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.consumer.fetched import MessageSet
 from fastlog.errors import FastlogError
+from fastlog.escaping import in_json
 from fastlog.message import Span
 from fastlog.tools import signals
 from fastlog.tools.lines import LENGTH, NEWLINE
@@ -23,8 +23,6 @@ _MESSAGES_AT_ONCE = 65536
 _BYTES_AT_ONCE = 4 * 2**20
 _STDOUT = 1
 
-quoted = json.JSONEncoder(ensure_ascii=False).encode
-"""A text as JSON writes it."""
 Form = Callable[[str, int, ConsumedMessage], bytes]
 
 
@@ -52,13 +50,13 @@ def json_fields(partition: int, found: _Shown) -> str:
     text, encoded = json_text(found.payload)
     return (
         f'"partition": {partition}, "offset": {found.offset}, "next_offset": {found.next_offset},'
-        f' "payload": {quoted(text)}, "base64": {"true" if encoded else "false"}'
+        f' "payload": {in_json(text)}, "base64": {"true" if encoded else "false"}'
     )
 
 
 def json_line(topic: str, partition: int, found: _Shown) -> bytes:
     """An object with everything."""
-    return f'{{"topic": {quoted(topic)}, {json_fields(partition, found)}}}'.encode()
+    return f'{{"topic": {in_json(topic)}, {json_fields(partition, found)}}}'.encode()
 
 
 def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:

@@ -5,12 +5,12 @@ What is known of the end shows as a share and the time left.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 
+from fastlog.escaping import in_json
 from fastlog.tools.report import note
 
 _QUIET_SECONDS = 2.0
@@ -81,7 +81,7 @@ class Progress:
         note(f"{self.verb} {amount(self.count, self.size, seconds)}{text}")
         if as_json is not None:
             counts = {"messages": self.count, "bytes": self.size, "seconds": round(seconds, 6)}
-            print(json.dumps({**counts, **as_json}, ensure_ascii=False), flush=True)
+            print(in_json({**counts, **as_json}), flush=True)
 
     def _left(self) -> str:
         if not 0 < self.reached < self.goal:

@@ -6,6 +6,7 @@ Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from typing import NoReturn
 import click
 
 from fastlog import errors
+from fastlog.escaping import EscapingFormatter, printable
 from fastlog.tools import signals
 
 EXIT_DONE = 0
@@ -56,9 +58,9 @@ class OutputClosed(Exception):
 
 
 def note(text: str) -> None:
-    """Print a line on stderr; a closed stderr is no reason to stop."""
+    """Print lines on stderr, with nothing in them that commands a terminal; a closed stderr is no reason to stop."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text, "\n\t"), file=sys.stderr, flush=True)
 
 
 def set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -70,6 +72,8 @@ def set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 def run(command: click.Command, prog_name: str, args: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave the process with its exit code; never returns, never shows a traceback unasked."""
     signals.install()
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(EscapingFormatter())
     try:
         result = command.main(args=args, prog_name=prog_name, standalone_mode=False)
         sys.stdout.flush()

@@ -11,10 +11,11 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.skipping import OF_ONE_MESSAGE
 from fastlog.consumer.tail import find_last
 from fastlog.errors import CoordinationError, TransportError
+from fastlog.escaping import in_json
 from fastlog.tools import signals
 from fastlog.tools.lanes import Cursor, FetchError, Lanes, Track
 from fastlog.tools.lines import NEWLINE
-from fastlog.tools.printing import FORMS, DamageError, Form, Printer, json_fields, quoted, write_all
+from fastlog.tools.printing import FORMS, DamageError, Form, Printer, json_fields, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError, note
 from fastlog.tools.topic_places import Site, open_consumer
@@ -170,7 +171,7 @@ def _form(name: str, broker: int) -> Form | None:
         return FORMS["text"]
 
     def as_json(topic: str, partition: int, found: ConsumedMessage) -> bytes:
-        return f'{{"topic": {quoted(topic)}, "broker": {broker}, {json_fields(partition, found)}}}'.encode()
+        return f'{{"topic": {in_json(topic)}, "broker": {broker}, {json_fields(partition, found)}}}'.encode()
 
     def as_offsets(topic: str, partition: int, found: ConsumedMessage) -> bytes:
         place = PartitionId(broker, partition)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from fastlog.client.connection import Broker
 from fastlog.errors import meaning_of
+from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
 from fastlog.wire import requests, responses
@@ -181,9 +181,9 @@ def show(names: Sequence[str], rows: Sequence[dict[str, Any]], as_json: bool, no
     """Print rows: JSON lines, an aligned table on a terminal, else fields separated by tabs."""
     if as_json:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            print(in_json(row))
         return
-    table = [[str(row[name]) for name in names] for row in rows]
+    table = [[printable(str(row[name])) for name in names] for row in rows]
     header = [] if no_headers else [list(names)]
     if not sys.stdout.isatty():
         for line in header + table:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from fastlog.escaping import in_json, printable
 from fastlog.tools import groups_access, options
 from fastlog.tools.printing import json_text
 from fastlog.tools.report import EXIT_USAGE, CommandError
@@ -36,7 +37,7 @@ def ls_command(zookeeper: str, connect_timeout: float, recursive: bool, as_json:
     with groups_access.session_at(zookeeper, connect_timeout) as session:
         _check(session, path)
         for found in _below(session, path.rstrip("/"), recursive):
-            click.echo(json.dumps({"path": found}, ensure_ascii=False) if as_json else found)
+            click.echo(in_json({"path": found}) if as_json else printable(found))
 
 
 @click.command(
@@ -51,7 +52,7 @@ def ls_command(zookeeper: str, connect_timeout: float, recursive: bool, as_json:
 @_json_option
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def get_command(zookeeper: str, connect_timeout: float, as_json: bool, paths: tuple[str, ...]) -> None:
-    """Print what the node at each PATH holds, a line each.
+    """Print what the node at each PATH holds, a line each; on a terminal with what could command it escaped.
 
     With --json each line has path, data, base64 (true when the data is not UTF-8 and therefore encoded), version,
     ephemeral, created_ms and modified_ms.
@@ -59,7 +60,11 @@ def get_command(zookeeper: str, connect_timeout: float, as_json: bool, paths: tu
     with groups_access.session_at(zookeeper, connect_timeout) as session:
         for path in paths:
             node = _check(session, path)
-            click.echo(_json_line(path, node) if as_json else node.data.decode(errors="replace"))
+            if as_json:
+                click.echo(_json_line(path, node))
+                continue
+            text = node.data.decode(errors="replace")
+            click.echo(printable(text, "\n\t") if sys.stdout.isatty() else text)
 
 
 @click.command(
@@ -94,7 +99,7 @@ def _below(session: Session, path: str, recursive: bool) -> Iterator[str]:
 
 def _json_line(path: str, node: Node) -> str:
     text, encoded = json_text(node.data)
-    return json.dumps(
+    return in_json(
         {
             "path": path,
             "data": text,
@@ -103,8 +108,7 @@ def _json_line(path: str, node: Node) -> str:
             "ephemeral": node.owner != 0,
             "created_ms": node.created_ms,
             "modified_ms": node.modified_ms,
-        },
-        ensure_ascii=False,
+        }
     )
 
 

@@ -78,6 +78,20 @@ def test_the_lines_of_0_7s_offset_checker(site: Site, tools: Tools, old_group: s
     assert out.endswith(f"BROKER INFO\n0 -> {site.brokers[0].address}\n1 -> {site.brokers[1].address}\n")
 
 
+def test_names_that_others_wrote_command_no_terminal(site: Site, tools: Tools, old_group: str) -> None:
+    """Owner, subscription, and what makes no sense; a program gets them as they are."""
+    base = f"/consumers/{old_group}"
+    site.node(f"{base}/owners/logs/0-1", "evil\x1b[31m\u202ename")
+    site.node(f"{base}/ids/{old_group}_c", "*1*logs\u202e")
+    site.node(f"{base}/offsets/logs/1-1", "\x1b]0;pwned\x07")
+    for command in ("lag", "lag --format 0.7", "verify-rebalance", "groups", "offsets get"):
+        name, *options = command.split(" --")
+        ran = tools(name, *(f"--{options[0]}".split() if options else ()), "--group", old_group)
+        assert not {"\x1b", "\u202e", "\x07"} & set(ran.out + ran.err), ran
+    assert r"evil\x1b[31m\u202ename" in tools("lag", "--group", old_group).out
+    assert any(row["owner"] == "evil\x1b[31m\u202ename" for row in tools("lag", "--group", old_group, "--json").rows)
+
+
 def test_verify_rebalance(site: Site, tools: Tools, old_group: str) -> None:
     """Exit code 1 when a partition lacks an owner, and when the owner is no thread of a member that lives."""
     ran = tools("verify-rebalance", "--group", old_group)

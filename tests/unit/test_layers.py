@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
+    "text": "fastlog.escaping",
     "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
     "basics": "fastlog._segment fastlog._batch fastlog._envelope fastlog.codecs fastlog.stats fastlog.settings"
     " fastlog.java",
@@ -38,16 +39,17 @@ LAYERS = {
 }
 
 # Besides its own; the ground layer has not even that.
-SHARED = "ground basics model wire paths"
+SHARED = "text ground basics model wire paths"
 MAY_IMPORT = {
-    "ground": "",
-    "basics": "ground",
-    "model": "ground basics",
-    "wire": "ground basics model",
-    "paths": "ground basics model",
-    "coordination": "ground",
-    "zkserver": "ground basics",
-    "log": "ground basics model paths",  # not wire: the workers translate between the two
+    "text": "",
+    "ground": "text",
+    "basics": "text ground",
+    "model": "text ground basics",
+    "wire": "text ground basics model",
+    "paths": "text ground basics model",
+    "coordination": "text ground",
+    "zkserver": "text ground basics",
+    "log": "text ground basics model paths",  # not wire: the workers translate between the two
     "workers": f"{SHARED} log coordination",
     "supervisor": f"{SHARED} log workers",
     "broker": f"{SHARED} log workers supervisor",

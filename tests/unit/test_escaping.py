@@ -1,0 +1,65 @@
+"""Nothing that others named commands a terminal or a log; what programs read stays exact."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastlog import escaping, message
+from fastlog.consumer.rare_log import RareLog
+from fastlog.escaping import EscapingFormatter, in_json, printable
+from fastlog.tools import report
+from tests.harness.command_process import run
+from tests.harness.fake_broker import FakeBroker
+
+HOSTILE = "a\x1b]0;pwned\x07\x1b[31mred\u202egnp\n\tb"
+ESCAPED = r"a\x1b]0;pwned\x07\x1b[31mred\u202egnp\n\tb"
+
+
+def test_what_is_not_printable_is_escaped() -> None:
+    assert printable(HOSTILE) == ESCAPED
+    assert printable("größe-日本 ☂") == "größe-日本 ☂"
+    assert printable("a\nb\x1b", "\n") == "a\nb\\x1b"
+    assert printable("\ud800") == r"\ud800" and printable("x" * 10, most=3) == "xxx…"
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_json_is_exact_and_printable(text: str) -> None:
+    found = in_json({"topic": text})
+    assert json.loads(found) == {"topic": text} and found.isprintable()
+
+
+def test_log_lines_and_notes_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    log = escaping.logger("fastlog.test_escaping")
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        log.warning("partition=%s offset=%d", HOSTILE, 5)
+        RareLog(log).warning("kind", "path=%s", HOSTILE * 1000)
+        handler.setFormatter(EscapingFormatter())
+        logging.Logger.handle(log, log.makeRecord(log.name, logging.INFO, "", 0, "topic=%s", (HOSTILE,), None))
+    finally:
+        log.removeHandler(handler)
+    report.note(HOSTILE)
+    said = out.getvalue() + capfd.readouterr().err
+    assert "\x1b" not in said and "\x07" not in said and "\u202e" not in said and len(said) < 5000
+    assert said.count(r"\x1b[31mred\u202egnp") > 3
+
+
+def test_commands_escape_names_that_a_broker_tells() -> None:
+    with FakeBroker() as fake:
+        fake.logs[HOSTILE, 0] = message.encode_set([b"x"])
+        common = ("--brokers", fake.address)
+        code, out, _ = run("topics", "list", *common, "--no-headers")
+        assert code == 0 and out.split(b"\t")[0] == ESCAPED.encode() and out.count(b"\n") == 1
+        code, out, _ = run("topics", "list", *common, "--json")
+        assert json.loads(out)["topic"] == HOSTILE and out.rstrip(b"\n").decode().isprintable()
+        code, _, err = run("topics", "describe", HOSTILE[:-1], *common)
+        assert code == 2 and "\x1b" not in err and "\u202e" not in err
