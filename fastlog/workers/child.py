@@ -111,6 +111,7 @@ def begin(shared: Shared, number: int) -> int:
 
 def leave(code: int) -> NoReturn:
     """End a child without running what belongs to the supervisor (its exit handlers, its open locks)."""
+    logs.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
