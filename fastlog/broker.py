@@ -26,6 +26,7 @@ from fastlog.log.creators import add_creator
 from fastlog.log.files import FileOps, make_directory, open_lock
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import LOCK_NAME, partition_directory_name
+from fastlog.settings import load_properties
 from fastlog.supervisor import Supervisor
 from fastlog.workers import advertised
 from fastlog.workers.child import Listener, Shared
@@ -66,6 +67,8 @@ def _run(
     started = time.monotonic()
     files = FileOps()
     retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
+    if config.mirror_file is not None:
+        load_properties(config.mirror_file)  # likewise a file that is not there; what it says is the mirror's to judge
     if config.zookeeper:
         from fastlog.registry import parse_connect  # not for a broker that registers nowhere
 

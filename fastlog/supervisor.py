@@ -265,6 +265,8 @@ class Supervisor:
         self._arena.set_ending()
         # a broker that may not run has run well until now, and flushes as every other one
         result = Stop(clean=not self._failed or not self._may_run, asked_for=self._may_run)
+        if self._failed:
+            result.problems.append(self._failed)
         deadline = time.monotonic() + STOP_SECONDS
         signal_name = (
             signal.Signals(self._stop_asked).name
