@@ -24,7 +24,7 @@
 #define FL_MAX_PROCESSES 64
 #define FL_NAME_BYTES 256
 #define FL_LINE __attribute__((aligned(64)))
-#define FL_COUNTERS 40
+#define FL_COUNTERS 48
 #define FL_NO_MARK UINT64_MAX
 
 /* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last

@@ -124,3 +124,4 @@ cdef enum:
     N_HANDOVERS
     N_ACCEPT_PAUSES
     N_REFUSED
+    N_READ_FAILURES

@@ -120,6 +120,7 @@ cdef struct Conn:
     int span_start
     int span_end
     bint has_files
+    int read_error               # SEND_UNREADABLE: errno, 0 when the file ended before the answer did
 
 cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns) noexcept nogil
 cdef void conn_trim(Conn* c) noexcept nogil
@@ -143,6 +144,7 @@ cdef enum SendStatus:
     SEND_READ_AHEAD = 2  # the next bytes are not in memory
     SEND_FAILED = 3      # the answer cannot be completed: only closing tells the client so
     SEND_GONE = 4        # there is nobody to send to any more
+    SEND_UNREADABLE = 5  # as SEND_FAILED, because bytes of the first span cannot be read
 
 cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil
 

@@ -4,7 +4,7 @@ An idle connection holds no buffer: bytes are received into the loop's own, and 
 waiting request is kept, in memory that grows with the bytes that came.
 """
 
-from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EPIPE, errno
+from libc.errno cimport EAGAIN, ECONNRESET, EHOSTUNREACH, EINTR, ENETDOWN, ENETUNREACH, EPIPE, ETIMEDOUT, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
@@ -240,6 +240,12 @@ cdef bint resident(int fd, uint64_t position, uint64_t size) noexcept nogil:
     return file_pread_nowait(fd, &byte, 1, position + size - 1) != -EAGAIN
 
 
+cdef bint is_gone(int error) noexcept nogil:
+    """Whether sending failed because of the network or the other end, and not of what was to be sent."""
+    return (error == EPIPE or error == ECONNRESET or error == ETIMEDOUT or error == EHOSTUNREACH
+            or error == ENETUNREACH or error == ENETDOWN)
+
+
 cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil:
     """Send what is owed, file bytes at most ``slice`` of them; a SendStatus.
 
@@ -263,7 +269,7 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
                     continue
                 if errno == EAGAIN:
                     return SENT_SOME
-                return SEND_GONE if errno == EPIPE or errno == ECONNRESET else SEND_FAILED
+                return SEND_GONE if is_gone(errno) else SEND_FAILED
             c.out_start += <size_t>r
             span.size -= <uint64_t>r
         else:
@@ -285,7 +291,10 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
             if r == -EINTR:
                 continue
             if r <= 0:
-                return SEND_GONE if r == -EPIPE or r == -ECONNRESET else SEND_FAILED
+                if is_gone(<int>-r):
+                    return SEND_GONE
+                c.read_error = <int>-r
+                return SEND_UNREADABLE
             span.position += <uint64_t>r
             span.size -= <uint64_t>r
             slice -= <uint64_t>r

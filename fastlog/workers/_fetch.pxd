@@ -5,6 +5,7 @@ from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._connection cimport Conn
 from fastlog.workers._helper cimport Helper
 from fastlog.workers._topics cimport Topics
+from fastlog.workers._unreadable cimport Unreadable
 
 # What one fetch of one partition comes to.
 cdef struct Found:
@@ -28,13 +29,14 @@ cdef class Fetches:
     cdef SegmentFiles files
     cdef Topics topics
     cdef Helper helper
+    cdef Unreadable unreadable
     cdef int process
     cdef uint64_t* counters
     cdef uint64_t max_wait_ms
     cdef uint8_t* peek
     cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
                    Found* out) noexcept nogil
-    cdef int check_boundary(self, Found* found, uint64_t available) noexcept nogil
+    cdef int check_boundary(self, Found* found, uint64_t available, uint64_t readable) noexcept nogil
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil

@@ -18,6 +18,7 @@ from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file, out_give_back
 from fastlog.workers._helper cimport HELP_READ_AHEAD, Helper, HelperJob
 from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
+from fastlog.workers._unreadable cimport Unreadable
 
 cdef enum:
     PEEK_BYTES = 4096
@@ -53,11 +54,12 @@ cdef bint at_owed_flush(Found* found, uint64_t offset) noexcept nogil:
 cdef class Fetches:
     """Answers fetches of one processor; its loop's thread only."""
 
-    def __cinit__(self, Arena arena, SegmentFiles files, Topics topics, Helper helper, int process, max_wait_ms):
+    def __cinit__(self, Arena arena, SegmentFiles files, Topics topics, Helper helper, int process, control, max_wait_ms):
         self.arena = arena
         self.files = files
         self.topics = topics
         self.helper = helper
+        self.unreadable = Unreadable(arena, files, process, control)
         self.process = process
         self.counters = fl_cell_at(arena.header, process).counters
         self.max_wait_ms = max_wait_ms
@@ -72,6 +74,7 @@ cdef class Fetches:
                    Found* out) noexcept nogil:
         """Find the bytes one fetch gets, at most to the end of their segment and never past the high watermark."""
         cdef Place place
+        cdef uint64_t readable
         cdef int r
         out.code = 0
         out.entry = -1
@@ -107,18 +110,22 @@ cdef class Fetches:
                     out.code = CODE_UNKNOWN
                     if fl_load(&out.slot.table_head) > place.index:
                         out.code = CODE_OUT_OF_RANGE
+                    else:
+                        self.unreadable.not_opened(out.slot, place.base, place.position, -out.entry)
                     out.entry = -1
                     return
                 out.position = place.position
                 out.size = min(<uint64_t>min(max_bytes, <int32_t>MAX_SET_BYTES), place.end - <uint64_t>offset)
+                readable = self.unreadable.cut(out.slot, <uint64_t>offset, place.end - <uint64_t>offset)
+                out.size = min(out.size, readable)
                 # what check_boundary may look at is not cut by max_bytes
-                out.code = self.check_boundary(out, place.end - <uint64_t>offset)
+                out.code = self.check_boundary(out, place.end - <uint64_t>offset, readable)
                 if out.code:
                     out.entry = -1
                     out.size = 0
 
-    cdef int check_boundary(self, Found* found, uint64_t available) noexcept nogil:
-        """Whether a message starts at the place that was asked for: 0 or error code 2.
+    cdef int check_boundary(self, Found* found, uint64_t available, uint64_t readable) noexcept nogil:
+        """Whether a message starts at the place that was asked for: 0 or error code 2; -1 when it cannot be read.
 
         0.7 serves an offset inside a message as it is, and the client reads garbage lengths; one look at the first entry
         is cheap. Nothing is looked at when the bytes are not in memory: ``cold`` is set.
@@ -132,11 +139,15 @@ cdef class Fetches:
             return 0
         if r < 0:
             r = file_pread(self.files.fd(found.entry), self.peek, want, found.position)
+        if r < 0:
+            self.unreadable.failed(found.entry, found.position, <int>-r)
         if r < 5 or available < 9:
             return CODE_INVALID_MESSAGE if r >= 0 else CODE_UNKNOWN
         size = be32(self.peek)
         if size < 5 or size > available - 4 or self.peek[4] > 1:
             return CODE_INVALID_MESSAGE
+        if size + 4 > readable:
+            return CODE_UNKNOWN
         header = 5
         if self.peek[4] == 1:
             header = 6
@@ -191,19 +202,21 @@ cdef class Fetches:
             if r <= 0:
                 # room that nobody filled must not leave
                 out_give_back(c, found.size)
+                self.unreadable.failed(found.entry, found.position + done, <int>-r)
                 return -1
             done += <uint64_t>r
         return 0
 
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil:
-        """``put`` behind a head of ``head_bytes``, which becomes an error answer when the bytes cannot be read."""
+        """``put`` behind a head of ``head_bytes``, which becomes an error answer when the bytes cannot be read: -1 then."""
         cdef uint8_t* head
         if self.put(c, found) != 0:
             head = c.out + c.out_end - head_bytes
             put32(head, head_bytes - 4)
             put16(head + code_at, <uint16_t>CODE_UNKNOWN)
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
-        return FETCH_DONE
+            return -1
+        return 0
 
     cdef bint hold(self, Conn* c, fl_slot* s, uint64_t watermark, uint64_t now_ns) noexcept nogil:
         """Whether a request of 0.7 is to wait until the watermark moves from here; the connection is parked then.
@@ -279,7 +292,8 @@ cdef class Fetches:
             return FETCH_CLOSE
         put32(head, <uint32_t>found.size + 2)
         put16(head + 4, <uint16_t>code)
-        return self.put_or_fail(c, &found, 6, 4)
+        self.put_or_fail(c, &found, 6, 4)
+        return FETCH_DONE
 
     cdef void look_ahead(self, Found* found, uint64_t offset) noexcept nogil:
         """After a fetch without an error: a reader that comes near the watermark has the next flush begin now.
@@ -309,6 +323,7 @@ cdef class Fetches:
         cdef fl_slot* owed = NULL
         cdef uint64_t owed_at = 0
         cdef bint waits = True           # no part has an error
+        cdef size_t total_at = 0
         if n < 2:
             return FETCH_MALFORMED
         count = <int16_t>be16(body)
@@ -360,6 +375,7 @@ cdef class Fetches:
             else:
                 put32(head, <uint32_t>total)
                 put16(head + 4, 0)
+                total_at = c.out_end - 6
         for i in range(count):
             if result == FETCH_DONE:
                 code = found[i].code if found[i].code < 100 else CODE_UNKNOWN
@@ -369,8 +385,9 @@ cdef class Fetches:
                 else:
                     put32(head, <uint32_t>found[i].size + 2)
                     put16(head + 4, <uint16_t>code)
-                    if self.put(c, &found[i]) != 0:
-                        result = FETCH_CLOSE
+                    if self.put_or_fail(c, &found[i], 6, 4) != 0:
+                        total -= found[i].size
+                        put32(c.out + total_at, <uint32_t>total)
             if found[i].entry >= 0:
                 self.files.unpin(found[i].entry)
         free(found)
@@ -442,7 +459,8 @@ cdef class Fetches:
         put16(head + 8, <uint16_t>found.code)
         put64(head + 10, found.watermark)
         put64(head + 18, found.log_start)
-        return self.put_or_fail(c, &found, 26, 8)
+        self.put_or_fail(c, &found, 26, 8)
+        return FETCH_DONE
 
     cdef void want_flush_now(self, fl_slot* s) noexcept nogil:
         """After demand was set: an append that did not see it yet has left unflushed bytes, so wake the flusher."""

@@ -41,7 +41,7 @@ cdef enum:
 cdef class Helper:
     """One thread, started at the first job.
 
-    ``validate(memoryview) -> int`` counts deep messages, -1 refuses; ``make_answer(bytes)`` gives the answer frame to a
+    ``validate(memoryview, name) -> int`` counts deep messages, -1 refuses; ``make_answer(bytes)`` gives the answer frame to a
     request from its id on, False when it should be asked again, None when there is no answer;
     ``make_partition(name, number)`` gives the number of the slot or a ``CreateState``.
     """
@@ -85,7 +85,8 @@ cdef class Helper:
 
     cdef long long inflate(self, HelperJob job) noexcept with gil:
         try:
-            return self.validate(PyMemoryView_FromMemory(<char*>job.data, <Py_ssize_t>job.size, PyBUF_READ))
+            view = PyMemoryView_FromMemory(<char*>job.data, <Py_ssize_t>job.size, PyBUF_READ)
+            return self.validate(view, job.conn.name)
         except BaseException:
             return -1
 

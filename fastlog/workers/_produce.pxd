@@ -42,4 +42,6 @@ cdef class Produces:
     cdef int create(self, Conn* c, int32_t partition, int name_size, size_t frame_offset, fl_slot** out) noexcept nogil
     cdef int deep(self, Conn* c, const uint8_t* data, size_t size, size_t frame_offset) noexcept nogil
     cdef int malformed(self, Conn* c, int kind, const char* reason) noexcept nogil
-    cdef void refuse(self, Conn* c, Ack* ack, int code, const char* reason, int detail) noexcept nogil
+    cdef void refuse(self, Conn* c, Ack* ack, int code, const char* reason, int detail, const uint8_t* name, int name_size,
+                     int32_t partition) noexcept nogil
+    cdef void report_set(self, Conn* c, const uint8_t* name, int name_size, int32_t partition) noexcept nogil

@@ -188,14 +188,22 @@ cdef class Produces:
             fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
         return FRAME_DONE
 
-    cdef void refuse(self, Conn* c, Ack* ack, int code, const char* reason, int detail) noexcept nogil:
-        """Count and report a refused produce; an acknowledged one gets its code."""
+    cdef void refuse(self, Conn* c, Ack* ack, int code, const char* reason, int detail, const uint8_t* name, int name_size,
+                     int32_t partition) noexcept nogil:
+        """Count and report a refused produce; an acknowledged one gets its code. ``reason`` NULL: it is reported."""
         fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
         if ack != NULL:
             ack.code = code
             ack.state = ACK_READY
-        else:
-            self.runs.report(c, reason, detail)
+        elif reason != NULL:
+            self.runs.report(c, reason, detail, name, name_size, partition)
+
+    cdef void report_set(self, Conn* c, const uint8_t* name, int name_size, int32_t partition) noexcept nogil:
+        with gil:
+            try:
+                self.control.report_set(c.fd, c.name, <bytes>name[:name_size], partition)
+            except Exception as error:
+                self.control.unexpected(error)
 
     cdef int part(self, Conn* c, const uint8_t* name, int name_size, int32_t partition, uint8_t* data, size_t size,
                   Ack* ack, uint32_t sequence, bint own, size_t frame_offset) noexcept nogil:
@@ -213,19 +221,20 @@ cdef class Produces:
             partition = c.chosen
         r = self.topics.resolve(name, name_size, &partition, TO_PRODUCE, &s)
         if r != RESOLVED and r != RESOLVE_ABSENT:
-            self.refuse(c, ack, r, "produce to a topic or partition that cannot be", r)
+            self.refuse(c, ack, r, "produce to a topic or partition that cannot be", r, name, name_size, partition)
             return FRAME_DONE if ack != NULL else FRAME_CLOSE
         if ack != NULL:
             ack.partition = partition
         if s != NULL and fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
-            self.refuse(c, ack, CODE_OFFLINE, "produce to a partition that takes no appends", <int>s.partition)
+            self.refuse(c, ack, CODE_OFFLINE, "produce to a partition that takes no appends", 0, name, name_size, partition)
             return FRAME_DONE if ack != NULL else FRAME_CLOSE
         if size > <size_t>0x7fffffff:
             return FRAME_CLOSE
         scan_set(data, <Py_ssize_t>size, self.max_message, &found)
         if found.status == SCAN_TOO_LARGE:
             fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
-            self.refuse(c, ack, CODE_TOO_LARGE, "a message larger than max.message.size was dropped", 0)
+            self.refuse(c, ack, CODE_TOO_LARGE, "a message larger than max.message.size was dropped",
+                        <int>be32(data + found.valid_bytes), name, name_size, partition)
             return FRAME_DONE
         if found.status == SCAN_TAIL:
             # 0.7 drops a cut last message silently; whoever waits for an answer is told
@@ -235,7 +244,7 @@ cdef class Produces:
                 found.status = SCAN_OK
         if found.status != SCAN_OK:
             fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
-            self.refuse(c, ack, CODE_INVALID_MESSAGE, "an invalid message", found.status)
+            self.refuse(c, ack, CODE_INVALID_MESSAGE, "an invalid message", found.status, name, name_size, partition)
             return FRAME_DONE if ack != NULL else FRAME_CLOSE
         count = found.count
         if found.wrappers:
@@ -244,7 +253,8 @@ cdef class Produces:
                 return r
             if c.deep_count < 0:
                 fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
-                self.refuse(c, ack, CODE_INVALID_MESSAGE, "an invalid compressed message set", 0)
+                self.report_set(c, name, name_size, partition)
+                self.refuse(c, ack, CODE_INVALID_MESSAGE, NULL, 0, name, name_size, partition)
                 return FRAME_DONE if ack != NULL else FRAME_CLOSE
             count = c.deep_count
         if s == NULL:
@@ -254,7 +264,7 @@ cdef class Produces:
             if r == FRAME_PARKED:
                 return r
             if r != RESOLVED:
-                self.refuse(c, ack, r, "the partition cannot be created", r)
+                self.refuse(c, ack, r, "the partition cannot be created", r, name, name_size, partition)
                 return FRAME_DONE if ack != NULL else FRAME_CLOSE
         if ack != NULL:
             ack.slot = s
@@ -337,7 +347,7 @@ cdef class Produces:
             with gil:
                 try:
                     c.deep_count = self.control.count_deep_small(
-                        PyMemoryView_FromMemory(<char*>data, <Py_ssize_t>size, PyBUF_READ)
+                        PyMemoryView_FromMemory(<char*>data, <Py_ssize_t>size, PyBUF_READ), c.name
                     )
                 except Exception as error:
                     self.control.unexpected(error)

@@ -67,7 +67,7 @@ cdef class Requests:
         self.produces = Produces(arena, self.topics, self.runs, process, control, max_message)
         self.helper = Helper(arena, process, control.count_deep, control.answer_off_loop,
                              control.create_partition)
-        self.fetches = Fetches(arena, files, self.topics, self.helper, process, max_wait_ms)
+        self.fetches = Fetches(arena, files, self.topics, self.helper, process, control, max_wait_ms)
         self.max_request = max_request
         self.trace = trace
 

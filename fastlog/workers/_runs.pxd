@@ -1,6 +1,7 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastlog.log._append cimport Appender
+from fastlog.log._arena cimport fl_slot
 from fastlog.log._arena cimport Arena
 from fastlog.workers._connection cimport Ack, Conn, Pool, Run
 
@@ -29,7 +30,9 @@ cdef class Runs:
     cdef Pool pool                   # of the runs, and the memory for requests
     cdef uint64_t[2048] offsets      # where the pieces of one append went
 
-    cdef void report(self, Conn* c, const char* reason, int detail) noexcept nogil
+    cdef void report(self, Conn* c, const char* reason, int detail, const uint8_t* name=*, int name_size=*,
+                     int32_t partition=*) noexcept nogil
+    cdef void write_failed(self, Conn* c, fl_slot* s, int error) noexcept nogil
     cdef int commit(self, Conn* c) noexcept nogil
     cdef void appended(self, Ack* ack) noexcept nogil
     cdef int commit_run(self, Conn* c, Run* run) noexcept nogil

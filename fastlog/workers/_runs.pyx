@@ -3,7 +3,7 @@
 A run is what one connection's produces gathered for one partition; a write that must wait keeps its run and its place.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
@@ -35,13 +35,22 @@ cdef class Runs:
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""
         self.appender.take_over()
 
-    cdef void report(self, Conn* c, const char* reason, int detail) noexcept nogil:
-        """Tell Python's log why something was refused; it writes identical lines at most once in a while."""
+    cdef void report(self, Conn* c, const char* reason, int detail, const uint8_t* name=NULL, int name_size=0,
+                     int32_t partition=-1) noexcept nogil:
+        """Tell Python's log why something was refused; it writes lines of a kind about a peer once in a while."""
         with gil:
             try:
-                self.control.report(c.fd, reason.decode(), detail)
+                topic = None if name == NULL else <bytes>name[:name_size]
+                self.control.report(c.fd, reason.decode(), detail, topic, partition)
             except Exception as error:
                 self.control.unexpected(error)
+
+    cdef void write_failed(self, Conn* c, fl_slot* s, int error) noexcept nogil:
+        with gil:
+            try:
+                self.control.write_failed(c.fd, <bytes>(<char*>s.name)[:s.name_bytes], s.partition, error)
+            except Exception as raised:
+                self.control.unexpected(raised)
 
     cdef int commit(self, Conn* c) noexcept nogil:
         """Write the gathered runs; FRAME_DONE all, FRAME_PARKED some must wait, FRAME_CLOSE a write failed.
@@ -128,9 +137,10 @@ cdef class Runs:
             fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
             if run.acks[run.done] == <uint32_t>NO_ACK:
                 if status == APPEND_FAILED:
-                    self.report(c, "a write to the log failed", out.error)
+                    self.write_failed(c, s, out.error)
                 else:
-                    self.report(c, "produce to a partition that takes no appends", <int>s.partition)
+                    self.report(c, "produce to a partition that takes no appends", 0, s.name, <int>s.name_bytes,
+                                <int32_t>s.partition)
                 for i in range(run.done + 1, run.count):
                     if run.acks[i] != <uint32_t>NO_ACK:
                         ack = ack_at(c, run.acks[i])
@@ -138,7 +148,7 @@ cdef class Runs:
                         ack.state = ACK_READY
                 return FRAME_CLOSE
             if status == APPEND_FAILED:
-                self.report(c, "a write to the log failed", out.error)
+                self.write_failed(c, s, out.error)
             ack = ack_at(c, run.acks[run.done])
             ack.code = CODE_STORAGE if status == APPEND_FAILED else CODE_OFFLINE
             ack.state = ACK_READY

@@ -15,8 +15,8 @@ from fastlog.log._arena cimport (
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bytes cimport be32
 from fastlog.workers._connection cimport (
-    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD, Conn,
-    Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_enough, out_pending, out_send,
+    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
+    SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_enough, out_pending, out_send,
 )
 from fastlog.workers._helper cimport HELP_READ_AHEAD, HelperJob
 from fastlog.workers._requests cimport Requests
@@ -355,8 +355,12 @@ cdef class Connections:
                 if sent:
                     c.active_ns = self.now
                     fl_bump(&self.counters[<int>N_SENT], sent)
-                if status == SEND_FAILED or status == SEND_GONE:
-                    if status == SEND_FAILED:
+                if status == SEND_UNREADABLE:
+                    self.requests.fetches.unreadable.failed(
+                        c.spans[c.span_start].entry, c.spans[c.span_start].position, c.read_error
+                    )
+                if status == SEND_FAILED or status == SEND_GONE or status == SEND_UNREADABLE:
+                    if status != SEND_GONE:
                         fl_bump(&self.counters[<int>N_SHORT_SENDS], 1)
                         c.ended = True
                     c.dead = c.leaving = True

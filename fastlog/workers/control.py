@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import socket
+from pathlib import Path
 
+from fastlog import logs, segment_files
 from fastlog.config import BrokerConfig
 from fastlog.errors import BrokerError, InflateLimitError, InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log._arena import Arena
@@ -21,6 +23,11 @@ request_log = logging.getLogger("fastlog.request")
 SMALL_INFLATED_BYTES = 1 << 20
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
 REFUSED, OFF_LOOP = -1, -2
+MOST_REASONS = 1024
+MAX_NAME_BYTES = 255
+"""Of a topic's name in the log; a client may send 32 kB."""
+BYTES = ("a message larger than max.message.size was dropped", "the announced request size is not allowed")
+"""Reasons whose detail is a number of bytes."""
 
 
 class Control:
@@ -49,6 +56,8 @@ class Control:
             max_messages=config.max_inflated_messages,
         )
 
+        self._reasons: dict[int, str] = {}  # by connection: why its compressed set is invalid
+
     def partition_count(self, name: bytes) -> int:
         """Partitions of a topic, -1 for an illegal name."""
         try:
@@ -68,7 +77,8 @@ class Control:
         except (InvalidTopicError, WrongPartitionError, UnicodeDecodeError):
             return NOT_CREATED
         except (OSError, LogError) as error:
-            log.error("partition not created topic=%r partition=%d reason=%s", _shown(name), partition, error)
+            line = "partition not created topic=%r partition=%d reason=%s"
+            log.error(line, _shown(name), partition, error, extra=logs.about("not created", type(error)))
             return FAILED
 
     def offsets(self, body: bytes) -> bytes | None:
@@ -86,33 +96,65 @@ class Control:
             self._arena.wait_for_creation(self._process)
         return made
 
-    def count_deep_small(self, data: memoryview) -> int:
+    def count_deep_small(self, data: memoryview, connection: int) -> int:
         """Deep messages of a set that inflates to little; OFF_LOOP: it inflates to more; REFUSED: it is invalid."""
         try:
             return count_deep(data, self._small)
         except InflateLimitError:
             return OFF_LOOP
         except BrokerError as error:
-            log.warning("invalid compressed message set: %s", error)
-            return REFUSED
+            return self._refuse_set(connection, error)
         finally:
             data.release()
 
-    def count_deep(self, data: memoryview) -> int:
+    def count_deep(self, data: memoryview, connection: int) -> int:
         """Deep messages of any set within the limits, REFUSED else; runs in the helper thread."""
         try:
             return count_deep(data, self._limits)
         except Exception as error:
-            log.warning("invalid compressed message set: %s", error)
-            return REFUSED
+            return self._refuse_set(connection, error)
         finally:
             data.release()
 
-    def report(self, fd: int, reason: str, detail: int) -> None:
+    def _refuse_set(self, connection: int, error: Exception) -> int:
+        if len(self._reasons) >= MOST_REASONS:  # of connections that went away before they were told
+            self._reasons.clear()
+        self._reasons[connection] = str(error)
+        return REFUSED
+
+    def report(self, fd: int, reason: str, detail: int, topic: bytes | None, partition: int) -> None:
         """Say why a request was refused, once per kind of reason and peer in a while."""
         host = _peer(fd)
-        shown = f"errno={errno.errorcode.get(detail, detail)}" if "write to the log" in reason else f"detail={detail}"
-        log.warning("refused peer=%s %s %s", host, shown, reason)
+        place = "" if topic is None else f" topic={_shown(topic)!r} partition={partition}"
+        name = "bytes" if reason in BYTES else "detail"
+        extra = logs.about("refused", reason, host)
+        log.warning("refused peer=%s%s %s=%d %s", host, place, name, detail, reason, extra=extra)
+
+    def report_set(self, fd: int, connection: int, topic: bytes, partition: int) -> None:
+        """Say why ``count_deep`` refused a compressed set."""
+        host, reason = _peer(fd), self._reasons.pop(connection, "it cannot be decompressed")
+        line = "refused peer=%s topic=%r partition=%d invalid compressed message set: %s"
+        log.warning(line, host, _shown(topic), partition, reason, extra=logs.about("refused", "compressed", host))
+
+    def write_failed(self, fd: int, topic: bytes, partition: int, error: int) -> None:
+        """Say that a produce was not stored because the disk refused it."""
+        line = "a write to the log failed topic=%r partition=%d path=%s errno=%s (%s) peer=%s: not stored"
+        name, directory = _shown(topic), self._directory(topic, partition)
+        extra = logs.about("write failed", topic, partition, error)
+        log.error(line, name, partition, directory, _errno(error), os.strerror(error), _peer(fd), extra=extra)
+
+    def read_failed(self, topic: bytes, partition: int, base: int, position: int, error: int) -> None:
+        """Say that bytes of a segment cannot be had; ``error`` 0: the file ends before them."""
+        line = "the log cannot be read topic=%r partition=%d offset=%d path=%s position=%d errno=%s (%s)"
+        path = self._directory(topic, partition) / segment_files.segment_name(base)
+        why = os.strerror(error) if error else "the file is shorter than the log"
+        extra = logs.about("read failed", topic, partition, error)
+        log.error(line, _shown(topic), partition, base + position, path, position, _errno(error), why, extra=extra)
+
+    def _directory(self, topic: bytes, partition: int) -> Path:
+        view = self._manager.slot(topic.decode(), partition)
+        root = self._arena.log_dirs[view.directory if view is not None else 0]
+        return Path(root, segment_files.partition_directory_name(topic.decode(), partition))
 
     def trace(self, fd: int, kind: int, size: int) -> None:
         """One line per request, when ``trace.requests`` is on."""
@@ -135,5 +177,9 @@ def _peer(fd: int) -> str:
         return "?"
 
 
+def _errno(error: int) -> str:
+    return errno.errorcode.get(error, str(error))
+
+
 def _shown(name: bytes) -> str:
-    return name.decode(errors="backslashreplace")
+    return name[:MAX_NAME_BYTES].decode(errors="backslashreplace")

@@ -120,6 +120,7 @@ class Health:
             "processes": [self._process(number) for number in self._processes],
             "partitions": self._partitions(),
             "flush": self._flush(),
+            "reads": {"failures": sum(self._arena.counters(number)["read_failures"] for number in self._processes)},
             "zookeeper": self._zookeeper(),
         }
 
