@@ -90,9 +90,7 @@ class BrokerLogs:
         behind that place may be older.
         """
         consumer, number = self._reached(partition)
-        borders = self._borders(partition)
-        before = consumer.get_offsets_before(partition.topic, number, max(0, time_ms - 1), 1)
-        return borders[min(bisect_right(borders, before[0]), len(borders) - 1)] if before else borders[0]
+        return offset_at_time(consumer, partition.topic, number, time_ms)
 
     def boundaries(self, partition: TopicPartition, offset: int, extent: Extent) -> Boundaries:
         """The message boundaries around an offset that lies in the log."""
@@ -167,8 +165,7 @@ class BrokerLogs:
     def _borders(self, partition: TopicPartition) -> list[int]:
         """Where segments begin, and the visible end; ascending."""
         consumer, number = self._reached(partition)
-        ends = consumer.get_offsets_before(partition.topic, number, LATEST, _MOST_SEGMENTS)
-        return sorted(ends) or [0]
+        return _segment_borders(consumer, partition.topic, number)
 
     def _walked(self, partition: TopicPartition, offset: int, extent: Extent) -> Boundaries:
         """Fetch from the start of the segment on, from message to message."""
@@ -194,3 +191,14 @@ class BrokerLogs:
         if not found.valid_bytes:
             raise InvalidMessageError(f"{partition}: no message at offset {offset}")
         return found
+
+
+def offset_at_time(consumer: SimpleConsumer, topic: str, partition: int, time_ms: int) -> int:
+    """As ``BrokerLogs.at_time``, of one broker."""
+    borders = _segment_borders(consumer, topic, partition)
+    before = consumer.get_offsets_before(topic, partition, max(0, time_ms - 1), 1)
+    return borders[min(bisect_right(borders, before[0]), len(borders) - 1)] if before else borders[0]
+
+
+def _segment_borders(consumer: SimpleConsumer, topic: str, partition: int) -> list[int]:
+    return sorted(consumer.get_offsets_before(topic, partition, LATEST, _MOST_SEGMENTS)) or [0]

@@ -24,19 +24,23 @@ _WORDS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "late
 
 
 class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
-    """``beginning``, ``end``, a number, or a negative one: so many messages before the end."""
+    """``beginning``, ``end``, a number, a negative one for so many messages before the end, or a moment."""
 
     name = "offset"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        """The word, or the number."""
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> options.Begin:
+        """The word, the number, or the moment."""
         text = str(value)
         if text in _WORDS:
             return _WORDS[text]
         digits = text.removeprefix("-")
         if digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) < 2**63 and text != "-0":
             return int(text)
-        self.fail(f"{text!r} is neither beginning, end, an offset nor -N for the last N messages", param, ctx)
+        try:
+            return options.At(options.When().convert(text, param, ctx))
+        except click.BadParameter:
+            known = "beginning, end, an offset, -N for the last N messages, nor a time such as 1h or 2026-11-21T18:00"
+            self.fail(f"{text!r} is neither {known}", param, ctx)
 
 
 class FormChoice(click.Choice):  # type: ignore[type-arg]
@@ -123,10 +127,11 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     "--offset",
     group="Selection",
     type=OffsetChoice(),
-    metavar="beginning|end|N|-N",
+    metavar="beginning|end|N|-N|TIME",
     help="Where to begin without a group (also: earliest, latest); default: beginning. N is the start of a message in"
     " --partition. -N is the last N messages of each partition, or all where there are fewer; those in compressed sets"
-    " count one by one.",
+    " count one by one. TIME (1h for so long ago, or 2026-11-21T18:00, local unless it has a zone) is the first segment"
+    " that was appended to then or later: nothing newer is left out, and some older messages may come.",
 )
 @options.option(
     "--format",
@@ -215,7 +220,7 @@ def consume_command(
     from_beginning: bool,
     offset_reset: str | None,
     partition: int | None,
-    offset: str | int | None,
+    offset: options.Begin | None,
     form: str,
     given: tuple[str, ...],
     as_json: bool,
@@ -323,7 +328,7 @@ def _from_a_broker(
     broker: Broker,
     topic: str,
     partition: int | None,
-    offset: str | int,
+    offset: options.Begin,
     form: str,
     prefix: str,
     progress: Progress,

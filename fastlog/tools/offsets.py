@@ -6,10 +6,8 @@ Source: Kafka 0.7.2 (utils/UpdateOffsetsInZK, tools/ExportZkOffsets, tools/Impor
 from __future__ import annotations
 
 import sys
-import time
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,27 +23,6 @@ if TYPE_CHECKING:
     from fastlog.tools.offset_moves import Target
 
 _NAMES = ("group", "topic", "partition", "offset", "owner")
-
-
-class When(click.ParamType):  # type: ignore[type-arg]
-    """A moment, as milliseconds since 1970: those, a date and time, or how long ago."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds since 1970."""
-        if isinstance(value, int):
-            return value
-        text = str(value).strip()
-        if text.isascii() and text.isdigit() and len(text) < 17:
-            return int(text)
-        try:
-            return int(datetime.fromisoformat(text).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            pass
-        if text[:1].isdigit():
-            return int((time.time() - options.Duration().convert(text, param, ctx)) * 1000)
-        self.fail(f"{text!r} is no time: write 2026-11-21T18:00, milliseconds since 1970, or 2h for so long ago")
 
 
 @click.group(
@@ -126,7 +103,7 @@ def get_command(
 @options.option(
     "--to-time",
     group="Selection",
-    type=When(),
+    type=options.When(),
     metavar="TIME",
     help="To the first segment that was appended to at TIME or later: a date and time (2026-11-21T18:00, local unless"
     " it has a zone), ms since 1970, or 2h for so long ago. Nothing newer is left out; some older may come again.",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 import importlib
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from fastlog.client.addresses import Address
     from fastlog.client.connection import Broker
 
+_COMPLETE_SECONDS = 1.0
 GROUPS = ("Connection", "Selection", "Format", "Limits", "Other")
 
 
@@ -156,6 +159,37 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         if not 0 <= seconds <= 10**7:
             self.fail(f"{value!r} is negative or longer than 10,000,000 seconds", param, ctx)
         return seconds
+
+
+class When(click.ParamType):  # type: ignore[type-arg]
+    """A moment, as milliseconds since 1970: those, a date and time, or how long ago."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Milliseconds since 1970."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if text.isascii() and text.isdigit() and len(text) < 17:
+            return int(text)
+        try:
+            return int(datetime.fromisoformat(text).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            pass
+        if text[:1].isdigit():
+            return int((time.time() - Duration().convert(text, param, ctx)) * 1000)
+        self.fail(f"{text!r} is no time: write 2026-11-21T18:00, milliseconds since 1970, or 2h for so long ago")
+
+
+class At(NamedTuple):
+    """A moment, where a number would be an offset."""
+
+    time_ms: int
+
+
+Begin = str | int | At
+"""Where reading begins: ``beginning``, ``end``, an offset, minus so many messages before the end, or a moment."""
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -364,11 +398,16 @@ def topic_option(function: Any) -> Any:
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The broker's topics that begin with what was typed; none when it cannot be reached quickly."""
+    """The broker's topics that begin with what was typed; none when it cannot be reached quickly.
+
+    That is within a second, unless ``--connect-timeout`` was typed before.
+    """
     from fastlog.errors import FastlogError
 
+    typed = ctx.get_parameter_source("connect_timeout") is click.core.ParameterSource.COMMANDLINE
+    timeout = ctx.params["connect_timeout"] if typed else _COMPLETE_SECONDS
     try:
-        metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout=1.0, waits=False).metadata_or_none()
+        metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout, waits=False).metadata_or_none()
     except FastlogError:
         return []
     names = [topic.name for topic in metadata.topics] if metadata else []

@@ -52,7 +52,15 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
 @groups_access.brokers_options
 @options.option("--to-brokers", group="Connection", metavar="H:P[,H:P]", help="Produce there. Default: the same.")
 @options.option("--to-zookeeper", group="Connection", metavar="H:P[/PATH]", help="Produce to the brokers of this one.")
-@options.option("--input-topic", "source", group="Selection", required=True, metavar="TOPIC", help="Read this one.")
+@options.option(
+    "--input-topic",
+    "source",
+    group="Selection",
+    required=True,
+    metavar="TOPIC",
+    shell_complete=options.complete_topics,
+    help="Read this one.",
+)
 @options.option(
     "--output-topic",
     "target",

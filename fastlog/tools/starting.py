@@ -8,6 +8,7 @@ from typing import Any
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
+from fastlog.consumer.broker_logs import offset_at_time
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.consumer.tail import Tail, find_last
 from fastlog.errors import meaning_of
@@ -24,8 +25,8 @@ _FLUSH_STEP_SECONDS = 0.2
 class Start:
     """The cursors of one run, and how to open consumers for them.
 
-    ``offset`` is ``beginning``, ``end``, an offset, or a negative number of messages before the end; ``settings`` are
-    those of ``SimpleConsumer``.
+    A moment as ``offset`` is the first segment that was appended to then or later. ``settings`` are those of
+    ``SimpleConsumer``.
 
     Raises:
         CommandError: the topic or the partition cannot be read.
@@ -37,7 +38,7 @@ class Start:
         broker: Broker,
         topic: str,
         partition: int | None,
-        offset: str | int,
+        offset: options.Begin,
         exit_at_end: bool,
         settings: dict[str, Any],
     ) -> None:
@@ -109,6 +110,9 @@ class Start:
         begin = self._offset
         if isinstance(begin, int) and begin < 0:
             begin = self._last(consumer, number, -begin, reachable(known), known.high_watermark)
+        elif isinstance(begin, options.At):
+            found = offset_at_time(consumer, self.topic, number, begin.time_ms)
+            begin = min(max(found, known.log_start), known.high_watermark)
         elif not isinstance(begin, int):
             begin = known.log_start if begin == "beginning" else known.high_watermark
         elif not known.log_start <= begin <= reachable(known):

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from fastlog import message
+from fastlog.message import encode_set
 from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
+from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -172,3 +175,25 @@ def test_signal_stops_consume_at_once(broker: FakeBroker, signum: signal.Signals
         process.stdout.close()
         err = process.stderr.read().decode()
     assert err.startswith("consumed ") and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("offset", "shown"),
+    [("5h", "abc"), ("150min", "bc"), ("1h", "c"), ("1s", ""), ("2100-01-01", ""), ("1999-12-31T23:59", "abc")],
+)
+def test_from_a_moment_on(offset: str, shown: str, broker: FakeBroker, capfd: pytest.CaptureFixture[str]) -> None:
+    """A segment for each of three messages, last appended to three hours, two hours and ten minutes ago."""
+    broker.logs["t", 0] = log = encode_set([b"a", b"b", b"c"])
+    size, now_ms = len(log) // 3, time.time() * 1000
+    starts = [(0, now_ms - 3 * 3_600_000), (size, now_ms - 2 * 3_600_000), (2 * size, now_ms - 600_000)]
+
+    def tell(request: rq.Request) -> bytes | None:
+        if not isinstance(request, rq.OffsetsRequest) or request.time == rq.TIME_EARLIEST:
+            return None
+        ends = [(3 * size, now_ms - 600_000)]
+        wanted = [at for at, ms in starts + ends if request.time == rq.TIME_LATEST or ms <= request.time]
+        return rs.encode_offsets(0, wanted[::-1][: request.max_count])
+
+    broker.hook = tell
+    ran = Commands(capfd)("consume", "--brokers", broker.address, "--topic", "t", "--offset", offset, "--exit-at-end")
+    assert (ran.code, ran.out.replace("\n", "")) == (0, shown)
