@@ -39,6 +39,8 @@ class FlushMarks:
         self._files = files
         self.in_doubt = self._found()
         """Some sync has an open end: what memory holds of this directory's segments may be nowhere else."""
+        self.no_room = False
+        """The disk is too full for the mark, and there was none: nothing of this directory may be synced."""
         self._leave()
 
     def _found(self) -> bool:
@@ -64,7 +66,12 @@ class FlushMarks:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._empty()
+            try:
+                self._empty()
+            except OSError as empty_error:
+                if empty_error.errno not in NO_ROOM:
+                    raise
+                self.no_room = not self.in_doubt  # what was found is still there
 
     def _empty(self) -> None:
         """A mark for which no room is needed."""

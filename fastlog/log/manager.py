@@ -65,7 +65,8 @@ class LogManager:
         marks = [FlushMarks(directory, self._files) for directory in self._directories]
         # of all directories: a partition may have been moved from one to another
         in_doubt = any(mark.in_doubt for mark in marks)
-        found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt)
+        no_room = [mark.no_room for mark in marks]
+        found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt, no_room)
         for dir_index, mark in enumerate(marks):
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):

@@ -16,6 +16,7 @@ A partition never keeps another one from being served. Run by the supervisor alo
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -36,6 +37,7 @@ from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget
 from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import (
+    FLUSH_MARKS_NAME,
     KAFKA_0_7,
     MAX_OFFSET,
     SIDE_FILE_NAME,
@@ -67,12 +69,13 @@ def recover_all(
     clean_ends: Sequence[Mapping[str, int]],
     files: FileOps,
     in_doubt: bool = False,
+    no_room: Sequence[bool] = (),
 ) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
     """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
 
-    ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` is as for ``recover_partition``. A
-    partition that lies in two log directories is offline: which one is right is for a person to say, and nothing in
-    either is touched.
+    ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` and, by directory, ``no_room`` are as for
+    ``recover_partition``. A partition that lies in two log directories is offline: which one is right is for a
+    person to say, and nothing in either is touched.
     """
     found, warnings = scan_log_dirs(directories)
     by_name: dict[tuple[str, int], list[FoundPartition]] = {}
@@ -87,7 +90,15 @@ def recover_all(
             result = RecoveredPartition(topic, partition, directory, "", OFFLINE, reason)
         else:
             end = clean_ends[index].get(partition_directory_name(topic, partition))
-            result = recover_partition(directory, topic, partition, clean_end=end, files=files, in_doubt=in_doubt)
+            result = recover_partition(
+                directory,
+                topic,
+                partition,
+                clean_end=end,
+                files=files,
+                in_doubt=in_doubt,
+                no_room=any(no_room[index : index + 1]),
+            )
         recovered.append((index, result))
     return recovered, warnings
 
@@ -101,15 +112,16 @@ def recover_partition(
     files: FileOps,
     clock: Clock | None = None,
     in_doubt: bool = False,
+    no_room: bool = False,
 ) -> RecoveredPartition:
     """Return the partition after recovery; its bytes up to ``log_end`` are durable then, and its names too.
 
     ``clean_end`` is what the clean marker says of this log, None when it says nothing. With ``in_doubt``, what memory
-    holds above the checkpoint may be nowhere else and is written again; a result that is ok is beyond doubt then. Never
-    raises for anything that is wrong with the files: that is in ``state`` and ``reason``. What is cut is said in one
-    line of the log.
+    holds above the checkpoint may be nowhere else and is written again; a result that is ok is beyond doubt then. With
+    ``no_room``, a full disk, nothing may be synced. Never raises for anything that is wrong with the files: that is in
+    ``state`` and ``reason``. What is cut is said in one line of the log.
     """
-    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt)
+    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt, no_room)
     try:
         return work.run(clean_end)
     except OSError as error:
@@ -127,12 +139,20 @@ class _Recovery:
     """The work on one partition, step by step; ``trusted`` shrinks as bytes are cut."""
 
     def __init__(
-        self, directory: Path, topic: str, partition: int, files: FileOps, clock: Clock, in_doubt: bool
+        self,
+        directory: Path,
+        topic: str,
+        partition: int,
+        files: FileOps,
+        clock: Clock,
+        in_doubt: bool,
+        no_room: bool,
     ) -> None:
         self.directory = directory
         self.files = files
         self.clock = clock
         self.in_doubt = in_doubt
+        self.no_room = no_room
         self.format: LogFormat = FORMATS[KAFKA_0_7]
         self.side: SideFile | None = None
         self.times: dict[int, int] = {}
@@ -184,6 +204,8 @@ class _Recovery:
             self.sure = [item for item in segments if item.base < checkpoint]
             if self.sure and self.sure[-1].base + self.sure[-1].size > checkpoint:
                 self.sure[-1] = self.sure[-1]._replace(size=checkpoint - self.sure[-1].base)
+        if self.no_room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory.parent / FLUSH_MARKS_NAME))
         start = newest.base if checkpoint is None else max(checkpoint, segments[0].base)
         return self.scan(segments, start, behind, reason)
 
@@ -354,9 +376,10 @@ class _Recovery:
         try:
             copy = set_aside.set_aside_span(self.files, fd, segment.path, found.end, size, self.clock.now_ms())
         except OSError as error:
+            self.blank = replace(self.blank, no_room=error.errno in NO_ROOM)
             return (
                 f"{shown(segment.path)} has {found.found} at position {found.end}, and the {size - found.end} bytes "
-                f"from there cannot be set aside: {error.strerror}; nothing was cut"
+                f"from there cannot be set aside: {error.strerror}"
             )
         self.cut_bytes += size - found.end
         self.cut_messages += messages

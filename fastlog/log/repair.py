@@ -6,6 +6,7 @@ partition that a broker still names as damaged, and that can be repaired again.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.flushed_mark import remove_flushed_marks
 from fastlog.log.side_file import write_side_file
-from fastlog.segment_files import SIDE_FILE_NAME, SegmentFile, list_segments, segment_name
+from fastlog.segment_files import FLUSH_MARKS_NAME, SIDE_FILE_NAME, SegmentFile, list_segments, segment_name
 
 
 def set_aside_strange_files(report: Report, files: FileOps, now_ms: int) -> list[str]:
@@ -39,6 +40,8 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
     """
     directory, done = report.directory, []
     marks = FlushMarks(directory.parent, files)
+    if marks.no_room:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory.parent / FLUSH_MARKS_NAME))
     # without it no gap passes for a harmless one, while files leave the log; the next start puts one that is right
     remove_flushed_marks(directory, report.flushed_marks, files)
     files.fsync_dir(directory)

@@ -88,6 +88,48 @@ def test_a_full_disk_does_not_keep_a_broker_from_starting(error: int, before: by
     assert not in_doubt(tmp_path)
 
 
+def full_for_marks() -> FaultyFileOps:
+    """A disk that copies on write and is full: neither a byte in its place nor a shorter file."""
+    files = FaultyFileOps()
+    files.fail("write", 1, errno.ENOSPC)
+    files.fail("open", 3, errno.ENOSPC)
+    return files
+
+
+def test_where_not_even_an_empty_mark_has_room_nothing_is_synced(tmp_path: Path) -> None:
+    """A sync that failed would leave no trace: what was flushed is read, and what a clean stop left is all served."""
+    for topic in "tu":
+        bases = logs.write_segments(tmp_path / f"{topic}-0", [ENTRY] * 3)
+        logs.write_side_file(tmp_path / f"{topic}-0", bases[1])
+        (tmp_path / f"{topic}-0" / f".flushed-{bases[2]:020}").touch()
+    (tmp_path / FLUSH_MARKS_NAME).write_bytes(bytes(5))
+    files = full_for_marks()
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 8, 64)
+    LogManager(BrokerConfig.from_properties({"log.dir": str(tmp_path)}), arena, files).load([{"u-0": bases[3]}])
+    states = {view.topic: (arena.describe_state(view.state), view.high_watermark) for view in arena.views()}
+    assert states == {"t": ("read-only: the disk was full at start", bases[2]), "u": ("ok", bases[3])}
+    assert files.calls["fdatasync"] == 0
+    load(tmp_path, FileOps())
+    assert not in_doubt(tmp_path)
+
+
+def test_marks_that_are_there_are_good_enough_on_a_full_disk(tmp_path: Path) -> None:
+    logs.write_segments(tmp_path / "t-0", [ENTRY])
+    (tmp_path / FLUSH_MARKS_NAME).write_bytes(b"\0\1")
+    marks = FlushMarks(tmp_path, full_for_marks())
+    assert (marks.in_doubt, marks.no_room) == (True, False)
+    assert (tmp_path / FLUSH_MARKS_NAME).read_bytes() == b"\0\1"
+
+
+def test_a_repair_does_not_begin_where_its_mark_has_no_room(tmp_path: Path) -> None:
+    logs.write_segments(tmp_path / "t-0", [ENTRY + b"torn"])
+    (tmp_path / FLUSH_MARKS_NAME).write_bytes(bytes(2))
+    report = check_partition(tmp_path / "t-0", FileOps())
+    with pytest.raises(OSError, match=f"No space left.*{FLUSH_MARKS_NAME}"):
+        keep_span(report, report.choices[0], full_for_marks(), 1)
+    assert logs.segment_path(tmp_path / "t-0", 0).read_bytes() == ENTRY + b"torn"
+
+
 def test_a_sync_that_fails_beside_a_full_disk_is_remembered(tmp_path: Path) -> None:
     logs.write_segments(tmp_path / "t-0", [ENTRY])
     files = FaultyFileOps()
