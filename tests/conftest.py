@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fastlog.errors import MissingDependencyError
-from fastlog.java import find_java
-from fastlog.spark.environment import check_java, check_packages
+from fastlog.java import find_java, use_spark_java
+from fastlog.spark.environment import check_packages
 from fastlog.zkserver.jars import find_class_path
 from tests.harness.broker import Broker, open_brokers
 from tests.harness.data import access_log_lines
@@ -22,7 +22,6 @@ from tests.harness.raw_client import RawClient
 
 SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
-FAILED = pytest.StashKey[dict[str, None]]()
 _topic_numbers = itertools.count(1)
 
 # No assertion is about speed, this one neither: a machine may have other work.
@@ -40,7 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Programs that tests interrupt get SIGINT, also where whoever runs the tests ignores it, as a shell's jobs do."""
-    config.stash[FAILED] = {}
+    path = config.getoption("--failed-tests")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailedTests(path))
+    if config.getoption("dist", "no") != "no" and not config.getoption(
+        "--core"
+    ):  # several processes, of which none can say it
+        check_javas("all", "all")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -57,23 +62,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in needing]
     else:
         with_spark = [item for item in needing if item.get_closest_marker("spark")]
-        with_zookeeper = [item for item in needing if item not in with_spark]
-        missing = []
-        for group, what, check in (
-            (with_zookeeper, "a Java and a ZooKeeper", check_zookeeper),
-            (with_spark, "Spark and its Java", check_spark),
-        ):
-            try:
-                if group:
-                    check()
-            except MissingDependencyError as error:
-                missing.append(f"{len(group)} tests need {what}: {error}")
-        if missing:
-            raise pytest.UsageError(*missing, "Or leave them out on purpose: scripts/test --core")
+        check_javas([item for item in needing if item not in with_spark], with_spark)
     for item in items:
         seconds = SECONDS_BY_FOLDER.get(item.path.parent.name)
         if seconds and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
+
+
+def check_javas(with_zookeeper: Sequence[object], with_spark: Sequence[object]) -> None:
+    """Raise ``UsageError`` that says what is missing unless these tests can run."""
+    missing = []
+    for group, what, check in (
+        (with_zookeeper, "a Java and a ZooKeeper", check_zookeeper),
+        (with_spark, "Spark and its Java", check_spark),
+    ):
+        try:
+            if group:
+                check()
+        except MissingDependencyError as error:
+            missing.append(f"tests need {what}: {error}")
+    if missing:
+        raise pytest.UsageError(*missing, "Or leave them out on purpose: scripts/test --core")
 
 
 def check_zookeeper() -> None:
@@ -83,16 +92,26 @@ def check_zookeeper() -> None:
 
 
 def check_spark() -> None:
-    """Raise ``MissingDependencyError`` unless a Spark session can be made."""
+    """Raise ``MissingDependencyError`` unless Spark can be started; whatever test does so, it takes the Java found."""
     check_packages()
-    check_java()
+    use_spark_java()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write down which failed, for ``scripts/test --again``."""
-    path = session.config.getoption("--failed-tests")
-    if path is not None:
-        path.write_text("".join(f"{name}\n" for name in session.config.stash[FAILED]))
+class FailedTests:
+    """Writes down which failed, for ``scripts/test --again``; of several processes, the one that hands tests out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of a test, or of what comes before and behind it."""
+        if report.failed:
+            self._names.setdefault(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """The run has come to its end."""
+        self._path.write_text("".join(f"{name}\n" for name in self._names))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,7 +119,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failure shows the log of every broker that runs at that moment."""
     report = yield
     if report.failed:
-        item.config.stash[FAILED].setdefault(item.nodeid)
         for broker in open_brokers:
             if broker.log_path.exists():
                 report.sections.append((f"log of {broker.directory}", broker.log_text()[-SHOWN_LOG_BYTES:]))

@@ -18,7 +18,10 @@ FOLDERS = ("fastlog", "pyspark_fastlog", "tests", "perf", "scripts", "docs", "ex
 TEXTS = [
     path
     for path in [*ROOT.glob("*.md"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))]
-    if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".md", ".sh", "") and path.is_file() and path != Path(__file__)
+    if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".md", ".sh", "")
+    and path.is_file()
+    and path != Path(__file__)
+    and path.parent.name != "build"
 ]
 FOREIGN = re.compile(r"fastlog\[\w|pip (install|download)\b[^\n&|;]*[ '\"]fastlog(?![-\w./])")
 
