@@ -5,11 +5,12 @@ Wire on one side, log on the other; nothing is kept between them but places that
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
 
-from fastlog import segment_files
+from fastlog import logs, segment_files
 from fastlog.config import BrokerConfig
 from fastlog.errors import BrokerError, InvalidTopicError, LogError, ProtocolError
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
@@ -18,6 +19,8 @@ from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
 from fastlog.workers.boundaries import Landmarks, Walk
+
+log = logging.getLogger(__name__)
 
 UNKNOWN, OUT_OF_RANGE, WRONG_PARTITION = -1, 1, 3
 INVALID_TOPIC, OFFLINE, STORAGE, MALFORMED = 100, 101, 103, 107
@@ -67,7 +70,10 @@ class Answers:
             return False
         except BrokerError as error:
             return responses.encode_own_error(correlation_id, error.code)
-        except (OSError, LogError):
+        except (OSError, LogError) as error:
+            name = type(request).__name__
+            line = "a request failed kind=%s topic=%r reason=%s"
+            log.error(line, name, getattr(request, "topic", ""), error, extra=logs.about("request", name, type(error)))
             return responses.encode_own_error(correlation_id, STORAGE)
         return None
 

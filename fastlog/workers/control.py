@@ -123,11 +123,11 @@ class Control:
         return REFUSED
 
     def report(self, fd: int, reason: str, detail: int, topic: bytes | None, partition: int) -> None:
-        """Say why a request was refused, once per kind of reason and peer in a while."""
+        """Say why a request was refused, once in a while for each reason, peer and partition."""
         host = _peer(fd)
         place = "" if topic is None else f" topic={_shown(topic)!r} partition={partition}"
         name = "bytes" if reason in BYTES else "detail"
-        extra = logs.about("refused", reason, host)
+        extra = logs.about("refused", reason, host, topic, partition)
         log.warning("refused peer=%s%s %s=%d %s", host, place, name, detail, reason, extra=extra)
 
     def report_set(self, fd: int, connection: int, topic: bytes, partition: int) -> None:

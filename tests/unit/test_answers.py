@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from pathlib import Path
@@ -82,3 +84,22 @@ def test_a_broker_of_an_earlier_version_tells_the_rest() -> None:
         answer = Broker(f"127.0.0.1:{fake.port}", PATIENCE).metadata_or_none(("t",))
     assert answer is not None and asked == [2, 1]
     assert answer.topics[0].partitions == (responses.PartitionMetadata(0, responses.STATE_OK, 0, 1, 1, 0),)
+
+
+def test_a_request_that_the_disk_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets a code alone; what happened stands in the broker's log."""
+    manager = manager_of(tmp_path)
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "t-0")
+
+    monkeypatch.setattr(manager, "create_partition", full)
+    frame = Answers(BrokerConfig(), manager._arena, manager, ("h", 1)).answer(
+        requests.encode_create_topic(7, "t", 1)[4:]
+    )
+    assert frame == responses.encode_own_error(7, 103)
+    assert caplog.messages == [
+        "a request failed kind=CreateTopicRequest topic='t' reason=[Errno 28] No space left on device: 't-0'"
+    ]
