@@ -55,7 +55,8 @@ class _Child:
     start_at: float = 0.0
     asked_at: float = 0.0  # when the polite signal went out
     seen: stalls.Sighting | None = None  # what the kernel said of it then, or since
-    named_at: float = 0.0  # when the log last said what it waits for; 0.0: it does not wait
+    named_at: float = 0.0  # when the log last said what it waits for
+    is_named: bool = False  # and it has not gone on since
     exit_code: int | None = None
 
 
@@ -133,6 +134,7 @@ class Supervisor:
     def _fork(self, item: _Child) -> None:
         item.started = time.monotonic()
         item.asked_at = item.start_at = item.named_at = 0.0
+        item.is_named = False
         item.exit_code = None
         if item.number != child.MIRROR:
             self._arena.clear_cell(item.number, 0, time.monotonic_ns())
@@ -223,9 +225,9 @@ class Supervisor:
             waits = stalls.disk_wait(self._arena, item.number, now_ns)
             if waits >= SILENT_HOLDING_SECONDS:
                 self._name(item, "waits for a disk", waits)
-            elif item.named_at and silent < allowed:
+            elif item.is_named and silent < allowed:
                 log.warning("goes on role=%s pid=%d", child.role_name(item.number), item.pid)
-                item.named_at = 0.0
+                item.is_named = False
             if silent < allowed or waits:
                 item.asked_at = 0.0
             elif not item.asked_at:
@@ -250,7 +252,7 @@ class Supervisor:
         """Say once in a while what keeps a process that is left alone."""
         now = time.monotonic()
         if not item.named_at or now - item.named_at >= REMIND_SECONDS:
-            item.named_at = now
+            item.named_at, item.is_named = now, True
             place = stalls.what_it_writes(self._arena, item.number)
             name = child.role_name(item.number)
             log.warning("%s role=%s pid=%d seconds=%.1f%s: left alone", what, name, item.pid, seconds, place)

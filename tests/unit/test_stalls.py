@@ -98,6 +98,17 @@ def test_a_process_in_uninterruptible_sleep_is_left_alone(watched: Watched, capl
     assert watched.watch() == ["SIGUSR1", "SIGKILL"]
 
 
+def test_a_disk_that_is_slow_with_every_write_is_named_once_in_a_while(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.seen = Sighting("D", True, 10)
+    for _ in range(3):
+        for silent in (SILENT_SECONDS + 1, 0.0):
+            watched.arena.clear_cell(FIRST_PROCESSOR, PID, time.monotonic_ns() - int(silent * 1e9))
+            assert watched.watch() == []
+    assert [line.split(" role=")[0] for line in caplog.messages] == ["waits for a disk", "goes on"]
+
+
 def test_a_process_that_is_not_let_run_is_left_alone(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """On a machine that has no time for it, the next one would get none either; one that runs and is silent loops."""
     watched.seen = Sighting("R", False, 10)
