@@ -10,6 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastlog import _envelope
+from fastlog.errors import ArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,7 +39,7 @@ def wrap(payload: Buffer, envelope: Envelope) -> bytes:
     try:
         return _envelope.encode(payload, *envelope)
     except OverflowError as error:
-        raise ValueError(f"{envelope!r}: {error}") from error
+        raise ArgumentError(f"{envelope!r}: {error}") from error
 
 
 def unwrap(payload: Buffer) -> tuple[Envelope, bytes]:

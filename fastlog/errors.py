@@ -79,7 +79,15 @@ def _place(parts: Mapping[str, str | int]) -> str:
 
 
 class ConfigError(FastlogError):
-    """A setting is unknown, malformed, out of range, or contradicts another one."""
+    """A setting, or an argument of a call, is unknown, malformed, out of range, or contradicts another one."""
+
+
+class ArgumentError(ConfigError, TypeError, ValueError):
+    """An argument of a call has a type or a value that it cannot have; both a TypeError and a ValueError."""
+
+
+class StateError(FastlogError, RuntimeError):
+    """The call does not fit the state of the object, or the thread that makes it."""
 
 
 class LogError(FastlogError):

@@ -104,6 +104,9 @@ class Settings:
         Raises:
             ConfigError: an unknown name (with the nearest one), a malformed value, or values that contradict.
         """
+        for name in properties:
+            if not isinstance(name, str):
+                raise ConfigError(f"{name!r} is no name of a setting, which is a text")
         texts = {
             name: value if isinstance(value, str) else "" if value is None else plain(value)
             for name, value in properties.items()
@@ -390,6 +393,8 @@ def _check_one(name: str, kind: str, meta: Mapping[str, Any], value: object) -> 
     base = kind.removesuffix(" | None")
     if not isinstance(value, types.get(base, ())) or (isinstance(value, bool) and base != "bool"):
         raise ConfigError(f"{name}: {value!r} is not of type {kind}")
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ConfigError(f"{name}: {value!r} has characters that are no text")
     if meta["choices"] and value not in meta["choices"]:
         raise ConfigError(f"{name}: {value!r} is none of {', '.join(meta['choices'])}")
     if isinstance(value, int | float) and not isinstance(value, bool):

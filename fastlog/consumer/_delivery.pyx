@@ -16,6 +16,7 @@ from posix.time cimport clock_gettime, timespec
 
 from fastlog._batch cimport Entry, next_entry, span_view
 
+from fastlog.arguments import seconds
 from fastlog.errors import ConsumerTimeout, DecodeError, FastlogError
 
 cdef extern from "time.h" nogil:
@@ -307,9 +308,9 @@ cdef class Delivery:
             raise StopIteration
         return message
 
-    def poll(self, double timeout=0.0):
+    def poll(self, timeout=0.0):
         try:
-            message = self.message_or_none(max(0.0, timeout))
+            message = self.message_or_none(max(0.0, seconds("timeout", timeout)))
         except ConsumerTimeout as error:
             return error.reason
         return self._silence() if message is None else message

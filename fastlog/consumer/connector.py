@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fastlog import escaping
+from fastlog import arguments, escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
@@ -24,7 +24,15 @@ from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.standing import GroupState
 from fastlog.consumer.stream import Stream
-from fastlog.errors import ClosedError, ConfigError, FastlogError, ForkedError, OwnershipLostError
+from fastlog.errors import (
+    ArgumentError,
+    ClosedError,
+    ConfigError,
+    FastlogError,
+    ForkedError,
+    OwnershipLostError,
+    StateError,
+)
 from fastlog.zkpaths import MOST_STREAMS, PartitionId, Subscription, thread_ids
 
 log = escaping.logger(__name__)
@@ -90,12 +98,14 @@ class Consumer:
         Raises:
             CoordinationError: ZooKeeper cannot be reached, or a consumer of the same id lives.
             ConfigError: no topic, a name that cannot be one, or a number of streams below 1.
-            RuntimeError: streams were created before.
+            StateError: streams were created before.
         """
+        if not isinstance(topics, Mapping):
+            raise ArgumentError(f"topics: numbers of streams by topic, as {{'t': 2}}, not {type(topics).__name__}")
         if not topics:
             raise ConfigError("no topic is named")
         for topic, count in topics.items():
-            if not topic or "/" in topic:
+            if not arguments.text("topic", topic) or "/" in topic:
                 raise ConfigError(f"{topic!r} is no name of a topic")
             _check_count(count)
         subscription = Subscription(dict(topics))
@@ -127,6 +137,7 @@ class Consumer:
         """
         if (whitelist is None) == (blacklist is None):
             raise ConfigError("give either whitelist or blacklist")
+        arguments.text("whitelist or blacklist", whitelist if whitelist is not None else blacklist)
         _check_count(streams)
         chosen = TopicFilter(whitelist if whitelist is not None else blacklist or "", whitelist is not None)
         subscription = Subscription({}, chosen.pattern, chosen.is_whitelist, streams)
@@ -141,7 +152,7 @@ class Consumer:
         passed before.
         """
         group = self._joined()
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + arguments.seconds("timeout", timeout)
         while group.wait_settled(max(0.0, deadline - time.monotonic())):
             if group.owned.keys() <= self._fetchers.consumed().keys():
                 return True
@@ -162,9 +173,12 @@ class Consumer:
             OwnershipLostError: names partitions that are not owned (any more); the others are saved.
             CoordinationError: nothing was saved, or nobody knows.
             ClosedError, ForkedError: after ``shutdown()``, or in a child after ``fork``.
-            ValueError: an offset is negative.
+            ArgumentError: an offset is negative.
         """
-        self._joined().commit(offsets, wait=wait)
+        group = self._joined()
+        if offsets is not None:
+            _check_offsets(offsets)
+        group.commit(offsets, wait=wait)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at this offset, which may be ``EARLIEST`` or ``LATEST``: the next message of it comes from there.
@@ -176,6 +190,8 @@ class Consumer:
             TransportError, BrokerError: the broker does not say where its log begins or ends.
         """
         self._joined()
+        _check_source(partition)
+        arguments.offset("offset", offset)
         if offset < 0:
             if offset not in (EARLIEST, LATEST):
                 raise ConfigError(f"offset: {offset} is neither an offset nor EARLIEST or LATEST")
@@ -189,6 +205,8 @@ class Consumer:
         So nothing that was appended since is left out; some older messages come, too. Raises as ``seek``.
         """
         self._joined()
+        _check_source(partition)
+        arguments.offset("time_ms", time_ms)
         if not self._fetchers.seek(partition, self._offset_at(partition, max(0, time_ms))):
             raise _not_ours(partition)
 
@@ -208,6 +226,7 @@ class Consumer:
         None where the broker does not answer within so many seconds, or where to begin is not known yet.
         """
         self._joined()
+        arguments.seconds("timeout", timeout)
         consumed = self._fetchers.consumed()
         by_broker: dict[int, list[TopicPartition]] = {}
         for source in self._fetchers.feeds():
@@ -304,7 +323,7 @@ class Consumer:
     def _join(self, subscription: Subscription, streams: dict[tuple[str, str], Stream]) -> None:
         self._check()
         if self._group is not None:
-            raise RuntimeError("this consumer has its streams: make another one for others")
+            raise StateError("this consumer has its streams: make another one for others")
         self._streams = streams
         group = self._group = Group(
             self.config,
@@ -324,7 +343,7 @@ class Consumer:
     def _joined(self) -> Group:
         self._check()
         if self._group is None:
-            raise RuntimeError("this consumer has no streams yet: create them first")
+            raise StateError("this consumer has no streams yet: create them first")
         return self._group
 
     def _check(self) -> None:
@@ -399,13 +418,28 @@ def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ConsumerCon
     if isinstance(settings, os.PathLike):
         return ConsumerConfig.from_file(settings, **fields)
     if settings is not None:
-        raise TypeError(f"settings are 'host:port', a mapping, a Path or ConsumerConfig, not {type(settings).__name__}")
+        raise ArgumentError(
+            f"settings are 'host:port', a mapping, a Path or ConsumerConfig, not {type(settings).__name__}"
+        )
     return ConsumerConfig.from_fields(fields)
 
 
 def _check_count(streams: int) -> None:
-    if not 1 <= streams <= MOST_STREAMS:
+    if not 1 <= arguments.whole("streams", streams) <= MOST_STREAMS:
         raise ConfigError(f"{streams} is no number of streams: it is 1 to {MOST_STREAMS}")
+
+
+def _check_offsets(offsets: Any) -> None:
+    if not isinstance(offsets, Mapping):
+        raise ArgumentError(f"offsets: offsets by TopicPartition, not {type(offsets).__name__}")
+    for source, offset in offsets.items():
+        _check_source(source)
+        arguments.offset("offset", offset)
+
+
+def _check_source(source: Any) -> None:
+    if not isinstance(source, TopicPartition) or not isinstance(source.partition, PartitionId):
+        raise ArgumentError(f"a partition is a TopicPartition, with a PartitionId: {source!r:.100}")
 
 
 def _not_ours(partition: TopicPartition) -> OwnershipLostError:

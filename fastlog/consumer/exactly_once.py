@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from fastlog.consumer.database import Connection, DatabaseOffsets, Place, Span
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import ConfigError, OwnershipLostError
+from fastlog.errors import ArgumentError, ConfigError, OwnershipLostError
 
 
 class Located(Protocol):
@@ -86,7 +86,7 @@ class ExactlyOnce:
 
         Raises:
             OwnershipLostError: some partitions are not this consumer's any more; nothing was committed.
-            ValueError: it ends inside a compressed set, or does not go on where a transaction was rolled back.
+            ArgumentError: it ends inside a compressed set, or does not go on where a transaction was rolled back.
         """
         return self._transaction(messages)
 
@@ -110,7 +110,7 @@ class ExactlyOnce:
         if place is None or (place.offset is not None and batch.next_offset <= place.offset):
             return _Part([], {}, {})
         if place.offset is not None and batch.offset < place.offset:
-            raise ValueError(
+            raise ArgumentError(
                 f"{batch.source}: the batch from {batch.offset} to {batch.next_offset} is in the database up to"
                 f" {place.offset}: batches have to be those of the stream, each whole"
             )
@@ -161,7 +161,7 @@ class ExactlyOnce:
             return place
         place = self._offsets.look_again(self._connection, self._group, source, place)
         if first.offset > begin and first.offset != place.offset:
-            raise ValueError(
+            raise ArgumentError(
                 f"{source}: a transaction that began at {begin} was rolled back, and these messages begin at"
                 f" {first.offset}: try those again, or let the process end"
             )
@@ -170,7 +170,7 @@ class ExactlyOnce:
 
 def _check_end(last: Located) -> None:
     if last.next_offset <= last.offset:
-        raise ValueError(
+        raise ArgumentError(
             f"{last.source}: the messages end inside the compressed set at {last.offset}, which is saved whole or not"
             " at all: take batches of the stream as they come"
         )

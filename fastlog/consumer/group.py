@@ -20,7 +20,7 @@ from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
 from fastlog.consumer.standing import GroupState
 from fastlog.coordination.session import Session, UnknownHostError, Watch
-from fastlog.errors import ClosedError, CoordinationError, FastlogError, ForkedError
+from fastlog.errors import ArgumentError, ClosedError, CoordinationError, FastlogError, ForkedError, StateError
 from fastlog.zkpaths import PartitionId, Subscription, new_consumer_id
 
 log = escaping.logger(__name__)
@@ -142,15 +142,15 @@ class Group:
                 each is raised for once.
             CoordinationError: it could not be saved, or nobody knows whether it was.
             ClosedError: the group was stopped.
-            ValueError: an offset is negative.
+            ArgumentError: an offset is negative.
         """
         self._check()
         if self._inbox.is_stopping:
             raise ClosedError("the consumer was shut down")
         if offsets is not None and any(offset < 0 for offset in offsets.values()):
-            raise ValueError(f"a negative offset cannot be committed: {dict(offsets)}")
+            raise ArgumentError(f"a negative offset cannot be committed: {dict(offsets)}")
         if wait and self._thread is threading.current_thread():
-            raise RuntimeError("readers cannot wait for the worker that calls them")
+            raise StateError("readers cannot wait for the worker that calls them")
         request = self._inbox.ask(None if offsets is None else dict(offsets), wait)
         if self._is_over or self._thread.ident is None:
             self._work.refuse_commits()

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastlog import arguments
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.client.addresses import DEFAULT_PORT, Address
 from fastlog.client.connection import Broker
@@ -19,6 +20,7 @@ from fastlog.consumer.offered import Offer, Offers
 from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end, open_reader
 from fastlog.consumer.walking import walk
 from fastlog.errors import (
+    ArgumentError,
     BrokerError,
     ConfigError,
     FastlogError,
@@ -82,11 +84,16 @@ class SimpleConsumer:
         """
         if local not in _LOCAL_MODES:
             raise ConfigError(f"local: {local!r} is none of {', '.join(_LOCAL_MODES)}")
-        _check_range("port", port, 1, 65535)
-        _check_range("fetch_bytes", fetch_bytes, 1, MAX_FETCH_BYTES)
+        arguments.text("host", host)
+        arguments.whole("port", port, 1, 65535)
+        arguments.whole("fetch_bytes", fetch_bytes, 1, MAX_FETCH_BYTES)
         if max_message_bytes is not None:
-            _check_range("max_message_bytes", max_message_bytes, 1, MAX_FETCH_BYTES)
-        if not timeout > 0:
+            arguments.whole("max_message_bytes", max_message_bytes, 1, MAX_FETCH_BYTES)
+        if receive_buffer_bytes is not None:
+            arguments.whole("receive_buffer_bytes", receive_buffer_bytes, 1)
+        if not isinstance(limits, DeepLimits):
+            raise ArgumentError(f"limits: {limits!r:.60} is not of DeepLimits")
+        if not arguments.seconds("timeout", timeout) > 0:
             raise ConfigError(f"timeout: {timeout!r} is not above 0")
         self._broker = Broker([Address(host, port)], timeout)
         self._offers = Offers(self._broker, max_message_bytes)
@@ -160,9 +167,7 @@ class SimpleConsumer:
         A part that fails raises when it is used, and shows its ``error``. A part whose first message is longer than
         its size is fetched again alone.
         """
-        asked = [(*item[:3], item[3] if len(item) == 4 else self._fetch_bytes) for item in fetches]
-        for _, _, _, max_bytes in asked:
-            _check_range("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
+        asked = [_one_fetch(item, self._fetch_bytes) for item in arguments.listed("fetches", fetches)]
         if not asked:
             self._channel.check()
             return []
@@ -189,7 +194,8 @@ class SimpleConsumer:
             OffsetOutOfRangeError, WrongPartitionError, …: what the broker answers.
             TransportError: the broker cannot be reached.
         """
-        _check_range("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
+        arguments.whole("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
+        _check_place(topic, partition, offset)
         frame = requests.encode_fetch(topic, partition, offset, max_bytes)
         code, found = self._asked(frame, max_bytes + _OFFSETS_HEAD_BYTES, _copied_fetch)
         if code:
@@ -206,7 +212,9 @@ class SimpleConsumer:
             TransportError: the broker cannot be reached, or is a 0.7 broker and closed the connection, as it does for
                 a partition that does not exist.
         """
-        _check_range("max_offsets", max_offsets, 0, 2**24)
+        arguments.whole("max_offsets", max_offsets, 0, 2**24)
+        _check_place(topic, partition)
+        arguments.offset("time_ms", time_ms)
         frame = requests.encode_offsets(topic, partition, time_ms, max_offsets)
         answer = self._asked(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES, responses.decode_offsets)
         if answer.error:
@@ -227,7 +235,10 @@ class SimpleConsumer:
             UnsupportedFeatureError: the broker does not offer it.
             OffsetOutOfRangeError: the range is not, or no longer, in the visible log.
         """
-        _check_range("max_points", max_points, 0, 2**24)
+        arguments.whole("max_points", max_points, 0, 2**24)
+        _check_place(topic, partition, start)
+        arguments.offset("end", end)
+        arguments.whole("step_bytes", step_bytes)
         self._channel.check()
         if not self._offers.get().cut_points:
             raise UnsupportedFeatureError(f"{self._broker.addresses[0]} does not tell message boundaries")
@@ -240,7 +251,10 @@ class SimpleConsumer:
     def metadata(self, topics: Sequence[str] | None = None) -> responses.MetadataAnswer | None:
         """What the broker says of itself and of ``topics`` (None: all), or None when it speaks plain 0.7."""
         self._channel.check()
-        return self._broker.metadata_or_none(None if topics is None else tuple(topics))
+        wanted = None if topics is None else tuple(arguments.listed("topics", topics))
+        for topic in wanted or ():
+            arguments.text("topic", topic)
+        return self._broker.metadata_or_none(wanted)
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic may have on the broker, numbered from 0; some may not have been written to yet.
@@ -261,6 +275,7 @@ class SimpleConsumer:
 
     def source_of(self, topic: str, partition: int) -> tuple[str, str]:
         """How ``fetch`` reads a partition now, ``"socket"``, ``"read"`` or ``"map"``, and why it is not local."""
+        _check_place(topic, partition)
         reader = self._readers.get((topic, partition))
         if reader is None:
             return "socket", "not asked for" if self._local == "off" else "nothing was fetched yet"
@@ -342,8 +357,10 @@ class SimpleConsumer:
         return Channel(self._broker, "SimpleConsumer", self._receive_buffer_bytes)
 
     def _fetch_chunk(self, topic: str, partition: int, offset: int, max_bytes: int | None, wait: float) -> Chunk | None:
+        _check_place(topic, partition, offset)
+        arguments.seconds("wait", wait)
         wanted = self._fetch_bytes if max_bytes is None else max_bytes
-        _check_range("max_bytes", wanted, 1, MAX_FETCH_BYTES)
+        arguments.whole("max_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
         try:
             return self._channel.alone(self._next_chunk, self._offers.get(), topic, partition, offset, wanted, wait)
@@ -368,8 +385,11 @@ class SimpleConsumer:
         self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None
     ) -> Iterator[Iterator[Chunk]]:
         """The chunks of one iteration, on a connection that ends with it."""
+        _check_place(topic, partition, offset)
+        if wait is not None:
+            arguments.seconds("wait", wait)
         wanted = self._fetch_bytes if fetch_bytes is None else fetch_bytes
-        _check_range("fetch_bytes", wanted, 1, MAX_FETCH_BYTES)
+        arguments.whole("fetch_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
         channel = self._new_channel()
         self._streams.add(channel)
@@ -442,6 +462,17 @@ def _shallow_spans_of(chunk: Chunk) -> Iterator[Span]:
     return shallow_spans(chunk.data, chunk.offset, chunk.result)
 
 
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{name}: {value!r} is not from {low} to {high}")
+def _one_fetch(item: Any, fetch_bytes: int) -> tuple[str, int, int, int]:
+    if not isinstance(item, tuple | list) or len(item) not in (3, 4):
+        raise ArgumentError(f"a fetch is (topic, partition, offset), and max bytes if need be: {item!r:.60}")
+    topic, partition, offset, max_bytes = (*item, fetch_bytes)[:4]
+    _check_place(topic, partition, offset)
+    arguments.whole("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
+    return topic, partition, offset, max_bytes
+
+
+def _check_place(topic: str, partition: int, offset: int = 0) -> None:
+    """Raise ``ArgumentError`` or ``ConfigError`` for what cannot name a place in a log."""
+    arguments.text("topic", topic)
+    arguments.whole("partition", partition)
+    arguments.offset("offset", offset)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import LATEST, SimpleConsumer
-from fastlog.errors import InvalidMessageError, OffsetOutOfRangeError, UnsupportedFeatureError
+from fastlog.errors import ArgumentError, InvalidMessageError, OffsetOutOfRangeError, UnsupportedFeatureError
 
 _STEP_BYTES = 256 * 1024
 _MOST_BYTES = 16 * 2**20
@@ -38,7 +38,7 @@ def find_last(consumer: SimpleConsumer, topic: str, partition: int, count: int, 
         as ``SimpleConsumer.fetch``: also a damaged message among those that are counted.
     """
     if count < 0:
-        raise ValueError(f"count: {count} is negative")
+        raise ArgumentError(f"count: {count} is negative")
     for left in range(_TRIES - 1, -1, -1):
         try:
             return _find(consumer, topic, partition, count, end)

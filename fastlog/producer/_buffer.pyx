@@ -17,7 +17,7 @@ from fastlog.producer._frames cimport (
     new_memory, put_entry,
 )
 
-from fastlog.errors import ClosedError, MessageTooLargeError
+from fastlog.errors import ArgumentError, ClosedError, MessageTooLargeError
 
 
 cdef extern from "Python.h":
@@ -80,7 +80,7 @@ cdef class Buffer:
     def append(self, payload):
         """Add one message. Raises MessageTooLargeError."""
         if not PyBytes_CheckExact(payload):
-            raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+            raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
         self.check(PyBytes_GET_SIZE(payload))
         self.put(payload, checksum(payload))
 
@@ -97,7 +97,7 @@ cdef class Buffer:
         while i < count and (unbounded or not self.quota.is_full()):
             payload = payloads[i]
             if not PyBytes_CheckExact(payload):
-                raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+                raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
             crc = checksum(payload)
             if ticket is None:
                 self.put(payload, crc)

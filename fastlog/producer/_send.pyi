@@ -37,6 +37,23 @@ class Routes:
     def set(self, topic: str, route: Route) -> None:
         """Let compiled code use a route from now on."""
 
+    def hold(self, topic: str) -> None:
+        """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet."""
+
+    def let_go(self, topic: str, failed: bool) -> bool:
+        """Whether that was the last of them; ``failed``: the message comes into no buffer."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages of held topics that were not let go."""
+
+    @property
+    def failed(self) -> int:
+        """Messages that came into no buffer."""
+
+    def is_held(self, topic: str | None = None) -> bool:
+        """Whether a topic is, or any."""
+
     def clear(self) -> None:
         """Leave every topic to Python."""
 

@@ -69,7 +69,10 @@ cdef class Route:
         if self.keyed is None:
             return None
         if type(key) is str:
-            raw = unicode_bytes(key)
+            try:
+                raw = unicode_bytes(key)
+            except UnicodeEncodeError:
+                return None
         elif PyBytes_CheckExact(key):
             raw = key
         else:
@@ -96,11 +99,15 @@ cdef class Routes:
 
     cdef dict by_topic
     cdef object stamps             # gives a topic its Stamp, or None; None when there are no envelopes
+    cdef dict held                 # how many messages wait until something is known of their topic, by topic
+    cdef readonly long long waiting
+    cdef readonly long long failed
     cdef object last_topic         # that of the last call: the same str each time in the loop of a program
     cdef Route last_route
 
     def __init__(self):
         self.by_topic = {}
+        self.held = {}
 
     def stamp_with(self, stamps):
         """Give the messages of topics the envelopes of what ``stamps`` returns for the topic, unless that is None."""
@@ -109,8 +116,31 @@ cdef class Routes:
     def set(self, str topic, Route route):
         """Let compiled code use a route from now on."""
         route.stamp = self.stamps(topic) if self.stamps is not None else None
-        self.by_topic[topic] = route
+        if topic not in self.held:  # nothing lets another thread run between this and the next line
+            self.by_topic[topic] = route
         self.last_topic = self.last_route = None
+
+    def hold(self, str topic):
+        """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet."""
+        self.held[topic] = self.held.get(topic, 0) + 1
+        self.waiting += 1
+        self.by_topic.pop(topic, None)
+        self.last_topic = self.last_route = None
+
+    def let_go(self, str topic, bint failed):
+        """Whether that was the last of them; ``failed``: the message comes into no buffer."""
+        cdef long long left = self.held.get(topic, 1) - 1
+        self.waiting -= 1
+        self.failed += failed
+        if left:
+            self.held[topic] = left
+            return False
+        self.held.pop(topic, None)
+        return True
+
+    def is_held(self, topic=None):
+        """Whether a topic is, or any."""
+        return topic in self.held if topic is not None else bool(self.held)
 
     def clear(self):
         """Leave every topic to Python."""

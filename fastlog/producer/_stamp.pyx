@@ -16,6 +16,7 @@ from fastlog._envelope cimport (
     put_key, set64,
 )
 
+from fastlog.errors import ArgumentError
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -36,7 +37,10 @@ cdef Py_ssize_t find_key(object key, const unsigned char** p) except -2:
     cdef Py_ssize_t size = -1
     p[0] = NULL
     if type(key) is str:
-        p[0] = <const unsigned char*>PyUnicode_AsUTF8AndSize(key, &size)
+        try:
+            p[0] = <const unsigned char*>PyUnicode_AsUTF8AndSize(key, &size)
+        except UnicodeEncodeError:
+            raise ArgumentError(f"a key that is text has a form in UTF-8, not {ascii(key)}") from None
     elif PyBytes_CheckExact(key):
         p[0] = <const unsigned char*>PyBytes_AS_STRING(key)
         size = PyBytes_GET_SIZE(key)
@@ -125,7 +129,7 @@ cdef class Stamp:
         cdef bytes one
         for i in range(count):
             if not PyBytes_CheckExact(values[i]):
-                raise TypeError(f"a payload is bytes, not {type(values[i]).__name__}")
+                raise ArgumentError(f"a payload is bytes, not {type(values[i]).__name__}")
         # The only step here that may run other code, since a collection of garbage may begin: no number is given yet.
         made = PyList_New(count)
         for i in range(count):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
 from fastlog.errors import (
+    ArgumentError,
     ConfigError,
     InvalidTopicError,
     ProtocolError,
@@ -169,8 +170,8 @@ def check_topic(topic: object) -> str:
     from fastlog.topics import valid_topic
 
     if not isinstance(topic, str):
-        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+        raise ArgumentError(f"a topic is a str, not {type(topic).__name__}")
     reason = valid_topic(topic)
     if reason is not None:
         raise InvalidTopicError(f"topic {topic!r}: {reason}")
-    return topic
+    return topic if type(topic) is str else str.__str__(topic)

@@ -77,13 +77,15 @@ class ElasticRouter(Router):
 
     def places(self, topic: str) -> list[tuple[int, int]]:
         """Every partition of the topic that ZooKeeper shows now, sorted by broker and number."""
-        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        topic = check_topic(topic)
+        route = self._topics.get(topic) or self._resolve(topic)
         counts = self.discovery.view.partitions[route.topic]
         return [(broker, number) for broker, count in counts.items() for number in range(count)]
 
     def keyed_buffers(self, topic: str) -> list[Buffer] | None:
         """See ``Router``: one for every partition, also of brokers that were not reached when this was called."""
-        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        topic = check_topic(topic)
+        route = self._topics.get(topic) or self._resolve(topic)
         self._by_key(route, b"")
         assert isinstance(route, ElasticRoute)
         for broker, buffer in route.table:

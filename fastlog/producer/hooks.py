@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, overload
 
-from fastlog.errors import BrokerError, ConfigError, FastlogError
+from fastlog.errors import ArgumentError, BrokerError, ConfigError, FastlogError
 from fastlog.message import Message
 from fastlog.producer.partitioners import JavaHashPartitioner
 
@@ -63,7 +63,7 @@ class ProducerData:
         elif len(given) == 1 and value is _NOT_GIVEN:
             (value,) = given
         elif given or value is _NOT_GIVEN:
-            raise TypeError("ProducerData takes (topic, value) or (topic, key, value), and a partition by its name")
+            raise ArgumentError("ProducerData takes (topic, value) or (topic, key, value), and a partition by its name")
         put = object.__setattr__
         put(self, "topic", topic)
         put(self, "value", value)
@@ -129,7 +129,7 @@ class StringEncoder:
     def encode(self, event: Any) -> bytes:
         """The bytes of a str."""
         if not isinstance(event, str):
-            raise TypeError(f"StringEncoder takes str, not {type(event).__name__}")
+            raise ArgumentError(f"StringEncoder takes str, not {type(event).__name__}")
         return event.encode()
 
 
@@ -212,10 +212,10 @@ def payload_of(value: object) -> bytes:
         return bytes(value)
     if isinstance(value, Message):
         if value.attributes:
-            raise TypeError("a message that is compressed already cannot be sent with others in a set")
+            raise ArgumentError("a message that is compressed already cannot be sent with others in a set")
         return value.payload
     hint = "; encode it, or set encoder=fastlog.producer.StringEncoder()" if isinstance(value, str) else ""
-    raise TypeError(f"a payload is bytes, not {type(value).__name__}{hint}")
+    raise ArgumentError(f"a payload is bytes, not {type(value).__name__}{hint}")
 
 
 JAVA_NAMES = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
+from fastlog.errors import ArgumentError
+
 SIGN_MASK = 0x7FFFFFFF
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_FACTOR = 0x5BD1E995
@@ -22,17 +24,20 @@ def key_bytes(key: object) -> bytes:
     """A key as the bytes that are hashed: bytes as they are, text in UTF-8, a whole number in decimal digits.
 
     Raises:
-        TypeError: any other type; its hash would depend on how it is shown.
+        ArgumentError: any other type; its hash would depend on how it is shown.
     """
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(f"a key that is text has a form in UTF-8, not {key!a}") from None
     if isinstance(key, bytearray | memoryview):
         return bytes(key)
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key).encode()
-    raise TypeError(f"a key is bytes, str or int, not {type(key).__name__}; give a partitioner that knows it")
+    raise ArgumentError(f"a key is bytes, str or int, not {type(key).__name__}; give a partitioner that knows it")
 
 
 class Crc32Partitioner:
@@ -61,7 +66,7 @@ class JavaHashPartitioner:
     def partition(self, key: object, count: int) -> int:
         """The index for a key, which is a str."""
         if not isinstance(key, str):
-            raise TypeError(f"Java's String.hashCode is for str keys, not {type(key).__name__}")
+            raise ArgumentError(f"Java's String.hashCode is for str keys, not {type(key).__name__}")
         return (abs(java_string_hash(key)) & SIGN_MASK) % count
 
 

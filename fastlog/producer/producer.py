@@ -12,13 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from fastlog import arguments
 from fastlog.errors import (
+    ArgumentError,
     ClosedError,
     ConfigError,
     DeliveryError,
     FastlogError,
     ForkedError,
     QueueFullError,
+    StateError,
     TransportError,
 )
 from fastlog.producer import at_exit, hooks
@@ -27,6 +30,7 @@ from fastlog.producer._send import Routes, SendPath
 from fastlog.producer._stamp import Stamp
 from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
 from fastlog.producer.batching import BatchQueue
+from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import (
     CallbackHandler,
@@ -43,6 +47,7 @@ from fastlog.producer.hooks import (
 from fastlog.producer.ledger import Ledger, OnDelivery, Receipt, logger
 from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.router import Router, wait_all
+from fastlog.producer.submitting import Submission, Submissions
 from fastlog.producer.waiting import Background
 
 if TYPE_CHECKING:
@@ -93,6 +98,11 @@ class Producer(SendPath):
     ) -> None:
         self._closed = True  # until it is whole, so that __del__ of a half-made one does nothing
         config = self.config = _config(settings, fields)
+        _check_object("encoder", encoder, "encode")
+        _check_object("partitioner", partitioner, "partition")
+        _check_object("event_handler", event_handler, "handle")
+        _check_object("callback_handler", callback_handler, "after_enqueue")
+        _check_object("on_delivery", on_delivery, "__call__")
         self._encoder = (
             encoder if encoder is not None else _named("serializer.class", config.serializer_class, "encode")
         )
@@ -126,6 +136,7 @@ class Producer(SendPath):
                 event_handler.callback_handler = callback_handler
             sender = _HandlerSender(self._router, self._ledger)
             self._queue = BatchQueue(config, self._ledger, event_handler, callback_handler, self._encoder, sender)
+        self._submissions = Submissions(self._router, self._routes, self._ledger)
         self._reporter: Reporter | None = None
         if self._stamps is not None and failed is not None:
             self._reporter = Reporter(config, self._stamps, failed, self._router, self._ledger)
@@ -140,17 +151,25 @@ class Producer(SendPath):
     ) -> tuple[Delivery, ...]:
         """What the compiled path leaves: everything but bytes to a known topic of a plain asynchronous producer."""
         self._check_usable()
+        if on_delivery is not None and not callable(on_delivery):
+            raise ArgumentError(f"on_delivery is called with each Delivery, and {type(on_delivery).__name__} cannot be")
         if isinstance(topic, ProducerData):
             topic = [topic]
         if isinstance(topic, str):
             items = [ProducerData(topic, key, value, partition=partition)]
         else:
             if value is not None or key is not None or partition is not None:
-                raise TypeError("send() takes a topic and a value, or a list of ProducerData")
-            items = list(topic)
+                kind = type(topic).__name__
+                raise ArgumentError(
+                    f"send() takes a topic, which is a str, and a value, or ProducerData alone: not {kind}"
+                )
+            items = list(topic) if isinstance(topic, Iterable) else [topic]
             for item in items:
                 if not isinstance(item, ProducerData):
-                    raise TypeError(f"send() takes a topic and a value, or ProducerData, not {type(item).__name__}")
+                    kind = type(item).__name__
+                    raise ArgumentError(
+                        f"send() takes a topic, which is a str, and a value, or ProducerData: not {kind}"
+                    )
         if self._queue is not None:
             if on_delivery is not None:
                 raise ConfigError("with handlers nobody knows which message went where: give on_delivery to Producer()")
@@ -171,26 +190,45 @@ class Producer(SendPath):
     def submit(self, topic: str, value: Any, *, key: Any = None, partition: PartitionChoice = None) -> Future[Delivery]:
         """Send one value and return a future of its ``Delivery``; the future raises what went wrong.
 
-        The callbacks of the future run in a sending thread.
+        It waits for no broker: the first messages of a topic wait, in their order, until one has answered. Callbacks of
+        the future run in a sending thread.
+
+        Raises:
+            ArgumentError, InvalidTopicError: the value, the key or the topic cannot be sent anywhere.
+            ClosedError, ForkedError: the producer is closed, or belongs to the parent process.
         """
         from concurrent.futures import Future
 
         self._check_usable()
         if self._queue is not None:
             raise ConfigError("with handlers nobody knows which message went where: give on_delivery to Producer()")
-        future: Future[Delivery] = Future()
+        data = ProducerData(check_topic(topic), key, [value], partition=partition)
+        (payload,) = self._encoded(data)
+        item = Submission(Future(), data, payload)
+        if self._routes.is_held(data.topic) or not self._router.knows(data.topic, key is not None):
+            self._submit_later(item)
+        else:
+            try:
+                self._put_submission(item)
+            except (ArgumentError, ClosedError):
+                raise
+            except FastlogError as error:
+                item.fail(error)
+        return item.future
 
-        def settle(delivery: Delivery) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            if delivery.error is not None:
-                future.set_exception(delivery.error)
-            else:
-                future.set_result(delivery)
+    def _submit_later(self, item: Submission) -> None:
+        """Leave a message to the thread that asks about its topic; as many may wait as fit the queue."""
+        full = len(self._submissions) >= self.config.queue_messages
+        if full and self.config.queue_full != "block":
+            item.fail(QueueFullError(f"{len(self._submissions)} messages wait for a first answer (queue.size)"))
+            return
+        if full:
+            self._wait_for_submissions(item.data.topic)
+        self._submissions.add(item, self._put_submission)
 
-        if not self._hand_out([ProducerData(topic, key, [value], partition=partition)], settle):
+    def _put_submission(self, item: Submission) -> None:
+        if not self._place([(item.data, [item.payload])], item.settle):
             raise QueueFullError("the queue is full, the message was dropped")
-        return future
 
     def partitions(self, topic: str) -> list[tuple[int, int]]:
         """What keys choose from now: (broker id, partition) of every partition of the topic, in this order.
@@ -203,12 +241,26 @@ class Producer(SendPath):
 
     def _hand_out(self, items: Sequence[ProducerData], on_delivery: OnDelivery | None) -> list[Receipt]:
         """Put the values into their buffers, after everything that can be refused was looked at."""
+        found = [(item, self._encoded(item)) for item in items]
+        for item, _ in found:
+            check_topic(item.topic)
+            self._wait_for_submissions(item.topic)
+        return self._place([(item, payloads) for item, payloads in found if payloads], on_delivery)
+
+    def _encoded(self, item: ProducerData) -> list[bytes]:
+        return [payload_of(value if self._plain else self._encoder.encode(value)) for value in item.values]
+
+    def _wait_for_submissions(self, topic: str) -> None:
+        """Return when none of a topic's messages waits for something to be known of it: later ones stay behind them."""
+        if self._routes.is_held(topic) and not self._submissions.is_this_thread():
+            self._submissions.wait(topic, -1.0)
+            self._check_usable()
+
+    def _place(
+        self, items: Sequence[tuple[ProducerData, list[bytes]]], on_delivery: OnDelivery | None
+    ) -> list[Receipt]:
         ready: list[tuple[Buffer, list[bytes], Stamp | None, Any]] = []
-        for item in items:
-            values = item.values
-            if not values:
-                continue
-            payloads = [payload_of(value if self._plain else self._encoder.encode(value)) for value in values]
+        for item, payloads in items:
             buffer = self._router.choose(item.topic, item.key, item.partition)
             stamp = self._stamps.of(item.topic) if self._stamps is not None else None
             size = max(map(len, payloads))
@@ -260,8 +312,9 @@ class Producer(SendPath):
         deadline = None if timeout is None else time.monotonic() + timeout / 1000
         done = buffer.extend(payloads, 0, receipt)
         while done < count:
-            if self._router.is_link_thread():
-                buffer.extend(payloads, done, receipt, False, True)  # a callback that sends cannot wait for itself
+            if self._router.is_link_thread() or self._submissions.is_this_thread():
+                # A callback that sends cannot wait for itself; what was submitted is bounded already.
+                buffer.extend(payloads, done, receipt, False, True)
                 break
             if sending is not None:
                 sending.sent = done
@@ -296,10 +349,13 @@ class Producer(SendPath):
             TransportError: not everything was delivered within ``timeout`` seconds.
         """
         self._check_usable()
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
         if self._is_own_thread():
-            raise RuntimeError("flush() in a callback would wait for its own thread")
+            raise StateError("flush() in a callback would wait for its own thread")
         deadline = None if timeout is None else time.monotonic() + timeout
-        done = self._queue is None or wait_all([self._queue.flush()], deadline)
+        done = self._submissions.wait(None, -1.0 if timeout is None else timeout)
+        done = done and (self._queue is None or wait_all([self._queue.flush()], deadline))
         left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
         if not done or not self._router.flush(left):
             raise TransportError(f"{self._unfinished()} messages were not delivered within {timeout:g} s")
@@ -314,13 +370,15 @@ class Producer(SendPath):
         Raises:
             DeliveryError: messages were not delivered, and no callback was there to be told.
         """
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
         self._routes.clear()
         if self._is_forked() or getattr(self, "_router", None) is None:
             return
         self._closed = True
         deadline = time.monotonic() + (self.config.close_timeout_ms / 1000 if timeout is None else timeout)
         self._ledger.room.wake_all()
-        end = partial(_end, self._queue, self._reporter, self._router, deadline)
+        end = partial(_end, self._submissions, self._queue, self._reporter, self._router, deadline)
         if self._is_own_thread():
             Background(end, "fastlog-producer-close")
             return
@@ -359,11 +417,13 @@ class Producer(SendPath):
         links = list(self._router.links.values())
         queue = self._queue
         return ProducerStats(
-            queued=self._ledger.quota.messages + (len(queue) if queue is not None else 0),
+            queued=self._ledger.quota.messages + len(self._submissions) + (len(queue) if queue is not None else 0),
             in_flight=sum(link.in_flight for link in links),
-            accepted=queue.accepted if queue is not None else self._ledger.quota.accepted,
+            accepted=queue.accepted if queue is not None else self._ledger.quota.accepted + self._submissions.failed,
             delivered=sum(link.delivered for link in links),
-            failed=sum(link.failed for link in links) + (queue.failed if queue is not None else 0),
+            failed=sum(link.failed for link in links)
+            + (queue.failed if queue is not None else 0)
+            + self._submissions.failed,
             dropped=self._dropped + (queue.dropped if queue is not None else 0),
             possible_duplicates=sum(link.possible_duplicates for link in links),
             connections=sum(link.connections for link in links),
@@ -375,6 +435,8 @@ class Producer(SendPath):
         return waiting + self._ledger.quota.accepted - sum(link.delivered + link.failed for link in links)
 
     def _is_own_thread(self) -> bool:
+        if self._submissions.is_this_thread():
+            return True
         return self._router.is_link_thread() or (self._queue is not None and self._queue.is_this_thread())
 
     def _check_usable(self) -> None:
@@ -407,6 +469,11 @@ class _HandlerSender:
             buffer.extend(payloads, 0, None, True, True)
 
 
+def _check_object(name: str, found: object, method: str) -> None:
+    if found is not None and (isinstance(found, type) or not callable(getattr(found, method, None))):
+        raise ArgumentError(f"{name}: an object with a method {method}() is needed, not {found!r:.60}")
+
+
 def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ProducerConfig:
     if isinstance(settings, ProducerConfig):
         if fields:
@@ -421,7 +488,9 @@ def _config(settings: Settings | None, fields: Mapping[str, Any]) -> ProducerCon
     if isinstance(settings, os.PathLike):
         return ProducerConfig.from_file(settings, **fields)
     if settings is not None:
-        raise TypeError(f"settings are 'host:port', a mapping, a Path or ProducerConfig, not {type(settings).__name__}")
+        raise ArgumentError(
+            f"settings are 'host:port', a mapping, a Path or ProducerConfig, not {type(settings).__name__}"
+        )
     return ProducerConfig.from_fields(fields)
 
 
@@ -438,8 +507,12 @@ def _named(setting: str, path: str, wanted: str) -> Any:
     return hooks.make(setting, path, wanted)
 
 
-def _end(queue: BatchQueue | None, reporter: Reporter | None, router: Router, deadline: float) -> None:
+def _end(
+    submissions: Submissions, queue: BatchQueue | None, reporter: Reporter | None, router: Router, deadline: float
+) -> None:
     """Let the threads of a producer deliver what there is and end."""
+    if not submissions.wait(None, max(0.0, deadline - time.monotonic())):
+        submissions.give_up(ClosedError("the producer was closed before a broker of the topic had answered"))
     if queue is not None:
         queue.stop()
         wait_all([queue.finished], deadline)

@@ -7,8 +7,9 @@ import random
 import time
 from collections.abc import Collection
 
-from fastlog import codecs
+from fastlog import arguments, codecs
 from fastlog.errors import (
+    ArgumentError,
     ClosedError,
     ConfigError,
     FastlogError,
@@ -103,7 +104,8 @@ class Router:
 
         Raises as ``choose`` does for a key.
         """
-        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        topic = check_topic(topic)
+        route = self._topics.get(topic) or self._resolve(topic)
         return [(buffer.broker, buffer.partition) for buffer in self._keyed(route) or ()]
 
     def keyed_buffers(self, topic: str) -> list[Buffer] | None:
@@ -114,6 +116,17 @@ class Router:
         """
         self.choose(topic, b"", None)
         return self._topics[topic].keyed
+
+    def knows(self, topic: str, has_key: bool) -> bool:
+        """Whether ``choose`` finds a buffer without asking anybody, unless a partition is named by hand."""
+        route = self._topics.get(topic)
+        return route is not None and (not has_key or route.keyed is not None or None in route.partitions.values())
+
+    def publish(self, topic: str) -> None:
+        """Let the compiled path use what is known of a topic."""
+        route = self._topics.get(topic)
+        if route is not None:
+            self._publish(route)
 
     def is_link_thread(self) -> bool:
         """Whether the caller is one of the sending threads."""
@@ -272,13 +285,15 @@ class Router:
     def _by_hand(self, route: TopicRoute, partition: PartitionChoice) -> Buffer:
         number: object = partition
         if isinstance(partition, tuple):
-            broker, number = partition
+            if len(partition) != 2:
+                raise ArgumentError(f"a partition is a number, or (broker id, number), not {partition!r:.60}")
+            broker = arguments.whole("broker id", partition[0])
+            number = partition[1]
         elif len(self._brokers()) == 1:
             broker = next(iter(self._brokers()))
         else:
             raise ConfigError(f"partition {partition} of which broker? with several, give (broker id, partition)")
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"a partition is a whole number, not {number!r}")
+        number = arguments.whole("partition", number, -(2**63), 2**63)
         self._check_broker(broker)
         if (buffer := route.buffers.get((broker, number))) is not None:
             return buffer
@@ -306,7 +321,7 @@ class Router:
         return None if keyed is None else keyed[self._index(route.topic, key, len(keyed))]
 
     def _index(self, topic: str, key: object, count: int) -> int:
-        index = self._partitioner.partition(key, count)
+        index = arguments.whole("the partitioner's choice", self._partitioner.partition(key, count), -(2**63), 2**63)
         if not 0 <= index < count:
             raise WrongPartitionError(f"the partitioner chose {index} of {count} partitions of {topic!r}")
         return index

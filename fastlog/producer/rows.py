@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from fastlog.errors import ClosedError, ConfigError, DeliveryError, FastlogError
+from fastlog.errors import ArgumentError, ClosedError, ConfigError, DeliveryError, FastlogError
 from fastlog.producer._buffer import Buffer, Quota
 from fastlog.producer._rows import put_rows
 from fastlog.producer.config import ProducerConfig
@@ -32,7 +32,7 @@ class RowSender:
 
     def __init__(self, config: ProducerConfig) -> None:
         if config.producer_type != "async":
-            raise ValueError("rows are sent through a queue: producer_type is async")
+            raise ArgumentError("rows are sent through a queue: producer_type is async")
         if config.has_envelope:
             raise ConfigError("rows are sent as they are: envelope and audit.topic are for Producer")
         self._delivered: dict[tuple[str, int, int], Stretch] = {}

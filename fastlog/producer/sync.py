@@ -11,11 +11,19 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from fastlog import message
+from fastlog import arguments, codecs, message
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection
 from fastlog.client.slices import sleep
-from fastlog.errors import ClosedError, ConfigError, ForkedError, MessageTooLargeError, TransportError
+from fastlog.errors import (
+    ArgumentError,
+    ClosedError,
+    ConfigError,
+    ForkedError,
+    MessageTooLargeError,
+    StateError,
+    TransportError,
+)
 from fastlog.producer._send import generation
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
@@ -39,7 +47,7 @@ class SyncProducer:
     """
 
     def __init__(self, host: str, port: int, **settings: Any) -> None:
-        address = Address(host, port)
+        address = Address(arguments.text("host", host), arguments.whole("port", port, 1, 65535))
         self._config = ProducerConfig.from_fields({"broker_list": str(address), **settings})
         if self._config.has_envelope:
             raise ConfigError("payloads are sent as they are: envelope and audit.topic are for Producer")
@@ -59,11 +67,18 @@ class SyncProducer:
             MessageTooLargeError: a payload, or the compressed set, is above ``max.message.size``; nothing was sent.
             TransportError: the connection could not be made, or broke; whether the set arrived is not known.
         """
+        arguments.whole("partition", partition, -1)
         self._send(requests.encode_produce(topic, partition, self._set(topic, messages, codec)))
 
     def multi_send(self, produces: Iterable[tuple[str, int, Payloads]]) -> None:
         """Send sets for several (topic, partition, messages) in one request. Raises as ``send``."""
-        parts = [(topic, partition, self._set(topic, messages, None)) for topic, partition, messages in produces]
+        try:
+            listed = [(topic, partition, messages) for topic, partition, messages in produces]
+        except (TypeError, ValueError):
+            raise ArgumentError("multi_send() takes several (topic, partition, messages)") from None
+        for _, partition, _ in listed:
+            arguments.whole("partition", partition, -1)
+        parts = [(topic, partition, self._set(topic, messages, None)) for topic, partition, messages in listed]
         if parts:
             self._send(requests.encode_multiproduce(parts))
 
@@ -100,6 +115,8 @@ class SyncProducer:
     def _set(self, topic: str, messages: Payloads, codec: int | None) -> bytes:
         self._check_usable()
         check_topic(topic)
+        if codec is not None:
+            arguments.whole("codec", codec, codecs.NONE, codecs.SNAPPY)
         payloads = [payload_of(value) for value in (messages if isinstance(messages, list | tuple) else [messages])]
         limit = self._config.max_message_bytes
         largest = max(map(len, payloads), default=0)
@@ -118,7 +135,7 @@ class SyncProducer:
         with self._lock:
             self._check_usable()
             if self._busy:
-                raise RuntimeError("a signal handler cannot send while it interrupts a send")
+                raise StateError("a signal handler cannot send while it interrupts a send")
             self._busy = True
             try:
                 self._connected().send(frame)

@@ -174,6 +174,7 @@ class Calls(RuleBasedStateMachine):
 
     @rule()
     def stats(self) -> None:
+        wait_until("what was submitted first is in its buffer", lambda: not self.producer._routes.is_held())
         stats = self.producer.stats()
         assert (stats.accepted, stats.failed, stats.dropped) == (self.sent, 0, 0)
 

@@ -1,0 +1,137 @@
+"""Messages of ``submit`` for topics of which nothing is known yet, while the brokers are asked."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from fastlog.errors import FastlogError, TransportError
+from fastlog.producer._send import Routes
+from fastlog.producer.hooks import Delivery, ProducerData
+from fastlog.producer.ledger import Ledger
+from fastlog.producer.router import Router
+from fastlog.producer.waiting import Background, Turnstile
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """One value on its way into a buffer, and the future of what becomes of it."""
+
+    future: Future[Delivery]
+    data: ProducerData
+    payload: bytes
+
+    def settle(self, delivery: Delivery) -> None:
+        """Let the future have what became of it."""
+        if delivery.error is not None:
+            self.fail(delivery.error)
+        elif self.future.set_running_or_notify_cancel():
+            self.future.set_result(delivery)
+
+    def fail(self, error: FastlogError) -> None:
+        """Let the future raise an error."""
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+PutSubmission = Callable[[Submission], object]
+"""Puts one into its buffer; raises what is wrong."""
+
+
+class _Lane:
+    """What waits for one topic, and who brings it on its way; trying for the lock never waits, not even in a signal."""
+
+    def __init__(self) -> None:
+        self.items: deque[Submission] = deque()
+        self.is_run = _thread.allocate_lock()
+
+
+class Submissions:
+    """Brings what waits into buffers, in its order, in one thread for each topic. Safe in any thread.
+
+    A topic is held while something waits for it: the compiled path leaves it alone, and ``send`` waits as well.
+    """
+
+    def __init__(self, router: Router, routes: Routes, ledger: Ledger) -> None:
+        self._router = router
+        self._routes = routes
+        self._ledger = ledger
+        self._lanes: dict[str, _Lane] = {}
+        self._threads: set[int] = set()
+        self._done = Turnstile()
+
+    def __len__(self) -> int:
+        return self._routes.waiting
+
+    @property
+    def failed(self) -> int:
+        """Messages that came into no buffer."""
+        return self._routes.failed
+
+    def add(self, item: Submission, put: PutSubmission) -> None:
+        """Have a message put into its buffer once that is known; or its future failed."""
+        topic = item.data.topic
+        self._routes.hold(topic)
+        lane = self._lanes.get(topic) or self._lanes.setdefault(topic, _Lane())
+        lane.items.append(item)
+        if lane.is_run.acquire(False):
+            Background(lambda: self._run(topic, lane, put), "fastlog-producer-submit", self._ledger)
+
+    def is_this_thread(self) -> bool:
+        """Whether the caller is one of the threads, which would wait for itself."""
+        return threading.get_ident() in self._threads
+
+    def wait(self, topic: str | None, seconds: float) -> bool:
+        """Return True when nothing waits for a topic, or for any; False when the time is over."""
+        return self._done.wait(lambda: not self._routes.is_held(topic), seconds)
+
+    def give_up(self, error: FastlogError) -> None:
+        """Fail what waits."""
+        for topic, lane in list(self._lanes.items()):
+            self._fail_all(topic, lane, error)
+
+    def _run(self, topic: str, lane: _Lane, put: PutSubmission) -> None:
+        me = threading.get_ident()
+        self._threads.add(me)
+        try:
+            while True:
+                while lane.items:
+                    self._bring(topic, lane, put)
+                lane.is_run.release()
+                if not lane.items or not lane.is_run.acquire(False):
+                    return
+        finally:
+            self._threads.discard(me)
+
+    def _bring(self, topic: str, lane: _Lane, put: PutSubmission) -> None:
+        item, failed = lane.items.popleft(), True
+        try:
+            put(item)
+            failed = False
+        except TransportError as error:  # what waited while the brokers were asked need not ask them again
+            item.fail(error)
+            self._fail_all(topic, lane, error)
+        except FastlogError as error:
+            item.fail(error)
+        except BaseException as error:  # a partitioner of the program's
+            if not item.future.done() and item.future.set_running_or_notify_cancel():
+                item.future.set_exception(error)
+        self._let_go(topic, failed)
+
+    def _fail_all(self, topic: str, lane: _Lane, error: FastlogError) -> None:
+        for _ in range(len(lane.items)):
+            try:
+                item = lane.items.popleft()
+            except IndexError:
+                return  # another thread took it
+            item.fail(error)
+            self._let_go(topic, True)
+
+    def _let_go(self, topic: str, failed: bool) -> None:
+        if self._routes.let_go(topic, failed):
+            self._router.publish(topic)
+        self._done.wake_all()
