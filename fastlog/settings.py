@@ -121,10 +121,10 @@ class Settings:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
         """Return the settings given by the names they have here. Raises as ``from_properties``."""
-        known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        known = {field.name for field in _fields(cls)}
         for name in fields:
             if name not in known:
-                raise ConfigError(unknown_name(name, known))
+                raise ConfigError(unknown_name(name, _names(cls, by_field=True)))
         return cls(**fields)
 
     @classmethod
@@ -197,7 +197,7 @@ def read_properties(
             raise ConfigError(reason)
         field = by_name.get(name)
         if field is None:
-            raise ConfigError(unknown_name(name, by_name))
+            raise ConfigError(unknown_name(name, _names(cls, by_field=False)))
         value = _parse(field, text)
         _check(field, value)
         values[field.name] = value
@@ -210,12 +210,33 @@ def check_fields(config: object) -> None:
         _check(field, getattr(config, field.name))
 
 
-def unknown_name(name: str, known: Iterable[str]) -> str:
-    """The error line for an unknown setting, with the nearest known name when one is near."""
+def unknown_name(name: str, known: Iterable[str] | Mapping[str, str]) -> str:
+    """The error line for an unknown setting, with the nearest known name when one is near.
+
+    A mapping has other names of the known ones as well: ``batch.size`` is near to what ``batch_messages`` is called.
+    """
     import difflib  # only for an error
 
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    meant = {_bare(other): other for other in known}
+    near = difflib.get_close_matches(_bare(name), meant, n=1, cutoff=0.6)
+    if not near:
+        return f"unknown setting {name!r}"
+    other = meant[near[0]]
+    found = known[other] if isinstance(known, Mapping) else other
+    return f"unknown setting {name!r}; did you mean {found!r}?" + (f" {other!r} is called so" if other != found else "")
+
+
+def _names(cls: type, *, by_field: bool) -> dict[str, str]:
+    """What each setting may be called, and its name among fields or properties; these go first."""
+    pairs = [
+        (field.name, field.metadata["name"]) if by_field else (field.metadata["name"], field.name)
+        for field in _fields(cls)
+    ]
+    return {**{own: own for own, _ in pairs}, **{other: own for own, other in pairs}}
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[._-]", "", name).lower()
 
 
 def load_properties(path: str | Path) -> dict[str, str]:

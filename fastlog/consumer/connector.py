@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from fastlog import arguments, escaping
 from fastlog.client.addresses import Address
@@ -18,6 +18,7 @@ from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Jump, PartitionState
 from fastlog.consumer.fetcher import EARLIEST, LATEST, Fetchers
+from fastlog.consumer.fields import ConsumerFields
 from fastlog.consumer.group import Group, make_consumer_id
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Lease, TopicPartition
@@ -56,7 +57,14 @@ class Consumer:
     Source: Kafka 0.7.2 (ZookeeperConsumerConnector).
     """
 
-    def __init__(self, settings: Settings | None = None, /, *, store: OffsetStore | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        /,
+        *,
+        store: OffsetStore | None = None,
+        **fields: Unpack[ConsumerFields],
+    ) -> None:
         """Connects to nothing yet. ``store``: where offsets are kept instead of ZooKeeper.
 
         Raises:

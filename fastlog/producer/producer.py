@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fastlog import arguments
 from fastlog.errors import (
@@ -32,6 +32,7 @@ from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
+from fastlog.producer.fields import ProducerFields
 from fastlog.producer.hooks import (
     CallbackHandler,
     DefaultEncoder,
@@ -94,7 +95,7 @@ class Producer(SendPath):
         event_handler: EventHandler | None = None,
         callback_handler: CallbackHandler | None = None,
         on_delivery: OnDelivery | None = None,
-        **fields: Any,
+        **fields: Unpack[ProducerFields],
     ) -> None:
         self._closed = True  # until it is whole, so that __del__ of a half-made one does nothing
         config = self.config = _config(settings, fields)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from fastlog import arguments, codecs, message
 from fastlog.client.addresses import Address
@@ -27,6 +27,7 @@ from fastlog.errors import (
 from fastlog.producer._send import generation
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
+from fastlog.producer.fields import ProducerFields
 from fastlog.producer.hooks import payload_of
 from fastlog.wire import requests
 
@@ -46,7 +47,7 @@ class SyncProducer:
     Source: Kafka 0.7.2, ``kafka.producer.SyncProducer``.
     """
 
-    def __init__(self, host: str, port: int, **settings: Any) -> None:
+    def __init__(self, host: str, port: int, **settings: Unpack[ProducerFields]) -> None:
         address = Address(arguments.text("host", host), arguments.whole("port", port, 1, 65535))
         self._config = ProducerConfig.from_fields({"broker_list": str(address), **settings})
         if self._config.has_envelope:

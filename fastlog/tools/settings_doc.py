@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from fastlog.config import BrokerConfig
+from fastlog.settings import Settings
 
 _HEAD = """\
 # Settings of the broker
@@ -24,6 +25,17 @@ The names of Kafka 0.7.2 mean what they mean there. What a broker does in ZooKee
 | property | default | unit | accepted | meaning |
 |---|---|---|---|---|
 """
+
+
+def client_rows(config: type[Settings]) -> str:
+    """The table of a client's settings in `docs/clients.md`, as Markdown without its head."""
+    rows = []
+    for setting in config.describe():
+        default = f"`{setting.default}`" if setting.default and " " not in setting.default else setting.default
+        rows.append(
+            f"| `{setting.name}` | `{setting.field}` | {default} | {setting.unit} | {setting.range} | {setting.doc} |\n"
+        )
+    return "".join(rows)
 
 
 def page() -> str:

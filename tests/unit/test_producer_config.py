@@ -1,8 +1,10 @@
 """The producer's settings: 0.7's names, files, contradictions, and what is loaded by name."""
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +12,15 @@ from fastlog import codecs
 from fastlog.client.addresses import Address
 from fastlog.config import BrokerConfig
 from fastlog.consumer.config import ConsumerConfig
+from fastlog.consumer.fields import ConsumerFields
 from fastlog.errors import ConfigError, MissingCodecError
 from fastlog.mirror import MirrorSettings
 from fastlog.producer import DefaultEncoder, DefaultEventHandler, Producer, ProducerConfig, StringEncoder
 from fastlog.producer.brokers import BrokerAddress, parse_broker_list
+from fastlog.producer.fields import ProducerFields
 from fastlog.producer.hooks import load_class, make, parse_props
-from fastlog.settings import describe, read_properties
+from fastlog.settings import Settings, describe, read_properties, unknown_name
+from fastlog.tools.settings_doc import client_rows
 
 BROKERS = {"broker.list": "0:localhost:9092"}
 
@@ -200,16 +205,33 @@ def test_settings_are_given_once() -> None:
         Producer(5)  # type: ignore[arg-type]
 
 
-def settings_table() -> str:
-    """The rows of the settings in ``docs/clients.md``."""
-    rows = []
-    for setting in ProducerConfig.describe():
-        default = f"`{setting.default}`" if setting.default and " " not in setting.default else setting.default
-        rows.append(f"| `{setting.name}` | {default} | {setting.unit} | {setting.range} | {setting.doc} |\n")
-    return "".join(rows)
-
-
-def test_the_documented_settings_are_these() -> None:
-    """docs/clients.md has every setting with its default, unit, range and meaning."""
+@pytest.mark.parametrize("settings", [ProducerConfig, ConsumerConfig])
+def test_the_documented_settings_are_these(settings: type[Settings]) -> None:
+    """docs/clients.md has every setting with its keyword, default, unit, range and meaning."""
     page = Path(__file__).parents[2] / "docs" / "clients.md"
-    assert settings_table() in page.read_text()
+    head = "| property | keyword | default | unit | accepted | meaning |\n|---|---|---|---|---|---|\n"
+    assert head + client_rows(settings) in page.read_text()
+
+
+@pytest.mark.parametrize(("settings", "fields"), [(ProducerConfig, ProducerFields), (ConsumerConfig, ConsumerFields)])
+def test_type_checkers_know_every_setting(settings: type[Settings], fields: Any) -> None:
+    """The keywords of Producer and Consumer are the fields, of the same types, in the same order."""
+    typed = {name: kind.__forward_arg__ for name, kind in fields.__annotations__.items()}
+    assert list(typed.items()) == [(setting.field, setting.kind) for setting in settings.describe()]
+    assert not fields.__required_keys__
+
+
+@pytest.mark.parametrize("settings", [ProducerConfig, ConsumerConfig])
+def test_either_name_of_a_setting_suggests_the_other(settings: type[Settings]) -> None:
+    """A property's name as a keyword, and a keyword among properties."""
+    for setting in settings.describe():
+        for wrong in (setting.name.replace(".", "_"), setting.name):
+            if wrong != setting.field:
+                with pytest.raises(ConfigError, match=rf"did you mean '{setting.field}'\?"):
+                    settings.from_fields({wrong: 1})
+        if setting.field != setting.name and setting.name not in ("host", "port"):
+            with pytest.raises(ConfigError, match=rf"did you mean '{re.escape(setting.name)}'\?"):
+                settings._read({"zk.connect": "a:1", setting.field: "1"}, {})
+    assert unknown_name("batch_size", {"batch.size": "batch_messages", "batch_bytes": "batch_bytes"}) == (
+        "unknown setting 'batch_size'; did you mean 'batch_messages'? 'batch.size' is called so"
+    )
