@@ -25,6 +25,7 @@ from fastlog.coordination.session import (
     SessionLostError,
     VersionError,
     Watch,
+    session_name,
 )
 from fastlog.errors import CoordinationError
 from fastlog.log._arena import KEEPER
@@ -405,10 +406,10 @@ class Registry:
     def _say_registered(self, session: Session) -> None:
         self._arena.count(KEEPER, "zookeeper_registrations")
         log.info(
-            "registered path=%s value=%r session=0x%x zookeeper=%s",
+            "registered path=%s value=%r session=%s zookeeper=%s",
             broker_path(self._config.broker_id),
             self._value.encode().decode(),
-            session.id,
+            session_name(session.id),
             self._config.zookeeper,
         )
 
@@ -459,7 +460,7 @@ class Registry:
             host = f"[{found.host}]" if ":" in found.host else found.host
             who = f"the broker at {host}:{found.port} (creator {found.creator})"
         path = broker_path(self._config.broker_id)
-        return f"{who}, session 0x{other.owner:x}, in {path} of ZooKeeper {self._config.zookeeper}"
+        return f"{who}, session {session_name(other.owner)}, in {path} of ZooKeeper {self._config.zookeeper}"
 
     def _failed(self, error: CoordinationError) -> None:
         if self._stopping.is_set():

@@ -51,7 +51,7 @@ class Consumer:
 
     ``Consumer("localhost:2181", group_id="g")``, ``Consumer({"zk.connect": "localhost:2181", "groupid": "g"})``,
     ``Consumer(Path("consumer.properties"))``; keywords are the fields of ``ConsumerConfig``. It joins when its streams
-    are created, once, and leaves with ``shutdown()``, at the end of a ``with`` block, or at the end of the program.
+    are created, once, and leaves with ``close()``, at the end of a ``with`` block, or at the end of the program.
     Safe in any number of threads, each stream in one at a time; not across a fork.
 
     Source: Kafka 0.7.2 (ZookeeperConsumerConnector).
@@ -296,7 +296,8 @@ class Consumer:
     def shutdown(self, timeout: float = 5.0) -> None:
         """Hand out nothing any more, commit unless auto-commit is off, leave the group; within so many seconds.
 
-        Every iteration ends. May be called again, from any thread and from signal handlers.
+        Every iteration ends. May be called again, from any thread and from signal handlers. ``shutdown`` is 0.7's name
+        for ``close``.
         """
         if os.getpid() != self._pid:
             return
@@ -308,6 +309,10 @@ class Consumer:
             group.stop(timeout)
         self._fetchers.close()
         _live.discard(self)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """As ``shutdown``."""
+        self.shutdown(timeout)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastlog import arguments
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
-from fastlog.client.addresses import DEFAULT_PORT, Address
+from fastlog.client.addresses import DEFAULT_PORT, Address, parse_brokers
 from fastlog.client.connection import Broker
 from fastlog.client.counting import count_partitions
 from fastlog.consumer.channel import Channel
@@ -60,7 +60,7 @@ class SimpleConsumer:
     def __init__(
         self,
         host: str = "localhost",
-        port: int = DEFAULT_PORT,
+        port: int | None = None,
         *,
         timeout: float = 30.0,
         fetch_bytes: int = 1024 * 1024,
@@ -69,7 +69,7 @@ class SimpleConsumer:
         local: str = "auto",
         limits: DeepLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Connects when it is first used.
+        """Connects when it is first used, to ``host`` and ``port`` (9092), or to a ``host`` that is ``host:port``.
 
         ``timeout``: seconds to connect, and to get one whole answer. ``fetch_bytes``: asked for at once. A message that
         is longer is fetched alone, up to ``max_message_bytes`` of payload; by default that is what the broker says (at
@@ -80,12 +80,11 @@ class SimpleConsumer:
         compressed set.
 
         Raises:
-            ConfigError: a value is out of range.
+            ConfigError: a value is out of range, or names no broker or several.
         """
+        address = _address(host, port)
         if local not in _LOCAL_MODES:
             raise ConfigError(f"local: {local!r} is none of {', '.join(_LOCAL_MODES)}")
-        arguments.text("host", host)
-        arguments.whole("port", port, 1, 65535)
         arguments.whole("fetch_bytes", fetch_bytes, 1, MAX_FETCH_BYTES)
         if max_message_bytes is not None:
             arguments.whole("max_message_bytes", max_message_bytes, 1, MAX_FETCH_BYTES)
@@ -95,7 +94,7 @@ class SimpleConsumer:
             raise ArgumentError(f"limits: {limits!r:.60} is not of DeepLimits")
         if not arguments.seconds("timeout", timeout) > 0:
             raise ConfigError(f"timeout: {timeout!r} is not above 0")
-        self._broker = Broker([Address(host, port)], timeout)
+        self._broker = Broker([address], timeout)
         self._offers = Offers(self._broker, max_message_bytes)
         self._fetch_bytes = fetch_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
@@ -104,6 +103,8 @@ class SimpleConsumer:
         self._channel = self._new_channel()
         self._streams: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._readers: OrderedDict[tuple[str, int], Reader] = OrderedDict()  # of the one-shot calls, by their lock
+        # Those of iterations begun since then, or how they read.
+        self._iterated: OrderedDict[tuple[str, int], Reader | tuple[str, str]] = OrderedDict()
 
     def __enter__(self) -> SimpleConsumer:
         self._channel.check()
@@ -265,6 +266,7 @@ class SimpleConsumer:
             UnsupportedFeatureError: such a broker refuses none.
             BrokerError: it has no topics of that name.
         """
+        _check_place(topic, 0)
         metadata = self.metadata([topic])
         for found in metadata.topics if metadata is not None else ():
             if found.name == topic:
@@ -274,12 +276,15 @@ class SimpleConsumer:
         return count_partitions(lambda number: self._may_exist(topic, number))
 
     def source_of(self, topic: str, partition: int) -> tuple[str, str]:
-        """How ``fetch`` reads a partition now, ``"socket"``, ``"read"`` or ``"map"``, and why it is not local."""
+        """How a partition was read last, ``"socket"``, ``"read"`` or ``"map"``, and why it was not local.
+
+        By a call or by an iteration, of which the last one counts that was begun.
+        """
         _check_place(topic, partition)
-        reader = self._readers.get((topic, partition))
-        if reader is None:
+        found = self._iterated.get((topic, partition)) or self._readers.get((topic, partition))
+        if found is None:
             return "socket", "not asked for" if self._local == "off" else "nothing was fetched yet"
-        return reader.source, reader.local_refused
+        return found if isinstance(found, tuple) else _way_of(found)
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -377,6 +382,7 @@ class SimpleConsumer:
             if len(self._readers) > _KEPT_READERS:
                 self._readers.popitem(last=False)[1].close()
         self._readers.move_to_end((topic, partition))
+        self._iterated.pop((topic, partition), None)
         reader.seek(offset, wanted)
         return reader.next(wait)
 
@@ -398,10 +404,14 @@ class SimpleConsumer:
             if offset < 0:
                 offset = self._resolved(topic, partition, offset)
             reader = open_reader(channel, offer, topic, partition, offset, wanted, ahead=True, local=self._local)
+            self._note_way(topic, partition, reader)
             try:
                 yield walk(self._broker, channel, reader, topic, partition, wait)
             except FastlogError as error:
                 raise reader.placed(error) from error.__cause__
+            finally:
+                if self._iterated.get((topic, partition)) is reader:
+                    self._iterated[topic, partition] = _way_of(reader)
         finally:
             channel.close()
 
@@ -413,6 +423,12 @@ class SimpleConsumer:
         except OffsetOutOfRangeError:
             pass  # retention was there
         return True
+
+    def _note_way(self, topic: str, partition: int, way: Reader | tuple[str, str]) -> None:
+        self._iterated.pop((topic, partition), None)
+        self._iterated[topic, partition] = way
+        if len(self._iterated) > _KEPT_READERS:
+            self._iterated.popitem(last=False)
 
     def _resolved(self, topic: str, partition: int, offset: int) -> int:
         if offset not in (EARLIEST, LATEST):
@@ -451,6 +467,27 @@ class SimpleConsumer:
 
     def _nonsense(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self._broker.addresses[0]}: {what}")
+
+
+def _address(host: str, port: int | None) -> Address:
+    """Raises ``ConfigError`` for what is not one broker, ``ArgumentError`` for what is no text or number."""
+    arguments.text("host", host)
+    if port is not None:
+        arguments.whole("port", port, 1, 65535)
+    if host.count(":") != 1 and not host.startswith("[") and "," not in host:
+        return Address(host, DEFAULT_PORT if port is None else port)  # an IPv6 address may stand without brackets
+    found = parse_brokers(host)
+    if len(found) > 1:
+        raise ConfigError(f"host: {host!r} names {len(found)} brokers, and a SimpleConsumer reads from one")
+    if port is None or host.endswith("]"):
+        return found[0] if port is None else Address(found[0].host, port)
+    if port != found[0].port:
+        raise ConfigError(f"host: {host!r} contradicts port {port}")
+    return found[0]
+
+
+def _way_of(reader: Reader) -> tuple[str, str]:
+    return reader.source, reader.local_refused
 
 
 def _copied_fetch(body: memoryview) -> tuple[int, bytes]:

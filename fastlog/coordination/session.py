@@ -19,6 +19,11 @@ flag: while it runs, the session hears nothing."""
 ANY_VERSION = -1
 
 
+def session_name(session_id: int) -> str:
+    """The id as ZooKeeper's own tools and logs write it: its 64 bits in hexadecimal digits, without a sign."""
+    return f"0x{session_id & 2**64 - 1:x}"
+
+
 class SessionLostError(CoordinationError):
     """The session is over. Its ephemeral nodes are gone or will be, and nothing can be done through it any more."""
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from fastlog.coordination.session import session_name
 from fastlog.testing.processes import state, wait_until
 from fastlog.testing.proxy import Proxy
 from fastlog.zkserver.server import Ensemble, Server, make_ensemble
@@ -151,7 +152,7 @@ class RunningZooKeeper:
                 except OSError:
                     continue
             time.sleep(0.02)
-        raise TimeoutError(f"the session 0x{session_id:x} was not ended within {_EXPIRE_SECONDS:g} s")
+        raise TimeoutError(f"the session {session_name(session_id)} was not ended within {_EXPIRE_SECONDS:g} s")
 
     def _running(self) -> Ensemble:
         if self._ensemble is None:

@@ -123,6 +123,11 @@ def test_a_reader_that_was_there_before_the_partition(broker: Broker, topic: str
         client.produce_ack(topic, 0, encode_set([b"c"]), acks=2)
         assert consumer.fetch(topic, 0, first.next_offset).payloads() == [b"c"]
         assert consumer.source_of(topic, 0) == (local, "")
+    with consumer_of(broker.port, local=local) as consumer:
+        iteration = consumer.messages(topic, 0)
+        next(iteration)
+        assert consumer.source_of(topic, 0) == (local, "")  # also of what has a reader of its own
+        assert len(list(iteration)) == 2 and consumer.source_of(topic, 0) == (local, "")
 
 
 def test_the_socket_carries_next_to_nothing(start_broker: Callable[..., Broker], topic: str) -> None:

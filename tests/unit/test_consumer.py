@@ -365,3 +365,14 @@ def test_the_group_is_told_of_a_jump_once_what_came_before_it_is_consumed(broker
         message = stream.poll(PATIENCE)
         assert isinstance(message, GroupMessage) and message.payload == LINES[0]
         assert FakeGroup.last.begun == [ours]
+
+
+def test_close_is_shutdown_and_may_be_called_again(broker: FakeBroker) -> None:
+    made = consumer()
+    (stream,) = made.create_message_streams({"t": 1})["t"]
+    made.close()
+    made.close(0.1)
+    made.shutdown()
+    assert made.state is GroupState.STOPPED and list(stream) == []
+    with pytest.raises(ClosedError):
+        made.commit_offsets()

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fastlog._segment import pack
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import ClosedError, OffsetOutOfRangeError, UnsupportedFeatureError
+from fastlog.errors import ClosedError, ConfigError, OffsetOutOfRangeError, UnsupportedFeatureError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
@@ -146,3 +146,26 @@ def test_partitions_are_counted(own: bool) -> None:
         if not own:
             with pytest.raises(UnsupportedFeatureError, match="every number"):
                 consumer.partition_count("t")
+
+
+def test_a_broker_is_named_in_every_usual_way() -> None:
+    with FakeBroker() as fake:
+        fake.logs["t", 0] = pack([b"x"])
+        for consumer in (
+            SimpleConsumer("127.0.0.1", fake.port),
+            SimpleConsumer(f"127.0.0.1:{fake.port}"),
+            SimpleConsumer(fake.address, fake.port),
+        ):
+            with consumer:
+                assert list(consumer.payloads("t", 0)) == [b"x"]
+    for shown, consumer in (
+        ("localhost:9092", SimpleConsumer()),
+        ("h:1", SimpleConsumer("h:1")),
+        ("[::1]:9092", SimpleConsumer("::1")),
+        ("[::1]:7", SimpleConsumer("[::1]:7")),
+        ("[::1]:7", SimpleConsumer("[::1]", 7)),
+    ):
+        assert repr(consumer) == f"<SimpleConsumer of {shown}>"
+    for arguments in (("h:1", 2), ("h:x",), ("h:",), (":1",), ("a:1,b:2",), ("a,b",), ("h:0",), ("[::1]:7", 8)):
+        with pytest.raises(ConfigError):
+            SimpleConsumer(*arguments)  # type: ignore[arg-type]
