@@ -34,6 +34,8 @@ EXIT_CODES = (
     ("130, 143", "stopped by SIGINT, by SIGTERM"),
 )
 
+_NO_COMMAND = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What click raises with the help of a group that was called alone; before 8.2 it shows the help by itself."""
 _debug = False
 
 
@@ -83,12 +85,16 @@ def run(command: click.Command, prog_name: str, args: Sequence[str] | None = Non
     except OutputClosed:
         code = EXIT_DONE
         discard_output()
+    except _NO_COMMAND as error:
+        note(error.format_message())
+        code = EXIT_USAGE
     except click.exceptions.Exit as leave:
         code = leave.exit_code
     except Exception as error:
         if _debug:
             raise
-        code = say_error(error, prog_name)
+        words = sys.argv[1:] if args is None else args
+        code = say_error(error, prog_name, _settings_hint(command, prog_name, words))
     try:
         sys.stdout.flush()
     except OSError:
@@ -96,9 +102,12 @@ def run(command: click.Command, prog_name: str, args: Sequence[str] | None = Non
     sys.exit(code)
 
 
-def say_error(error: Exception, prog_name: str) -> int:
-    """Print an error in its three lines; returns the exit code that it means."""
-    what, why, what_to_do, code = _explained(error)
+def say_error(error: Exception, prog_name: str, settings_hint: str = "see its settings") -> int:
+    """Print an error in its three lines; returns the exit code that it means.
+
+    ``settings_hint``: what to do about a setting that cannot be used.
+    """
+    what, why, what_to_do, code = _explained(error, settings_hint)
     note(f"{prog_name}: {what}\n  why: {why}\n  do:  {what_to_do}")
     return code
 
@@ -110,7 +119,19 @@ def discard_output(descriptor: int = 1) -> None:
     os.close(null)
 
 
-def _explained(error: Exception) -> tuple[str, str, str, int]:
+def _settings_hint(command: click.Command, path: str, words: Sequence[str]) -> str:
+    """Where the settings of the command stand that was called."""
+    for word in words:
+        found = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if found is None:
+            break
+        command, path = found, f"{path} {word}"
+    if any("--list-settings" in param.opts for param in command.params):
+        return f"{path} --list-settings shows every setting"
+    return f"{path} --help shows examples and every option"
+
+
+def _explained(error: Exception, settings_hint: str) -> tuple[str, str, str, int]:
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "the command"
         why = error.ctx.get_usage().replace("\n", " ") if error.ctx else "the command line does not follow its usage"
@@ -134,8 +155,8 @@ def _explained(error: Exception) -> tuple[str, str, str, int]:
     if isinstance(error, errors.ConfigError):
         return (
             what,
-            "the value of a setting cannot be used",
-            "fastlog-broker --list-settings shows every setting",
+            "a setting is missing, or its value cannot be used",
+            settings_hint,
             EXIT_USAGE,
         )
     if isinstance(error, errors.ProtocolError):

@@ -161,3 +161,33 @@ def test_topics(broker: FakeBroker) -> None:
     }  # fmt: skip
     code, out, _ = run("topics", "offsets", "t", "--time", "earliest", environment=environment)
     assert (code, out) == (0, b"topic\tpartition\toffset\nt\t0\t0\n")
+
+
+# --- what to do ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "hint"),
+    [
+        (["mirror"], "fastlog", "fastlog mirror --list-settings shows every setting"),
+        (["topics", "list", "--brokers", "h:0,,"], "fastlog", "write for example localhost:9092"),
+        (
+            ["zookeeper", "ls", "--zookeeper", "h:x"],
+            "fastlog",
+            "fastlog zookeeper ls --help shows examples and every option",
+        ),
+        (["--set", "a.b=1"], "fastlog.tools.broker_command", "fastlog-broker --list-settings shows every setting"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_looked_up_where_it_stands(
+    arguments: list[str], module: str, hint: str
+) -> None:
+    code, _, err = run(*arguments, module=module)
+    assert code == 2 and refused(code, err)[2] == f"  do:  {hint}"
+
+
+@pytest.mark.parametrize("group", [[], ["zookeeper"], ["offsets"]])
+def test_a_group_alone_shows_its_help(group: list[str]) -> None:
+    """As it stands, and not as the reason of an error."""
+    code, out, err = run(*group)
+    assert (code, out) == (2, b"") and err.startswith("Examples:\n") and "why:" not in err
