@@ -70,6 +70,7 @@ OPS = {
     "create.segment": AT_CREATE_SEGMENT, "retention.published": AT_RETENTION_PUBLISHED,
     "retention.unlink": AT_RETENTION_UNLINK, "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER,
     "start.recovered": AT_START_RECOVERED, "start.marker_taken": AT_START_MARKER_TAKEN, "flush.rewrite": AT_REWRITE,
+    "start.again": AT_START_AGAIN,
     "creators.write": AT_CREATORS,
 }
 

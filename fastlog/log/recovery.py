@@ -28,7 +28,7 @@ from typing import Literal
 
 from fastlog.clock import Clock, SystemClock
 from fastlog.errors import LogError, RecoveryError
-from fastlog.log import set_aside
+from fastlog.log import _files, set_aside
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
@@ -310,6 +310,7 @@ class _Recovery:
             with self.files.open(segment.path, os.O_RDWR) as fd:
                 start = max(checkpoint - segment.base, 0)
                 if self.in_doubt:
+                    _files.reach("start.again")
                     self.files.write_again(fd, start)
                 self.sync(fd)
                 size = self.files.size(fd)

@@ -9,8 +9,8 @@ from libc.stdlib cimport free, malloc
 
 from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD, Arena, fl_bump, fl_cell_at,
-    fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
+    Arena, fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
 )
 from fastlog.log._files cimport file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
@@ -103,6 +103,8 @@ cdef class Fetches:
                 r = locate(self.arena.header, out.slot, <uint64_t>offset, &out.watermark, &place)
             if r == LOCATE_OUT_OF_RANGE:
                 out.code = CODE_OUT_OF_RANGE
+                if offset > <int64_t>out.watermark and (fl_load(&out.slot.state) >> 8 & 0xff) == FL_WHY_ROOM:
+                    out.code = CODE_OFFLINE  # it is there, and may have been read: nobody is to begin anew elsewhere
             elif r == LOCATED and max_bytes > 0:
                 out.entry = self.files.acquire(out.slot, place.index, place.base)
                 if out.entry < 0:

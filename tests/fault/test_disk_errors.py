@@ -165,3 +165,29 @@ def test_a_read_that_fails(start_broker: Callable[..., Broker], topic: str) -> N
             raw.Answer(0, MESSAGE),
         ]
         assert client.fetch(topic, 0, 0) == raw.Answer(0, MESSAGE)
+
+
+def test_a_disk_that_is_full_at_the_start_keeps_nobody_from_reading(start_broker: Callable[..., Broker]) -> None:
+    """What was flushed for certain is served; who was further on waits for the rest, and is not sent elsewhere."""
+    broker = start_broker(processors=1, settings={"log.file.size": 400})
+    with broker.connect() as client:
+        for _ in range(8):
+            assert client.produce_ack("t", 0, MESSAGE, acks=2).error == 0
+        mark = max(int(path.name[-20:]) for path in broker.partition_directory("t", 0).glob(".flushed-*"))
+        stored = client.read_all("t", 0)
+    broker.kill_all()
+    (broker.log_dirs[0] / ".fastlog-flushing").write_bytes(b"\0\1")  # a flush was under way
+    (broker.partition_directory("t", 0) / "fastlog.json").unlink()
+    broker.environment["FASTLOG_FAULTS"] = "supervisor:start.again@1-=ENOSPC"
+    broker.restart()
+    assert "the disk is full; nothing was cut" in broker.log_text()
+    with broker.connect() as client:
+        assert client.read_all("t", 0) == stored[:mark]
+        assert client.fetch("t", 0, len(stored)).error == -1
+        assert client.fetch("t", 0, len(stored) + 1).error == -1
+        assert client.produce_ack("t", 0, MESSAGE, acks=1).error == 101
+    del broker.environment["FASTLOG_FAULTS"]
+    broker.restart()
+    with broker.connect() as client:
+        assert client.read_all("t", 0) == stored
+        assert client.produce_ack("t", 0, MESSAGE, acks=2).error == 0
