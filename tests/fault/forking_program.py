@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 from fastlog import Producer, SimpleConsumer
@@ -110,6 +111,7 @@ def child_of_multiprocessing(port: int, topic: str, number: int) -> None:
 
 def main(told: dict[str, Any]) -> dict[str, Any]:
     """``children`` forks, one after the other."""
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # from Python 3.12 on; that is what is tried
     program = Program(told)
     program.producer.send(told["topic"], b"parent")
     program.sent += 1
