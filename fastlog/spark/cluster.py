@@ -68,6 +68,7 @@ class Cluster:
         self._brokers = brokers if brokers is not None else self._known_brokers()
         self._consumers: dict[Address, SimpleConsumer] = {}
         self._addresses: dict[int, Address] = {}  # by broker id: of all that were ever seen
+        self._answered: set[Address] = set()
         self._present: set[int] = set()
         self._vanished: set[int] = set()  # of those that the last look began with
 
@@ -229,8 +230,10 @@ class Cluster:
         self._coordination = Coordination(options.zookeeper, options.zookeeper_timeout)
         return RegisteredBrokers(self._coordination, options.retries, options.retry_interval)
 
-    def _patience(self) -> Patience:
-        return Patience(self._options.retries, self._options.retry_interval)
+    def _patience(self, *, has_answered: bool = True) -> Patience:
+        """With a broker that is away; one that has never answered may be none at all."""
+        timeout = self._options.retry_timeout if has_answered else 0.0
+        return Patience(self._options.retries, self._options.retry_interval, timeout)
 
     def _all_bounds(self) -> dict[TopicPartition, Bounds]:
         found: dict[TopicPartition, Bounds] = {}
@@ -243,10 +246,11 @@ class Cluster:
         return found
 
     def _bounds_of(self, named: NamedAddress) -> Iterator[tuple[TopicPartition, Bounds]]:
-        patience = self._patience()
+        patience = self._patience(has_answered=named.address in self._answered)
         while True:
             try:
                 answer = self._consumer(named.address).metadata(self._options.named_topics)
+                self._answered.add(named.address)
                 break
             except TransportError as error:
                 patience.failed(error)

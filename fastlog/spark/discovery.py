@@ -19,18 +19,22 @@ from fastlog.zkpaths import BROKER_HOLDINGS, BROKER_TOPICS, holdings_path, parse
 log = logging.getLogger(__name__)
 
 _MOST_PAUSE = 10.0
+_WAIT_PAUSE = 2.0  # a broker that is back is not left waiting for long
 _AUDIT_SECONDS = 60.0
 _AWAY_SESSIONS = 2.0  # a session that lost its server's data never says that it is over
 _REOPEN_SECONDS = 5.0
 
 
 class Patience:
-    """Lets a call fail so many times in a row; the pauses between double. For one thread."""
+    """Lets a call fail so many times in a row, and for so long at least; the pauses between double. For one thread."""
 
-    def __init__(self, retries: int, interval: float) -> None:
+    def __init__(self, retries: int, interval: float, timeout: float = 0.0) -> None:
+        """``interval``: seconds of the first pause; ``timeout``: seconds from the first failure on."""
         self._retries = retries
         self._interval = interval
+        self._timeout = timeout
         self._failures = 0
+        self._began = 0.0
 
     def worked(self) -> None:
         """The next failure is a first one again."""
@@ -38,10 +42,20 @@ class Patience:
 
     def failed(self, error: FastlogError) -> None:
         """Return after a pause, to try again, or raise ``error`` once it was tried often enough."""
-        if self._failures >= self._retries:
+        now = time.monotonic()
+        if not self._failures:
+            self._began = now
+        left = self._began + self._timeout - now
+        what = str(error).partition("\n")[0]
+        doubled = min(self._interval * 2 ** min(self._failures, 30), _MOST_PAUSE)
+        if left > 0:
+            log.warning("%s: waiting for it, %.0f s more at most", what, left)
+            doubled = min(doubled, _WAIT_PAUSE, left)
+        elif self._failures >= self._retries:
             raise error
-        log.warning("%s: trying again, %d of %d", str(error).partition("\n")[0], self._failures + 1, self._retries)
-        pause(min(self._interval * 2**self._failures, _MOST_PAUSE))
+        else:
+            log.warning("%s: trying again, %d of %d", what, self._failures + 1, self._retries)
+        pause(doubled)
         self._failures += 1
 
 

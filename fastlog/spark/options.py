@@ -64,6 +64,7 @@ class SourceOptions:
     max_message_bytes: int | None = None
     retries: int = 5
     retry_interval: float = 0.2
+    retry_timeout: float = 60.0
     columns: tuple[str, ...] = schema.USUAL
     columns_chosen: bool = False
     direct: str = "auto"
@@ -133,6 +134,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
         if key in _FIELDS:
             field, parse = _FIELDS[key]
             fields[field] = parse(_KNOWN[key], text)
+    if "fetch.numretries" in given:
+        fields.setdefault("retry_timeout", 0.0)  # so often, and not for so long
     fields["columns_chosen"] = "columns" in given
     fields["columns"] = _columns(given)
     made = SourceOptions(**fields)
@@ -234,6 +237,7 @@ _OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
     ("max.message.size", "max_message_bytes", sized(_LARGEST_FETCH)),
     ("fetch.numRetries", "retries", counted(0, 1000)),
     ("fetch.retryIntervalMs", "retry_interval", seconds),
+    ("fetch.retryTimeoutMs", "retry_timeout", seconds),
     ("columns", None, None),
     ("includeNextOffset", None, None),
     ("includeEnvelope", None, None),

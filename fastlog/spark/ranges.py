@@ -49,7 +49,8 @@ def read_task(task: Task, options: SourceOptions, maker: BatchMaker) -> Iterator
 
 
 def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:
-    patience = Patience(options.retries, options.retry_interval)
+    # the driver has just asked this broker
+    patience = Patience(options.retries, options.retry_interval, options.retry_timeout)
     at = task.start
     with closing(
         SimpleConsumer(

@@ -104,6 +104,41 @@ def test_a_broker_that_is_missing(left: str, tree: FakeZooKeeper, fake: FakeBrok
     cluster.close()
 
 
+class Clock:
+    """Time that passes in pauses alone."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(discovery.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(discovery, "pause", self.pass_by)
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_broker_that_had_answered_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With default options for a minute; one that never did for some seconds, and so many times if that is said."""
+    for given, answered, least, most in (
+        ({}, True, 60, 63),
+        ({}, False, 6, 7),
+        ({"fetch.retryTimeoutMs": "9s"}, True, 9, 12),
+        ({"fetch.numRetries": "2"}, True, 0.6, 0.6),
+    ):
+        with with_log(LOG) as fake:
+            cluster = Cluster(parse_options({"brokers": fake.address, "subscribe": "t", **given}, streaming=True))
+            if answered:
+                cluster.bounds()
+        with monkeypatch.context() as patched:
+            clock = Clock(patched)
+            with pytest.raises(TransportError, match=fake.address):
+                cluster.bounds()
+            assert least <= round(clock.now - 1000, 3) <= most, given
+        cluster.close()
+    assert "waiting for it, 60 s more at most" in caplog.text
+
+
 def test_a_broker_that_moves(tree: FakeZooKeeper, fake: FakeBroker) -> None:
     """It is asked where it is registered now, also when that is noticed only because it does not answer."""
     with with_log(LOG) as old:

@@ -59,6 +59,8 @@ def test_defaults() -> None:
         ("max.message.size", "2MB", "max_message_bytes", 2_000_000),
         ("fetch.numRetries", "0", "retries", 0),
         ("fetch.retryIntervalMs", "1s", "retry_interval", 1.0),
+        ("fetch.retryTimeoutMs", "5s", "retry_timeout", 5.0),
+        ("fetch.numRetries", "9", "retry_timeout", 0.0),
         ("columns", "VALUE, offset", "columns", ("value", "offset")),
         ("includeNextOffset", "true", "columns", (*schema.USUAL, "nextOffset")),
         ("envelope", "true", "envelope", True),
