@@ -8,7 +8,7 @@ end was written down, so nothing that matters is kept here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -261,7 +261,7 @@ class StreamPlan(Plan):
     def _next(self, start: Any, max_bytes: int | None) -> Any:
         begun = offsets.decode(start)
         real = self._seen = self._cluster.bounds()
-        self._check_once([] if isinstance(begun, Place) else begun)
+        self._check_once([] if isinstance(begun, Place) else begun, real)
         bounds = self._shown(real)
         if isinstance(begun, Place):
             previous = self._resolved("starting", begun, bounds)
@@ -312,11 +312,19 @@ class StreamPlan(Plan):
             there[partition] = self._still_there(partition, interval, now)
         return self._tasks(there, created)
 
-    def _check_once(self, known: Iterable[TopicPartition]) -> None:
-        """Tell of brokers that are missing when the query begins; it keeps their places, and reads on without them."""
-        if not self._is_checked:
-            self._is_checked = True
-            self._check_brokers(known, needed=False)
+    def _check_once(self, known: Collection[TopicPartition], there: Collection[TopicPartition]) -> None:
+        """When the query begins, tell of what it is to read and does not find; that is read when it comes."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        self._check_brokers(known, needed=False)
+        options = self._options
+        absent = [repr(topic) for topic in options.topics if not any(item.topic == topic for item in there)]
+        absent += [str(partition) for partition in options.assigned if partition not in there]
+        if options.pattern is not None and not there:
+            absent.append(f"a topic whose name is {options.pattern!r}")
+        if absent:
+            log.warning("no broker has %s: read from the beginning as soon as it is there", ", ".join(absent))
 
     def report(self) -> dict[str, Any] | None:
         """The ends of what is visible, as far as they were seen; None before the first look."""

@@ -283,6 +283,26 @@ def test_a_loss_names_every_partition() -> None:
         stream_of(cluster).latest(end, None)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "t,tt"}, "no broker has 'tt': read from the beginning as soon as it is there"),
+        ({"assign": '{"t": ["0-0", "0-7"]}'}, "no broker has t/0-7: read"),
+        ({"subscribePattern": "x.*"}, "no broker has a topic whose name is 'x.*': read"),
+        ({"subscribe": "t"}, ""),
+    ],
+)
+def test_a_stream_of_what_is_not_there(given: dict[str, str], said: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It goes on, since a topic may come later; a name that was misspelt is told of once."""
+    cluster = MadeUpCluster(t_0_0=[10])
+    options = parse_options({"brokers": "h", **given}, streaming=True)
+    cluster.wants = options.wants
+    plan = StreamPlan(options, cluster)  # type: ignore[arg-type]
+    for _ in range(2):
+        plan.latest(plan.initial(), None)
+    assert [record.getMessage()[: len(said)] for record in caplog.records] == ([said] if said else [])
+
+
 def test_a_batch_read_while_a_broker_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     """Half of the rows are an error that says what to do, or a warning; a stream reads them later."""
     cluster = MadeUpCluster(t_0_0=[10], t_1_0=[10], t_1_1=[10])
