@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ METADATA = "fastlog"
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """In a path: a value that is null."""
 
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)")
 _TRIES = 20
 _LOOK_BACK = 100
 _WORK_DIRECTORY = "_fastlog"
@@ -80,13 +82,14 @@ class Change:
 class Lake:
     """One table in a directory. For one thread; other processes may change the table at any time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | str) -> None:
         """Opens the table if there is one.
 
         Raises:
+            ConfigError: it is not on a file system of this machine.
             MissingDependencyError: Delta's library is not installed.
         """
-        self.directory = directory.absolute()
+        self.directory = local_path(directory).absolute()
         self._table: DeltaTable | None = None
         self._numbers: dict[str, int | None] = {}
         self.reload()
@@ -283,7 +286,7 @@ def read_table(spark: SparkSession, directory: Path | str, files: Iterable[Activ
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    lake = Lake(Path(directory))
+    lake = Lake(directory)
     if lake._table is None:
         raise ConfigError(f"{directory}: there is no Delta table")
     schema = from_arrow_schema(pa.schema(lake._table.schema().to_arrow()))
@@ -295,6 +298,26 @@ def read_table(spark: SparkSession, directory: Path | str, files: Iterable[Activ
             raise ConfigError(f"{directory}: Spark takes values from paths, and {file.path} does not have them")
     paths = [spark_path(lake.directory / file.path) for file in chosen]
     return spark.read.schema(schema).option("basePath", spark_path(lake.directory)).parquet(*paths)
+
+
+def local_path(place: Path | str) -> Path:
+    """The path that a text or a ``file:`` URL means.
+
+    Raises:
+        ConfigError: it is a URL of something else, such as an object store. As a path it would be a directory of that
+            name, here.
+    """
+    text = str(place)
+    url = _URL.match(text)  # with one slash also: as a Path it has no more, and Hadoop writes it so
+    if url is None:
+        return Path(place)
+    if url[1].lower() != "file":
+        raise ConfigError(f"{text}: tables are in directories of this machine, or mounted on it, not at {url[1]}:")
+    rest = unquote(text[url.end() :])
+    host, slash, path = rest.partition("/") if url[2] == "//" else ("", "/", rest)
+    if host not in ("", "localhost") or not slash:
+        raise ConfigError(f"{text}: is at another machine; write file:///path for one here")
+    return Path(f"/{path.lstrip('/')}")
 
 
 def spark_path(path: Path) -> str:

@@ -10,10 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from fastlog.errors import ConfigError, TableConflictError, TableWriteError
-from fastlog.spark.lake import Change, Lake, NewFile, Step, bounds_in, stats_of
+from fastlog.spark.jobs.audit import audit_command
+from fastlog.spark.jobs.counts import counts_command
+from fastlog.spark.jobs.join import join_command
+from fastlog.spark.jobs.load import load, load_command
+from fastlog.spark.lake import Change, Lake, NewFile, Step, bounds_in, local_path, stats_of
 from fastlog.spark.staging import Staging
 
 SCHEMA = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
@@ -50,6 +55,46 @@ def test_files_and_numbers_come_together(tmp_path: Path) -> None:
     assert (again.number("a"), again.number("b"), again.number("c")) == (9, 0, None)
     assert offsets_in(lake) == [1, 2, 3]
     assert [notes.get("why") for _, notes in again.history()] == [None, "a test", None]
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/data/t", "/data/t"),
+        ("data/a:b", "data/a:b"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("file:/data/t", "/data/t"),
+        ("FILE://localhost/data/t", "/data/t"),
+        (Path("file:///data/a%20b"), "/data/a b"),
+    ],
+)
+def test_paths_and_urls_of_them(given: Path | str, path: str) -> None:
+    assert local_path(given) == Path(path)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["s3://bucket/t", "hdfs://host:8020/t", "s3a:/t", "dbfs:/mnt/t", "gs://b", Path("s3://b/t"), "file://host/t"],
+)
+def test_a_table_is_never_made_in_a_directory_that_has_the_name_of_a_url(
+    given: Path | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By none of the jobs, nor from Python."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"directories of this machine|another machine"):
+        Lake(given)
+    with pytest.raises(ConfigError):
+        load("t", given, brokers="127.0.0.1:1")
+    for command, option in (
+        (load_command, "--table"),
+        (counts_command, "--table"),
+        (join_command, "--with-table"),
+        (audit_command, "--loaded"),
+    ):
+        result = CliRunner().invoke(command, ["--topic", "t", option, str(given)])
+        assert result.exit_code == 2
+        assert option in result.output and " machine" in result.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_of_numbers(tmp_path: Path) -> None:

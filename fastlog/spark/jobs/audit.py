@@ -56,7 +56,7 @@ OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "
 @options.option(
     "--loaded",
     group="Selection",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=command.LocalPath(exists=True, file_okay=False),
     help="A table that the load job fills: its rows are counted as well.",
 )
 def audit_command(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from fastlog import errors
+from fastlog.spark.lake import local_path
 from fastlog.tools import options, signals
 from fastlog.tools.report import note
 
@@ -48,6 +49,20 @@ _OF_THE_JOB = {
     *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
     *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "maxbytespertrigger"),
 }
+
+
+class LocalPath(click.Path):
+    """A path here, or a ``file:`` URL of one; what is in an object store is refused, and not taken for a name."""
+
+    def __init__(self, *, exists: bool = False, file_okay: bool = True) -> None:
+        super().__init__(exists=exists, file_okay=file_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See ``local_path``."""
+        try:
+            return super().convert(local_path(value), param, ctx)
+        except errors.ConfigError as error:
+            self.fail(str(error), param, ctx)
 
 
 def source_options(function: Any) -> Any:
@@ -123,8 +138,8 @@ def table_option(*, required: bool) -> Callable[[Any], Any]:
         "directory",
         group="Selection",
         required=required,
-        type=click.Path(file_okay=False, path_type=Path),
-        help="The directory of the Delta table, which all workers see; made if it is not there.",
+        type=LocalPath(file_okay=False),
+        help="The directory of the Delta table, which all workers see; made if it is not there. Also as file:///path.",
     )
 
 

@@ -43,7 +43,7 @@ _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
     "--with-table",
     "static",
     group="Selection",
-    type=click.Path(exists=True, path_type=Path),
+    type=command.LocalPath(exists=True),
     help="Instead of it a Delta table, or a file or directory of Parquet, CSV (with a header) or JSON.",
 )
 @options.option("--on", group="Selection", required=True, metavar="SQL", help="What is equal in both.")

@@ -172,7 +172,7 @@ def load(
         attempts=attempts,
         shown=shown,
     )
-    lake = Lake(Path(table))
+    lake = Lake(table)
     place = None if again_from is None else parse_place(again_from)
     if place is not None and not lake.exists:
         raise ConfigError(f"--from: there is no table in {table}")
