@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fastlog.errors import MissingDependencyError
+from fastlog.errors import ConfigError, MissingDependencyError
 from fastlog.installation import how_to_install
 from fastlog.java import find_spark_java, use_spark_java
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 _SOURCE = "pyspark_fastlog"
 _JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
+_TIME_ZONE = "spark.sql.session.timeZone"
+NOT_REMOTE = (
+    "SPARK_REMOTE: tasks are handed out here, which a server of Spark Connect does not allow: unset it, and say where"
+    " Spark runs with --master, or with spark-submit"
+)
 _QUICK_START = "-XX:TieredStopAtLevel=1"
 
 
@@ -28,9 +33,10 @@ def session(
 
     ``master`` is Spark's; without it, and without one in Spark's own configuration, tasks run in this machine's
     processors and are tried four times. ``settings`` are Spark's and go before the ones given here: times in UTC, no
-    progress bar.
+    progress bar. Where ``SPARK_REMOTE`` names a server of Spark Connect, the session is one with that.
 
     Raises:
+        ConfigError: a master is given, and a server of Spark Connect.
         MissingDependencyError: pyspark, pyarrow or a Java is missing or too old; says what to install.
     """
     given = _prepared(master, settings or {})
@@ -72,6 +78,8 @@ def context(
     Raises:
         MissingDependencyError: as ``session``.
     """
+    if is_remote(settings or {}):
+        raise ConfigError(NOT_REMOTE)
     given = _prepared(master, settings or {})
     from pyspark import SparkConf, SparkContext
 
@@ -119,15 +127,30 @@ def check_packages() -> None:
 def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings, on a machine that was found to have what Spark needs."""
     check_packages()
-    if not os.environ.get("SPARK_REMOTE") and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else its Java runs already
+    remote = _remote(settings)
+    if remote and (master is not None or "spark.master" in settings):
+        raise ConfigError("SPARK_REMOTE names a server of Spark Connect: unset it, or give no master")
+    is_started_here = not remote or remote.startswith("local")  # Spark starts a server of its own for that
+    if is_started_here and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else its Java runs already
         use_spark_java()
     use_this_python()
-    given = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false", **settings}
+    if remote:
+        return {_TIME_ZONE: "UTC", **settings}  # what belongs to a Java is the server's to say
+    given = {_TIME_ZONE: "UTC", "spark.ui.showConsoleProgress": "false", **settings}
     if master is not None:
         given["spark.master"] = master
     elif not _is_submitted():
         given.setdefault("spark.master", "local[*,4]")
     return given
+
+
+def is_remote(settings: Mapping[str, str]) -> bool:
+    """Whether Spark is a server that is reached by Spark Connect, as the environment or these settings say."""
+    return bool(_remote(settings))
+
+
+def _remote(settings: Mapping[str, str]) -> str:
+    return settings.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
 
 
 def _is_submitted() -> bool:

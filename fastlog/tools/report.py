@@ -71,8 +71,13 @@ def set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     _debug = _debug or value
 
 
-def run(command: click.Command, prog_name: str, args: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and leave the process with its exit code; never returns, never shows a traceback unasked."""
+def run(
+    command: click.Command, prog_name: str, args: Sequence[str] | None = None, *, settings_hint: str | None = None
+) -> NoReturn:
+    """Run a command and leave the process with its exit code; never returns, never shows a traceback unasked.
+
+    ``settings_hint``: what to do about a setting that cannot be used, where the command does not say it itself.
+    """
     signals.install()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
@@ -94,7 +99,7 @@ def run(command: click.Command, prog_name: str, args: Sequence[str] | None = Non
         if _debug:
             raise
         words = sys.argv[1:] if args is None else args
-        code = say_error(error, prog_name, _settings_hint(command, prog_name, words))
+        code = say_error(error, prog_name, settings_hint or _settings_hint(command, prog_name, words))
     try:
         sys.stdout.flush()
     except OSError:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from click.testing import CliRunner
 
+from fastlog.errors import ConfigError
 from fastlog.spark import environment
+from fastlog.spark.jobs import load
 from fastlog.spark.jobs.command import LazySpark, told
 
 IN_A_TASK = """\
@@ -101,3 +104,32 @@ def test_a_signal_that_ended_java_as_well(
     with LazySpark("load", None, {}) as spark:
         assert spark.session is gone  # type: ignore[comparison-overlap]
     assert gone.levels == levels
+
+
+def test_the_zookeeper_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with every other command; beside brokers that are named it would be one of the two that counts."""
+    seen: list[dict[str, str]] = []
+
+    def load_seen(*_: object, source_options: dict[str, str], **__: object) -> None:
+        seen.append(source_options)
+        raise ConfigError("that is enough")
+
+    monkeypatch.setattr(load, "load", load_seen)
+    monkeypatch.setenv("FASTLOG_BROKERS", "h:1")
+    given = ["--topic", "t", "--table", "/t", "--zookeeper", "zk:2181/x"]
+    CliRunner().invoke(load.load_command, [*given, "-o", "envelope=true"])
+    assert seen == [{"zookeeper": "zk:2181/x", "envelope": "true"}]
+    for more in (["--brokers", "h:1"], ["-o", "zk.connect=other:2181"], ["-o", "Brokers=h:1"]):
+        done = CliRunner().invoke(load.load_command, [*given, *more])
+        assert done.exit_code == 2 and "a second time" in done.output
+    assert len(seen) == 1
+
+
+def test_an_option_that_is_wrong_names_where_options_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a job, not those of a broker."""
+    with pytest.raises(SystemExit) as left:
+        load.main(["--topic", "t", "--table", "/nowhere", "-o", "envelop=true"])
+    assert left.value.code == 2
+    text = capsys.readouterr().err
+    assert "fastlog-broker" not in text
+    assert "do:  python -m fastlog.spark.jobs.load --help shows its options, docs/spark.md those of the source" in text

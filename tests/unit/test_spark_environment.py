@@ -8,11 +8,13 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
-from fastlog.errors import MissingDependencyError
+from fastlog.errors import ConfigError, MissingDependencyError
 from fastlog.java import find_spark_java
 from fastlog.spark import environment
 from fastlog.spark.environment import use_this_python
+from fastlog.spark.jobs.load import load_command
 
 
 @pytest.mark.parametrize("name", ["pyspark.sql.streaming.datasource", "pyarrow"])
@@ -24,6 +26,23 @@ def test_a_package_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog-broker\[spark\]'") as caught:
         environment.session()
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_of_spark_connect_is_given_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No master, no setting of a Java and none here; who hands out tasks cannot use one, and says so at once."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere:1")
+    monkeypatch.setattr(environment, "use_spark_java", lambda: pytest.fail("no Java is needed here"))
+    own = {"spark.sql.x": "1"}
+    assert environment._prepared(None, own) == {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.x": "1",
+    }
+    with pytest.raises(ConfigError, match="SPARK_REMOTE names a server of Spark Connect: unset it, or give no master"):
+        environment.session(master="local[2]")
+    with pytest.raises(ConfigError, match="unset it, and say where Spark runs"):
+        environment.context()
+    done = CliRunner().invoke(load_command, ["--topic", "t", "--table", "/nowhere", "--brokers", "127.0.0.1:1"])
+    assert isinstance(done.exception, ConfigError) and "unset it" in str(done.exception)
 
 
 def test_workers_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

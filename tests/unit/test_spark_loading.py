@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastlog.errors import BrokerMissingError, ConfigError, DataLossError, RangeIncompleteError, TransportError
+from fastlog.errors import (
+    BrokerMissingError,
+    ConfigError,
+    DataLossError,
+    MissingDependencyError,
+    RangeIncompleteError,
+    TransportError,
+)
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.load import checked_columns, parse_place, starting_options
@@ -243,9 +250,26 @@ def test_latencies() -> None:
 
 
 def test_what_is_tried_again() -> None:
-    """A broker or a worker that is gone may be back; a wrong expression stays wrong."""
+    """A broker or a worker that is gone may be back; a wrong expression, option or way to start Spark stays wrong."""
     spark_errors = pytest.importorskip("pyspark.errors")
     assert command.may_pass(TransportError("away"))
     assert command.may_pass(spark_errors.PySparkException("a task was lost"))
     assert not command.may_pass(spark_errors.AnalysisException("no such column"))
     assert not command.may_pass(ValueError("ours"))
+    planned = "[PYTHON_DATA_SOURCE_ERROR] Failed to generate read partitions: Traceback\nfastlog.errors.{}: {}\n"
+    assert command.may_pass(spark_errors.AnalysisException(planned.format("TransportError", "away")))
+    for error in (
+        spark_errors.PySparkRuntimeError("CANNOT_CONFIGURE_SPARK_CONNECT_MASTER"),
+        spark_errors.PySparkRuntimeError("JAVA_GATEWAY_EXITED"),
+        spark_errors.NumberFormatException("x"),
+        spark_errors.AnalysisException(planned.format("ConfigError", "no such option")),
+        ConfigError("no such option"),
+        DataLossError("bytes 1 to 2"),
+        MissingDependencyError("no Java"),
+        PermissionError(13, "Permission denied"),
+    ):
+        assert not command.may_pass(error), error
+    assert str(command.for_good(spark_errors.AnalysisException("no such column"))).startswith(
+        "no such column\nSpark says"
+    )
+    assert isinstance(command.for_good(spark_errors.AnalysisException(planned.format("ConfigError", "x"))), ConfigError)

@@ -61,6 +61,7 @@ OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "
 )
 def audit_command(
     brokers: str,
+    zookeeper: str | None,
     given: tuple[str, ...],
     topics: tuple[str, ...],
     every: float | None,
@@ -87,7 +88,7 @@ def audit_command(
     with which the exit code is 1; EXTRA, when there is more than producers told of, as when one was killed
     before it told, or sent something twice; UNREPORTED, when nobody told of the window.
     """
-    chosen, conf = command.named(given, settings)
+    chosen, conf = command.named(given, settings, zookeeper)
     source = command.source_of(brokers, chosen, topics)
     reports = {name: value for name, value in source.items() if name.lower() not in _OF_MESSAGES} | {
         "subscribe": events
@@ -262,7 +263,7 @@ def _at_once(
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command; never returns."""
-    report.run(audit_command, "audit", argv)
+    command.run(audit_command, "audit", argv)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
 
 from fastlog import errors
 from fastlog.spark.lake import local_path
-from fastlog.tools import options, signals
-from fastlog.tools.report import note
+from fastlog.tools import options, report, signals
+from fastlog.tools.report import CommandError, note
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,8 +38,15 @@ _OF_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)", re.MULTILINE)
 _CALLED = "An error occurred while calling "
 """Begins every error of Java's; what it was comes behind it."""
-_OF_A_PROGRAM = {"AnalysisException", "ParseException", "IllegalArgumentException"}
-"""Errors of Spark's about a query, an expression or an option: the next try would say the same."""
+_OF_A_PROGRAM = {
+    *("AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"),
+    *("ArithmeticException", "DateTimeException", "NumberFormatException", "ArrayIndexOutOfBoundsException"),
+}
+"""Errors of Spark's about a query, an expression, a value or an option: the next try would say the same."""
+_FOR_GOOD = (
+    *(errors.ConfigError, errors.MissingDependencyError),
+    *(PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError),
+)
 _LOG_LEVEL = "spark.log.level"
 _QUIET = "FATAL"
 """What fails in a task is told by the job, in a line; Spark would add its own calls, for each try of each task."""
@@ -66,7 +73,7 @@ class LocalPath(click.Path):
 
 
 def source_options(function: Any) -> Any:
-    """``--brokers`` and ``--option``: which brokers, and everything else that the source can be told."""
+    """``--brokers``, ``--zookeeper`` and ``--option``: which brokers, and all else that the source can be told."""
     function = options.option(
         "-o",
         "--option",
@@ -76,6 +83,7 @@ def source_options(function: Any) -> Any:
         metavar="NAME=VALUE",
         help="An option of the source, as docs/spark.md lists them; may be repeated.",
     )(function)
+    function = options.zookeeper_option("Find the brokers there instead.")(function)
     return options.brokers_option("Where the brokers are. Also FASTLOG_BROKERS.")(function)
 
 
@@ -186,9 +194,29 @@ def interval(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
 
 
-def named(given: Iterable[str], settings: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What ``--option`` and ``--conf`` say. Raises ``ConfigError`` for one without a value."""
-    return options.named_values("--option", given), options.named_values("--conf", settings)
+def named(
+    given: Iterable[str], settings: Iterable[str], zookeeper: str | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What ``--option`` and ``--zookeeper``, and ``--conf`` say.
+
+    Raises:
+        ConfigError: one has no value.
+        click.UsageError: brokers are named in two ways.
+    """
+    found = options.named_values("--option", given)
+    if zookeeper is not None:
+        context = click.get_current_context()
+        typed = context.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE
+        if typed or {name.lower() for name in found} & {"brokers", "zookeeper", "zk.connect"}:
+            raise click.UsageError("--zookeeper shows where the brokers are: do not name them, or it, a second time")
+        found["zookeeper"] = zookeeper
+    return found, options.named_values("--conf", settings)
+
+
+def run(command: click.Command, name: str, argv: list[str] | None) -> NoReturn:
+    """Run the command of a job and leave the process."""
+    hint = f"python -m fastlog.spark.jobs.{name} --help shows its options, docs/spark.md those of the source (-o)"
+    report.run(command, name, argv, settings_hint=hint)
 
 
 def source_of(brokers: str, found: Mapping[str, str], topics: Iterable[str]) -> dict[str, str]:
@@ -219,6 +247,10 @@ class LazySpark:
         self._own = False
 
     def __enter__(self) -> Self:
+        from fastlog.spark.environment import NOT_REMOTE, is_remote
+
+        if is_remote(self._settings):
+            raise errors.ConfigError(NOT_REMOTE)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -326,11 +358,29 @@ def told(error: BaseException) -> str:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether an error is one of the world's, such as a broker or a worker that is gone, and no fault in a program."""
-    if isinstance(error, errors.FastlogError | OSError):
-        return True
-    if type(error).__name__ in _OF_A_PROGRAM:
-        return False
+    """Whether an error is one of the world's, such as a broker or a worker that is gone, and the next try may go well.
+
+    A loss is one of those where a task has found it: the next plan says what is lost.
+    """
+    own = own_error(error)
+    if own is not None or isinstance(error, OSError):
+        return not isinstance(own or error, _FOR_GOOD) and not isinstance(error, errors.DataLossError)
+    name = type(error).__name__
+    if name in _OF_A_PROGRAM or (name.startswith("PySpark") and name != "PySparkException"):
+        return False  # the latter: Spark cannot be used so, or not started
+    return _is_of_spark(error)
+
+
+def for_good(error: Exception) -> Exception:
+    """What to raise for an error that the next try would raise again."""
+    own = own_error(error)
+    if own is not None or not _is_of_spark(error):
+        return own or error
+    why = "Spark says so, and would say it again"
+    return CommandError(told(error), why, "mend the expression, the option or the setting that it speaks of")
+
+
+def _is_of_spark(error: Exception) -> bool:
     return (type(error).__module__ or "").partition(".")[0] in ("pyspark", "py4j")
 
 

@@ -68,6 +68,7 @@ _MADE = ("window_start", "window_end", "n", "bytes")
 )
 def counts_command(
     brokers: str,
+    zookeeper: str | None,
     given: tuple[str, ...],
     topics: tuple[str, ...],
     every: float | None,
@@ -98,7 +99,7 @@ def counts_command(
     for name in columns:
         if name.lower() in _MADE:
             raise ConfigError(f"--by {name}: there is a column of that name")
-    chosen, conf = command.named(given, settings)
+    chosen, conf = command.named(given, settings, zookeeper)
     source = command.source_of(brokers, chosen, topics)
     windows = Windows(time_of, window, slide, gap, columns)
     if directory is None:
@@ -185,7 +186,7 @@ def _of_all(source: dict[str, str], windows: Windows, master: str | None, conf: 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command; never returns."""
-    report.run(counts_command, "counts", argv)
+    command.run(counts_command, "counts", argv)
 
 
 if __name__ == "__main__":

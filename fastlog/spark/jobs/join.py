@@ -73,6 +73,7 @@ _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
 )
 def join_command(
     brokers: str,
+    zookeeper: str | None,
     given: tuple[str, ...],
     topics: tuple[str, ...],
     every: float | None,
@@ -102,7 +103,7 @@ def join_command(
         raise click.UsageError("give one of --with and --with-table")
     if (within is None) != (static is not None):
         raise click.UsageError("--within is for --with, which needs it")
-    chosen, conf = command.named(given, settings)
+    chosen, conf = command.named(given, settings, zookeeper)
     side = {"startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
     left = command.source_of(brokers, chosen, topics) | side
     right = command.source_of(brokers, chosen, other_topics) | side
@@ -176,7 +177,7 @@ def _static(spark: SparkSession, path: Path) -> DataFrame:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command; never returns."""
-    report.run(join_command, "join", argv)
+    command.run(join_command, "join", argv)
 
 
 if __name__ == "__main__":

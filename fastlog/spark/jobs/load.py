@@ -83,6 +83,7 @@ from fastlog.tools import options, report, signals
 )
 def load_command(
     brokers: str,
+    zookeeper: str | None,
     given: tuple[str, ...],
     topics: tuple[str, ...],
     every: float | None,
@@ -107,7 +108,7 @@ def load_command(
 
     At the end, or after a signal, a JSON summary is written to stdout.
     """
-    chosen, conf = command.named(given, settings)
+    chosen, conf = command.named(given, settings, zookeeper)
     summary = load(
         topics,
         directory,
@@ -232,7 +233,7 @@ def checked_columns(columns: Mapping[str, str]) -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command; never returns."""
-    report.run(load_command, "load", argv)
+    command.run(load_command, "load", argv)
 
 
 if __name__ == "__main__":

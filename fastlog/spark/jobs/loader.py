@@ -38,7 +38,6 @@ _PLACE = ("broker", "partition", "offset")
 _T = TypeVar("_T")
 _DAY_US = 24 * 3600 * 1_000_000
 _MOST_PAUSE = 10.0
-_FATAL = (errors.ConfigError, errors.DataLossError, errors.MissingDependencyError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +152,11 @@ class Loader:
                 return step()
             except Exception as error:
                 if not command.may_pass(error):
-                    raise
+                    raise command.for_good(error) from error
                 own = command.own_error(error)
-                # What a task has found lost is found by the next plan as well, with where the log begins now.
-                fatal = isinstance(error, _FATAL) or isinstance(own, errors.ConfigError)
                 failures += 1
                 self.totals.failures += 1
-                if fatal or failures >= self._wishes.attempts:
+                if failures >= self._wishes.attempts:
                     if own is not None:
                         raise own from error
                     raise CommandError(

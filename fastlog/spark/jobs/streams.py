@@ -114,12 +114,12 @@ class Run:
                     self._once()
                     return
                 except Exception as error:
-                    if not command.may_pass(error):
-                        raise
                     own = command.own_error(error)
+                    if not command.may_pass(error) or isinstance(own, errors.DataLossError):
+                        raise command.for_good(error) from error
                     failures = 1 if self._sink.batches > batches else failures + 1
                     self.failures += 1
-                    if isinstance(own, errors.ConfigError | errors.DataLossError) or failures >= self._attempts:
+                    if failures >= self._attempts:
                         if own is not None:
                             raise own from error
                         what = f"the query failed {failures} times"
