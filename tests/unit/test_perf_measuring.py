@@ -50,6 +50,18 @@ def test_everything_is_sent_and_counted(how: str, acks: str) -> None:
     assert figures.mb_per_second == pytest.approx(1003 * 20 / 2**20 / figures.seconds)
 
 
+def test_a_broker_that_knows_metadata_1_alone_is_measured() -> None:
+    """Two versions of the broker are compared by one program."""
+
+    def earlier(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.MetadataRequest) and request.version > 1:
+            return rs.encode_own_error(request.correlation_id, 104)
+        return None
+
+    with FakeBroker(hook=earlier) as fake:
+        assert measure_producer(options(fake, messages=100)).complete
+
+
 def test_requests_have_the_batch_size() -> None:
     with FakeBroker() as fake:
         measure_producer(options(fake, messages=1000, batch_size=50))
