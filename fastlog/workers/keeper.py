@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 LOOK_SECONDS = 1.0
+DELETE_SECONDS = 1.0
+"""How long segments of one partition are removed at a stretch: each waits for the disk, and there is other work."""
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_SECONDS = 10.0
 CLOCK_JUMP_MS = 60_000
@@ -268,6 +270,7 @@ class Keeper:
         self._arena.publish_retention(view.index, rows[drop].index, start)
         _files.reach("retention.published")
         directory = self._directory(view)
+        enough = time.monotonic() + DELETE_SECONDS
         for row in rows[:drop]:
             if self._arena.stopping or not self._unlink(directory / segment_name(row.base)):
                 break  # oldest first, or the next start would find a gap
@@ -278,7 +281,16 @@ class Keeper:
                 row.base,
                 max(0, now_ms - row.last_ms) // 1000 if row.last_ms else 0,
             )
+            if self._is_enough(view, enough):
+                break
         self._arena.retention_done()
+
+    def _is_enough(self, view: SlotView, enough: float) -> bool:
+        """Whether other work comes first now; the rest of the files follows at the next look."""
+        if time.monotonic() < enough:
+            return False
+        self._again.add(view.index)
+        return True
 
     def _unlink(self, path: Path) -> bool:
         """Remove a segment, durably: after a power loss no younger one is missing before it. False when it is there.
@@ -304,9 +316,12 @@ class Keeper:
         if rows[0].base < view.log_start:
             head = next(row for row in rows if row.base >= view.log_start)
             self._arena.publish_retention(view.index, head.index, view.log_start)
+        enough = time.monotonic() + DELETE_SECONDS
         try:
             for item in list_segments(self._directory(view)):
                 if item.base >= view.log_start or self._arena.stopping or not self._unlink(item.path):
+                    break
+                if self._is_enough(view, enough):
                     break
         except OSError as error:
             log.warning("cannot look for dropped segments path=%s reason=%s", self._directory(view), error)

@@ -23,6 +23,7 @@ from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import recover_partition
 from fastlog.log.side_file import read_side_file
+from fastlog.workers import keeper as keeper_module
 from fastlog.workers._flusher import make_flusher_loop
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
@@ -287,6 +288,20 @@ def test_an_unlink_is_durable_before_the_next_one(successor: bool, tmp_path: Pat
                 (place / name).write_bytes(data)
             found = recover_partition(place, "t", 0, clean_end=None, files=logs.QuickFiles())
             assert (found.state, found.log_end) == ("ok", 1190), (done, back)
+
+
+def test_many_unlinks_are_divided_among_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the disk has not come to is done a second later, and the other work of the keeper is not kept waiting."""
+    house = House(tmp_path, log_retention_size="100")
+    house.fill(65)
+    monkeypatch.setattr(keeper_module, "DELETE_SECONDS", 0.0)
+    keeper = house.keeper()
+    seen = []
+    while not seen or keeper._again:
+        house.clean(keeper)
+        seen.append(house.files()[0])
+    assert seen == [140, 280, 420, 560, 700, 700]
+    assert house.files() == [700, 840]
 
 
 def test_a_directory_that_cannot_be_synced_keeps_the_rest(tmp_path: Path) -> None:
