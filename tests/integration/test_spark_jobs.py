@@ -103,6 +103,23 @@ def test_windows_of_all(spark: SparkSession, broker: Broker, topic: str) -> None
     assert counted("--session", "30s") == [(at(0), at(61), 5), (at(70), at(100), 1), (at(300), at(331), 2)]
 
 
+def test_messages_without_a_time(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    """They are counted and told of; a stream, which has windows alone, says how many it leaves out."""
+    produce(broker, topic, ("a", 0), ("a", 5), ("b", 200))
+    given: Sequence[object] = ("--brokers", f"127.0.0.1:{broker.port}", "--topic", topic)
+    some = ("--time", f"if({KEY} = 'b', NULL, {TIME[1]})")
+    for windows in (("--window", "30s"), ("--window", "60s", "--slide", "20s"), ("--session", "30s")):
+        summary = run_job("counts", *given, *windows)
+        assert (summary["counted"], summary["without_time"]) == (3, 3)
+        assert [(line["window_start"], line["n"]) for line in summary["lines"]] == [(None, 3)]
+    summary = run_job("counts", *given, *some, "--window", "30s")
+    assert (summary["counted"], summary["without_time"]) == (3, 1)
+    assert [(line["window_start"] is None, line["n"]) for line in summary["lines"]] == [(False, 2), (True, 1)]
+    table = ("--table", tmp_path / "table", "--no-progress")
+    summary = run_job("counts", *given, *some, "--window", "30s", *table)
+    assert (summary["read_rows"], summary["without_time"]) == (3, 1)
+
+
 def test_messages_with_messages(
     spark: SparkSession, broker: Broker, new_topic: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.jobs.streams import WITHOUT_TIME, Run, TableSink, watched
 from fastlog.spark.lake import Lake
 from fastlog.tools import options, report, signals
 
@@ -87,7 +87,8 @@ def counts_command(
 ) -> int:
     """Count messages, and the bytes of their values, in windows of time.
 
-    Without --table: of all that the topics hold now, as JSON lines on stdout. With it: as a stream, from where
+    Without --table: of all that the topics hold now, as JSON lines on stdout; messages without a time are counted in
+    lines without a window. With it: as a stream, from where
     the last run ended. A window is added to the table once, when it is over: when a message has come that is
     --late later than its end. Messages that come after that are left out, and their number is in the summary.
     """
@@ -144,43 +145,62 @@ class Windows:
         self._by = by
 
     def counted(self, frame: DataFrame, late: float | None) -> DataFrame:
-        """One row for each window and group; messages without a time are in none. ``late`` in seconds, for a stream."""
+        """One row for each window and group. ``late`` in seconds, for a stream.
+
+        Messages without a time are in none, where late ones are left out as well; else in one row for each group, whose
+        window is null.
+        """
         from pyspark.sql import functions as f
 
         by = [f.expr(text).alias(name) for name, text in self._by.items()]
         moment = f.expr(self._time_of).cast("timestamp").alias("_time")
         rows = frame.select(moment, *by, f.length("value").cast("bigint").alias("_bytes"))
-        rows = rows.where(f.col("_time").isNotNull())
+        keys = list(self._by)
         if late is not None:
+            rows = watched(rows, "_time").where(f.col("_time").isNotNull())
             rows = rows.withWatermark("_time", command.interval(late))
+        else:
+            # Spark puts no row without a time into a window: they share a moment, and a group that says so.
+            rows = rows.withColumn("_timed", f.col("_time").isNotNull())
+            rows = rows.withColumn("_time", f.coalesce("_time", f.timestamp_seconds(f.lit(0))))
+            keys.append("_timed")
         if self._gap is not None:
             window = f.session_window("_time", command.interval(self._gap))
         else:
             assert self._length is not None
             slide = None if self._slide is None else command.interval(self._slide)
             window = f.window("_time", command.interval(self._length), slide)
-        grouped = rows.groupBy(window.alias("_window"), *self._by)
+        grouped = rows.groupBy(window.alias("_window"), *keys)
         counted = grouped.agg(f.count(f.lit(1)).alias("n"), f.sum("_bytes").alias("bytes"))
-        return counted.select(
-            f.col("_window.start").alias("window_start"),
-            f.col("_window.end").alias("window_end"),
-            *self._by,
-            "n",
-            "bytes",
-        )
+        start, end = f.col("_window.start"), f.col("_window.end")
+        if late is None:
+            if self._slide is not None:  # the moment is in several windows, and in one that began last
+                begins = f.unix_micros(start) + round(self._slide * 1e6)
+                counted = counted.where(f.col("_timed") | (begins > 0))
+            start, end = f.when(f.col("_timed"), start), f.when(f.col("_timed"), end)
+        return counted.select(start.alias("window_start"), end.alias("window_end"), *self._by, "n", "bytes")
 
 
 def _of_all(source: dict[str, str], windows: Windows, master: str | None, conf: dict[str, str]) -> int:
     began = time.monotonic()
-    count = total = 0
+    count = total = untimed = 0
     with command.LazySpark("counts", master, conf) as spark:
+        from pyspark.sql import functions as f
+
         counted = windows.counted(spark.session.read.format("fastlog").options(**source).load(), None)
-        for row in counted.orderBy("window_start").toLocalIterator():
+        for row in counted.orderBy(f.asc_nulls_last("window_start")).toLocalIterator():
             count += 1
             total += row["n"]
+            untimed += 0 if row["window_start"] else row["n"]
             click.echo(json.dumps(row.asDict(), default=command.as_text))
     seconds = round(time.monotonic() - began, 3)
-    command.show_summary({"job": "counts", "rows": count, "counted": total, "seconds": seconds})
+    if untimed:
+        report.note(
+            f"counts: {untimed} of {total} messages have no time, and are counted without a window:"
+            " --time gives them one, and -o envelope=true where producers have written it"
+        )
+    summary = {"job": "counts", "rows": count, "counted": total, WITHOUT_TIME: untimed, "seconds": seconds}
+    command.show_summary(summary)
     return report.EXIT_DONE
 
 

@@ -9,7 +9,7 @@ import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.jobs.streams import Run, TableSink, watched
 from fastlog.spark.lake import Lake, read_table, spark_path
 from fastlog.tools import options, report, signals
 
@@ -141,7 +141,7 @@ def _side(spark: SparkSession, source: dict[str, str], name: str, on: str, time_
     frame = spark.readStream.format("fastlog").options(**source).load()
     chosen = [f.col(column).alias(f"{name}_{column}") for column in _PLACES]
     moment = f.expr(time_of).cast("timestamp").alias(f"{name}_time")
-    return frame.select(f.expr(on).alias(f"{name}_on"), moment, *chosen)
+    return watched(frame.select(f.expr(on).alias(f"{name}_on"), moment, *chosen), f"{name}_time")
 
 
 def _with_topic(left: DataFrame, right: DataFrame, within: float, before: float, how: str) -> DataFrame:

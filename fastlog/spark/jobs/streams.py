@@ -26,8 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _QUERY_ID = "sql.streaming.queryId"
+WITHOUT_TIME = "without_time"
 _LOOK_SECONDS = 1
 _MOST_PAUSE = 10.0
+
+
+def watched(frame: DataFrame, time: str) -> DataFrame:
+    """The same rows of a stream; the progress of the query says of how many this column is null."""
+    from pyspark.sql import functions as f
+
+    return frame.observe(f"fastlog{time}", f.sum(f.col(time).isNull().cast("bigint")).alias(WITHOUT_TIME))
 
 
 class TableSink:
@@ -100,6 +108,7 @@ class Run:
         self._counted = (-1, -1)
         self.read_rows = 0
         self.late = 0
+        self.without_time = 0
         self.failures = 0
         self.watermark: str | None = None
         self._started = time.monotonic()
@@ -135,6 +144,7 @@ class Run:
             "rows": self._sink.rows,
             "read_rows": self.read_rows,
             "late": self.late,
+            WITHOUT_TIME: self.without_time,
             "watermark": self.watermark,
             "seconds": round(time.monotonic() - self._started, 3),
             "failures": self.failures,
@@ -170,5 +180,7 @@ class Run:
                 continue
             self._counted = number
             self.read_rows += found["numInputRows"]
+            observed = (found.get("observedMetrics") or {}).values()
+            self.without_time += sum(item.get(WITHOUT_TIME) or 0 for item in observed)
             self.late += sum(item.get("numRowsDroppedByWatermark", 0) for item in found["stateOperators"])
             self.watermark = found.get("eventTime", {}).get("watermark", self.watermark)
