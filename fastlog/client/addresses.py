@@ -7,6 +7,7 @@ import threading
 import time
 from typing import NamedTuple
 
+from fastlog import arguments
 from fastlog.errors import ConfigError
 
 DEFAULT_PORT = 9092
@@ -49,6 +50,28 @@ def parse_brokers(text: str) -> list[Address]:
     if not found:
         raise ConfigError(f"no broker is named\n{_ADDRESS_FORM}\nwrite for example --brokers localhost:9092")
     return found
+
+
+def one_broker(host: str, port: int | None) -> Address:
+    """A host and a port (None: 9092), or a host that is ``host:port``.
+
+    Raises:
+        ConfigError: it is no broker, or several.
+        ArgumentError: it is no text or number.
+    """
+    arguments.text("host", host)
+    if port is not None:
+        arguments.whole("port", port, 1, 65535)
+    if host.count(":") != 1 and not host.startswith("[") and "," not in host:
+        return Address(host, DEFAULT_PORT if port is None else port)  # an IPv6 address may stand without brackets
+    found = parse_brokers(host)
+    if len(found) > 1:
+        raise ConfigError(f"host: {host!r} names {len(found)} brokers, and one is wanted")
+    if port is None or host.endswith("]"):
+        return found[0] if port is None else Address(found[0].host, port)
+    if port != found[0].port:
+        raise ConfigError(f"host: {host!r} contradicts port {port}")
+    return found[0]
 
 
 def resolve(address: Address, timeout: float) -> list[Resolved]:

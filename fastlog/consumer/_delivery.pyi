@@ -18,20 +18,28 @@ class Place:
     """Where one partition stands, from being acquired or repositioned until it is given up. Safe in any thread.
 
     ``consumed``: where the next owner would go on; ``expected``: behind the last chunk a stream has taken in hand; both
-    -1 until they are known. ``by_hand``: only ``done`` moves ``consumed``.
+    -1 until they are known. ``by_hand``: only ``done`` moves ``consumed``. ``log``: when the log was made that these
+    are offsets of, in ms since 1970, 0 while that is not known. ``back``: where a jump has led that went back, else -1.
     """
 
     source: TopicPartition
     consumed: int
     expected: int
+    log: int
+    back: int
     is_over: bool
     by_hand: bool
-    def __init__(self, source: TopicPartition, offset: int | None = None, *, by_hand: bool = False) -> None: ...
+    def __init__(
+        self, source: TopicPartition, offset: int | None = None, *, by_hand: bool = False, log: int = 0
+    ) -> None: ...
     def start(self, offset: int) -> None:
         """It begins at this offset, if nobody has said so yet; also when it is over, so that this can be committed."""
 
-    def begin(self, offset: int) -> None:
-        """It goes on at this offset, whatever came before."""
+    def begin(self, offset: int, log: int = 0) -> None:
+        """It goes on at this offset of the log that was made then, whatever came before."""
+
+    def learn(self, log: int) -> None:
+        """The offsets that it has are of the log that was made then."""
 
     def end(self) -> int:
         """Nothing of it is handed out from now on; returns ``consumed``, which only ``start`` may still change."""

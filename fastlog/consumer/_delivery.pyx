@@ -39,11 +39,15 @@ cdef class Place:
     cdef readonly object source
     cdef readonly int64_t consumed      # the next owner goes on here; -1: not known yet
     cdef readonly int64_t expected      # behind the last chunk that was taken in hand; -1: not known yet
+    cdef readonly int64_t log           # when the log was made that these are offsets of, in ms; 0: not known
+    cdef readonly int64_t back          # where a jump has led that went back; -1: none has
     cdef readonly bint is_over
     cdef readonly bint by_hand
 
-    def __init__(self, source, offset=None, *, bint by_hand=False):
+    def __init__(self, source, offset=None, *, bint by_hand=False, int64_t log=0):
         self.source = source
+        self.log = log
+        self.back = -1
         self.consumed = self.expected = -1 if offset is None else offset
         self.by_hand = by_hand
 
@@ -51,9 +55,15 @@ cdef class Place:
         if self.expected < 0:
             self.consumed = self.expected = offset
 
-    def begin(self, int64_t offset):
+    def begin(self, int64_t offset, int64_t log=0):
         if not self.is_over:
+            if offset < self.consumed:
+                self.back = offset
             self.consumed = self.expected = offset
+            self.log = log
+
+    def learn(self, int64_t log):
+        self.log = log
 
     def end(self):
         self.is_over = True

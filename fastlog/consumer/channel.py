@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
@@ -44,6 +45,8 @@ class Channel:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._connection: Connection | None = None
+        self.connected_at = 0.0
+        """When the present connection was made (``time.monotonic``). Another broker may answer on another one."""
         self._pending: _Pending | None = None
         self._failure: TransportError | None = None
         self._closed = False
@@ -181,6 +184,10 @@ class Channel:
             self._pending = None
         return body
 
+    def connect(self) -> None:
+        """Be connected. Raises as ``request``."""
+        self._connected()
+
     def rest(self) -> None:
         """Keep no memory for many large answers, as little comes now."""
         if self._connection is not None:
@@ -194,6 +201,7 @@ class Channel:
         if self._connection is None:
             self.check()
             self._connection = self._broker.connect(receive_buffer_bytes=self._receive_buffer_bytes)
+            self.connected_at = time.monotonic()
             if self._closed:
                 self._drop()
                 self.check()

@@ -17,7 +17,8 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Jump, PartitionState
-from fastlog.consumer.fetcher import EARLIEST, LATEST, Fetchers
+from fastlog.consumer.fetcher import EARLIEST, LATEST
+from fastlog.consumer.fetchers import Fetchers
 from fastlog.consumer.fields import ConsumerFields
 from fastlog.consumer.group import Group, make_consumer_id
 from fastlog.consumer.offsets import OffsetStore

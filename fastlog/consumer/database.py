@@ -60,9 +60,10 @@ class DatabaseOffsets:
     """A table of offsets in any database with a DB-API 2 driver. Safe for any thread.
 
     One row for each partition: ``consumer_group``, ``topic``, ``broker_partition``, ``next_offset`` (null until the
-    first commit) and ``owner``. Loading an offset writes a new name into ``owner``, and a save under an older one finds
-    no row to change: a process that was stopped and lost its partitions cannot save over their new owner, however late
-    it wakes, nor a thread that is busy with what its consumer has lost and got again.
+    first commit), ``owner``, and ``log_created``, when the log was made that the offset is of (in ms; 0: not known).
+    Loading an offset writes a new name into ``owner``, and a save under an older one finds no row to change: a process
+    that was stopped and lost its partitions cannot save over their new owner, however late it wakes, nor a thread that
+    is busy with what its consumer has lost and got again.
 
     Used as a consumer's store it keeps offsets as ZooKeeper would. With ``exactly_once`` they are saved by the
     program's transactions alone.
@@ -93,6 +94,7 @@ class DatabaseOffsets:
         self._places: dict[tuple[str, TopicPartition], Place] = {}
         self._fenced: dict[tuple[str, TopicPartition], str] = {}
         self._is_theirs = False
+        self._logs: dict[tuple[str, TopicPartition], int] = {}
 
     def load(self, group: str, partition: TopicPartition) -> int | None:
         """The offset kept; from now on it is saved by this object, for who has loaded it now."""
@@ -110,8 +112,20 @@ class DatabaseOffsets:
         with self._lock:
             self._forget_if_forked()
             self._places[group, partition] = Place(claim, offset)
+            self._logs[group, partition] = 0 if row is None or row[2] is None else int(row[2])
             self._fenced.pop((group, partition), None)
         return offset
+
+    def note_logs(self, group: str, logs: Mapping[TopicPartition, int]) -> None:
+        """When the logs were made that offsets saved from now on are of, in transactions of the program too."""
+        with self._lock:
+            self._forget_if_forked()
+            self._logs.update({(group, partition): made for partition, made in logs.items()})
+
+    def log_of(self, group: str, partition: TopicPartition) -> int:
+        """When the log was made that the offset is of; 0: not known."""
+        with self._lock:
+            return self._logs.get((group, partition), 0)
 
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Keep these offsets, in a transaction of their own: what a consumer's commits call.
@@ -184,7 +198,8 @@ class DatabaseOffsets:
             for partition, span in sorted(spans.items()):
                 known = () if span.begin is None else (span.begin,)
                 statement = _MOVE_FIRST if span.begin is None else _MOVE
-                self._run(connection, cursor, statement, (span.end, *_key(group, partition), span.claim, *known))
+                values = (span.end, self.log_of(group, partition), *_key(group, partition), span.claim, *known)
+                self._run(connection, cursor, statement, values)
                 if cursor.rowcount != 1:
                     lost.append(partition)
         if lost:
@@ -206,13 +221,13 @@ class DatabaseOffsets:
     def _forget_if_forked(self) -> None:
         if os.getpid() != self._pid:  # a child after fork has claimed nothing
             self._pid = os.getpid()
-            self._places, self._fenced = {}, {}
+            self._places, self._fenced, self._logs = {}, {}, {}
 
     def _save(
         self, connection: Connection, cursor: Cursor, group: str, partition: TopicPartition, claim: str, offset: int
     ) -> bool:
         key = _key(group, partition)
-        self._run(connection, cursor, _SAVE, (offset, *key, claim))
+        self._run(connection, cursor, _SAVE, (offset, self.log_of(group, partition), *key, claim))
         if cursor.rowcount > 0:
             return True
         self._run(connection, cursor, _LOOK, key)  # some drivers do not count a row that was set to what it held
@@ -224,6 +239,13 @@ class DatabaseOffsets:
             return
         with _transaction(connection) as cursor:
             cursor.execute(_TABLE_TEXT.format(table=self.table))
+        try:
+            with _transaction(connection) as cursor:
+                cursor.execute(f"SELECT log_created FROM {self.table} WHERE 1 = 0")
+                cursor.fetchone()
+        except Exception:  # each driver has its own; a table of an earlier version has no such column
+            with _transaction(connection) as cursor:
+                cursor.execute(f"ALTER TABLE {self.table} ADD COLUMN log_created BIGINT")
         self._has_table = True
 
     def _run(self, connection: Connection, cursor: Cursor, statement: str, values: Sequence[Any]) -> None:
@@ -234,14 +256,14 @@ class DatabaseOffsets:
 
 _TABLE_TEXT = (
     "CREATE TABLE IF NOT EXISTS {table} (consumer_group VARCHAR(255) NOT NULL, topic VARCHAR(255) NOT NULL,"
-    " broker_partition VARCHAR(32) NOT NULL, next_offset BIGINT, owner VARCHAR(32) NOT NULL,"
+    " broker_partition VARCHAR(32) NOT NULL, next_offset BIGINT, owner VARCHAR(32) NOT NULL, log_created BIGINT,"
     " PRIMARY KEY (consumer_group, topic, broker_partition))"
 )
 _WHERE = "WHERE consumer_group = ? AND topic = ? AND broker_partition = ?"
 _CLAIM = f"UPDATE {{table}} SET owner = ? {_WHERE}"
-_LOOK = f"SELECT next_offset, owner FROM {{table}} {_WHERE}"
+_LOOK = f"SELECT next_offset, owner, log_created FROM {{table}} {_WHERE}"
 _BEGIN = "INSERT INTO {table} (consumer_group, topic, broker_partition, next_offset, owner) VALUES (?, ?, ?, NULL, ?)"
-_SAVE = f"UPDATE {{table}} SET next_offset = ? {_WHERE} AND owner = ?"
+_SAVE = f"UPDATE {{table}} SET next_offset = ?, log_created = ? {_WHERE} AND owner = ?"
 _MOVE = f"{_SAVE} AND next_offset = ?"
 _MOVE_FIRST = f"{_SAVE} AND next_offset IS NULL"
 

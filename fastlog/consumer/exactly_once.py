@@ -108,6 +108,8 @@ class ExactlyOnce:
     def _part_of_batch(self, batch: Located) -> _Part:
         place = self._place_of(batch)
         if place is None or (place.offset is not None and batch.next_offset <= place.offset):
+            if place is not None:
+                _check_back(batch, place.offset)
             return _Part([], {}, {})
         if place.offset is not None and batch.offset < place.offset:
             raise ArgumentError(
@@ -133,6 +135,8 @@ class ExactlyOnce:
             if place is not None and (place.offset is None or message.offset >= place.offset):
                 fresh.append(message)
                 ends[source] = message
+            elif place is not None:
+                _check_back(message, place.offset)
         spans = {}
         for source, last in ends.items():
             _check_end(last)
@@ -166,6 +170,16 @@ class ExactlyOnce:
                 f" {first.offset}: try those again, or let the process end"
             )
         return place
+
+
+def _check_back(first: Located, known: int | None) -> None:
+    """What a jump back has led to is not done, though the database is further on: it speaks of what is gone."""
+    back = getattr(getattr(first, "place", None), "back", -1)
+    if known is not None and 0 <= back <= first.offset:
+        raise ValueError(
+            f"{first.source}: reading has gone back to {back}, since the log has ended before {known} or was made anew,"
+            f" and the database stands at {known}: set next_offset of its row to {back} and start again"
+        )
 
 
 def _check_end(last: Located) -> None:

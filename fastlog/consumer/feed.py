@@ -56,6 +56,8 @@ class Jump(NamedTuple):
     reason: str
     time: float
     """Seconds since 1970."""
+    log: int = 0
+    """When the log was made in which ``new`` is, in ms since 1970; 0: not known."""
 
     def __str__(self) -> str:
         what = (
@@ -120,6 +122,10 @@ class Fetching(Protocol):
     """The broker had nothing more when it last answered."""
     is_starved: bool
     """The stream has nothing of any partition; it is told so that ``drive`` may come to something."""
+
+    @property
+    def log(self) -> int:
+        """When the log was made that is fetched from, in ms since 1970; 0: not known."""
 
     @property
     def error(self) -> FastlogError | None:
@@ -215,7 +221,7 @@ class Feed:
                     stream.begin_chunk(place, item, start, end)
                     taken = True
             elif isinstance(item, Jump):
-                place.begin(item.new)
+                place.begin(item.new, item.log)
                 self._on_begin(self.source)
             queue.popleft()
             fetch.bell.ring()

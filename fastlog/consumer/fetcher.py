@@ -10,20 +10,20 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 
 from fastlog import escaping
 from fastlog._segment import SCAN_OK
-from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.config import ConsumerConfig
-from fastlog.consumer.feed import Bell, Failure, Feed, Fetching, Item, Jump, PartitionState, Phase
+from fastlog.consumer.feed import Bell, Failure, Feed, Item, Jump, PartitionState, Phase
 from fastlog.consumer.links import Link, Links
-from fastlog.consumer.partitions import Claim, TopicPartition
+from fastlog.consumer.offered import Offer
+from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.reader import Chunk, Reader, open_reader
-from fastlog.consumer.stream import Stream
 from fastlog.errors import (
     BrokerError,
     ClosedError,
@@ -46,6 +46,7 @@ _HOLD_SECONDS = 5.0
 _LEAST_PAUSE = 0.02
 _STAND_BY_SECONDS = 0.05
 _LOG_SECONDS = 10.0
+_LOG_KNOWN_SECONDS = 30.0
 _MOST_LOCAL = 2  # a file is there at once, and what is read far ahead has left the cache when its turn comes
 _OFFSETS_ANSWER_BYTES = 1024
 # What no second try makes better, as long as the bytes are the same: the user has to know.
@@ -81,6 +82,8 @@ class Fetch:
         self._on_begin = on_begin
         self._broker, self._partition = place.source.partition
         self._offset = place.expected
+        self._log = place.log
+        self._log_asked = self._connected_at = 0.0
         self._channel: Channel | None = None
         self._reader: Reader | None = None
         self._is_stopped = False
@@ -97,6 +100,11 @@ class Fetch:
         return f"<Fetch of {self.place.source} at {self._offset}>"
 
     # -- from outside --------------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> int:
+        """When the log was made that is fetched from, in ms since 1970; 0: not known."""
+        return self._log
 
     @property
     def error(self) -> FastlogError | None:
@@ -140,7 +148,11 @@ class Fetch:
         chunk = None
         try:
             self._is_driven = True
-            if not self._is_stopped and reader.offset == self._offset:
+            if (
+                not self._is_stopped
+                and reader.offset == self._offset
+                and channel.connected_at == self._connected_at  # otherwise the thread looks first whose log it is
+            ):
                 chunk = channel.alone(reader.soon, seconds)
                 if chunk is not None:
                     self._driven_at = time.monotonic()
@@ -214,6 +226,8 @@ class Fetch:
         try:
             if self._is_stopped:
                 return
+            channel.alone(channel.connect)
+            self._check_log(link, channel, offer)
             if self._offset < 0:
                 self._offset = channel.alone(self._asked, channel, RESET_TIMES[config.auto_offset_reset])
                 self.place.start(self._offset)
@@ -225,11 +239,42 @@ class Fetch:
             reader = self._reader = open_reader(
                 channel, offer, topic, self._partition, self._offset, config.fetch_bytes, ahead=True, local=config.local
             )
-            self._read(channel, reader, holds=offer.held_fetch and offer.max_wait_ms > 0)
+            self._read(link, channel, reader, offer)
         finally:
             channel.close()
 
-    def _read(self, channel: Channel, reader: Reader, *, holds: bool) -> None:
+    def _check_log(self, link: Link, channel: Channel, offer: Offer) -> None:
+        """Whoever answers on another connection may have another log. Raises ``OffsetOutOfRangeError`` then.
+
+        A log that does not tell when it was made is asked again: one that is new tells it once it is durable.
+        """
+        if channel.connected_at != self._connected_at:
+            since = channel.connected_at
+        elif not self._log and time.monotonic() - self._log_asked > _LOG_KNOWN_SECONDS:
+            since = time.monotonic() - _LOG_KNOWN_SECONDS
+        else:
+            return
+        if offer.own_requests:
+            self._compare_log(link, since)
+        self._log_asked = time.monotonic()
+        self._connected_at = channel.connected_at
+
+    def _compare_log(self, link: Link, since: float) -> None:
+        made = link.log_of(self.place.source.topic, self._partition, since)
+        if made and self._log and made != self._log and self._offset >= 0:
+            raise OffsetOutOfRangeError(
+                f"the log was made anew at {_clock(made)}, and the offset is of the one that was made at"
+                f" {_clock(self._log)}"
+            )
+        self._know_log(made or self._log)
+
+    def _know_log(self, made: int) -> None:
+        self._log = made
+        if not any(isinstance(item, Jump) for item in self.queue):  # what is before it was of another log
+            self.place.learn(made)
+
+    def _read(self, link: Link, channel: Channel, reader: Reader, offer: Offer) -> None:
+        holds = offer.held_fetch and offer.max_wait_ms > 0
         wait = 0.0  # the first answer says at once whether there is anything
         pause = _LEAST_PAUSE
         while not self._is_stopped:
@@ -242,7 +287,10 @@ class Fetch:
                     self.bell.wait(_HOLD_SECONDS)
                 self._is_paused = False
                 continue
-            chunk = channel.alone(reader.next, wait)
+            try:
+                chunk = channel.alone(reader.next, wait)
+            finally:  # also where an offset of another log is no start of a message in this one
+                self._check_log(link, channel, offer)
             self._answered(reader, chunk)
             if chunk is not None:
                 pause = _LEAST_PAUSE
@@ -333,6 +381,10 @@ class Fetch:
         try:
             channel = self._channel = Channel(link.broker, "consumer", self._config.receive_buffer_bytes)
             try:
+                channel.alone(channel.connect)
+                made = 0
+                if link.offers.get().own_requests:
+                    made = link.log_of(self.place.source.topic, self._partition, channel.connected_at)
                 new = channel.alone(self._asked, channel, RESET_TIMES[self._config.auto_offset_reset])
             finally:
                 channel.close()
@@ -341,14 +393,18 @@ class Fetch:
         except FastlogError as failure:
             self._failed(link, failure)
             return
+        if new == self._offset and made and self._log and made != self._log:
+            self._know_log(made)  # it begins where it was to go on, in another log
+            return
         if new == self._offset:
             self._failed(link, error)  # the broker contradicts itself, or retention is at work just now
             return
-        jump = Jump(self.place.source, self._offset, new, str(error), time.time())
+        jump = Jump(self.place.source, self._offset, new, str(error), time.time(), made)
         log.error("out of range: %s", jump)
         self._on_jump(jump)
         self._offset = new
         self._put(jump)
+        self._log = made
         self._jumps += 1
         if self._jumps > 1:  # nothing could be read in between
             self._sleep(self._backoff(self._jumps))
@@ -365,107 +421,5 @@ class Fetch:
         return answer.offsets[0]
 
 
-class Fetchers:
-    """What reads the partitions of one consumer: ``Readers``, for the group's worker, and what its users ask for.
-
-    ``stream_of(topic, thread)`` is the stream of a thread. ``on_begin`` is called, in any thread, with a partition of
-    which the broker has said where it begins: no offset was given, or the one given was out of range.
-    """
-
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        stream_of: Callable[[str, str], Stream],
-        on_jump: Callable[[Jump], None] = lambda jump: None,
-        on_begin: Callable[[TopicPartition], None] = lambda source: None,
-    ) -> None:
-        self._config = config
-        self._stream_of = stream_of
-        self._on_jump = on_jump
-        self._on_begin = on_begin
-        self._links = Links(config)
-        self._feeds: dict[TopicPartition, Feed] = {}
-        self._is_closed = False
-
-    # -- Readers -------------------------------------------------------------------------------------------------------
-
-    def acquire(self, claims: Mapping[TopicPartition, Claim]) -> None:
-        """Begin to read and to hand out these partitions."""
-        self.release([source for source in claims if source in self._feeds])
-        self.moved({source.partition.broker: claim.address for source, claim in claims.items()})
-        for source, claim in claims.items():
-            stream = self._stream_of(source.topic, claim.thread)
-            offset = claim.offset if claim.offset is not None and claim.offset >= 0 else None
-            place = Place(source, offset, by_hand=stream.acknowledge)
-            fetch = Fetch(place, self._links, self._config, stream.wake, self._on_jump, self._on_begin)
-            feed = self._feeds[source] = Feed(source, claim.thread, fetch, self._on_begin)
-            stream.add(feed)
-            fetch.start()
-        if self._is_closed:
-            self.close()
-
-    def release(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Stop; nothing of them is handed out any more. Those of which no offset was known are left out."""
-        consumed = {}
-        for source in partitions:
-            feed = self._feeds.pop(source, None)
-            if feed is None:
-                continue
-            offset = feed.release()
-            self._stream_of(source.topic, feed.thread).remove(feed)
-            if offset >= 0:
-                consumed[source] = offset
-        return consumed
-
-    def consumed(self) -> dict[TopicPartition, int]:
-        """The offset to which each partition has been consumed, as far as it is known."""
-        offsets = {source: feed.fetch.place.consumed for source, feed in list(self._feeds.items())}
-        return {source: offset for source, offset in offsets.items() if offset >= 0}
-
-    def beginning(self) -> set[TopicPartition]:
-        """Those of which it is not known yet where they begin, and whose broker has not failed to say so."""
-        return {
-            source
-            for source, feed in list(self._feeds.items())
-            if feed.fetch.place.consumed < 0 and feed.fetch.error is None
-        }
-
-    def moved(self, addresses: Mapping[int, Address]) -> None:
-        """Where each broker that lives is now. One that is not among them is tried where it was."""
-        elsewhere = {broker for broker, address in addresses.items() if self._links.learn(broker, address)}
-        for source, feed in list(self._feeds.items()):
-            if source.partition.broker in elsewhere:
-                feed.replace(lambda before: before.renewed())
-
-    # -- for users -----------------------------------------------------------------------------------------------------
-
-    def feeds(self) -> dict[TopicPartition, Feed]:
-        """The partitions that are read now."""
-        return dict(self._feeds)
-
-    def states(self) -> dict[TopicPartition, PartitionState]:
-        """What each of them does."""
-        return {source: feed.fetch.state(feed) for source, feed in list(self._feeds.items())}
-
-    def close(self) -> None:
-        """Give up whatever is still read, and take nothing on any more."""
-        self._is_closed = True
-        self.release(list(self._feeds))
-
-    def link(self, broker: int) -> Link:
-        """Where a broker is that has a partition of ours."""
-        return self._links.get(broker)
-
-    def seek(self, source: TopicPartition, offset: int) -> bool:
-        """Go on at an offset; what was fetched or handed out before counts no more. False when it is not ours now."""
-        feed = self._feeds.get(source)
-        if feed is None:
-            return False
-        stream = self._stream_of(source.topic, feed.thread)
-
-        def following(before: Fetching) -> Fetching:
-            before.place.end()
-            place = Place(source, offset, by_hand=stream.acknowledge)
-            return Fetch(place, self._links, self._config, stream.wake, self._on_jump, self._on_begin)
-
-        return feed.replace(following)
+def _clock(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")

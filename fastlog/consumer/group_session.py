@@ -183,6 +183,7 @@ class GroupSession:
         try:
             self._prove_if_due()
             standing.is_member = True
+            self._ownership.note_logs()
             self._serve()
             self._do_what_is_due()
             self._failures = 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
 from fastlog.consumer.config import ConsumerConfig
@@ -15,6 +19,27 @@ class Link:
         self.address = address
         self.broker = Broker([address], config.socket_timeout_ms / 1000)
         self.offers = Offers(self.broker, config.max_message_bytes)
+        self._lock = threading.Lock()
+        self._logs: dict[str, tuple[float, dict[int, int]]] = {}
+
+    def log_of(self, topic: str, partition: int, since: float) -> int:
+        """When the broker's log was made, in ms since 1970; 0: not known. One answer for all partitions of a topic.
+
+        An answer from before ``since`` (``time.monotonic``) does not count. Raises ``TransportError``, ``BrokerError``.
+        """
+        with self._lock:
+            asked, found = self._logs.get(topic, (-math.inf, {}))
+            if asked < since:
+                asked = time.monotonic()
+                metadata = self.broker.metadata_or_none((topic,))
+                found = {
+                    item.partition: item.created_ms
+                    for described in (metadata.topics if metadata is not None else ())
+                    for item in described.partitions
+                    if described.name == topic
+                }
+                self._logs[topic] = asked, found
+            return found.get(partition, 0)
 
 
 class Links:

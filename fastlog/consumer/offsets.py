@@ -32,6 +32,11 @@ class OffsetStore(Protocol):
     A store in which others than the worker save may also have ``fenced(group)``: the partitions whose saves were not
     taken, which the worker loads again if it owns them. One that cannot tell who has loaded a partition may have
     ``begin(group, partition, offset)``, which saves only where there is still no offset and tells whether it did.
+
+    One that has room for it may have ``note_logs(group, logs)``, which is told when the log of each partition was made
+    (ms since 1970), to be kept beside the offsets that are saved afterwards, and ``log_of(group, partition)``, which is
+    asked behind ``load`` for what was kept (0: nothing). An offset of a log that was deleted and made anew is noticed
+    then, as one that the broker does not have any more is.
     """
 
     def load(self, group: str, partition: TopicPartition) -> int | None:
@@ -118,6 +123,7 @@ class FileOffsets:
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
+        self._logs: dict[tuple[str, TopicPartition], int] = {}
         self._owner = uuid.uuid4().hex
         self._pid = os.getpid()
 
@@ -126,8 +132,19 @@ class FileOffsets:
         with self._changing(group) as kept:
             found = kept.get(str(partition))
             offset: int | None = found["offset"] if found else None
-            kept[str(partition)] = {"offset": offset, "owner": self._me()}
+            made: int = found.get("log", 0) if found else 0
+            kept[str(partition)] = _entry(offset, self._me(), made)
+        self._logs[group, partition] = made
         return offset
+
+    def note_logs(self, group: str, logs: Mapping[TopicPartition, int]) -> None:
+        """When the logs were made that offsets saved from now on are of."""
+        for partition, made in logs.items():
+            self._logs[group, partition] = made
+
+    def log_of(self, group: str, partition: TopicPartition) -> int:
+        """When the log was made that the offset is of; 0: not known."""
+        return self._logs.get((group, partition), 0)
 
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Keep these offsets. Raises ``OwnershipLostError`` naming those that another one has loaded since."""
@@ -138,7 +155,7 @@ class FileOffsets:
                 if found is None or found["owner"] != self._me():
                     lost.append(partition)
                 else:
-                    kept[str(partition)] = {"offset": offset, "owner": self._me()}
+                    kept[str(partition)] = _entry(offset, self._me(), self.log_of(group, partition))
         if lost:
             raise lost_error(lost)
 
@@ -164,6 +181,10 @@ class FileOffsets:
                     _replace(path, {"version": _VERSION, "group": group, "offsets": kept})
         except OSError as error:
             raise CoordinationError(f"{path}: {error.strerror or error}") from error
+
+
+def _entry(offset: int | None, owner: str, made: int) -> dict[str, Any]:
+    return {"offset": offset, "owner": owner, **({"log": made} if made else {})}
 
 
 def lost_error(partitions: list[TopicPartition], more: str = "") -> OwnershipLostError:
@@ -201,7 +222,9 @@ def _read(path: Path) -> dict[str, Any]:
         if content["version"] != _VERSION:
             raise ValueError(f"its version is {content['version']!r}")
         for name, entry in kept.items():
-            offset, owner = entry["offset"], entry["owner"]
+            offset, owner, made = entry["offset"], entry["owner"], entry.get("log", 0)
+            if type(made) is not int or made < 0:
+                raise ValueError(f"{name} has {entry!r}")
             if not (offset is None or (type(offset) is int and offset >= 0)) or not isinstance(owner, str):
                 raise ValueError(f"{name} has {entry!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -30,6 +30,7 @@ class _Held:
     thread: str
     is_read: bool = False
     goes_on_at: int | None = None  # where another thread of ours stopped
+    log: int = 0  # when the log was made that this is an offset of
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class Ownership:
         self._fenced: set[TopicPartition] = set()
         self._store_fenced: Callable[[str], Collection[TopicPartition]] | None = getattr(store, "fenced", None)
         self._store_begin: Callable[[str, TopicPartition, int], bool] | None = getattr(store, "begin", None)
+        self._store_log: Callable[[str, TopicPartition], int] | None = getattr(store, "log_of", None)
         self.unsaved: set[TopicPartition] = set()
         """Let go of without saving how far they were consumed; whoever reports it clears it."""
         self.failed_saves = 0
@@ -156,6 +158,15 @@ class Ownership:
             if not trouble.is_conflict or (most_conflicts is not None and trouble.tries >= most_conflicts):
                 return trouble.error
         return None
+
+    def note_logs(self) -> None:
+        """Tell the store which logs the offsets are of that are saved from now on.
+
+        To be called before the readers are asked for these: an offset of a later log may come with the name of the one
+        before, which is noticed, but never the other way round.
+        """
+        if self._store_log is not None:
+            self._store.note_logs(self._group, self._readers.logs())  # type: ignore[attr-defined]
 
     def save(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Save what has changed, of the partitions that are owned. Raises what the store raises."""
@@ -266,9 +277,12 @@ class Ownership:
         if not partitions:
             return {}
         self.changes += len(partitions)
+        self.note_logs()
+        logs = self._readers.logs()
         stopped_at = self._readers.release(partitions)
         for partition in partitions:
             self._held[partition].is_read = False
+            self._held[partition].log = logs.get(partition, 0)
         changed = {
             partition: offset for partition, offset in stopped_at.items() if self._saved.get(partition) != offset
         }
@@ -364,7 +378,7 @@ class Ownership:
                 continue  # without an address: its broker is away, and is waited for
             self._between()  # so that who was stopped meanwhile hears of it first, and loads nothing
             if self._attempt(partition, self._look_up):
-                claims[partition] = Claim(held.thread, address, held.goes_on_at)
+                claims[partition] = Claim(held.thread, address, held.goes_on_at, held.log)
             if time.monotonic() - began > _GATHER_SECONDS:
                 hand_over()  # a slow one does not keep the others
         hand_over()
@@ -374,6 +388,7 @@ class Ownership:
         if held.goes_on_at is None:
             try:
                 offset = self._store.load(self._group, partition)
+                held.log = self._store_log(self._group, partition) if self._store_log is not None else 0
             except CoordinationError:
                 raise
             except Exception as error:

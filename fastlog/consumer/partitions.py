@@ -24,12 +24,14 @@ class TopicPartition(NamedTuple):
 class Claim(NamedTuple):
     """A partition that is ours: which of our threads reads it, from which broker, from where on.
 
-    ``offset`` is None when nothing was ever committed: the reader asks the broker where to begin.
+    ``offset`` is None when nothing was ever committed: the reader asks the broker where to begin. ``log``: when the log
+    was made that it is an offset of, in ms since 1970; 0: not known.
     """
 
     thread: str
     address: Address
     offset: int | None
+    log: int = 0
 
 
 class Lease:
@@ -81,6 +83,9 @@ class Readers(Protocol):
 
     def consumed(self) -> dict[TopicPartition, int]:
         """The offset to which each partition that is read has been consumed."""
+
+    def logs(self) -> dict[TopicPartition, int]:
+        """When the log of each partition was made, in ms, 0: not known. ``consumed`` later is of these or newer."""
 
     def beginning(self) -> Collection[TopicPartition]:
         """Those of which it is not known yet where they begin, and whose broker has not failed to say so."""

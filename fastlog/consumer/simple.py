@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastlog import arguments
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
-from fastlog.client.addresses import DEFAULT_PORT, Address, parse_brokers
+from fastlog.client.addresses import one_broker
 from fastlog.client.connection import Broker
 from fastlog.client.counting import count_partitions
 from fastlog.consumer.channel import Channel
@@ -82,7 +82,7 @@ class SimpleConsumer:
         Raises:
             ConfigError: a value is out of range, or names no broker or several.
         """
-        address = _address(host, port)
+        address = one_broker(host, port)
         if local not in _LOCAL_MODES:
             raise ConfigError(f"local: {local!r} is none of {', '.join(_LOCAL_MODES)}")
         arguments.whole("fetch_bytes", fetch_bytes, 1, MAX_FETCH_BYTES)
@@ -467,23 +467,6 @@ class SimpleConsumer:
 
     def _nonsense(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self._broker.addresses[0]}: {what}")
-
-
-def _address(host: str, port: int | None) -> Address:
-    """Raises ``ConfigError`` for what is not one broker, ``ArgumentError`` for what is no text or number."""
-    arguments.text("host", host)
-    if port is not None:
-        arguments.whole("port", port, 1, 65535)
-    if host.count(":") != 1 and not host.startswith("[") and "," not in host:
-        return Address(host, DEFAULT_PORT if port is None else port)  # an IPv6 address may stand without brackets
-    found = parse_brokers(host)
-    if len(found) > 1:
-        raise ConfigError(f"host: {host!r} names {len(found)} brokers, and a SimpleConsumer reads from one")
-    if port is None or host.endswith("]"):
-        return found[0] if port is None else Address(found[0].host, port)
-    if port != found[0].port:
-        raise ConfigError(f"host: {host!r} contradicts port {port}")
-    return found[0]
 
 
 def _way_of(reader: Reader) -> tuple[str, str]:

@@ -42,10 +42,18 @@ class FakeBroker(Server):
         self.hook = hook
         self.after = after
         self.logs: dict[tuple[str, int], bytes] = {}
+        self.made: dict[tuple[str, int], int] = {}
+        """When a log was made, in ms, as far as the broker tells."""
         self.seen: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         self.sets: list[bytes] = []
         self._lock = threading.Lock()
+
+    def make_anew(self, topic: str, partition: int, log: bytes, made: int) -> None:
+        """As a broker that comes back at once with another log: nobody sees the new one on an old connection."""
+        with self._lock:
+            self.made[topic, partition], self.logs[topic, partition] = made, log
+            self.cut()
 
     def serve(self, connection: socket.socket) -> None:
         """Answer requests until the client leaves, or a hook ends the connection."""
@@ -131,7 +139,7 @@ class FakeBroker(Server):
         topics = []
         for name in sorted(names):
             found = tuple(
-                rs.PartitionMetadata(partition, rs.STATE_OK, 0, len(log), len(log))
+                rs.PartitionMetadata(partition, rs.STATE_OK, 0, len(log), len(log), self.made.get((name, partition), 0))
                 for (topic, partition), log in sorted(self.logs.items())
                 if topic == name
             )

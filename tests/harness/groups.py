@@ -43,6 +43,7 @@ class FakeReaders:
         self.breaks: Exception | None = None
         self.unknown: set[TopicPartition] = set()
         self.on_beginning = threading.Event()
+        self.made: dict[TopicPartition, int] = {}
 
     def acquire(self, claims: Mapping[TopicPartition, Claim]) -> None:
         if self.breaks is not None:
@@ -65,6 +66,9 @@ class FakeReaders:
 
     def consumed(self) -> dict[TopicPartition, int]:
         return dict(self.positions)
+
+    def logs(self) -> dict[TopicPartition, int]:
+        return dict(self.made)
 
     def beginning(self) -> Collection[TopicPartition]:
         """``unknown``, for which ``on_beginning`` is set."""

@@ -13,7 +13,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import GroupMessage, Place
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Jump, PartitionState
-from fastlog.consumer.fetcher import Fetchers
+from fastlog.consumer.fetchers import Fetchers
 from fastlog.consumer.partitions import Claim, Lease, TopicPartition
 from fastlog.consumer.reader import Chunk
 from fastlog.consumer.stream import Stream
@@ -62,11 +62,11 @@ class Reading:
         return self.streams[name]
 
     def own(
-        self, port: int, number: int = 0, offset: int | None = 0, *, stream: str = "a", broker: int = 0
+        self, port: int, number: int = 0, offset: int | None = 0, *, stream: str = "a", broker: int = 0, log: int = 0
     ) -> TopicPartition:
         """Own a partition of the topic ``t`` from now on."""
         source = source_of(number, broker=broker)
-        self.fetchers.acquire({source: Claim(stream, Address("127.0.0.1", port), offset)})
+        self.fetchers.acquire({source: Claim(stream, Address("127.0.0.1", port), offset, log)})
         return source
 
     def state(self, source: TopicPartition) -> PartitionState:

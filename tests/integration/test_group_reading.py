@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,23 @@ def test_retention_overtakes_a_slow_consumer() -> None:
         lost = sum(jump.new - jump.old for jump in reading.jumps)
         assert lost == 16 * (3000 - len(found))  # no byte is unaccounted for
         assert reading.fetchers.consumed() == {ours: 16 * 3000}
+
+
+def test_a_log_directory_that_is_deleted_and_made_anew_is_noticed() -> None:
+    """It has grown beyond the offset before anybody asks for more; what it begins with comes, all the same."""
+    with testing.broker(partitions=1) as broker, Reading(fetcher_backoff_ms=100) as reading:
+        produce(broker, numbered(0, 100))
+        ours = reading.own(broker.port, offset=None)
+        assert take(reading, 100) == numbered(0, 100)
+        wait_until(lambda: reading.fetchers.logs()[ours] > 0)
+        made = reading.fetchers.logs()[ours]
+        broker.stop()
+        shutil.rmtree(broker.data_directory / "t-0")
+        broker.start()
+        produce(broker, numbered(100, 300))
+        assert take(reading, 300) == numbered(100, 300)
+        assert [(jump.old, jump.new) for jump in reading.jumps] == [(1600, 0)]
+        assert reading.fetchers.logs()[ours] != made
 
 
 def test_a_partition_that_nobody_has_written_to() -> None:

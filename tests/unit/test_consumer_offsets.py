@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastlog.consumer._delivery import Place
 from fastlog.consumer.database import DatabaseOffsets, _in_style
 from fastlog.consumer.exactly_once import ExactlyOnce
 from fastlog.consumer.offsets import FileOffsets, OffsetStore, ZooKeeperOffsets
@@ -34,6 +35,14 @@ class Message(NamedTuple):
     source: TopicPartition
     offset: int
     next_offset: int
+
+
+class Located(list[bytes]):
+    """A batch that knows its place; as a message, too."""
+
+    def __init__(self, place: Place, offset: int, next_offset: int) -> None:
+        super().__init__([b"x"])
+        self.place, self.source, self.offset, self.next_offset = place, place.source, offset, next_offset
 
 
 class Batch(list[bytes]):
@@ -79,6 +88,58 @@ def make_fenced(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
         "files": lambda: FileOffsets(tmp_path),
         "database": lambda: DatabaseOffsets(lambda: sqlite3.connect(tmp_path / "offsets.db")),
     }[request.param]
+
+
+def test_which_log_an_offset_is_of_is_kept_beside_it(make_fenced: MakeStore) -> None:
+    """Until another one is told; by the same save that keeps the offset."""
+    store: Any = make_fenced()
+    for partition in (P0, P1):
+        assert store.load("g", partition) is None and store.log_of("g", partition) == 0
+    store.note_logs("g", {P0: 1_346_000_000_000, P1: 0})
+    store.save("g", {P0: 5, P1: 6})
+    store.note_logs("g", {P0: 1_346_000_000_999})
+    other: Any = make_fenced()
+    assert [(other.load("g", partition), other.log_of("g", partition)) for partition in (P0, P1)] == [
+        (5, 1_346_000_000_000),
+        (6, 0),
+    ]
+    other.save("g", {P0: 7})
+    third: Any = make_fenced()
+    assert (third.load("g", P0), third.log_of("g", P0)) == (7, 1_346_000_000_000)
+
+
+def test_a_table_without_logs_gets_them(path: Path) -> None:
+    """It was made by an earlier version, and keeps what it holds."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "CREATE TABLE fastlog_offsets (consumer_group VARCHAR(255) NOT NULL, topic VARCHAR(255) NOT NULL,"
+            " broker_partition VARCHAR(32) NOT NULL, next_offset BIGINT, owner VARCHAR(32) NOT NULL,"
+            " PRIMARY KEY (consumer_group, topic, broker_partition))"
+        )
+        connection.execute("INSERT INTO fastlog_offsets VALUES ('g', 't', '0-0', 5, 'x')")
+        connection.commit()
+    store = DatabaseOffsets(lambda: sqlite3.connect(path))
+    assert (store.load("g", P0), store.log_of("g", P0)) == (5, 0)
+    store.note_logs("g", {P0: 7})
+    store.save("g", {P0: 6})
+    assert DatabaseOffsets(lambda: sqlite3.connect(path)).load("g", P0) == 6
+
+
+def test_what_a_jump_back_has_led_to_is_not_taken_for_done(path: Path, connection: sqlite3.Connection) -> None:
+    """The database is further on in a log that is gone: that is an error, and no silence."""
+    store = DatabaseOffsets(lambda: sqlite3.connect(path))
+    assert store.load("g", P0) is None
+    once = store.exactly_once(connection, "g")
+    place = Place(P0, 0)
+    with once(Located(place, 0, 5000)):
+        pass
+    with once(Located(place, 0, 5000)) as fresh:
+        assert fresh == []  # again, as after a doubtful commit
+    place.begin(5000)
+    place.begin(100)
+    for messages in (Located(place, 100, 200), [Located(place, 100, 200)]):
+        with pytest.raises(ValueError, match=r"gone back to 100.*stands at 5000"), once(messages):
+            pass
 
 
 def test_who_loads_last_is_who_saves(make_fenced: MakeStore) -> None:

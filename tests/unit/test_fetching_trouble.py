@@ -216,3 +216,67 @@ def test_an_error_nobody_thought_of_ends_no_fetching(caplog: pytest.LogCaptureFi
         reading.own(fake.port)
         assert take(reading.stream(), 100) == SEVERAL
         assert "never thought of" in caplog.text
+
+
+# -- logs that were made anew ----------------------------------------------------------------------------------------
+
+
+OLD, NEW = 1_346_000_000_000, 1_346_000_000_001
+MORE = [b"made anew %03d" % number for number in range(200)]
+
+
+@pytest.mark.parametrize("reset", ["smallest", "largest"])
+def test_a_log_that_is_made_anew_meanwhile_is_not_read_on_in_the_middle(
+    reset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection is made again at once, and the new log reaches beyond the offset: its time tells them apart."""
+    with served(pack(SEVERAL)) as fake, Reading(auto_offset_reset=reset, fetcher_backoff_ms=20) as reading:
+        fake.made["t", 0] = OLD
+        source = reading.own(fake.port)
+        assert take(reading.stream(), 100) == SEVERAL
+        assert reading.fetchers.logs() == {source: OLD}
+        fake.make_anew("t", 0, pack(MORE), NEW)
+        if reset == "largest":
+            wait_until(lambda: len(reading.jumps) == 1)
+            assert reading.stream().poll(0.05) is not None and reading.fetchers.logs() == {source: NEW}
+            fake.logs["t", 0] += pack([b"later"])
+            assert take(reading.stream(), 1) == [b"later"]
+        else:
+            assert take(reading.stream(), 200) == MORE
+        (jump,) = reading.jumps
+        assert jump.old == len(pack(SEVERAL)) and jump.log == NEW and "made anew" in jump.reason
+        assert "made anew" in caplog.text
+        assert reading.fetchers.logs() == {source: NEW}
+
+
+def test_an_offset_of_another_log_is_not_gone_on_at() -> None:
+    """As it comes from a store that keeps which log it is of."""
+    data = pack(MORE)
+    with served(data, data, data, data) as fake, Reading(fetcher_backoff_ms=20) as reading:
+        fake.made |= {("t", number): NEW for number in (0, 1, 2)}
+        middle = len(pack(MORE[:100]))
+        found = {}
+        for number, (offset, log) in enumerate([(middle, OLD), (middle, NEW), (0, OLD), (middle, OLD)]):
+            found[number] = reading.own(fake.port, number, offset, log=log, stream=str(number))
+        assert take(reading.stream("0"), 200) == MORE
+        assert take(reading.stream("1"), 100) == MORE[100:]
+        assert take(reading.stream("2"), 200) == MORE  # it begins where it was to go on
+        assert take(reading.stream("3"), 100) == MORE[100:]  # the broker does not tell: nothing is known against it
+        assert [(jump.source, jump.old, jump.new) for jump in reading.jumps] == [(found[0], middle, 0)]
+        assert reading.fetchers.logs() == {source: NEW if n != 3 else OLD for n, source in found.items()}
+
+
+def test_which_log_it_is_is_known_once_what_was_read_before_is_consumed() -> None:
+    """So that no offset of the one before is saved as one of the new one."""
+    with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20, fetch_bytes=200) as reading:
+        fake.made["t", 0] = OLD
+        source = reading.own(fake.port)
+        take(reading.stream(), 1)
+        fake.make_anew("t", 0, pack(MORE), NEW)
+        found = []
+        while not found or found[-1] != MORE[0]:
+            logs = reading.fetchers.logs()
+            found += take(reading.stream(), 1)
+            if found[-1] in SEVERAL:
+                assert logs == {source: OLD}
+        assert reading.fetchers.logs() == {source: NEW} and len(reading.jumps) == 1

@@ -343,3 +343,16 @@ def test_who_leaves_waits_for_the_broker_that_is_asked_where_to_begin(tree: Fake
         member.group.note_begin(part("1-0"))
         stopping.join()
     assert committed(tree, "1-0") == b"700"
+
+
+def test_the_log_that_an_offset_is_of_goes_with_it(tree: FakeZooKeeper, cluster: Cluster, tmp_path: Path) -> None:
+    """To who reads the partition next, in this member or another one."""
+    with fake_member(tree, {"t": 2}, "a", auto_commit=True, store=FileOffsets(tmp_path)) as member:
+        member.settled().readers.made[part("1-0")] = 77
+        member.readers.consume(part("1-0"), 5)
+        member.group.commit()
+        member.readers.made[part("1-0")] = 78
+        member.readers.consume(part("1-0"), 6)
+    with fake_member(tree, {"t": 1}, "b", store=FileOffsets(tmp_path)) as member:
+        claim = member.settled().readers.claims[part("1-0")]
+        assert (claim.offset, claim.log) == (6, 78)
