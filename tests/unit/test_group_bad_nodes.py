@@ -50,7 +50,7 @@ def test_one_bad_node_keeps_nothing_from_the_others(
         wait_until("all again", lambda: len(first.owned) == 5)
         assert all(len(line) < 6000 for line in caplog.messages)
         if not data.startswith(b"*1*(a+)"):
-            wait_until("named", lambda: any(f"path={path}" in line for line in caplog.messages))
+            wait_until("named", lambda: any(f"path={path[:200]}" in line for line in caplog.messages))
 
 
 def test_an_offset_beyond_64_bits_keeps_its_partition_alone(tree: FakeZooKeeper, cluster: Cluster) -> None:
