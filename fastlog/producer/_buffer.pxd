@@ -50,8 +50,8 @@ cdef class Buffer:
     cdef long long finished_messages
     cdef Py_ssize_t hint           # how much the memory before this one held
     cdef list full                 # chunks that outgrew a block; or None
-    cdef list tickets
-    cdef list open_tickets
+    cdef list tickets              # of finished frames; or None
+    cdef list open_tickets         # of the open one; or None
     cdef bint active
     cdef bytes header
     cdef Py_ssize_t header_bytes
@@ -69,7 +69,8 @@ cdef class Buffer:
     cdef int put_all(self, list payloads) except -1
     cdef int put(self, object payload, uint32_t crc) except -1
     cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc) except -1
-    cdef int put_followed(self, object payload, uint32_t crc, object ticket) except -1
+    cdef int put_called(self, object payload, uint32_t crc, object function) except -1
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function) except -1
     cdef int make_room(self, Py_ssize_t need) except -1
     cdef int activate(self) except -1
     cdef int grow(self, Py_ssize_t need) except -1

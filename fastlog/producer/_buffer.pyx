@@ -16,6 +16,7 @@ from fastlog.producer._frames cimport (
     BLOCK_BYTES, ENTRY_HEADER_BYTES, GIL_BYTES, Chunk, Frame, checksum, finish_frame, free_memory, monotonic_ns,
     new_memory, put_entry,
 )
+from fastlog.producer._tickets cimport Ticket, new_ticket
 
 from fastlog.errors import ArgumentError, ClosedError, MessageTooLargeError
 
@@ -104,7 +105,7 @@ cdef class Buffer:
             else:
                 collecting = PyGC_Disable()
                 try:
-                    self.put_followed(payload, crc, ticket)
+                    self.put_followed(payload, crc, ticket, False)
                 finally:
                     if collecting:
                         PyGC_Enable()
@@ -145,10 +146,19 @@ cdef class Buffer:
                 " (max.message.size, of this producer or of the broker)"
             )
 
-    cdef int put_followed(self, object payload, uint32_t crc, object ticket) except -1:
-        """Add a payload whose fate somebody wants to know."""
+    cdef int put_called(self, object payload, uint32_t crc, object function) except -1:
+        """Add a payload; ``function`` is called with what becomes of it. 1 when that finished a frame."""
+        cdef int collecting = PyGC_Disable()
+        try:
+            return self.put_followed(payload, crc, function, True)
+        finally:
+            if collecting:
+                PyGC_Enable()
+
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function) except -1:
+        """Add a payload whose fate somebody wants to know; for a receipt, all of one call together."""
         cdef Py_ssize_t position, last
-        cdef list item
+        cdef Ticket ticket
         if self.shelf.closed:
             raise ClosedError("the producer is closed")
         self.make_room(PyBytes_GET_SIZE(payload) + ENTRY_HEADER_BYTES)
@@ -156,11 +166,11 @@ cdef class Buffer:
         if self.open_tickets is None:
             self.open_tickets = []
         last = len(self.open_tickets) - 1
-        item = <list>self.open_tickets[last] if last >= 0 else None
-        if item is not None and item[2] is ticket:
-            item[1] += 1
+        ticket = <Ticket>self.open_tickets[last] if last >= 0 and not is_function else None
+        if ticket is not None and ticket.to is to:
+            ticket.messages += 1
         else:
-            self.open_tickets.append([position, 1, ticket])
+            self.open_tickets.append(new_ticket(-1, position, 1, is_function, to))
         return self.put(payload, crc)
 
     cdef int put(self, object payload, uint32_t crc) except -1:
@@ -255,6 +265,7 @@ cdef class Buffer:
     cdef int finish_open_frame(self) except -1:
         cdef Frame* frames
         cdef Frame* frame
+        cdef Ticket ticket
         cdef Py_ssize_t size = self.used - self.open_start
         if self.frame_count == self.frame_capacity:
             frames = <Frame*>realloc(self.frames, max(16, 2 * self.frame_capacity) * sizeof(Frame))
@@ -269,10 +280,12 @@ cdef class Buffer:
         self.shelf.next_id = (self.shelf.next_id + 1) & 0x7FFFFFFF
         finish_frame(self.memory + self.open_start, size, self.header_bytes, frame.correlation_id, self.acknowledged)
         if self.open_tickets is not None:
+            for ticket in self.open_tickets:
+                ticket.frame = self.frame_count
             if self.tickets is None:
-                self.tickets = []
-            for position, count, ticket in self.open_tickets:
-                self.tickets.append((self.frame_count, position, count, ticket))
+                self.tickets = self.open_tickets
+            else:
+                self.tickets.extend(self.open_tickets)
             self.open_tickets = None
         self.frame_count += 1
         self.finished_messages += self.open_messages

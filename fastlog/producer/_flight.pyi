@@ -2,6 +2,8 @@ from collections.abc import Collection
 
 from fastlog.errors import FastlogError
 from fastlog.producer._frames import Chunk
+from fastlog.producer._tickets import Ticket
+from fastlog.producer.hooks import Delivery
 
 Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int]
 """Ticket or None, chunk, messages, error (a code or an exception), partition, base offset, next offset, position."""
@@ -24,6 +26,8 @@ class Flight:
     handed_over: int
     keep_failed: bool
     retried: Collection[int]
+    broker: object
+    delivery_type: type[Delivery] | None
     watched: set[tuple[str, int]]
     def __init__(self, acknowledged: bool) -> None: ...
     def add(self, chunk: Chunk) -> None:
@@ -47,7 +51,7 @@ class Flight:
     def unfinished_frames(self) -> int:
         """Frames written and not finished: requests without an answer yet."""
 
-    def take_events(self) -> list[Event]:
+    def take_events(self) -> list[Event | Ticket]:
         """What happened since the last call: to frames with tickets, to failed ones, and with ``report`` to all."""
 
     def take_outcomes(self) -> list[Outcome]:

@@ -11,6 +11,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memmove
 
 from fastlog.producer._frames cimport Chunk, Frame, monotonic_ns
+from fastlog.producer._tickets cimport Ticket
 
 import os
 
@@ -79,6 +80,8 @@ cdef class Flight:
     cdef public bint keep_failed          # copies of frames that failed
     cdef public object retried            # error codes after which a frame is worth another try
     cdef readonly set watched             # (topic, partition) of refused frames: every later answer is an outcome
+    cdef public object broker             # its id, in deliveries
+    cdef public object delivery_type
     cdef list events
     cdef list outcomes
     cdef list failures
@@ -338,7 +341,7 @@ cdef class Flight:
             self.outcomes.append((chunk.topic, chunk.partition, error, chunk.part(index, index + 1)))
             chunk.finished_frames += 1
             while chunk.tickets is not None and chunk.next_ticket < len(chunk.tickets) \
-                    and chunk.tickets[chunk.next_ticket][0] == index:
+                    and (<Ticket>chunk.tickets[chunk.next_ticket]).frame == index:
                 chunk.next_ticket += 1        # they went with the copy
         else:
             if self.watched and (chunk.topic, chunk.partition) in self.watched:
@@ -354,6 +357,7 @@ cdef class Flight:
         """Count the first unfinished frame of a chunk as finished, and say so to those who want to know."""
         cdef int index = chunk.finished_frames
         cdef int messages = chunk.frames[index].messages
+        cdef Ticket ticket
         chunk.finished_frames += 1
         if error is None:
             self.delivered += messages
@@ -362,10 +366,18 @@ cdef class Flight:
             if self.keep_failed:
                 self.failures.append(chunk.part(index, index + 1))
         if chunk.tickets is not None:
-            while chunk.next_ticket < len(chunk.tickets) and chunk.tickets[chunk.next_ticket][0] == index:
-                _, position, count, ticket = chunk.tickets[chunk.next_ticket]
+            while chunk.next_ticket < len(chunk.tickets):
+                ticket = <Ticket>chunk.tickets[chunk.next_ticket]
+                if ticket.frame != index:
+                    break
                 chunk.next_ticket += 1
-                self.events.append((ticket, chunk, count, error, partition, base, next, position))
+                if ticket.is_function and error is None:
+                    ticket.settle(self.delivery_type, chunk.topic, self.broker, partition, base, next)
+                    self.events.append(ticket)
+                else:
+                    self.events.append(
+                        (ticket.to, chunk, ticket.messages, error, partition, base, next, ticket.position)
+                    )
         if self.report or error is not None:
             self.events.append((None, chunk, messages, error, partition, base, next, 0))
         return 0
@@ -454,7 +466,7 @@ cdef class Flight:
             chunk.size -= rest.size
             chunk.messages -= rest.messages
             if chunk.tickets is not None:
-                chunk.tickets = [item for item in chunk.tickets if item[0] < keep]
+                chunk.tickets = [ticket for ticket in chunk.tickets if (<Ticket>ticket).frame < keep]
             self.messages -= rest.messages
             self.bytes -= rest.size
             if chunk.finished_frames == keep:     # only the first one can be finished so far

@@ -31,7 +31,7 @@ cdef class Chunk:
     cdef readonly int codec
     cdef Py_ssize_t header_bytes
     cdef bytes header
-    cdef list tickets              # (frame index, position in the set, messages, ticket), ascending; or None
+    cdef list tickets              # of those who want to know about messages, in their order; or None
     cdef public long long taken_ns # when it left the queue, on the monotonic clock
     cdef public int attempts       # connections it was written to before this one
     cdef public int refusals       # how often the broker refused it for now
@@ -43,6 +43,7 @@ cdef class Chunk:
     cdef int next_ticket
 
     cdef Chunk part(self, int start, int stop)
+    cdef list tickets_of(self, int frame)
 
 
 cdef long long monotonic_ns() noexcept nogil

@@ -10,6 +10,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastlog._crc cimport crc32_span
+from fastlog.producer._tickets cimport Ticket, new_ticket
 
 
 cdef extern from "<time.h>" nogil:
@@ -92,6 +93,7 @@ cdef class Chunk:
         """A copy of some of the frames, none of them written yet."""
         cdef Py_ssize_t first = self.frames[start - 1].end if start else 0
         cdef Chunk made = Chunk.__new__(Chunk)
+        cdef Ticket ticket
         cdef int i
         made.size = self.frames[stop - 1].end - first
         made.memory, made.capacity = new_memory(made.size), made.size
@@ -109,8 +111,12 @@ cdef class Chunk:
         made.taken_ns, made.attempts, made.refusals = self.taken_ns, self.attempts, self.refusals
         made.sequence = self.sequence
         if self.tickets is not None:
-            made.tickets = [(item[0] - start, item[1], item[2], item[3]) for item in self.tickets
-                            if start <= item[0] < stop]
+            made.tickets = []
+            for ticket in self.tickets:
+                if start <= ticket.frame < stop:
+                    made.tickets.append(
+                        new_ticket(ticket.frame - start, ticket.position, ticket.messages, ticket.is_function, ticket.to)
+                    )
         return made
 
     def compressed(self, compress, Py_ssize_t max_payload):
@@ -118,6 +124,7 @@ cdef class Chunk:
         cdef Py_ssize_t start = 0, size, capacity = 0
         cdef int i
         cdef Chunk made
+        cdef Ticket ticket
         cdef bytes payload
         cdef list wrappers = [], refused = [], item_list
         cdef dict new_index = {}
@@ -153,8 +160,19 @@ cdef class Chunk:
             made.frame_count += 1
             made.messages += self.frames[i].messages
         if self.tickets is not None:
-            made.tickets = [(new_index[item[0]], -1, item[2], item[3]) for item in self.tickets if item[0] in new_index]
-        refused = [
-            (size, self.part(i, i + 1), [item for item in self.tickets or () if item[0] == i]) for i, size in refused
-        ]
-        return made, refused
+            made.tickets = []
+            for ticket in self.tickets:
+                if ticket.frame in new_index:
+                    made.tickets.append(
+                        new_ticket(new_index[ticket.frame], -1, ticket.messages, ticket.is_function, ticket.to)
+                    )
+        return made, [(size, self.part(i, i + 1), self.tickets_of(i)) for i, size in refused]
+
+    cdef list tickets_of(self, int frame):
+        """Those of one frame, as Python sees them."""
+        cdef list found = []
+        cdef Ticket ticket
+        for ticket in self.tickets or ():
+            if ticket.frame == frame:
+                found.append((frame, ticket.position, ticket.messages, ticket.to))
+        return found

@@ -22,6 +22,12 @@ class Route:
     def set_keyed(self, keyed: list[Buffer] | None) -> None:
         """Let a key's CRC-32 choose among these buffers; None leaves it to Python."""
 
+    def set_by_hand(self, partition: PartitionChoice, buffer: Buffer) -> None:
+        """Let compiled code use a buffer for messages of which this partition is asked for."""
+
+    def forget_by_hand(self) -> None:
+        """Leave partitions that are asked for to Python, until it has looked at each again."""
+
     def buffer_for_any(self) -> Buffer:
         """The buffer that the next message without a key goes to."""
 

@@ -15,6 +15,9 @@ from fastlog.producer._stamp cimport Stamp, find_key
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL  # borrowed
     bint PyUnicode_Check(object value)
+    bint PyLong_CheckExact(object value)
+    bint PyTuple_CheckExact(object value)
+    bint PyCallable_Check(object value)
     bint PyList_CheckExact(object value)
     object unicode_bytes "PyUnicode_AsUTF8String"(object text)
 
@@ -44,12 +47,14 @@ cdef class Route:
     cdef list anywhere
     cdef Buffer current
     cdef list keyed
+    cdef dict by_hand              # buffers by the partitions that were named so far
     cdef uint32_t random
     cdef Stamp stamp               # of the topic when its messages get envelopes, else None
 
     def __init__(self, list anywhere, list keyed, uint32_t seed):
         self.random = seed | 1
         self.keyed = keyed
+        self.by_hand = {}
         self.choose_from(anywhere)
 
     def choose_from(self, list anywhere):
@@ -81,6 +86,26 @@ cdef class Route:
             (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw)) & 0x7FFFFFFF)
             % <uint32_t>len(self.keyed)
         ]
+
+    def set_by_hand(self, partition, Buffer buffer):
+        """Let compiled code use a buffer for messages of which this partition is asked for."""
+        self.by_hand[partition] = buffer
+
+    def forget_by_hand(self):
+        """Leave partitions that are asked for to Python, until it has looked at each again."""
+        self.by_hand.clear()
+
+    cdef Buffer buffer_by_hand(self, object partition):
+        """The buffer of a partition that was named before, as a number or as (broker id, number); else None."""
+        cdef PyObject* found
+        if not PyLong_CheckExact(partition):
+            if not PyTuple_CheckExact(partition):
+                return None
+            for part in <tuple>partition:  # True is equal to 1, and no number of a partition
+                if not PyLong_CheckExact(part):
+                    return None
+        found = PyDict_GetItemWithError(self.by_hand, partition)
+        return <Buffer>found if found != NULL else None
 
     def buffer_for_any(self):
         """The buffer that the next message without a key goes to."""
@@ -216,12 +241,19 @@ cdef class SendPath:
         cdef Route route
         cdef Buffer buffer
         cdef int done = 0
-        if partition is None and on_delivery is None and self.born == fork_generation:
+        if self.born == fork_generation:
             route = routes.last_route if topic is routes.last_topic else routes.find(topic)
             if route is not None:
-                buffer = route.current if key is None else route.buffer_for_key(key)
+                if partition is not None:
+                    buffer = route.buffer_by_hand(partition)
+                else:
+                    buffer = route.current if key is None else route.buffer_for_key(key)
                 if buffer is not None:
-                    if route.stamp is not None:
+                    if on_delivery is not None:
+                        if route.stamp is None and PyBytes_CheckExact(value) and PyCallable_Check(on_delivery) and \
+                                PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
+                            done = 1 + buffer.put_called(value, checksum(value), on_delivery)
+                    elif route.stamp is not None:
                         done = put_stamped(buffer, route.stamp, value, key)
                     elif PyBytes_CheckExact(value):
                         if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
@@ -229,7 +261,7 @@ cdef class SendPath:
                     elif PyList_CheckExact(value):
                         done = buffer.put_all(<list>value)
                     if done:
-                        if done > 1 and key is None and len(route.anywhere) > 1:
+                        if done > 1 and buffer is route.current and len(route.anywhere) > 1:
                             route.turn()
                         return ()
         return self._send_slowly(topic, value, key, partition, on_delivery)

@@ -19,6 +19,7 @@ from fastlog.producer._send import Route, Routes
 from fastlog.producer.brokers import BrokerAddress, Directory, check_topic
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.discovery import Discovery, OpenSession, View
+from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Partitioner
@@ -65,6 +66,14 @@ class ElasticRouter(Router):
         self._changes = Turnstile()
         self._asking: set[int] = set()
         self._failures: dict[int, FastlogError] = {}
+
+    def choose(self, topic: str, key: object, partition: PartitionChoice) -> Buffer:
+        """See ``Router``; what was chosen by hand is forgotten when brokers have changed meanwhile."""
+        state = self._state
+        buffer = super().choose(topic, key, partition)
+        if self._state is not state and partition is not None and (fast := self._topics[topic].fast) is not None:
+            fast.forget_by_hand()
+        return buffer
 
     def _first_directories(self) -> dict[int, Directory]:
         return {}
@@ -175,6 +184,8 @@ class ElasticRouter(Router):
         assert isinstance(route, ElasticRoute)
         while True:
             state = self._state
+            if route.fast is not None:
+                route.fast.forget_by_hand()
             counts = self.discovery.view.partitions.get(route.topic, {})
             usable = {broker: count for broker, count in counts.items() if self._is_usable(broker)}
             if usable:

@@ -94,7 +94,12 @@ def call_back(function: OnDelivery, delivery: Delivery) -> None:
     try:
         function(delivery)
     except Exception:
-        logger.exception("delivery callback failed topic=%s", delivery.topic)
+        log_failed_callback(delivery)
+
+
+def log_failed_callback(delivery: Delivery) -> None:
+    """Log the exception that a program's callback has just raised."""
+    logger.exception("delivery callback failed topic=%s", delivery.topic)
 
 
 def _first_line(error: BaseException) -> str:

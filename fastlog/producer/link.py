@@ -18,6 +18,7 @@ from fastlog.producer._frames import Chunk
 from fastlog.producer._outbox import READABLE, Outbox
 from fastlog.producer.brokers import Directory
 from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import Delivery
 from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.outcomes import Outcomes
 from fastlog.producer.refusals import Refusals
@@ -57,6 +58,7 @@ class Link:
         linger_ns = config.queue_time_ms * _MS_NS if config.producer_type == "async" else 0
         self.outbox = Outbox(ledger.quota, self._wake_fd, linger_ns)
         self._flight = Flight(acks > 0)
+        self._flight.broker, self._flight.delivery_type = directory.broker.id, Delivery
         self._flight.report = ledger.on_delivery is not None
         self._flight.keep_failed = ledger.on_failed is not None
         self._outcomes = Outcomes(ledger, directory)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from fastlog import codecs
 from fastlog.errors import MessageTooLargeError, error_for
 from fastlog.producer._frames import Chunk
+from fastlog.producer._tickets import Ticket, tell
 from fastlog.producer.hooks import Delivery
-from fastlog.producer.ledger import Ledger, Receipt, call_back
+from fastlog.producer.ledger import Ledger, Receipt, call_back, log_failed_callback
 
 if TYPE_CHECKING:
     from fastlog.producer._flight import Event
@@ -41,10 +42,9 @@ class Outcomes:
             self._tell((None, chunk, messages, error, chunk.partition, -1, -1, 0), told=bool(tickets))
         return made
 
-    def tell(self, events: Iterable[Event], failed: Iterable[Chunk]) -> None:
+    def tell(self, events: list[Event | Ticket], failed: Iterable[Chunk]) -> None:
         """What a flight says: of messages that are finished, and the frames among them that failed."""
-        for event in events:
-            self._tell(event)
+        tell(events, self._tell, log_failed_callback)
         for frame in failed:
             self._note_failed(frame)
 
@@ -62,8 +62,10 @@ class Outcomes:
             base += position
         delivery = Delivery(chunk.topic, broker.id, partition, base, following, messages, error)
         if ticket is not None:
-            assert isinstance(ticket, Receipt)
-            ticket.settle(delivery)
+            if isinstance(ticket, Receipt):
+                ticket.settle(delivery)
+            else:
+                call_back(ticket, delivery)  # type: ignore[arg-type]
             return
         if self._ledger.on_delivery is not None:
             call_back(self._ledger.on_delivery, delivery)

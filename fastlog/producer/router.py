@@ -83,7 +83,10 @@ class Router:
         if route is None:
             route = self._resolve(check_topic(topic))
         if partition is not None and partition != ANY:
-            return self._by_hand(route, partition)
+            named = self._by_hand(route, partition)
+            assert route.fast is not None
+            route.fast.set_by_hand(partition, named)
+            return named
         if key is not None and partition is None:
             buffer = self._by_key(route, key)
             if buffer is not None:

@@ -48,7 +48,7 @@ def test_what_is_known_already_stays() -> None:
     assert (placed.topic, placed.partition, placed.reason) == ("t", 2, "no answer")
     assert (str(plain), plain.topic, plain.reason) == ("no answer\nbecause\ntry again", None, "no answer")
     assert str(TransportError("x").at()) == "x"
-    assert str(FastlogError("x").at(topic="\x1b[2J")) == r"topic '\x1b[2J': x"
+    assert str(FastlogError("x").at(topic="\x1b[2J")) == r"topic \x1b[2J: x"
 
 
 @pytest.mark.parametrize("error", [LogError("x", path="/p", position=3), DeliveryError("x", 5)])
