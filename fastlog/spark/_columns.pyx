@@ -40,8 +40,9 @@ cdef Py_ssize_t walk(
         if out.ends != NULL:
             if entry.payload_bytes > out.room - used:
                 return -1
-            memcpy(out.values + used, entry.payload, <size_t>entry.payload_bytes)
-            used += entry.payload_bytes
+            if entry.payload_bytes:  # empty payloads alone have no room, and no place to go
+                memcpy(out.values + used, entry.payload, <size_t>entry.payload_bytes)
+                used += entry.payload_bytes
             out.ends[i + 1] = <int32_t>used
     return used
 

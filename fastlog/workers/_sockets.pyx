@@ -241,7 +241,8 @@ cdef class Connections:
                 pool.over = c  # the one that passed the budget is the one that may be over it
             r = recv(c.fd, c.buffer + c.end, c.room - c.end, MSG_DONTWAIT)
         else:
-            memcpy(self.scratch, c.buffer + c.start, left)
+            if left:  # a connection of which nothing is kept has no buffer
+                memcpy(self.scratch, c.buffer + c.start, left)
             r = recv(c.fd, self.scratch + left, min(most, <size_t>SCRATCH_BYTES) - left, MSG_DONTWAIT)
         if r < 0 and (errno == EAGAIN or errno == EINTR):
             return
