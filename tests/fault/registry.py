@@ -24,6 +24,7 @@ MODULES = (
     "tests.fault.groups",
     "tests.fault.hostile_broker",
     "tests.fault.stalls",
+    "tests.fault.connects",
     "tests.fault.interrupts",
     "tests.fault.exits",
     "tests.fault.overload",
