@@ -1,6 +1,7 @@
 """Builds the extensions: every ``.pyx`` below ``fastlog/`` is one module.
 
-``FASTLOG_DEBUG=1`` builds with bounds checks, C assertions and line tracing. ``FASTLOG_NO_EXTENSIONS=1`` leaves the
+``FASTLOG_DEBUG=1`` builds with bounds checks, C assertions and line tracing, ``FASTLOG_SANITIZE=1`` with
+AddressSanitizer and UndefinedBehaviorSanitizer (``scripts/test-sanitized``). ``FASTLOG_NO_EXTENSIONS=1`` leaves the
 extensions out: an editable installation would compile them all again, although ``build_ext --inplace`` just did.
 """
 
@@ -14,6 +15,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("FASTLOG_DEBUG") == "1"
+SANITIZE = os.environ.get("FASTLOG_SANITIZE") == "1"
 ROOT = Path(__file__).parent
 
 directives = {
@@ -27,6 +29,13 @@ directives = {
 }
 # -g0, because many a Python has itself been compiled with -g and passes that on.
 compile_args = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0", "-fno-semantic-interposition"]
+link_args = []
+if SANITIZE:
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    # Many a Python has been compiled with -fwrapv and passes that on: signed numbers that overflow would not be found.
+    compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", *sanitizers]
+    # Its runtime is a part of each library: beside that of the other, it would not know the file for its reports.
+    link_args = [*sanitizers, "-static-libubsan", "-Wl,--exclude-libs,libubsan.a"]
 macros = [("_GNU_SOURCE", "1")] + ([("CYTHON_TRACE_NOGIL", "1")] if DEBUG else [])
 
 
@@ -60,6 +69,7 @@ def extensions() -> list[Extension]:
                 include_dirs=["fastlog", "fastlog/log", "fastlog/workers"],
                 define_macros=macros,
                 extra_compile_args=["-std=gnu11", "-Wno-unused-function", *compile_args],
+                extra_link_args=list(link_args),
             )
         )
     return found
@@ -72,7 +82,7 @@ if __name__ == "__main__":
     processors = len(os.sched_getaffinity(0))
     sources = [] if os.environ.get("FASTLOG_NO_EXTENSIONS") == "1" else extensions()
     setup(
-        ext_modules=cythonize(sources, compiler_directives=directives, nthreads=processors),
+        ext_modules=cythonize(sources, compiler_directives=directives, nthreads=processors, emit_linenums=SANITIZE),
         cmdclass={"build_ext": BuildExtensions},
         options={"build_ext": {"parallel": processors}},
     )
