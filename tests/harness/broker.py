@@ -24,7 +24,7 @@ from tests.harness.raw_client import RawClient
 from tests.harness.timing import PATIENCE
 
 READY = re.compile(r"fastlog-broker: ready\b.*?\bport=(\d+)")
-STARTED = re.compile(r"started role=(\S+) pid=(\d+)")
+STARTED = re.compile(r"supervisor\[\d+\] started role=(\S+) pid=(\d+)")
 ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
