@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from fastlog.consumer.simple import SimpleConsumer
 
 _MONITOR = re.compile(rb"fastlog-broker: ready .*?\bmonitor=(\S+)")
-_STARTED = re.compile(rb"started role=(\S+) pid=(\d+)")
+# from the beginning of the line: names of clients stand in others
+_STARTED = re.compile(rb"^\S+ \S+ INFO supervisor\[\d+\] started role=(\S+) pid=(\d+)", re.MULTILINE)
 _REGISTERED = re.compile(rb"\bregistered path=/brokers/ids/")
 _PROGRAM = """
 import sys

@@ -27,7 +27,7 @@ POINTS = {
 DIES_AT_CALL = 3
 KILLS_OF_ONE_BROKER = 100
 LONGEST_ANSWER = 30.0
-STARTED = re.compile(r"started role=processor-(\d+) pid=")
+STARTED = re.compile(r"supervisor\[\d+\] started role=processor-(\d+) pid=")
 DIED = re.compile(r"died role=processor-(\d+) exit=(\S+)")
 PLACE = ("locked", 0)
 
