@@ -306,12 +306,17 @@ cdef class PartitionFlusher:
                     return self.fail(s, FL_WHY_FLUSH, -r)
             i += 1
         if tail > s.dir_synced_tail or not s.parent_synced or newest != s.flushed_base:
-            r = self.move_flushed_mark(s, newest)
-            if no_room(r) or passing(r):
-                return self.postpone(s, r)  # what was synced was synced
-            if r != 0:
-                return self.fail(s, FL_WHY_FLUSH, -r)
-            r = self.sync_directories(s)
+            # names first: the mark may be durable the moment it is moved, and a segment that it names must not be missing
+            if tail > s.dir_synced_tail or not s.parent_synced:
+                r = self.sync_directories(s)
+            if r == 0 and newest != s.flushed_base:
+                fl_store(&s.parent_synced, 1)
+                fl_store(&s.dir_synced_tail, tail - 1)  # whoever goes on from here syncs the name of the mark
+                r = self.move_flushed_mark(s, newest)
+                if no_room(r) or passing(r):
+                    return self.postpone(s, r)  # what was synced was synced
+                if r == 0:
+                    r = self.sync_directories(s)
             if r == -EMFILE:
                 return self.postpone(s, r)
             if r != 0:

@@ -1,10 +1,10 @@
 """The flushed mark of a partition: an empty file ``.flushed-<base offset>`` that names a segment by its 20 digits.
 
 It says that everything below that offset was flushed, and that the segment's own name is durable. The flusher renames
-it after it has synced the segments and before it syncs their directory; only then the high watermark passes the base.
-So a gap that a start finds above the mark was never visible to anybody: the power went between a roll and its flush.
-Any other gap is damage. A partition without a mark was never flushed by this version, or its mark was taken away;
-nothing is concluded from that.
+it after it has synced the segments and their directory, and syncs that again; only then the high watermark passes the
+base. So a gap that a start finds above the mark was never visible to anybody: the power went between a roll and its
+flush. Any other gap is damage. A partition without a mark was never flushed by this version, or its mark was taken
+away; nothing is concluded from that.
 """
 
 from __future__ import annotations

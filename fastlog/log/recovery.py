@@ -234,6 +234,8 @@ class _Recovery:
 
     def put_mark(self, base: int) -> None:
         """Everything below ``base`` is durable. A full disk leaves it to the next flush to say so."""
+        if base not in self.marks:
+            self.files.fsync_dir(self.directory)  # the mark may be durable at once, and names a segment
         try:
             put_flushed_mark(self.directory, self.marks, base, self.files)
             self.flushed_base = base

@@ -74,13 +74,31 @@ def test_a_flush_that_fails_before_it_leaves_it(tmp_path: Path) -> None:
     assert (marks(log.folder()), log.view().high_watermark) == ([0], 40)
 
 
-@pytest.mark.parametrize("fault", ["rename@1=EIO", "fsync@1=EIO"])
-def test_the_watermark_waits_for_it_and_for_its_name(fault: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "named"), [("rename@1=EIO", 0), ("fsync@1=EIO", 0), ("fsync@2=EIO", 120)])
+def test_the_watermark_waits_for_it_and_for_its_name(fault: str, named: int, tmp_path: Path) -> None:
+    """And it waits for the names of the segments: of two new names, a power loss may leave either one alone."""
     log = rolled(tmp_path)
     _files.arm(fault, "test")
     assert log.flush() == errno.EIO
     assert log.view().state
-    assert log.view().high_watermark == 40
+    assert (marks(log.folder()), log.view().high_watermark) == ([named], 40)
+
+
+def test_a_flush_that_was_put_off_behind_it_syncs_its_name(tmp_path: Path) -> None:
+    """Without a descriptor for the directory the mark is moved and may not be durable: the next flush sees to that."""
+    moved = 0
+    for number in range(1, 9):
+        place = tmp_path / str(number)
+        place.mkdir()
+        log = rolled(place)
+        _files.arm(f"open@{number}=EMFILE", "test")
+        if log.flush() and marks(log.folder()) == [120]:
+            moved += 1
+            _files.arm("fsync@1=EIO", "test")
+            assert log.flush() == errno.EIO
+            assert log.view().high_watermark == 40
+        _files.arm("", "test")
+    assert moved
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT", "EFBIG"])
@@ -225,3 +243,15 @@ def test_of_several_marks_the_highest_counts_and_one_stays(directory: Path) -> N
         (directory / flushed_mark_name(base)).touch()
     assert recover(directory).state == "ok"
     assert marks(directory) == [bases[2]]
+
+
+def test_a_start_moves_it_when_the_names_of_the_segments_are_durable(directory: Path) -> None:
+    """The broker before was killed behind a roll: its new segment may have a name in memory only."""
+    bases = logs.write_segments(directory, [PART] * 2)
+    put_flushed_mark(directory, [], bases[0], FileOps())
+    files = logs.QuickFaultyFiles()
+    assert recover(directory, files).state == "ok"
+    assert marks(directory) == [bases[1]]
+    (moved,) = [place for place, call in enumerate(files.order) if call[0] == "rename"]
+    synced = [place for place, call in enumerate(files.order) if call == ("fsync_dir", directory.name)]
+    assert synced[0] < moved < synced[-1]
