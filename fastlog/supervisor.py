@@ -36,6 +36,8 @@ STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
 STALLED_STOP_SECONDS = 60.0
 """What a stop waits besides for disks that stall, unless it is asked for again."""
+KILLED_SECONDS = 0.2
+"""How long a killed process may take to go. One in a call to a disk stays, and takes nothing with it."""
 MIRROR_SECONDS = 1.5
 """The first of them has so much of that at most: it writes into this broker."""
 KEEPER_SECONDS = 0.4
@@ -86,7 +88,7 @@ class Supervisor:
         self._stop_asked = 0
         self._stop_now = False
         self._stalled_seconds = 0.0  # how much of the stop disks have taken
-        self._stop_turn = 0.0
+        self._stop_began = self._stop_turn = 0.0
         self._failed = ""
         self._may_run = True
         self._last_turn = time.monotonic()
@@ -269,7 +271,8 @@ class Supervisor:
         result = Stop(clean=not self._failed or not self._may_run, asked_for=self._may_run)
         if self._failed:
             result.problems.append(self._failed)
-        deadline = time.monotonic() + STOP_SECONDS
+        self._stop_began = time.monotonic()
+        deadline = self._stop_began + STOP_SECONDS
         signal_name = (
             signal.Signals(self._stop_asked).name
             if self._stop_asked
@@ -288,11 +291,15 @@ class Supervisor:
                     self._fork(self._children[number])
             # a flusher that is stuck leaves the keeper time for its last side files: they make the next start shorter
             self._wait_for(numbers, deadline if stage == 3 else deadline - KEEPER_SECONDS, result)
+        self._kill_the_rest()
+        return result
+
+    def _kill_the_rest(self) -> None:
         for item in self._children.values():
             if item.pid:
                 _kill(item.pid, signal.SIGKILL)
-        self._wait_for(list(self._children), time.monotonic() + 0.2, Stop())
-        return result
+        self._stop_now, self._stalled_seconds = True, 0.0  # a disk has had its time
+        self._wait_for(list(self._children), time.monotonic() + KILLED_SECONDS, Stop())
 
     def _stop_mirror(self) -> None:
         """First, while the broker still answers it: what it forwarded here it can commit. Killed, it comes again."""
@@ -344,7 +351,7 @@ class Supervisor:
                 stalls.what_it_writes(self._arena, longest.number),
                 STALLED_STOP_SECONDS,
             )
-            turn = waits[longest.number]
+            turn = min(waits[longest.number], now - self._stop_began)
         self._stalled_seconds += turn
 
 

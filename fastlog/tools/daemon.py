@@ -20,7 +20,8 @@ from fastlog.errors import FastlogError
 from fastlog.tools import signals
 from fastlog.tools.report import EXIT_FAILED, CommandError, discard_output, note, say_error
 
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 75.0
+"""More than a broker takes that waits for a disk: the supervisor's STALLED_STOP_SECONDS and STOP_SECONDS."""
 _LOOK_SECONDS = 0.02
 _SHOWN_LINES = 20
 _READY = ("fastlog-broker: ready", "ready:")
@@ -92,7 +93,7 @@ def stop(lock: Path, what: str) -> None:
     """Ask whoever holds a lock file to stop, as Ctrl-C does, and return when the lock is free.
 
     Raises:
-        CommandError: nobody holds it, or it is still held after a minute.
+        CommandError: nobody holds it, or it is still held after ``_STOP_SECONDS``.
     """
     if not _is_held(lock):
         raise CommandError(

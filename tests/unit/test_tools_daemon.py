@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog import supervisor
 from fastlog.errors import TransportError
 from fastlog.segment_files import LOCK_NAME
 from fastlog.tools import daemon, options, starting_broker
@@ -62,6 +63,10 @@ def test_it_is_ready_when_the_command_returns(directory: Path) -> None:
 @pytest.mark.parametrize("arguments", [["--daemon", "--stop"], ["--output", "x"]])
 def test_what_contradicts(arguments: list[str]) -> None:
     assert run(*arguments, module=BROKER)[0] == 2
+
+
+def test_a_stop_that_waits_for_a_disk_is_waited_for() -> None:
+    assert daemon._STOP_SECONDS > supervisor.STALLED_STOP_SECONDS + supervisor.STOP_SECONDS
 
 
 def test_only_who_has_the_lock_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
