@@ -339,18 +339,18 @@ class GroupSession:
     def _commit_beginnings(self) -> None:
         """The broker would say something else to who owns them next, and what was not handed out yet be left out."""
         work, begun = self._work, self._work.inbox.begun
-        noted, consumed = list(begun), work.readers.consumed()
-        offsets = {partition: consumed[partition] for partition in noted if partition in consumed}
+        noted = list(begun)
+        for partition in noted:  # before it is read how far they are: what a jump changes meanwhile is noted again
+            begun.pop(partition, None)
+        consumed = work.readers.consumed()
         try:
-            self._ownership.begin(offsets)
-        except SessionLostError:
-            raise
+            self._ownership.begin({partition: consumed[partition] for partition in noted if partition in consumed})
         except Exception as error:  # a store may be the user's own
+            begun.update(dict.fromkeys(noted))
+            if isinstance(error, SessionLostError):
+                raise
             work.auto_commit_failed(error)
             self._begin_due = time.monotonic() + min(MOST_PAUSE, work.config.auto_commit_interval_ms / 1000)
-        else:
-            for partition in noted:
-                begun.pop(partition, None)
         finally:
             work.standing.committed = self._ownership.saved
 

@@ -307,6 +307,21 @@ def test_where_a_jump_has_led_is_committed_at_once(tree: FakeZooKeeper, cluster:
         wait_until("committed", lambda: committed(tree, "1-0") == b"700")
 
 
+def test_a_jump_while_a_beginning_is_committed_is_committed_next(tree: FakeZooKeeper, cluster: Cluster) -> None:
+    with fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=3_600_000) as member:
+        member.settled().readers.consume(part("1-0"), 700)
+
+        def jump(_session: FakeSession, name: str, path: str) -> None:
+            if (name, path) == ("create", BEGIN):
+                tree.after_change = nothing
+                member.readers.consume(part("1-0"), 9000)
+                member.group.note_begin(part("1-0"))
+
+        nothing, tree.after_change = tree.after_change, jump
+        member.group.note_begin(part("1-0"))
+        wait_until("committed", lambda: committed(tree, "1-0") == b"9000")
+
+
 def test_where_a_partition_begins_is_committed_once_that_works(tree: FakeZooKeeper, cluster: Cluster) -> None:
     with fake_member(tree, {"t": 1}, "a", auto_commit=True, auto_commit_interval_ms=10) as member:
         member.settled().readers.consume(part("1-0"), 700)
