@@ -176,7 +176,7 @@ def _check_back(first: Located, known: int | None) -> None:
     """What a jump back has led to is not done, though the database is further on: it speaks of what is gone."""
     back = getattr(getattr(first, "place", None), "back", -1)
     if known is not None and 0 <= back <= first.offset:
-        raise ValueError(
+        raise ArgumentError(
             f"{first.source}: reading has gone back to {back}, since the log has ended before {known} or was made anew,"
             f" and the database stands at {known}: set next_offset of its row to {back} and start again"
         )

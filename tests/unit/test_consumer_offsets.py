@@ -23,7 +23,7 @@ from fastlog.consumer.exactly_once import ExactlyOnce
 from fastlog.consumer.offsets import FileOffsets, OffsetStore, ZooKeeperOffsets
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import SessionLostError
-from fastlog.errors import ConfigError, CoordinationError, OwnershipLostError
+from fastlog.errors import ArgumentError, ConfigError, CoordinationError, OwnershipLostError
 from fastlog.zkpaths import PartitionId
 from tests.harness.fake_session import FakeZooKeeper
 
@@ -138,7 +138,7 @@ def test_what_a_jump_back_has_led_to_is_not_taken_for_done(path: Path, connectio
     place.begin(5000)
     place.begin(100)
     for messages in (Located(place, 100, 200), [Located(place, 100, 200)]):
-        with pytest.raises(ValueError, match=r"gone back to 100.*stands at 5000"), once(messages):
+        with pytest.raises(ArgumentError, match=r"gone back to 100.*stands at 5000"), once(messages):
             pass
 
 
