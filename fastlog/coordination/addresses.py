@@ -5,11 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fastlog.errors import ConfigError
 
 DEFAULT_PORT = 2181
+_LOOK_SECONDS = 0.1
+_AGAIN_SECONDS = 0.2
+_NO_NAME_SERVER_SECONDS = 5.0
+"""How long one that gives no answer is asked again: the network may be about to come up."""
 
 
 class ConnectString(NamedTuple):
@@ -48,27 +53,40 @@ def parse_connect(text: str) -> ConnectString:
     return ConnectString(tuple(servers), path)
 
 
-def unknown_hosts(servers: ConnectString, seconds: float) -> dict[str, str]:
+def unknown_hosts(
+    servers: ConnectString, seconds: float, is_wanted: Callable[[], bool] = lambda: True
+) -> dict[str, str]:
     """The names among the servers that nobody knows, and the system's words for why.
 
-    Each is looked up in a thread: the system's resolver can neither be interrupted nor be given a time limit. What is
-    not known after so many seconds counts as known.
+    Each is looked up in a thread: the system's resolver can neither be interrupted nor be given a time limit. A name
+    server that does not answer is asked again. What is not known after so many seconds, or when it is not wanted any
+    more, counts as known.
     """
     found: dict[str, str] = {}
+    began = time.monotonic()
+    deadline, asked_until = began + seconds, began + min(seconds, _NO_NAME_SERVER_SECONDS)
 
     def look_up(host: str, port: int) -> None:
-        try:
-            socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            found[host] = getattr(error, "strerror", None) or "not a possible host name"
+        while True:
+            try:
+                socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                found[host] = getattr(error, "strerror", None) or "not a possible host name"
+                again = getattr(error, "errno", None) == socket.EAI_AGAIN and is_wanted()
+                if not again or time.monotonic() + _AGAIN_SECONDS >= asked_until:
+                    return
+                time.sleep(_AGAIN_SECONDS)
+            else:
+                found.pop(host, None)
+                return
 
     threads = [
         threading.Thread(target=look_up, args=(host, port), name="fastlog-resolver", daemon=True)
         for host, port in servers.servers
     ]
-    deadline = time.monotonic() + seconds
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return dict(found)
+        while thread.is_alive() and is_wanted() and (left := deadline - time.monotonic()) > 0:
+            thread.join(min(_LOOK_SECONDS, left))
+    return dict(found) if is_wanted() else {}

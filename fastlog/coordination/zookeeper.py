@@ -105,12 +105,12 @@ class ZooKeeperSession:
 
         Raises:
             ConfigError: ``connect`` cannot be read.
-            UnknownHostError: nobody knows the names of the servers; said at once.
+            UnknownHostError: nobody knows the names of the servers; said at once, or soon without a name server.
             CoordinationError: no server answered in time; names them.
         """
         self.servers = parse_connect(connect)
         deadline = time.monotonic() + connection_timeout
-        unknown = unknown_hosts(self.servers, connection_timeout)
+        unknown = unknown_hosts(self.servers, connection_timeout, is_wanted)
         if len(unknown) == len({host for host, _ in self.servers.servers}):
             reasons = "; ".join(f"cannot resolve {host}: {reason}" for host, reason in unknown.items())
             raise UnknownHostError(f"{reasons} (ZooKeeper at {self.servers}): is zk.connect right?")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
 from fastlog.coordination import addresses
@@ -43,6 +46,27 @@ def test_what_takes_too_long_counts_as_known() -> None:
     found = addresses.unknown_hosts(addresses.parse_connect("no.such.host.invalid:1,[::1]:1"), PATIENCE)
     assert list(found) == ["no.such.host.invalid"]
     assert addresses.unknown_hosts(addresses.parse_connect("127.0.0.1:1"), 0.0) == {}
+
+
+def test_a_name_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the machine starts, the network may come up a moment later: that is no mistake in the name."""
+    answers = [socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")]
+
+    def look_up(*_: object, **__: object) -> None:
+        if answers:
+            raise answers.pop()
+
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(addresses, "_AGAIN_SECONDS", 0.0)
+    assert addresses.unknown_hosts(addresses.parse_connect("zk:1"), PATIENCE) == {}
+
+
+def test_who_ends_does_not_wait_for_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up = threading.Event()
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *_, **__: looked_up.wait())
+    with sooner_than(PATIENCE):
+        assert addresses.unknown_hosts(addresses.parse_connect("zk:1"), 2 * PATIENCE, lambda: False) == {}
+    looked_up.set()
 
 
 def test_nothing_is_removed_that_never_was(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
