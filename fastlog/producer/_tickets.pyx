@@ -10,6 +10,14 @@ cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t count)
     void PyTuple_SET_ITEM(object made, Py_ssize_t i, object value)  # takes a reference over
 
+cdef extern from *:
+    """
+    /* What a tuple has before its items is its hash, from Python 3.14 on: -1 is none, and what was just allocated is 0. */
+    #define fl_without_hash(made) \\
+        memset((char*)(made) + sizeof(PyVarObject), 0xff, PyTuple_Type.tp_basicsize - sizeof(PyVarObject))
+    """
+    void fl_without_hash(object made)
+
 cdef enum:
     DELIVERY_FIELDS = 7
 
@@ -24,6 +32,7 @@ cdef class Ticket:
         self, object kind, str topic, object broker, int32_t partition, int64_t base, int64_t next
     ) except -1:
         cdef object made = PyType_GenericAlloc(<PyTypeObject*>kind, DELIVERY_FIELDS)
+        fl_without_hash(made)
         set_item(made, 0, topic)
         set_item(made, 1, broker)
         set_item(made, 2, partition)

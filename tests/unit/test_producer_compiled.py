@@ -50,6 +50,7 @@ def test_partitions_by_hand_and_callbacks_are_compiled(slow: list[Any], choice: 
     ends = [44, 44, 44, 44, 88, 88, 88, 88, 110, 110]
     expected = [Delivery("t", 0, partition, 11 * number, ends[number], 1) for number in range(10)]
     assert told == (expected if called else [])
+    assert {*told} == {*told, *(expected if called else [])}  # Python 3.14 keeps the hash in the tuple
     assert all(type(each) is Delivery and each.error_code == 0 for each in told)
 
 
