@@ -90,7 +90,7 @@ def _run(run: Start, output: int, told: int, name: str) -> None:
 
 
 def stop(lock: Path, what: str) -> None:
-    """Ask whoever holds a lock file to stop, as Ctrl-C does, and return when the lock is free.
+    """Ask whoever holds a lock file to stop, as Ctrl-C does, and return when the lock is free, or somebody else's.
 
     Raises:
         CommandError: nobody holds it, or it is still held after ``_STOP_SECONDS``.
@@ -104,6 +104,9 @@ def stop(lock: Path, what: str) -> None:
     while _is_held(lock):
         if not asked and (asked := _holder(lock)):
             os.kill(asked, signal.SIGTERM)
+        if asked and not Path(f"/proc/{asked}").exists() and (other := _holder(lock)):
+            note(f"stopped: process {asked}; process {other} has been started since")
+            return
         if time.monotonic() > deadline:
             raise CommandError(
                 f"the {what} on {lock.parent} has not stopped within {_STOP_SECONDS:g} s",

@@ -94,6 +94,38 @@ def test_only_who_has_the_lock_is_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         assert signalled == [holder.pid]
 
 
+def test_one_that_is_started_meanwhile_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service manager starts it anew: what was asked to stop has stopped."""
+    lock = tmp_path / LOCK_NAME
+    lock.touch()
+    monkeypatch.setattr(daemon, "_STOP_SECONDS", 1.0)
+    with ExitStack() as stack:
+        held = stack.enter_context(lock.open("r+b"))
+        fcntl.flock(held, fcntl.LOCK_EX)
+        first, second = (
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", "input()"],
+                    stdin=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[held.fileno()],
+                )
+            )
+            for _ in range(2)
+        )
+
+        def restart(_pid: int, _number: int) -> None:
+            first.communicate()
+            lock.write_text(f"{second.pid}\n")
+
+        lock.write_text(f"{first.pid}\n")
+        monkeypatch.setattr(os, "kill", restart)
+        daemon.stop(lock, "broker")
+    assert capsys.readouterr().err == f"stopped: process {first.pid}; process {second.pid} has been started since\n"
+
+
 def test_the_first_connection_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
