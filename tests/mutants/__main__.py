@@ -14,11 +14,11 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from tests.harness.checkout import ROOT
 from tests.mutants import reach
 from tests.mutants.areas import area_of, sources_of
 from tests.mutants.choosing import equivalents, sample
 from tests.mutants.operators import all_mutants
-from tests.mutants.sources import ROOT
 from tests.mutants.trees import Tree, copy_checkout
 from tests.mutants.trying import Outcome, Verdict, measured, try_all
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.sources import ROOT
+from tests.harness.checkout import ROOT
 
 
 @dataclass(frozen=True)

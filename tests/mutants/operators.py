@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.sources import ROOT, SUFFIXES, code_lines, source_lines
+from tests.harness.checkout import ROOT
+from tests.mutants.sources import SUFFIXES, code_lines, source_lines
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.harness.checkout import ROOT
 from tests.mutants.areas import AREAS, Area
 from tests.mutants.operators import Mutant
-from tests.mutants.sources import ROOT
 from tests.mutants.trees import copy_checkout
 
 COMPILER = '#!/bin/sh\nexec gcc "$@" --coverage -fprofile-update=atomic -O0 -Wno-error\n'

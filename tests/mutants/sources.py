@@ -6,7 +6,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 SUFFIXES = (".py", ".pyx", ".pxd", ".h")
 
 _PYTHON = re.compile(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.harness.checkout import ROOT, known_files
 from tests.mutants.operators import Mutant
-from tests.mutants.sources import ROOT
 
 TREE_VARIABLE = "FASTLOG_MUTANTS_TREE"
 BUILD_SECONDS = 900
@@ -23,21 +23,13 @@ HUNG = -1000
 
 def copy_checkout(target: Path) -> None:
     """Copy what git knows and what was built from it, times of the files included: nothing is built twice."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    ).stdout.decode()
-    names = [name for name in listed.split("\0") if name]
+    names = known_files()
     # setuptools compares the sources with the libraries below build/, which it copies from there
     for pattern in ("fastlog/**/*.so", "fastlog/**/*.c", "build/lib*/**/*.so"):
         names += [str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)]
     for name in names:
-        source = ROOT / name
-        if source.is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target / name)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name)
 
 
 class Tree:

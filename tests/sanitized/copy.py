@@ -8,7 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.harness.checkout import ROOT, known_files
+
 COPY = ROOT / ".tmp" / "sanitized"
 # libstdc++ because the sanitizer looks at its start for what throws exceptions, and pyarrow brings that later.
 _RUNTIME = ("libasan.so", "libstdc++.so.6")
@@ -16,13 +17,7 @@ _RUNTIME = ("libasan.so", "libstdc++.so.6")
 
 def update() -> None:
     """Make the copy hold what git knows of the checkout; a file that is the same keeps its time."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    ).stdout.decode()
-    names = {name for name in listed.split("\0") if (ROOT / name).is_file()}
+    names = set(known_files())
     for name in names:
         write(name, (ROOT / name).read_bytes())
         (COPY / name).chmod((ROOT / name).stat().st_mode & 0o777)

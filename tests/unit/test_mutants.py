@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.checkout import ROOT
 from tests.mutants import choosing, operators, sources
 from tests.mutants.areas import AREAS, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
-from tests.mutants.sources import ROOT, masked
+from tests.mutants.sources import masked
 
 CYTHON = '''"""About < and >, and call()."""
 from fastlog.log._arena cimport fl_store, fl_fence
