@@ -59,22 +59,22 @@ AREAS = (
     Area(
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
-        _unit("append arena clean_marker creators flush flush_marks formats fsck manager offsets recovery retention"
+        _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck hostile_links manager offsets recovery retention"
               " segment_files segments side_file keeper")
         + _fault("flush_failures disk_errors descriptors damage backpressure shared_log kills"),
     ),
     Area(
         "workers",
         _words("fastlog/workers/"),
-        _unit("answers health http_server keeper workers_boundaries")
-        + _integration("wire wire_answers wire_bad_input wire_needs wire_own wire_streams connections greedy_clients"
-                       " fuzz_requests monitor access")
-        + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop"),
+        _unit("answers health http_server keeper workers_boundaries stalls loop logs")
+        + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
+                       " greedy_clients broker_log fuzz_requests monitor access")
+        + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop connects"),
     ),
     Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
-        _unit("binding") + _integration("connections access") + _fault("kills stop lock_holder idle_cost"),
+        _unit("binding stalls") + _integration("connections access") + _fault("kills stop lock_holder idle_cost"),
     ),
     Area(
         "wire",
@@ -86,12 +86,13 @@ AREAS = (
     Area(
         "producer",
         _words("fastlog/producer/"),
-        _unit("produc* partitioners stamp sync_producer") + _integration("producer*") + _fault("exits interrupts"),
+        _unit("produc* partitioners stamp sync_producer errors arguments") + _integration("producer*") + _fault("exits interrupts"),
     ),
     Area(
         "consumer",
         _words("fastlog/consumer/"),
-        _unit("assignment consumer* delivery fetching* group* simple_consumer* stream_client driving")
+        _unit("assignment consumer* delivery fetching* group* simple_consumer* stream_client driving"
+              " patterns")
         + _integration("simple_consumer local_read group group_reading group_outages group_shared")
         + _fault("groups exactly_once"),
     ),
