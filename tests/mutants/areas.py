@@ -59,8 +59,8 @@ AREAS = (
     Area(
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
-        _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck hostile_links manager offsets recovery retention"
-              " segment_files segments side_file keeper")
+        _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck"
+              " hostile_links manager offsets recovery retention segment_files segments side_file keeper")
         + _fault("flush_failures disk_errors descriptors damage backpressure shared_log kills"),
     ),
     Area(
@@ -69,7 +69,8 @@ AREAS = (
         _unit("answers health http_server keeper workers_boundaries stalls loop logs")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor access")
-        + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop connects"),
+        + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop"
+                 " connects"),
     ),
     Area(
         "processes",
@@ -86,7 +87,8 @@ AREAS = (
     Area(
         "producer",
         _words("fastlog/producer/"),
-        _unit("produc* partitioners stamp sync_producer errors arguments") + _integration("producer*") + _fault("exits interrupts"),
+        _unit("produc* partitioners stamp sync_producer errors arguments")
+        + _integration("producer*") + _fault("exits interrupts"),
     ),
     Area(
         "consumer",
