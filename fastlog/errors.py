@@ -333,7 +333,7 @@ class BrokerMissingError(FastlogError):
 
 
 class DataLossError(FastlogError):
-    """Bytes that were still to be read are not there any more; names the partition and the range."""
+    """Bytes that were still to be read are not there any more."""
 
 
 class RangeIncompleteError(FastlogError):
