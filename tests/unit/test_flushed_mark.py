@@ -15,6 +15,7 @@ from fastlog.log.check import check_partition
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.flushed_mark import flushed_mark_name, flushed_marks, put_flushed_mark
 from fastlog.log.recovery import RecoveredPartition, recover_partition
+from fastlog.segment_files import MAX_OFFSET
 from tests.harness import logs, raw_format
 from tests.harness.shared_log import SharedLog, in_child, message
 
@@ -235,6 +236,12 @@ def test_it_counts_like_a_checkpoint(directory: Path) -> None:
 @pytest.mark.parametrize("name", ["", "0", "x" * 20, "9" * 20, "0" * 21, "-" + "0" * 19])
 def test_other_names_are_no_marks(name: str) -> None:
     assert flushed_marks([f".flushed-{name}", ".flushed", "flushed-" + "0" * 20]) == []
+
+
+def test_a_mark_may_name_every_offset_that_there_is() -> None:
+    """And none beyond."""
+    names = [flushed_mark_name(base) for base in (MAX_OFFSET + 1, MAX_OFFSET, 0)]
+    assert flushed_marks(names) == [0, MAX_OFFSET]
 
 
 def test_of_several_marks_the_highest_counts_and_one_stays(directory: Path) -> None:

@@ -136,6 +136,10 @@ def test_a_process_that_says_it_writes_is_left_alone(state: str, signals: list[s
         begun_ns = watched.arena.disk_since(FIRST_PROCESSOR)
         seconds = stalls.disk_wait(watched.arena, FIRST_PROCESSOR, begun_ns + 2_500_000_000)
         assert seconds == (2.5 if state == "S" else 0.0)
+        shortest_ns = begun_ns + int(stalls.STALL_SECONDS * 1e9)
+        assert stalls.disk_wait(watched.arena, FIRST_PROCESSOR, shortest_ns - 1) == 0.0
+        at_once = stalls.disk_wait(watched.arena, FIRST_PROCESSOR, shortest_ns)
+        assert at_once == (stalls.STALL_SECONDS if state == "S" else 0.0)
         monotonic_ns = time.monotonic_ns
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "monotonic_ns", lambda: monotonic_ns() + int(SILENT_HOLDING_SECONDS * 1e9))
