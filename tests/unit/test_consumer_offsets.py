@@ -442,7 +442,8 @@ class NumericCursor(sqlite3.Cursor):
     """Of a driver whose style is numeric: to SQLite ``:1`` is a name, which takes no sequence from Python 3.14 on."""
 
     def execute(self, statement: str, values: Any = (), /) -> NumericCursor:
-        super().execute(re.sub(r":(\d)", r"?\1", statement), values)
+        places = re.findall(r":(\d)", statement)
+        super().execute(re.sub(r":\d", "?", statement), [values[int(place) - 1] for place in places])
         return self
 
 

@@ -28,6 +28,8 @@ def test_a_package_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.java
+@pytest.mark.spark
 def test_a_server_of_spark_connect_is_given_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """No master, no setting of a Java and none here; who hands out tasks cannot use one, and says so at once."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere:1")
