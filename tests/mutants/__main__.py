@@ -34,6 +34,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="how many are tried; every one without it")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="the mutants of these names alone")
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
+    parser.add_argument(
+        "--tests", action="append", default=[], metavar="FILE", help="run these test files instead of the area's own"
+    )
     parser.add_argument("--trees", type=int, default=os.cpu_count() or 1, help="how many are tried at a time")
     parser.add_argument("--java", action="store_true", help="run the tests that need a Java, too; Spark's take long")
     parser.add_argument("--results", type=Path, metavar="FILE", help="add each outcome as a line of JSON; go on there")
@@ -107,7 +110,7 @@ def main() -> int:
         suites = {}
         for area in {area_of(mutant.path): None for mutant in rest}:
             assert area is not None
-            suites[area.name] = measured(area, trees[0], () if wanted.java else ("--core",))
+            suites[area.name] = measured(area, wanted.tests, trees[0], () if wanted.java else ("--core",))
             suite = suites[area.name]
             print(
                 f"{area.name}: {len(suite.files)} test files, {suite.seconds:.0f} s on the unchanged tree", flush=True
