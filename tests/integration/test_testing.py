@@ -42,7 +42,7 @@ def own_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_cycles_leave_nothing() -> None:
-    """No process, file or descriptor; in a process of its own, because fixtures of other files open some in this one."""
+    """No process, file or descriptor; in a process of its own, as fixtures of other files open some in this one."""
     command = [sys.executable, "-m", "tests.fault", "--tier", "S", "--seed", "1", "--only", "cycles"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"

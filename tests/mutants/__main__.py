@@ -20,7 +20,7 @@ from tests.mutants.areas import area_of, sources_of
 from tests.mutants.choosing import equivalents, sample
 from tests.mutants.operators import all_mutants
 from tests.mutants.trees import Tree, copy_checkout
-from tests.mutants.trying import Outcome, Verdict, measured, try_all
+from tests.mutants.trying import Outcome, Suite, Verdict, try_all
 
 WANTED_SHARE = 0.85
 COUNTED = (Verdict.KILLED, Verdict.SURVIVED, Verdict.ONCE)
@@ -38,6 +38,12 @@ def arguments() -> argparse.Namespace:
         "--tests", action="append", default=[], metavar="FILE", help="run these test files instead of the area's own"
     )
     parser.add_argument("--trees", type=int, default=os.cpu_count() or 1, help="how many are tried at a time")
+    parser.add_argument(
+        "--passed", action="store_true", help="the tests have just passed: do not try them on the unchanged tree first"
+    )
+    parser.add_argument(
+        "--share", type=float, default=WANTED_SHARE, help="exit with 1 below this share (default: %(default)s)"
+    )
     parser.add_argument("--java", action="store_true", help="run the tests that need a Java, too; Spark's take long")
     parser.add_argument("--results", type=Path, metavar="FILE", help="add each outcome as a line of JSON; go on there")
     parser.add_argument(
@@ -110,15 +116,13 @@ def main() -> int:
         suites = {}
         for area in {area_of(mutant.path): None for mutant in rest}:
             assert area is not None
-            suites[area.name] = measured(area, wanted.tests, trees[0], () if wanted.java else ("--core",))
-            suite = suites[area.name]
-            print(
-                f"{area.name}: {len(suite.files)} test files, {suite.seconds:.0f} s on the unchanged tree", flush=True
-            )
+            suite = Suite(area, wanted.tests or area.test_files(), more=() if wanted.java else ("--core",))
+            suites[area.name] = suite
+            if not wanted.passed:
+                suite.measure(trees[0])
+                print(f"{area.name}: {len(suite.files)} test files, {suite.seconds:.0f} s unchanged", flush=True)
             for name in suite.failing:
                 print(f"  fails there, and kills nothing: {name}", flush=True)
-            if not wanted.java:
-                suite.more = ("--core",)
         for outcome in try_all(rest, trees, suites, reaching):
             outcomes.append(outcome)
             print(told(outcome), flush=True)
@@ -126,7 +130,7 @@ def main() -> int:
                 with wanted.results.open("a") as file:
                     entry = {"name": outcome.mutant.name, "verdict": outcome.verdict.name, "by": outcome.by}
                     file.write(json.dumps(entry) + "\n")
-    return 0 if report(outcomes) >= WANTED_SHARE else 1
+    return 0 if report(outcomes) >= wanted.share else 1
 
 
 def results_so_far(path: Path | None) -> dict[str, dict[str, str]]:

@@ -16,6 +16,8 @@ from tests.mutants.trees import HUNG, Tree
 
 HANG_FACTOR = 5
 SHORTEST_LIMIT = 120.0
+UNMEASURED_LIMIT = 300.0
+LONGEST_SUITE = 3600.0
 NO_TESTS = 5
 
 
@@ -43,11 +45,11 @@ class Outcome:
 
 @dataclass
 class Suite:
-    """The tests of an area without those that fail on the unchanged tree, and how long they take there."""
+    """The tests of an area; once measured, without those that fail on the unchanged tree, and how long they take."""
 
     area: Area
     files: list[str]
-    seconds: float = 0.0
+    seconds: float | None = None
     failing: list[str] = field(default_factory=list)
     more: tuple[str, ...] = ()
 
@@ -59,18 +61,15 @@ class Suite:
     @property
     def limit(self) -> float:
         """Seconds after which a run hangs."""
-        return max(SHORTEST_LIMIT, HANG_FACTOR * self.seconds)
+        return UNMEASURED_LIMIT if self.seconds is None else max(SHORTEST_LIMIT, HANG_FACTOR * self.seconds)
 
-
-def measured(area: Area, tests: list[str], tree: Tree, more: tuple[str, ...]) -> Suite:
-    """Run tests, those of the area where none are named, on the unchanged tree: what fails there can kill nothing."""
-    suite = Suite(area, tests or area.test_files())
-    started = time.monotonic()
-    _, suite.failing, output = tree.test(suite.files, 3600, "--maxfail=1000", *more)
-    suite.seconds = time.monotonic() - started
-    if not re.search(r"\d+ passed", output):
-        raise RuntimeError(f"the tests of {area.name} do not run on the unchanged tree:\n{output[-3000:]}")
-    return suite
+    def measure(self, tree: Tree) -> None:
+        """Run the tests on the unchanged tree: what fails there can kill nothing."""
+        started = time.monotonic()
+        _, self.failing, output = tree.test(self.files, LONGEST_SUITE, "--maxfail=1000", *self.more)
+        self.seconds = time.monotonic() - started
+        if not re.search(r"\d+ passed", output):
+            raise RuntimeError(f"the tests of {self.area.name} do not run on the unchanged tree:\n{output[-3000:]}")
 
 
 def nearest_first(mutant: Mutant, files: list[str]) -> list[str]:
