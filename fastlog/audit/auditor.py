@@ -13,12 +13,13 @@ from fastlog import message
 from fastlog.audit._tally import Tally
 from fastlog.audit.events import SeenDuplicates, SeenEvent, SeenPage
 from fastlog.consumer.fetched import MessageSet, NumpyBatch
-from fastlog.errors import ConfigError, FastlogError
+from fastlog.errors import ConfigError, FastlogError, TransportError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from fastlog.audit._tally import Page
+    from fastlog.producer.hooks import Delivery
     from fastlog.producer.producer import Producer
 
 _PAGES = 40  # in one event: at most 4 KiB each, so that it fits a message of any broker
@@ -140,13 +141,23 @@ class Auditor:
                 news = list(self._news())
             if not news:
                 return
-            self._producer.send(self.topic, [event.encode() for event, _ in news])
-            self._producer.flush()
+            self._deliver(self._producer, [event.encode() for event, _ in news])
             with self._lock:
                 for event, pages in news:
                     self._tallies[event.topic].told(pages)
                     for item in event.duplicates:
                         self._told[event.topic, item.producer_id, item.window_start] = item.messages
+
+    def _deliver(self, producer: Producer, payloads: list[bytes]) -> None:
+        """Return when the audit topic has them, whoever else uses the producer and is told of what fails in it."""
+        found: list[Delivery] = []
+        producer.send(self.topic, payloads, on_delivery=found.append)
+        producer.flush()
+        for delivery in found:
+            if delivery.error is not None:
+                raise delivery.error
+        if sum(delivery.messages for delivery in found) < len(payloads):
+            raise TransportError(f"monitoring events of {self.stage} were not sent: the queue is full (queue.size)")
 
     def _tally(self, topic: str) -> Tally:
         tally = self._tallies.get(topic)
