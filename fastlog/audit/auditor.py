@@ -132,6 +132,7 @@ class Auditor:
         """Return when all that was counted is known to the audit topic.
 
         Raises:
+            ConfigError: there is no producer, or one whose handlers may change or leave out what is sent.
             FastlogError: it could not be sent; the next call sends it again.
         """
         if self._producer is None:
