@@ -18,7 +18,7 @@ from fastlog.workers import child
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.25
+TICK_SECONDS = child.HEARTBEAT_MS / 1000
 PAUSE_SECONDS = 0.1
 BUSY_STEP_PERMILLE = 100
 """Differences of load below a tenth do not decide; the number of connections does."""

@@ -22,7 +22,7 @@ from fastlog.workers import child, flusher, keeper, mirror, processor, stalls
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
-SILENT_SECONDS = 10.0
+SILENT_SECONDS = 40 * child.HEARTBEAT_MS / 1000
 SILENT_HOLDING_SECONDS = 2.0
 POLITE_SECONDS = 0.5
 REMIND_SECONDS = 10.0

@@ -5,6 +5,10 @@ from fastlog.log._arena import Arena
 class FlusherLoop:
     """The flusher process; made by ``make_flusher_loop``."""
 
+    @property
+    def turns(self) -> int:
+        """How often its loop has turned."""
+
     def run(self, threads: int, parent: int) -> int:
         """Flush until the final flush of the stop is done (0) or the supervisor is gone (1)."""
 
@@ -18,5 +22,8 @@ def make_flusher_loop(
     writeback_bytes: int,
     min_interval_ms: int,
     keep_bytes: int = -1,
+    heartbeat_ms: int = 250,
 ) -> FlusherLoop:
-    """The loop of the flusher process; it keeps about ``descriptors`` segments open."""
+    """The loop of the flusher process. It turns every ``heartbeat_ms`` at least and keeps about ``descriptors`` segments
+    open.
+    """

@@ -39,7 +39,6 @@ cdef extern from "<poll.h>" nogil:
     short POLLIN
 
 cdef enum:
-    HEARTBEAT_NS = 250000000
     IDLE_CLOSE_NS = 2000000000
     RETRY_NS = 50000000
     MOST_THREADS = 64
@@ -58,7 +57,8 @@ cdef class FlusherLoop:
 
     cdef Arena arena
     cdef PartitionFlusher partitions
-    cdef uint64_t min_interval_ns
+    cdef uint64_t min_interval_ns, heartbeat_ns
+    cdef readonly uint64_t turns         # of the loop so far
     cdef bint runs_ahead
     cdef Job* jobs
     cdef uint64_t job_room, job_head, job_tail
@@ -71,10 +71,11 @@ cdef class FlusherLoop:
     cdef uint64_t[MOST_THREADS] begun_ns   # when each thread began what it does now; 0: nothing
     cdef int threads
 
-    def __cinit__(self, Arena arena, PartitionFlusher partitions, min_interval_ms, bint runs_ahead):
+    def __cinit__(self, Arena arena, PartitionFlusher partitions, min_interval_ms, bint runs_ahead, heartbeat_ms):
         self.arena = arena
         self.partitions = partitions
         self.min_interval_ns = <uint64_t>(min_interval_ms * 1000000)
+        self.heartbeat_ns = heartbeat_ms * 1000000
         self.runs_ahead = runs_ahead
         # one job per partition at most: a partition in the queue or with a worker is busy
         self.job_room = arena.header.max_partitions + 1
@@ -163,7 +164,7 @@ cdef class FlusherLoop:
         cdef uint64_t end, high, unflushed, due
         cdef int what = 0
         if __atomic_load_int(&st.busy):
-            return now + <uint64_t>HEARTBEAT_NS
+            return now + self.heartbeat_ns
         high = fl_load(&s.high_watermark)
         end = fl_load(&s.log_end)
         if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, end, high):
@@ -191,7 +192,7 @@ cdef class FlusherLoop:
             what |= JOB_FLUSH
         if what:
             self.push(s.index, what)
-            return now + <uint64_t>HEARTBEAT_NS
+            return now + self.heartbeat_ns
         return due
 
     cdef void close_idle(self, uint64_t now, bint all_now) noexcept nogil:
@@ -277,7 +278,7 @@ cdef class FlusherLoop:
                 fl_store(&fl_cell_at(h, FL_FLUSHER).heartbeat_ns, now)
                 fl_store(&fl_cell_at(h, FL_FLUSHER).disk_ns, self.oldest_ns())
                 if now >= beat_at:
-                    beat_at = now + <uint64_t>HEARTBEAT_NS
+                    beat_at = now + self.heartbeat_ns
                     self.close_idle(now, False)
                     self.sweep()
                     if <uint64_t>getppid() != parent:
@@ -296,6 +297,7 @@ cdef class FlusherLoop:
                 timeout = 0 if wake_at <= now else <int>((wake_at - now + 999999) // 1000000)
                 if stage == 2 and timeout > 5:
                     timeout = 5
+                self.turns += 1
                 poll(&waiting, 1, timeout)
             pthread_mutex_lock(&self.mutex)
             self.closing = True
@@ -325,7 +327,8 @@ cdef inline bint is_clean(fl_slot* s, uint64_t end, uint64_t high) noexcept nogi
             and s.flush_in_progress == 0)
 
 
-def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms, keep_bytes=-1):
+def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms, keep_bytes=-1,
+                      heartbeat_ms=250):
     """The loop of the flusher process; it keeps about ``descriptors`` segments open."""
     partitions = make_partition_flusher(arena, descriptors, preallocate_bytes, writeback_bytes, keep_bytes)
-    return FlusherLoop(arena, partitions, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0)
+    return FlusherLoop(arena, partitions, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0, heartbeat_ms)

@@ -25,6 +25,18 @@ class Loop:
         send_buffer: int | None,
         receive_buffer: int | None,
         max_connections: int = 1 << 40,
-    ) -> None: ...
+        heartbeat_ms: int = 250,
+        retry_ms: int = 5,
+    ) -> None:
+        """``heartbeat_ms`` and, for locks, ``retry_ms`` heal what a dead process left: nothing else relies on them."""
+
+    @property
+    def turns(self) -> int:
+        """How often the loop has turned."""
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What is taken and not given back, by name: connections, memory for requests, pinned descriptors, jobs."""
+
     def run(self, parent: int) -> int:
         """Serve; 0 when the stop finished every connection or its time was over, 1 when the supervisor is gone."""

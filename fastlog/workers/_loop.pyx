@@ -18,7 +18,7 @@ from fastlog.workers._helper cimport HELP_READ_AHEAD
 from fastlog.workers._requests cimport Requests
 from fastlog.workers._sockets cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
-    HEARTBEAT_NS, RETRY_NS, Connections, epoll_ctl, epoll_event, epoll_wait,
+    Connections, epoll_ctl, epoll_event, epoll_wait,
 )
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -66,12 +66,14 @@ cdef class Loop:
     cdef int process, handoff, signal_fd
     cdef int[16] listeners
     cdef int listener_count
-    cdef uint64_t idle_ns, max_connections
+    cdef uint64_t idle_ns, max_connections, heartbeat_ns
+    cdef readonly uint64_t turns         # of the loop so far
     cdef bint listening
     cdef uint64_t* counters
 
     def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, control, int process, int handoff, int signal_fd,
-                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer, max_connections=1 << 40):
+                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer, max_connections=1 << 40,
+                  heartbeat_ms=250, retry_ms=5):
         self.arena = arena
         self.requests = requests
         self.files = files
@@ -81,8 +83,10 @@ cdef class Loop:
         self.signal_fd = signal_fd
         self.idle_ns = idle_ms * 1000000
         self.max_connections = max_connections
+        self.heartbeat_ns = heartbeat_ms * 1000000
         self.counters = fl_cell_at(arena.header, process).counters
-        self.connections = Connections(arena, requests, files, process, connection_limit, send_buffer, receive_buffer)
+        self.connections = Connections(arena, requests, files, process, connection_limit, send_buffer, receive_buffer,
+                                       retry_ms)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
         if handoff >= 0:
@@ -132,13 +136,27 @@ cdef class Loop:
                     self.connections.pump(c)
             elif c.park & PARK_BUDGET and self.over_budget() and c.ack_head == c.ack_tail:
                 self.connections.budget_waiters = True
-                self.connections.retry_at = min(self.connections.retry_at, self.connections.now + <uint64_t>RETRY_NS)
             else:
                 self.connections.pump(c)
             c = after
 
     cdef bint over_budget(self) noexcept nogil:
         return self.requests.runs.pool.used > self.requests.runs.pool.budget and self.requests.runs.pool.over != NULL
+
+    @property
+    def held(self):
+        """What is taken and not given back yet, by name; exact while nothing is under way. Any thread may ask."""
+        cdef int entry
+        pins = 0
+        for entry in range(self.files.capacity):
+            pins += self.files.entries[entry].pins
+        return {
+            "connections": self.connections.count,
+            "memory": self.requests.runs.pool.used,
+            "over budget": self.requests.runs.pool.over != NULL,
+            "pins": pins,
+            "jobs": self.requests.helper.tail - self.requests.helper.head,
+        }
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +263,7 @@ cdef class Loop:
         cdef epoll_event[EVENTS] events
         cdef Conn* c
         cdef int n, i, timeout, result = 0
-        cdef uint64_t tag, before, beat_at, wake_at, asleep = 0, window_at, last_call_at = 0
+        cdef uint64_t tag, before, beat_at, wake_at, asleep = 0, window_at, last_call_at = 0, ends_at
         cdef uint32_t what
         cdef bint woken = True
         connections.retry_at = connections.deadline = <uint64_t>-1
@@ -257,7 +275,7 @@ cdef class Loop:
             window_at = connections.now = fl_monotonic_ns()
             while True:
                 if connections.now >= beat_at:
-                    beat_at = connections.now + <uint64_t>HEARTBEAT_NS
+                    beat_at = connections.now + self.heartbeat_ns
                     # a waker that died between setting the flag and writing the eventfd must not silence the next ones
                     fl_clear_wake_flag(h, self.process)
                     woken = True
@@ -281,17 +299,21 @@ cdef class Loop:
                     if connections.finishing:
                         self.last_call()
                 connections.bury()
-                # a disk that stalls takes nothing of the time in which the others come to their end
-                if connections.finishing \
-                        and (not self.more_come() and connections.count == 0
-                             or connections.now > max(last_call_at, fl_load(&h.stalled_ns)) + <uint64_t>LAST_CALL_NS):
-                    break
+                if connections.budget_waiters and not self.over_budget():
+                    connections.retry_at = connections.now
                 wake_at = min(beat_at, min(connections.retry_at, connections.deadline))
+                if connections.finishing:
+                    # a disk that stalls takes nothing of the time in which the others come to their end
+                    ends_at = max(last_call_at, fl_load(&h.stalled_ns)) + <uint64_t>LAST_CALL_NS
+                    if not self.more_come() and connections.count == 0 or connections.now >= ends_at:
+                        break
+                    wake_at = min(wake_at, ends_at)
                 timeout = 0 if wake_at <= connections.now else <int>((wake_at - connections.now + 999999) // 1000000)
                 fl_store(&cell.heartbeat_ns, connections.now)
                 before = fl_monotonic_ns()
                 if before - connections.now > <uint64_t>LONG_TURN_NS:
                     self.excuse(before - connections.now)
+                self.turns += 1
                 n = epoll_wait(connections.epoll, events, EVENTS, timeout)
                 connections.now = fl_monotonic_ns()
                 asleep += connections.now - before

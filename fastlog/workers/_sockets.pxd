@@ -20,9 +20,6 @@ cdef extern from "<sys/epoll.h>" nogil:
     int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
 
 cdef enum:
-    HEARTBEAT_NS = 250000000
-    RETRY_NS = 5000000              # how soon a wait for another process's lock is tried again if nobody wakes us
-
     FD_BITS = 24                    # of the name that epoll knows a connection by
 
 cdef class Connections:
@@ -41,6 +38,7 @@ cdef class Connections:
     cdef Conn* graveyard                  # closed in this turn
     cdef uint64_t retry_at, deadline      # when the waiting ones are looked at even if nobody wakes us
     cdef uint64_t now                     # read once a turn
+    cdef uint64_t retry_ns                # how soon a wait for another process's lock is tried again if nobody wakes us
     cdef int events_now                   # events of this turn: how many others wait
     cdef bint budget_waiters, finishing
     cdef uint64_t* counters

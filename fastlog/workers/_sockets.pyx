@@ -52,6 +52,7 @@ cdef enum:
     SLICE_BYTES = 256 << 10         # file bytes one connection may send while others wait
     LAST_CALL_BYTES = 8 << 20
     QUICK_BYTES = 2048
+    SEEN_NS = 250000000             # how long bytes of a file that were in memory count as being there
     TURNS = 16                      # answers one connection may get before others have a turn
     OVER_BUDGET_READ = 16 << 10     # what is received at once while the memory for requests is used up
 
@@ -60,7 +61,7 @@ cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
     def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, int process, connection_limit, send_buffer,
-                  receive_buffer):
+                  receive_buffer, retry_ms):
         self.arena = arena
         self.requests = requests
         self.runs = requests.runs
@@ -73,6 +74,7 @@ cdef class Connections:
         self.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.next_number = 1
+        self.retry_ns = retry_ms * 1000000
         if self.scratch == NULL or self.epoll < 0:
             raise MemoryError
 
@@ -350,7 +352,7 @@ cdef class Connections:
                 self.discard_output(c)
             elif not (c.helper_busy and c.has_files):
                 # one job at a time: sending from files may need the helper itself
-                if self.now - c.active_ns > <uint64_t>HEARTBEAT_NS:
+                if self.now - c.active_ns > <uint64_t>SEEN_NS:
                     c.probed_to = 0
                 status = out_send(c, self.files, SLICE_BYTES if self.events_now > 1 else 8 * SLICE_BYTES, &sent)
                 if sent:
@@ -386,8 +388,6 @@ cdef class Connections:
             c.frame_since_ns = self.now
         if c.runs == NULL and c.start == c.end and c.room and c.park == 0:
             conn_release_buffer(c, &self.runs.pool)
-            if self.budget_waiters:
-                self.retry_at = self.now
         if (c.closing or (c.ended and c.park == 0)) and c.runs == NULL and not c.helper_busy and not out_pending(c):
             # what was received is done: no whole frame is left here, see above
             if c.dead or c.ack_head == c.ack_tail:
@@ -395,8 +395,8 @@ cdef class Connections:
                 return False
         if c.park or c.ack_head != c.ack_tail:
             self.watch(c)
-            if c.park & (PARK_LOCK | PARK_CREATE | PARK_BUDGET):
-                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+            if c.park & (PARK_LOCK | PARK_CREATE):
+                self.retry_at = min(self.retry_at, self.now + self.retry_ns)
             if c.hold_until_ns:
                 self.deadline = min(self.deadline, c.hold_until_ns)
         else:
@@ -426,7 +426,7 @@ cdef class Connections:
         job.fd = -1
         job.position = c.helper_position
         if self.requests.helper.submit(job) != 0:
-            self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+            self.retry_at = min(self.retry_at, self.now + self.retry_ns)
 
     cdef void finish(self, Conn* c) noexcept nogil:
         cdef uint64_t before, total = 0
@@ -443,5 +443,5 @@ cdef class Connections:
             # one that waits reads on when its turn comes: more may have arrived by then
             c.ended = c.park == 0
             if not c.ended:
-                self.retry_at = min(self.retry_at, self.now + <uint64_t>RETRY_NS)
+                self.retry_at = min(self.retry_at, self.now + self.retry_ns)
             self.pump(c)

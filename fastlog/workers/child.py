@@ -17,6 +17,8 @@ from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
 from fastlog.workers import _process
 
+HEARTBEAT_MS = int(os.environ.get("FASTLOG_HEARTBEAT_MS", "250"))
+"""How often a loop that has nothing to do turns; nothing relies on it, so that tests make it long and see that."""
 CANNOT_START = 78
 """Exit code of a child that could not begin; it is not started again."""
 MIRROR = -1

@@ -22,6 +22,7 @@ def run(shared: child.Shared, number: int) -> int:
         config.early_writeback_bytes,
         config.flush_min_interval_ms,
         -1 if config.cache_keep_bytes is None else config.cache_keep_bytes,
+        child.HEARTBEAT_MS,
     )
     threads = min(MAX_THREADS, 1 + THREADS_PER_DIRECTORY * len(config.log_dirs))
     return int(loop.run(threads, shared.supervisor_pid))

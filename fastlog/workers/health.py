@@ -27,7 +27,7 @@ from fastlog.workers.disk_probe import DiskProbe
 if TYPE_CHECKING:
     from fastlog.registry import Standing
 
-SILENT_SECONDS = 5.0
+SILENT_SECONDS = 20 * child.HEARTBEAT_MS / 1000
 """Twenty turns of a loop. Less than what the supervisor allows before it replaces a process, which is the remedy."""
 MOST_NAMED = 20
 """Of partitions and topics; the others are counted."""

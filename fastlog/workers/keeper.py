@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.25
+TICK_SECONDS = child.HEARTBEAT_MS / 1000
 LOOK_SECONDS = 1.0
 DELETE_SECONDS = 1.0
 """How long segments of one partition are removed at a stretch: each waits for the disk, and there is other work."""
@@ -119,7 +119,7 @@ class Keeper:
             if now >= next_report:
                 next_report = now + self._config.monitoring_period_seconds
                 self._report()
-            pause = max(0.0, min(TICK_SECONDS, next_cleanup - now))
+            pause = max(0.0, min(TICK_SECONDS, next_look - now, next_cleanup - now, next_report - now))
             if waiting.poll(pause * 1000):
                 self._arena.wake_taken(KEEPER)
 

@@ -47,6 +47,7 @@ def run(shared: child.Shared, number: int) -> int:
         config.send_buffer_bytes,
         config.receive_buffer_bytes,
         config.max_connections,
+        child.HEARTBEAT_MS,
     )
     return int(loop.run(shared.supervisor_pid))
 

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
@@ -15,27 +16,42 @@ from fastlog.workers._requests import Requests
 from fastlog.workers.control import Control
 from tests.harness.timing import PATIENCE
 
+NOBODY_FLUSHES = {"flush_interval_ms": 10_000_000, "flush_interval_messages": 10**9}
+
 
 class Processor:
-    """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher."""
+    """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher.
 
-    def __init__(self, directory: Path) -> None:
-        self.config = BrokerConfig(
-            log_dirs=(str(directory),), flush_interval_ms=10_000_000, flush_interval_messages=10**9
-        )
-        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
+    ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        arena: Arena | None = None,
+        number: int = FIRST_PROCESSOR,
+        heartbeat_ms: int = 250,
+        retry_ms: int = 5,
+        connection_limit: int = 100,
+        listeners: tuple[int, ...] = (),
+        **settings: Any,
+    ) -> None:
+        self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
+        self.arena = arena or Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
+        self.number = number
         files = SegmentFiles(self.arena, 16)
-        control = Control(self.config, self.arena, FIRST_PROCESSOR, ("127.0.0.1", 0))
+        control = Control(self.config, self.arena, number, ("127.0.0.1", 0))
         requests = Requests(
             self.arena,
             files,
-            FIRST_PROCESSOR,
+            number,
             control,
             self.config.max_message_bytes,
             self.config.max_request_bytes,
             self.config.fetch_max_wait_ms,
             self.config.request_memory_bytes,
-            False,
+            self.config.trace_requests,
         )
         self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.receive.setblocking(False)
@@ -45,17 +61,24 @@ class Processor:
             requests,
             files,
             control,
-            FIRST_PROCESSOR,
+            number,
             self.receive.fileno(),
             self.signal_read,
-            [],
+            listeners,
             self.config.idle_ms,
-            100,
-            None,
-            None,
+            connection_limit,
+            self.config.send_buffer_bytes,
+            self.config.receive_buffer_bytes,
+            self.config.max_connections,
+            heartbeat_ms,
+            retry_ms,
         )
-        self.thread = threading.Thread(target=self.loop.run, args=(os.getppid(),), daemon=True)
+        self.results: list[int] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+
+    def _run(self) -> None:
+        self.results.append(self.loop.run(os.getppid()))
 
     def connect(self) -> socket.socket:
         """A connection that the loop serves."""
@@ -72,9 +95,12 @@ class Processor:
     @property
     def open_connections(self) -> int:
         """How many connections the loop has."""
-        return self.arena.cell(FIRST_PROCESSOR)[3]
+        return self.arena.cell(self.number)[3]
 
     def close(self) -> None:
+        """Stop and wait for the end; may be called twice."""
+        if self.receive.fileno() < 0:
+            return
         self.arena.set_stopping(1)
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
