@@ -24,6 +24,6 @@ def make_flusher_loop(
     keep_bytes: int = -1,
     heartbeat_ms: int = 250,
 ) -> FlusherLoop:
-    """The loop of the flusher process. It turns every ``heartbeat_ms`` at least and keeps about ``descriptors`` segments
+    """The loop of the flusher process. It turns every ``heartbeat_ms`` and keeps about ``descriptors`` segments
     open.
     """

@@ -1,0 +1,156 @@
+"""The processors and the flusher of a broker as threads of the test's own process, reached over TCP.
+
+What the broker's processes hold can be counted from inside, faults are armed in the middle, and their heartbeats are so
+far apart that a wake-up that is lost is a test that does not come to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from fastlog.log import _files
+from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, Arena
+from fastlog.workers._flusher import FlusherLoop, make_flusher_loop
+from tests.harness.broker import wait_until
+from tests.harness.processor import Processor
+from tests.harness.raw_client import RawClient
+from tests.harness.timing import PATIENCE
+
+HOURS_MS = 4 * 3_600_000
+PARTITIONS = 64
+
+
+class Workers:
+    """Starts on entering the ``with`` block; ``settings`` are fields of ``BrokerConfig``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        processors: int = 1,
+        flusher: bool = True,
+        heartbeat_ms: int = HOURS_MS,
+        retry_ms: int = HOURS_MS,
+        connection_limit: int = 1000,
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.arena = Arena([str(directory)], FIRST_PROCESSOR + processors, PARTITIONS, 64)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        options = {"heartbeat_ms": heartbeat_ms, "retry_ms": retry_ms, "connection_limit": connection_limit}
+        self._make_processor: Callable[[int], Processor] = lambda number: Processor(
+            directory, arena=self.arena, number=FIRST_PROCESSOR + number, **options, **settings
+        )
+        self._heartbeat_ms = heartbeat_ms
+        self._processor_count = processors
+        self._with_flusher = flusher
+        self.processors: list[Processor] = []
+        self.flusher: FlusherLoop | None = None
+        self._flushing: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.processors = [self._make_processor(number) for number in range(self._processor_count)]
+        if self._with_flusher:
+            self.start_flusher()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _files.arm("", "test")
+        self.stop()
+        self.listener.close()
+
+    def start_flusher(self) -> None:
+        """Start the flusher, where it was left out before."""
+        self.flusher = make_flusher_loop(self.arena, 64, 0, 0, 0, -1, self._heartbeat_ms)
+        self._flushing = threading.Thread(target=self.flusher.run, args=(2, os.getppid()), daemon=True)
+        self._flushing.start()
+
+    def stop(self) -> None:
+        """End them as the supervisor does: first the processors, then the flusher, which flushes all."""
+        for processor in self.processors:
+            processor.close()
+        self.arena.set_stopping(2)
+        if self._flushing is not None:
+            self._flushing.join(PATIENCE)
+            assert not self._flushing.is_alive()
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def connect(self, processor: int = 0) -> RawClient:
+        """A connection to one of the processors."""
+        client = RawClient(self.port)
+        accepted, _ = self.listener.accept()
+        with accepted:
+            self.processors[processor].hand_over(accepted)
+        return client
+
+    # -- what they hold ------------------------------------------------------------------------------------------------
+
+    def held(self) -> Counter[str]:
+        """All that processors hold, by name, and open sockets and files of the log, by name too."""
+        found: Counter[str] = Counter()
+        for processor in self.processors:
+            found.update(processor.loop.held)
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                target = link.readlink().as_posix()
+                if target.startswith((f"{self.directory}/", "socket:")):
+                    found[target.partition(":[")[0].removeprefix(f"{self.directory}/")] += 1
+        return found
+
+    def wait_held(self, expected: Mapping[str, int]) -> None:
+        """Returns once they hold exactly this; says what differs when that does not come."""
+        try:
+            wait_until("all is given back", lambda: self.held() == Counter(expected))
+        except AssertionError:
+            now = self.held()
+            different = {name for name in {*now, *expected} if now[name] != expected.get(name, 0)}
+            raise AssertionError({name: (expected.get(name, 0), now[name]) for name in different}) from None
+
+    def count(self, name: str) -> int:
+        """A counter, of all processors together."""
+        return sum(self.arena.counters(processor.number)[name] for processor in self.processors)
+
+    def counts(self) -> dict[str, int]:
+        """All counters of all processors together, those that are 0 left out."""
+        found = {name: self.count(name) for name in COUNTERS}
+        return {name: value for name, value in found.items() if value}
+
+    def flushes(self) -> dict[str, int]:
+        """The counters of the flusher."""
+        return self.arena.counters(FLUSHER)
+
+    def turns(self) -> int:
+        """How often the loops of the processors have turned."""
+        return sum(processor.loop.turns for processor in self.processors)
+
+
+def reset(client: RawClient) -> None:
+    """Leave with an RST instead of a FIN."""
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def drain(client: RawClient, within: float = PATIENCE) -> bytes:
+    """All that comes until the other side ends the connection."""
+    data = bytearray()
+    client.socket.settimeout(within)
+    with contextlib.suppress(ConnectionError):
+        while piece := client.socket.recv(1 << 20):
+            data += piece
+    return bytes(data)
+
+
+def is_silent(client: RawClient) -> bool:
+    """Whether neither bytes nor the end of the connection are there now."""
+    return not select.select([client.socket], [], [], 0)[0]
