@@ -16,8 +16,9 @@ from fastlog.log._arena cimport (
     fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
-    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_BEFORE_UNLOCK, AT_IN_REPAIR, AT_MID_WRITE, AT_ROLL_CREATED, failpoint, file_cut,
-    file_open, file_pwrite, mid_write_cut,
+    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_APPEND_PUBLISHED, AT_BEFORE_UNLOCK, AT_END_STORED, AT_IN_REPAIR, AT_MID_WRITE,
+    AT_REPAIR_CUT, AT_REPAIR_DONE, AT_REPAIR_MARKED, AT_ROLL_CREATED, AT_ROLL_ENTRY, AT_ROLL_PUBLISHED, AT_UNLOCKED,
+    failpoint, file_cut, file_open, file_pwrite, mid_write_cut,
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, segment_path
 
@@ -97,6 +98,7 @@ cdef class Appender:
         if r == EOWNERDEAD:
             # marked first, then consistent: nobody appends behind half a message, whoever dies from here on
             fl_store(&s.torn, 1)
+            failpoint(AT_REPAIR_MARKED)
             pthread_mutex_consistent(&s.lock)
         if not s.torn:
             return 0
@@ -104,6 +106,7 @@ cdef class Appender:
         r = self.repair(s)
         self.end_disk()
         if r == 0:
+            failpoint(AT_REPAIR_DONE)
             fl_store(&s.torn, 0)
             fl_bump(&self.counters[<int>N_REPAIRS], 1)
             # the dead owner may have published bytes and not come to say so
@@ -125,6 +128,7 @@ cdef class Appender:
         failpoint(AT_BEFORE_UNLOCK)
         fl_store(self.holding, 0)
         pthread_mutex_unlock(&s.lock)
+        failpoint(AT_UNLOCKED)
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.lock_waiters)
 
     cdef int repair(self, fl_slot* s) noexcept nogil:
@@ -143,6 +147,7 @@ cdef class Appender:
         r = file_cut(self.files.fd(entry), s.log_end - base)
         if r != 0:
             return r
+        failpoint(AT_REPAIR_CUT)
         if s.log_end == base:
             return 0
         # a roll that got as far as its file and no further: adopt the empty file, refuse one that holds bytes
@@ -165,7 +170,9 @@ cdef class Appender:
         fl_store(fl_base_at(h, s, index), base)
         fl_store(fl_first_ms_at(h, s, index), fl_wall_ms())
         fl_store(fl_last_ms_at(h, s, index), 0)
+        failpoint(AT_ROLL_ENTRY)
         fl_store(&s.table_tail, index + 1)
+        failpoint(AT_ROLL_PUBLISHED)
         # the flusher makes the new name durable before the watermark may pass it
         fl_mark_dirty(h, s.index)
         if self.files.insert(s, index, fd) < 0:
@@ -328,7 +335,9 @@ cdef class Appender:
                 fl_store(fl_first_ms_at(h, s, last), now_ms)
             fl_store(fl_last_ms_at(h, s, last), now_ms)
             fl_store(&s.log_end, s.log_end + bytes_now)
+            failpoint(AT_END_STORED)
             fl_store(&s.appended_messages, s.appended_messages + messages)
+            failpoint(AT_APPEND_PUBLISHED)
             out.done += k
             out.bytes += bytes_now
         out.next = s.log_end

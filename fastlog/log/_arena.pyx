@@ -9,6 +9,11 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from fastlog.log._files cimport (
+    AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_SEGMENTS_READ, AT_SEGMENTS_TAIL,
+    AT_VIEW_WATERMARK, failpoint,
+)
+
 import os
 from typing import NamedTuple
 
@@ -328,7 +333,9 @@ cdef class Arena:
         if spec.durable:
             s.dir_synced_tail = i
             s.parent_synced = 1
+        failpoint(AT_CREATE_SLOT)
         fl_store(&h.slot_count, index + 1)
+        failpoint(AT_CREATE_PUBLISHED)
         if not spec.durable:
             fl_mark_dirty(h, index)
         fl_wake_waiters(h, self.eventfds, &h.create_waiters)
@@ -339,6 +346,7 @@ cdef class Arena:
         cdef fl_slot* s = self.slot(index)
         cdef uint64_t flushed = fl_load(&s.flushed_messages)
         cdef uint64_t watermark = fl_load(&s.high_watermark)
+        failpoint(AT_VIEW_WATERMARK)
         cdef uint64_t start = fl_load(&s.log_start)
         # By position: with names it takes three times as long, and whoever asks for all topics asks for all slots.
         return SlotView._make((
@@ -357,11 +365,13 @@ cdef class Arena:
         cdef uint64_t i, tail
         while True:
             tail = fl_load(&s.table_tail)
+            failpoint(AT_SEGMENTS_TAIL)
             rows = [
                 Segment(i, fl_load(fl_base_at(self.header, s, i)), fl_load(fl_first_ms_at(self.header, s, i)),
                         fl_load(fl_last_ms_at(self.header, s, i)))
                 for i in range(fl_load(&s.table_head), tail)
             ]
+            failpoint(AT_SEGMENTS_READ)
             fl_fence()
             head = fl_load(&s.table_head)
             # a table is never empty: when all that was read is gone, there is a newer tail
@@ -386,11 +396,13 @@ cdef class Arena:
         if new_start > fl_load(&s.high_watermark) or new_start < s.log_start or new_head < s.table_head:
             raise LogError("log start may only grow, up to the high watermark", found=new_start)
         fl_store(&s.log_start, new_start)
+        failpoint(AT_RETENTION_START)
         fl_store(&s.table_head, new_head)
         fl_fence()
 
     def retention_done(self):
         """Tell every process to close descriptors of segments that are gone."""
+        failpoint(AT_RETENTION_UNLINKED)
         fl_store(&self.header.retention_generation, self.header.retention_generation + 1)
         self.wake_all()
 

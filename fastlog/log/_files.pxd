@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 # The few file calls of the broker. Each returns what the system call returns, or -errno; each can be told to fail, to
-# be cut short, to be slow, or to kill the process (see FASTLOG_FAULTS in _files.pyx).
+# be cut short, to be slow, or to stop or kill the process (see FASTLOG_FAULTS in _files.pyx).
 cdef enum Op:
     OP_OPEN = 0
     OP_PWRITE
@@ -13,28 +13,64 @@ cdef enum Op:
     OP_SENDFILE
     OP_MARK
     OP_RENAME
-    # named points in the code, where a test may kill the process
+    # named points in the code, where a test may stop or kill the process; what each lies between stands in OPS
     AT_AFTER_LOCK
     AT_MID_WRITE
     AT_AFTER_WRITE
-    AT_ROLL_CREATED
-    AT_IN_REPAIR
+    AT_END_STORED
+    AT_APPEND_PUBLISHED
     AT_BEFORE_UNLOCK
+    AT_UNLOCKED
+    AT_ROLL_CREATED
+    AT_ROLL_ENTRY
+    AT_ROLL_PUBLISHED
+    AT_REPAIR_MARKED
+    AT_IN_REPAIR
+    AT_REPAIR_CUT
+    AT_REPAIR_DONE
+    AT_FLUSH_BEGUN
+    AT_FLUSH_COUNT_READ
+    AT_FLUSH_TAIL_READ
+    AT_FLUSH_END_READ
+    AT_FLUSH_MARKED
     AT_BEFORE_SYNC
+    AT_SEGMENT_SYNCED
+    AT_NAMES_SYNCED
+    AT_MARK_MOVED
     AT_AFTER_SYNC
+    AT_COUNT_PUBLISHED
+    AT_FLUSH_PUBLISHED
+    AT_FLUSH_ENDED
+    AT_REWRITE
+    AT_REWRITTEN
+    AT_RELEASE_LOCKED
+    AT_RELEASE_SIZE_READ
+    AT_LOCATE_WATERMARK
+    AT_LOCATE_TAIL
+    AT_LOCATE_HEAD
+    AT_LOCATE_ENTRY
+    AT_SEGMENTS_TAIL
+    AT_SEGMENTS_READ
+    AT_VIEW_WATERMARK
+    AT_RETENTION_START
+    AT_RETENTION_PUBLISHED
+    AT_RETENTION_UNLINK
+    AT_RETENTION_UNLINKED
     AT_CREATE_DIR
     AT_CREATE_SIDE_FILE
     AT_CREATE_SEGMENT
-    AT_RETENTION_PUBLISHED
-    AT_RETENTION_UNLINK
+    AT_CREATE_SLOT
+    AT_CREATE_PUBLISHED
     AT_SIDE_FILE
     AT_MARKER
     AT_START_RECOVERED
     AT_START_MARKER_TAKEN
-    AT_REWRITE
     AT_START_AGAIN
     AT_CREATORS
     OP_COUNT
+
+# how many rules are armed in this process: with none, a call or a point costs one test of this word
+cdef int rule_count
 
 # never through a symbolic link, but for a directory
 cdef int file_open(const char* path, int flags, int mode) noexcept nogil
@@ -53,6 +89,12 @@ cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil
 cdef int file_drop_cache(int fd, uint64_t position, uint64_t n) noexcept nogil
 cdef int file_writeback(int fd, uint64_t position, uint64_t n) noexcept nogil
-cdef void failpoint(int point) noexcept nogil
+cdef int tripped(int op) noexcept nogil
+
+# a named point was reached; never for every message, but for every append, flush or look-up
+cdef inline void failpoint(int point) noexcept nogil:
+    if rule_count:
+        tripped(point)
+
 # bytes to write before a kill in the middle of a write, or n when none is due
 cdef size_t mid_write_cut(size_t n) noexcept nogil

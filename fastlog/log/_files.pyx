@@ -2,8 +2,9 @@
 
 ``FASTLOG_FAULTS`` holds rules separated by commas, ``[role:]call@numbers=action``: ``flusher:fdatasync@3=EIO``,
 ``processor:pwrite@5-9=ENOSPC``, ``pwrite@1-=short``, ``fdatasync@1-=slow:1000`` (milliseconds), and, for the named
-points of the code, ``append.after_lock@50=kill``. A rule counts the calls of its own process. Without the variable a call
-costs one test of a word that is always in the cache.
+points of the code, ``append.after_lock@50=kill`` and ``flusher:flush.before_sync@2=stop``. A rule counts the calls of its own
+process. One that is stopped stands there until somebody sends SIGCONT, with all its threads: a test lets the others run past
+it meanwhile. Without the variable a call costs one test of a word that is always in the cache.
 """
 
 from libc.errno cimport EINTR, EIO, ENOSPC, errno
@@ -48,7 +49,8 @@ cdef extern from "<time.h>" nogil:
 
 cdef extern from "<signal.h>" nogil:
     int kill(int, int)
-    int SIGKILL
+    int raise_signal "raise"(int)
+    int SIGKILL, SIGSTOP
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -63,15 +65,56 @@ cdef extern from "<sys/sendfile.h>" nogil:
 OPS = {
     "open": OP_OPEN, "pwrite": OP_PWRITE, "pread": OP_PREAD, "ftruncate": OP_FTRUNCATE, "fdatasync": OP_FDATASYNC,
     "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "mark": OP_MARK, "rename": OP_RENAME,
+    # an append, in this order; before_unlock also where nothing was appended
     "append.after_lock": AT_AFTER_LOCK,
-    "append.mid_write": AT_MID_WRITE, "append.after_write": AT_AFTER_WRITE, "roll.created": AT_ROLL_CREATED,
-    "repair.inside": AT_IN_REPAIR, "append.before_unlock": AT_BEFORE_UNLOCK, "flush.before_sync": AT_BEFORE_SYNC,
-    "flush.after_sync": AT_AFTER_SYNC, "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE,
-    "create.segment": AT_CREATE_SEGMENT, "retention.published": AT_RETENTION_PUBLISHED,
-    "retention.unlink": AT_RETENTION_UNLINK, "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER,
-    "start.recovered": AT_START_RECOVERED, "start.marker_taken": AT_START_MARKER_TAKEN, "flush.rewrite": AT_REWRITE,
-    "start.again": AT_START_AGAIN,
-    "creators.write": AT_CREATORS,
+    "append.mid_write": AT_MID_WRITE,              # half of the bytes are in the file
+    "append.after_write": AT_AFTER_WRITE,          # all of them, and nobody knows
+    "append.end_stored": AT_END_STORED,            # the log end says so, the count of messages not yet
+    "append.published": AT_APPEND_PUBLISHED,       # both do, the flusher was not told
+    "append.before_unlock": AT_BEFORE_UNLOCK,
+    "append.unlocked": AT_UNLOCKED,                # the lock is free, its waiters and the flusher sleep on
+    "roll.created": AT_ROLL_CREATED,               # the file is there, the table does not name it
+    "roll.entry_written": AT_ROLL_ENTRY,           # the entry is written, behind the table's tail
+    "roll.published": AT_ROLL_PUBLISHED,           # the tail has passed it, the flusher was not told
+    "repair.marked": AT_REPAIR_MARKED,             # the slot says it is torn, the lock is not consistent yet
+    "repair.inside": AT_IN_REPAIR,
+    "repair.cut": AT_REPAIR_CUT,                   # the file ends at the log end, a half-made roll is still one
+    "repair.done": AT_REPAIR_DONE,                 # all is whole, the slot still says it is torn
+    # a flush, in this order
+    "flush.begun": AT_FLUSH_BEGUN,                 # flush_in_progress is set, no word was read
+    "flush.count_read": AT_FLUSH_COUNT_READ,       # the count of messages was read, the table's tail not
+    "flush.tail_read": AT_FLUSH_TAIL_READ,         # the tail was read, the log end not
+    "flush.end_read": AT_FLUSH_END_READ,           # the log end was read, no mark left
+    "flush.marked": AT_FLUSH_MARKED,
+    "flush.before_sync": AT_BEFORE_SYNC,           # of each segment
+    "flush.segment_synced": AT_SEGMENT_SYNCED,     # of each segment
+    "flush.names_synced": AT_NAMES_SYNCED,         # the directories are synced, the flushed mark was not moved
+    "flush.mark_moved": AT_MARK_MOVED,             # it was moved, and its name not synced
+    "flush.after_sync": AT_AFTER_SYNC,             # everything is synced, nothing published
+    "flush.count_published": AT_COUNT_PUBLISHED,   # the count and the time are told, the watermark stands
+    "flush.published": AT_FLUSH_PUBLISHED,         # the watermark has moved, flush_in_progress is set
+    "flush.ended": AT_FLUSH_ENDED,                 # it is not any more, and nobody was woken
+    "flush.rewrite": AT_REWRITE,                   # with the append lock
+    "flush.rewritten": AT_REWRITTEN,               # still with it
+    "release.locked": AT_RELEASE_LOCKED,           # with the append lock, nothing was cut
+    "release.size_read": AT_RELEASE_SIZE_READ,     # a sealed segment's size was read, the table's head not
+    # a look-up
+    "locate.watermark_read": AT_LOCATE_WATERMARK,
+    "locate.tail_read": AT_LOCATE_TAIL,
+    "locate.head_read": AT_LOCATE_HEAD,
+    "locate.entry_read": AT_LOCATE_ENTRY,          # what was found is not yet believed
+    "segments.tail_read": AT_SEGMENTS_TAIL,
+    "segments.read": AT_SEGMENTS_READ,             # the rows are read, and not yet believed
+    "view.watermark_read": AT_VIEW_WATERMARK,      # and the log end not
+    "retention.start_published": AT_RETENTION_START,  # and the table's head not
+    "retention.published": AT_RETENTION_PUBLISHED,
+    "retention.unlink": AT_RETENTION_UNLINK,       # before each file
+    "retention.unlinked": AT_RETENTION_UNLINKED,   # the files are gone, descriptors of them open everywhere
+    "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE, "create.segment": AT_CREATE_SEGMENT,
+    "create.slot_written": AT_CREATE_SLOT,         # the slot is filled, their count does not say so
+    "create.slot_published": AT_CREATE_PUBLISHED,  # and now it does; nobody was told
+    "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS,
+    "start.recovered": AT_START_RECOVERED, "start.marker_taken": AT_START_MARKER_TAKEN, "start.again": AT_START_AGAIN,
 }
 
 cdef enum Action:
@@ -79,6 +122,9 @@ cdef enum Action:
     ACT_SHORT
     ACT_SLOW
     ACT_KILL
+    ACT_STOP
+
+BARE_ACTIONS = {"short": ACT_SHORT, "kill": ACT_KILL, "stop": ACT_STOP}
 
 cdef struct Rule:
     int op
@@ -88,7 +134,6 @@ cdef struct Rule:
     int argument
 
 cdef Rule[32] rules
-cdef int rule_count = 0
 cdef uint64_t[OP_COUNT] calls
 
 
@@ -112,8 +157,8 @@ def arm(str text, str role):
             kind, _, argument = action.partition(":")
             op = OPS[name]
             low, high = int(first), int(last) if last else ((1 << 62) if dash else int(first))
-            if kind in ("short", "kill"):
-                act, value = ACT_SHORT if kind == "short" else ACT_KILL, 0
+            if kind in BARE_ACTIONS:
+                act, value = BARE_ACTIONS[kind], 0
             elif kind == "slow":
                 act, value = ACT_SLOW, int(argument)
             else:
@@ -121,7 +166,7 @@ def arm(str text, str role):
         except (ValueError, KeyError, AttributeError):
             raise ConfigError(
                 f"FASTLOG_FAULTS: cannot read {rule!r}; the form is [role:]call@first-last=action, calls are "
-                f"{', '.join(OPS)}, actions are errno names, short, slow:ms, kill"
+                f"{', '.join(OPS)}, actions are errno names, short, slow:ms, stop, kill"
             ) from None
         if wanted_role and role != wanted_role and not role.startswith(f"{wanted_role}-"):
             continue
@@ -146,7 +191,7 @@ def reach(str name):
 
 
 cdef int tripped(int op) noexcept nogil:
-    """0 go on, 1 cut the call short, -errno fail; a kill does not return."""
+    """0 go on, 1 cut the call short, -errno fail; a kill does not return, a stop when the process is continued."""
     cdef int i, result = 0
     cdef uint64_t number
     cdef timespec pause
@@ -157,6 +202,8 @@ cdef int tripped(int op) noexcept nogil:
             continue
         if rules[i].action == ACT_KILL:
             kill(getpid(), SIGKILL)
+        elif rules[i].action == ACT_STOP:
+            raise_signal(SIGSTOP)  # to this thread: it does not go one step further
         elif rules[i].action == ACT_SLOW:
             pause.tv_sec = rules[i].argument // 1000
             pause.tv_nsec = rules[i].argument % 1000 * 1000000
@@ -167,11 +214,6 @@ cdef int tripped(int op) noexcept nogil:
         else:
             result = -rules[i].argument
     return result
-
-
-cdef void failpoint(int point) noexcept nogil:
-    if rule_count:
-        tripped(point)
 
 
 cdef size_t mid_write_cut(size_t n) noexcept nogil:

@@ -20,8 +20,11 @@ from fastlog.log._arena cimport (
     fl_wake_waiters, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
-    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_REWRITE, failpoint, file_cut, file_fdatasync, file_fsync, file_open,
-    file_drop_cache, file_mark, file_preallocate, file_pread, file_pwrite, file_rename, file_writeback,
+    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_COUNT_PUBLISHED, AT_FLUSH_BEGUN, AT_FLUSH_COUNT_READ, AT_FLUSH_END_READ,
+    AT_FLUSH_ENDED, AT_FLUSH_MARKED, AT_FLUSH_PUBLISHED, AT_FLUSH_TAIL_READ, AT_MARK_MOVED, AT_NAMES_SYNCED,
+    AT_RELEASE_LOCKED, AT_RELEASE_SIZE_READ, AT_REWRITE, AT_REWRITTEN, AT_SEGMENT_SYNCED, failpoint, file_cut,
+    file_drop_cache, file_fdatasync, file_fsync, file_mark, file_open, file_preallocate, file_pread, file_pwrite,
+    file_rename, file_writeback,
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, flushed_mark_path, marks_path, partition_path, segment_path
 
@@ -155,6 +158,7 @@ cdef class PartitionFlusher:
             return
         if st.preallocated and st.index + 1 < fl_load(&s.table_tail):
             size = fl_load(fl_base_at(h, s, st.index + 1)) - fl_load(fl_base_at(h, s, st.index))
+            failpoint(AT_RELEASE_SIZE_READ)
             fl_fence()
             if st.index >= fl_load(&s.table_head):
                 file_cut(st.fd, size)
@@ -272,14 +276,18 @@ cdef class PartitionFlusher:
             if r != 0:
                 return self.fail(s, FL_WHY_CHECK, -r)
         fl_store(&s.flush_in_progress, 1)
+        failpoint(AT_FLUSH_BEGUN)
         fl_swap(&s.demand, 0)
         messages = fl_load(&s.appended_messages)
+        failpoint(AT_FLUSH_COUNT_READ)
         while True:
             # every segment that is looked at begins at or below the end, and there is none behind it
             tail = fl_load(&s.table_tail)
+            failpoint(AT_FLUSH_TAIL_READ)
             end = fl_load(&s.log_end)
             if tail == fl_load(&s.table_tail):
                 break
+        failpoint(AT_FLUSH_END_READ)
         newest = fl_load(fl_base_at(h, s, tail - 1))
         high = s.high_watermark
         if end == high and tail == s.dir_synced_tail and s.parent_synced:
@@ -291,6 +299,7 @@ cdef class PartitionFlusher:
             return self.postpone(s, r)  # nothing was tried; a file system that copies on write may want room for it
         if r != 0:
             return self.fail(s, FL_WHY_FLUSH, -r)
+        failpoint(AT_FLUSH_MARKED)
         i = fl_find_segment(h, s, fl_load(&s.table_head), tail, high)
         while i < tail:
             r = self.take_segment(s, i)
@@ -304,6 +313,7 @@ cdef class PartitionFlusher:
                 r = file_fdatasync(st.fd)
                 if r != 0:
                     return self.fail(s, FL_WHY_FLUSH, -r)
+                failpoint(AT_SEGMENT_SYNCED)
             i += 1
         if tail > s.dir_synced_tail or not s.parent_synced or newest != s.flushed_base:
             # names first: the mark may be durable the moment it is moved, and a segment that it names must not be missing
@@ -312,10 +322,12 @@ cdef class PartitionFlusher:
             if r == 0 and newest != s.flushed_base:
                 fl_store(&s.parent_synced, 1)
                 fl_store(&s.dir_synced_tail, tail - 1)  # whoever goes on from here syncs the name of the mark
+                failpoint(AT_NAMES_SYNCED)
                 r = self.move_flushed_mark(s, newest)
                 if no_room(r) or passing(r):
                     return self.postpone(s, r)  # what was synced was synced
                 if r == 0:
+                    failpoint(AT_MARK_MOVED)
                     r = self.sync_directories(s)
             if r == -EMFILE:
                 return self.postpone(s, r)
@@ -329,8 +341,11 @@ cdef class PartitionFlusher:
         fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
         fl_store(&s.flushed_messages, messages)
         fl_store(&s.last_flush_ns, started)
+        failpoint(AT_COUNT_PUBLISHED)
         fl_store(&s.high_watermark, end)
+        failpoint(AT_FLUSH_PUBLISHED)
         fl_store(&s.flush_in_progress, 0)
+        failpoint(AT_FLUSH_ENDED)
         fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
         self.mark(s, False)  # one that stays only makes the next start write more
         if self.keep_bytes >= 0:
@@ -413,6 +428,7 @@ cdef class PartitionFlusher:
             pthread_mutex_lock(&self.append_turn)
             r = self.appender.lock(s)
             if r == 0:
+                failpoint(AT_RELEASE_LOCKED)
                 # under the append lock: an append between reading the end and cutting to it would be lost
                 if st.index == s.table_tail - 1:
                     file_cut(st.fd, s.log_end - fl_load(fl_base_at(self.arena.header, s, st.index)))
@@ -453,6 +469,7 @@ cdef class PartitionFlusher:
                 r = self.rewrite_segment(s, fd, base, start, end)
                 close(fd)
             i += 1
+        failpoint(AT_REWRITTEN)
         self.appender.unlock(s)
         return r
 

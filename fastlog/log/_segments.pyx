@@ -12,7 +12,9 @@ from libc.stdlib cimport calloc, free
 from fastlog.log._arena cimport (
     Arena, fl_base_at, fl_fence, fl_find_segment, fl_header, fl_load, fl_slot, fl_slot_at,
 )
-from fastlog.log._files cimport file_open
+from fastlog.log._files cimport (
+    AT_LOCATE_ENTRY, AT_LOCATE_HEAD, AT_LOCATE_TAIL, AT_LOCATE_WATERMARK, failpoint, file_open,
+)
 
 from fastlog.errors import OffsetOutOfRangeError
 
@@ -33,8 +35,11 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, 
     cdef uint64_t high, tail, head, index
     while True:
         high = fl_load(&s.high_watermark)
+        failpoint(AT_LOCATE_WATERMARK)
         tail = fl_load(&s.table_tail)
+        failpoint(AT_LOCATE_TAIL)
         head = fl_load(&s.table_head)
+        failpoint(AT_LOCATE_HEAD)
         watermark[0] = high
         if offset > high or offset < fl_load(&s.log_start):
             return LOCATE_OUT_OF_RANGE
@@ -47,6 +52,7 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, 
         out.end = high
         if out.sealed:
             out.end = min(high, fl_load(fl_base_at(h, s, index + 1)))
+        failpoint(AT_LOCATE_ENTRY)
         fl_fence()
         if fl_load(&s.table_head) != head:
             continue
