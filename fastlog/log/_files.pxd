@@ -44,7 +44,7 @@ cdef enum Op:
     AT_REWRITE
     AT_REWRITTEN
     AT_RELEASE_LOCKED
-    AT_RELEASE_SIZE_READ
+    AT_RELEASE_SEALED
     AT_LOCATE_WATERMARK
     AT_LOCATE_TAIL
     AT_LOCATE_HEAD
@@ -69,8 +69,8 @@ cdef enum Op:
     AT_CREATORS
     OP_COUNT
 
-# how many rules are armed in this process: with none, a call or a point costs one test of this word
-cdef int rule_count
+# not 0 while rules are armed in this process, or its calls are recorded: without, a call or a point costs one test of it
+cdef int armed
 
 # never through a symbolic link, but for a directory
 cdef int file_open(const char* path, int flags, int mode) noexcept nogil
@@ -93,7 +93,7 @@ cdef int tripped(int op) noexcept nogil
 
 # a named point was reached; never for every message, but for every append, flush or look-up
 cdef inline void failpoint(int point) noexcept nogil:
-    if rule_count:
+    if armed:
         tripped(point)
 
 # bytes to write before a kill in the middle of a write, or n when none is due

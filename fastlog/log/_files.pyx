@@ -27,6 +27,8 @@ cdef extern from "<fcntl.h>" nogil:
 
 cdef extern from "<stdio.h>" nogil:
     int rename(const char*, const char*)
+    int dprintf(int, const char*, ...)
+    int snprintf(char*, size_t, const char*, ...)
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int, const void*, size_t, long)
@@ -35,6 +37,7 @@ cdef extern from "<unistd.h>" nogil:
     int fdatasync(int)
     int fsync(int)
     int getpid()
+    ssize_t readlink(const char*, char*, size_t)
 
 cdef extern from "<sys/stat.h>" nogil:
     struct stat_t "stat":
@@ -97,7 +100,7 @@ OPS = {
     "flush.rewrite": AT_REWRITE,                   # with the append lock
     "flush.rewritten": AT_REWRITTEN,               # still with it
     "release.locked": AT_RELEASE_LOCKED,           # with the append lock, nothing was cut
-    "release.size_read": AT_RELEASE_SIZE_READ,     # a sealed segment's size was read, the table's head not
+    "release.sealed": AT_RELEASE_SEALED,           # a segment counts as sealed, its size was not read
     # a look-up
     "locate.watermark_read": AT_LOCATE_WATERMARK,
     "locate.tail_read": AT_LOCATE_TAIL,
@@ -134,7 +137,9 @@ cdef struct Rule:
     int argument
 
 cdef Rule[32] rules
+cdef int rule_count = 0
 cdef uint64_t[OP_COUNT] calls
+cdef int record_fd = -1
 
 
 def arm(str text, str role):
@@ -143,9 +148,10 @@ def arm(str text, str role):
     Raises:
         ConfigError: a rule is malformed.
     """
-    global rule_count
+    global armed, rule_count
     cdef int i
     rule_count = 0
+    armed = record_fd >= 0
     for i in range(OP_COUNT):
         calls[i] = 0
     for rule in filter(None, (part.strip() for part in text.split(","))):
@@ -174,6 +180,7 @@ def arm(str text, str role):
             raise ConfigError("FASTLOG_FAULTS: at most 32 rules")
         rules[rule_count] = Rule(op, low, high, act, value)
         rule_count += 1
+        armed = 1
 
 
 def arm_from_environment(str role):
@@ -181,13 +188,49 @@ def arm_from_environment(str role):
     arm(os.environ.get("FASTLOG_FAULTS", ""), role)
 
 
+def record(str path):
+    """From now on write down what this process and those it forks do with files, and each point, as a line of ``path``.
+
+    Opens, and what changes or syncs something, in the order in which it ended, but for injected errors: process id, number
+    in ``OPS``, position, size (of an open: its flags), result, name of the file, new name; with tabs between them. ``None``
+    ends it.
+    """
+    global armed, record_fd
+    if record_fd >= 0:
+        os.close(record_fd)
+        record_fd = -1
+    if path is not None:
+        record_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    armed = rule_count > 0 or record_fd >= 0
+
+
 def reach(str name):
     """A named point of Python code was reached: a rule may end the process here, or raise its error."""
     cdef int r
-    if rule_count:
+    if armed:
         r = tripped(OPS[name])
         if r < 0:
             raise OSError(-r, os.strerror(-r), f"fault injected at {name}")
+
+
+cdef void noted(int op, uint64_t position, uint64_t n, int64_t r, const char* path, const char* new_path) noexcept nogil:
+    """Write a line of the record, if there is one."""
+    if record_fd >= 0:
+        dprintf(record_fd, "%d\t%d\t%llu\t%llu\t%lld\t%s\t%s\n", getpid(), op, <unsigned long long>position,
+                <unsigned long long>n, <long long>r, path, new_path)
+
+
+cdef int64_t done(int op, int fd, uint64_t position, uint64_t n, int64_t r) noexcept nogil:
+    """A call on an open file has ended with ``r``, which is returned."""
+    cdef char[64] link
+    cdef char[4096] path
+    cdef ssize_t length
+    if record_fd >= 0:
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd)
+        length = readlink(link, path, sizeof(path) - 1)
+        path[max(length, <ssize_t>0)] = 0
+        noted(op, position, n, r, path, "")
+    return r
 
 
 cdef int tripped(int op) noexcept nogil:
@@ -197,6 +240,8 @@ cdef int tripped(int op) noexcept nogil:
     cdef timespec pause
     calls[op] += 1
     number = calls[op]
+    if op >= AT_AFTER_LOCK:
+        noted(op, 0, 0, 0, "", "")
     for i in range(rule_count):
         if rules[i].op != op or number < rules[i].first or number > rules[i].last:
             continue
@@ -218,7 +263,7 @@ cdef int tripped(int op) noexcept nogil:
 
 cdef size_t mid_write_cut(size_t n) noexcept nogil:
     cdef int i
-    if rule_count:
+    if armed:
         for i in range(rule_count):
             if rules[i].op == AT_MID_WRITE and calls[<int>AT_MID_WRITE] + 1 >= rules[i].first \
                     and calls[<int>AT_MID_WRITE] + 1 <= rules[i].last:
@@ -227,7 +272,7 @@ cdef size_t mid_write_cut(size_t n) noexcept nogil:
 
 
 cdef int file_open(const char* path, int flags, int mode) noexcept nogil:
-    cdef int r = tripped(OP_OPEN) if rule_count else 0
+    cdef int r = tripped(OP_OPEN) if armed else 0
     if r < 0:
         return r
     # a log directory that somebody else can write in must not lead us to another file
@@ -235,28 +280,30 @@ cdef int file_open(const char* path, int flags, int mode) noexcept nogil:
         flags |= O_NOFOLLOW
     while True:
         r = open(path, flags | O_CLOEXEC, mode)
-        if r >= 0:
+        if r < 0:
+            r = -errno
+        if r != -EINTR:
+            if armed:
+                noted(OP_OPEN, 0, flags, r, path, "")
             return r
-        if errno != EINTR:
-            return -errno
 
 
 cdef int64_t file_pwrite(int fd, const void* data, size_t n, uint64_t position) noexcept nogil:
-    cdef int64_t r = tripped(OP_PWRITE) if rule_count else 0
+    cdef int64_t r = tripped(OP_PWRITE) if armed else 0
     if r < 0:
         return r
     if r == 1 and n > 1:
         n = n // 2
     while True:
         r = pwrite(fd, data, n, <long>position)
-        if r >= 0:
-            return r
-        if errno != EINTR:
-            return -errno
+        if r < 0:
+            r = -errno
+        if r != -EINTR:
+            return done(OP_PWRITE, fd, position, n, r) if armed else r
 
 
 cdef int64_t file_pread(int fd, void* data, size_t n, uint64_t position) noexcept nogil:
-    cdef int64_t r = tripped(OP_PREAD) if rule_count else 0
+    cdef int64_t r = tripped(OP_PREAD) if armed else 0
     if r < 0:
         return r
     if r == 1 and n > 1:
@@ -272,7 +319,7 @@ cdef int64_t file_pread(int fd, void* data, size_t n, uint64_t position) noexcep
 cdef int64_t file_pread_nowait(int fd, void* data, size_t n, uint64_t position) noexcept nogil:
     """As pread, but -EAGAIN when the bytes are not in memory, and -EOPNOTSUPP where the file system cannot say."""
     cdef iovec piece
-    cdef int64_t r = tripped(OP_PREAD) if rule_count else 0
+    cdef int64_t r = tripped(OP_PREAD) if armed else 0
     if r < 0:
         return r
     piece.iov_base = data
@@ -283,7 +330,7 @@ cdef int64_t file_pread_nowait(int fd, void* data, size_t n, uint64_t position) 
 
 cdef int64_t file_sendfile(int sock, int fd, uint64_t position, size_t n) noexcept nogil:
     cdef long offset = <long>position
-    cdef int64_t r = tripped(OP_SENDFILE) if rule_count else 0
+    cdef int64_t r = tripped(OP_SENDFILE) if armed else 0
     if r < 0:
         return r
     if r == 1 and n > 1:
@@ -293,14 +340,13 @@ cdef int64_t file_sendfile(int sock, int fd, uint64_t position, size_t n) noexce
 
 
 cdef int file_ftruncate(int fd, uint64_t size) noexcept nogil:
-    cdef int r = tripped(OP_FTRUNCATE) if rule_count else 0
+    cdef int r = tripped(OP_FTRUNCATE) if armed else 0
     if r < 0:
         return r
     while True:
-        if ftruncate(fd, <long>size) == 0:
-            return 0
-        if errno != EINTR:
-            return -errno
+        r = 0 if ftruncate(fd, <long>size) == 0 else -errno
+        if r != -EINTR:
+            return <int>done(OP_FTRUNCATE, fd, size, 0, r) if armed else r
 
 
 cdef int file_cut(int fd, uint64_t size) noexcept nogil:
@@ -311,42 +357,47 @@ cdef int file_cut(int fd, uint64_t size) noexcept nogil:
 
 
 cdef int file_fdatasync(int fd) noexcept nogil:
-    cdef int r = tripped(OP_FDATASYNC) if rule_count else 0
+    cdef int r = tripped(OP_FDATASYNC) if armed else 0
     if r < 0:
         return r
     # never tried again: the kernel reports a failed write-back once and marks the pages clean
-    return 0 if fdatasync(fd) == 0 else -errno
+    r = 0 if fdatasync(fd) == 0 else -errno
+    return <int>done(OP_FDATASYNC, fd, 0, 0, r) if armed else r
 
 
 cdef int file_fsync(int fd) noexcept nogil:
-    cdef int r = tripped(OP_FSYNC) if rule_count else 0
+    cdef int r = tripped(OP_FSYNC) if armed else 0
     if r < 0:
         return r
-    return 0 if fsync(fd) == 0 else -errno
+    r = 0 if fsync(fd) == 0 else -errno
+    return <int>done(OP_FSYNC, fd, 0, 0, r) if armed else r
 
 
 cdef int file_rename(const char* old, const char* new) noexcept nogil:
-    cdef int r = tripped(OP_RENAME) if rule_count else 0
+    cdef int r = tripped(OP_RENAME) if armed else 0
     if r < 0:
         return r
-    return 0 if rename(old, new) == 0 else -errno
+    r = 0 if rename(old, new) == 0 else -errno
+    if armed:
+        noted(OP_RENAME, 0, 0, r, old, new)
+    return r
 
 
 cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil:
     cdef unsigned char mark = on
-    cdef int64_t r = tripped(OP_MARK) if rule_count else 0
+    cdef int64_t r = tripped(OP_MARK) if armed else 0
     if r < 0:
         return <int>r
     while True:
         r = pwrite(fd, &mark, 1, <long>position)
         if r == 1:
-            return 0
+            return <int>done(OP_MARK, fd, position, on, 0) if armed else 0
         if r == 0 or errno != EINTR:
             return -ENOSPC if r == 0 else -errno
 
 
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:
-    cdef int r = tripped(OP_FALLOCATE) if rule_count else 0
+    cdef int r = tripped(OP_FALLOCATE) if armed else 0
     if r < 0:
         return r
     return 0 if fallocate(fd, FALLOC_FL_KEEP_SIZE, <long>position, <long>n) == 0 else -errno

@@ -22,7 +22,7 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_COUNT_PUBLISHED, AT_FLUSH_BEGUN, AT_FLUSH_COUNT_READ, AT_FLUSH_END_READ,
     AT_FLUSH_ENDED, AT_FLUSH_MARKED, AT_FLUSH_PUBLISHED, AT_FLUSH_TAIL_READ, AT_MARK_MOVED, AT_NAMES_SYNCED,
-    AT_RELEASE_LOCKED, AT_RELEASE_SIZE_READ, AT_REWRITE, AT_REWRITTEN, AT_SEGMENT_SYNCED, failpoint, file_cut,
+    AT_RELEASE_LOCKED, AT_RELEASE_SEALED, AT_REWRITE, AT_REWRITTEN, AT_SEGMENT_SYNCED, failpoint, file_cut,
     file_drop_cache, file_fdatasync, file_fsync, file_mark, file_open, file_preallocate, file_pread, file_pwrite,
     file_rename, file_writeback,
 )
@@ -157,8 +157,8 @@ cdef class PartitionFlusher:
         if st.fd < 0:
             return
         if st.preallocated and st.index + 1 < fl_load(&s.table_tail):
+            failpoint(AT_RELEASE_SEALED)
             size = fl_load(fl_base_at(h, s, st.index + 1)) - fl_load(fl_base_at(h, s, st.index))
-            failpoint(AT_RELEASE_SIZE_READ)
             fl_fence()
             if st.index >= fl_load(&s.table_head):
                 file_cut(st.fd, size)

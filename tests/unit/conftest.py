@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +37,11 @@ def alone(tree: FakeZooKeeper, cluster: Cluster) -> Iterator[Member]:
 def own(request: pytest.FixtureRequest) -> bool:
     """Whether the broker has fastlog's own requests."""
     return bool(request.param)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory where a sync costs nothing, if there is one: for tests that make thousands and lose no power."""
+    place = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=place if os.access(place, os.W_OK) else tmp_path) as name:
+        yield Path(name)
