@@ -99,10 +99,15 @@ AREAS = (
         + _fault("groups exactly_once"),
     ),
     Area(
+        "coordination",
+        _words("fastlog/coordination/"),
+        _unit("coordination* fake_session group group_sessions") + _integration("zookeeper"),
+    ),
+    Area(
         "client",
-        _words("fastlog/client/ fastlog/coordination/ fastlog/registry.py"),
-        _unit("buffers client_connection inbox slices registry fake_session fetching* topics")
-        + _integration("registration zookeeper advertised") + _fault("registration hostile_broker"),
+        _words("fastlog/client/ fastlog/registry.py"),
+        _unit("buffers client_connection inbox slices registry fetching* topics")
+        + _integration("registration advertised") + _fault("registration hostile_broker"),
     ),
     Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
     Area(
