@@ -97,5 +97,5 @@ class Committer:
         with self._lock:
             for place, offset in unkept.items():
                 place.done(offset)
-                if self._unkept[place] == offset:
+                if self._unkept.get(place) == offset:  # two may be at it: the end does not wait for ``run``
                     del self._unkept[place]
