@@ -33,17 +33,51 @@ Done = Callable[["Lane", Piece, FastlogError | None], None]
 """Told of a piece that was acknowledged, or left out with the error; in order."""
 
 
+class Stored:
+    """Which part of a source partition is known to be in the target. Written by one pipe's thread at a time."""
+
+    def __init__(self) -> None:
+        self._end = -1
+        self._holes: list[tuple[int, int]] = []  # what was refused, perhaps with something behind it that was not
+
+    def refused(self, piece: Piece) -> None:
+        """None of it was stored."""
+        self._holes.append((piece.offset, piece.next_offset))
+
+    def add(self, piece: Piece) -> int:
+        """All of it was stored; how many of its entries were there before."""
+        known = 0
+        if piece.offset < self._end:
+            again = piece.data[: self._end - piece.offset]
+            at = piece.offset
+            for end, entries, _ in cut(again, 1 if self._holes else len(again), len(again)):
+                known += 0 if any(low <= at < high for low, high in self._holes) else entries
+                at = piece.offset + end
+        self.passed(piece)
+        self._end = max(self._end, piece.next_offset)
+        return known
+
+    def passed(self, piece: Piece) -> None:
+        """It does not come again for having been refused."""
+        left = [
+            part
+            for low, high in self._holes
+            for part in ((low, min(high, piece.offset)), (max(low, piece.next_offset), high))
+        ]
+        self._holes = [(low, high) for low, high in left if low < high]
+
+
 class Lane:
     """Three threads meet here: the stream's, which asks ``wants`` and calls ``take``; the pipe's, which settles pieces;
     and the mirror's, which assigns and resumes.
     """
 
     def __init__(
-        self, source: TopicPartition, bound: int, done: Done, stored: dict[TopicPartition, int], *, skips: bool
+        self, source: TopicPartition, bound: int, done: Done, stored: dict[TopicPartition, Stored], *, skips: bool
     ) -> None:
         """``bound``: bytes that may be sent beyond what is committed. ``skips``: leave out what the target refuses.
 
-        ``stored``: up to where each partition is known to be in the target; outlives the lane.
+        ``stored``: what of each partition is known to be in the target; outlives the lane.
         """
         self.source = source
         self.error: FastlogError | None = None
@@ -58,7 +92,7 @@ class Lane:
         """Entries of which nobody knows whether they were stored before they were sent again."""
         self._bound = bound
         self._done = done
-        self._stored = stored
+        self._stored = stored.setdefault(source, Stored())
         self._skips = skips
         self._lock = threading.Lock()
         self._unsent: deque[Piece] = deque()
@@ -151,8 +185,10 @@ class Lane:
         with self._lock:
             assert self._sent[0] is piece
             if error is None:
-                self._count_stored(piece)
-            elif piece.is_sent and not isinstance(error, BrokerError):
+                self.repeated += self._stored.add(piece)
+            elif isinstance(error, BrokerError):
+                self._stored.refused(piece)
+            elif piece.is_sent:
                 self.doubtful += piece.entries
             if not self._is_failed:
                 if error is None:
@@ -168,19 +204,13 @@ class Lane:
             if self.pipe is not None:
                 self._pump(self.pipe)
 
-    def _count_stored(self, piece: Piece) -> None:
-        known = self._stored.get(self.source, -1)
-        if piece.offset < known:
-            again = piece.data[: known - piece.offset]
-            self.repeated += sum(entries for _, entries, _ in cut(again, len(again), len(again)))
-        self._stored[self.source] = max(known, piece.next_offset)
-
     def _refused(self, piece: Piece, error: FastlogError) -> None:
         if piece.entries > 1:
             self._careful_to = max(self._careful_to, piece.next_offset)
             self._fail(error)
         elif self._skips:
             log.error("left out %s offset=%d bytes=%d: %s", self.source, piece.offset, len(piece.data), error)
+            self._stored.passed(piece)
             self._settled_to = piece.next_offset
             self._done(self, piece, error)
         else:

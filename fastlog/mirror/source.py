@@ -25,7 +25,7 @@ from fastlog.errors import (
 from fastlog.mirror.committing import Committer
 from fastlog.mirror.config import MirrorConfig, SourceConfig
 from fastlog.mirror.damage import behind_damage
-from fastlog.mirror.lane import Lane
+from fastlog.mirror.lane import Lane, Stored
 from fastlog.mirror.pieces import Forwarded, Observer, Piece, TargetPartition
 from fastlog.mirror.target import Pipes, Target
 from fastlog.zkpaths import PartitionId
@@ -95,7 +95,7 @@ class Source:
         self._counts: dict[str, Counts] = {}
         self._counts_lock = threading.Lock()
         self._repeated = self._doubtful = 0  # by lanes that are no more
-        self._stored: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, Stored] = {}
         self._damage_due: float | None = None
         self._known: dict[str, set[PartitionId]] = {}
         self._is_stopping = False

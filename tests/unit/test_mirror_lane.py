@@ -182,6 +182,31 @@ def test_what_was_acknowledged_twice_is_counted() -> None:
         assert found.lane.repeated == 5
 
 
+def test_what_was_refused_while_what_is_behind_it_was_stored_does_not_come_twice() -> None:
+    """Of five pieces of four, the second and the fourth are refused once; then each entry is sent alone."""
+    left = [PAYLOADS[5], PAYLOADS[13]]
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.ProduceAckRequest) and left and left[0] in request.message_set:
+            left.pop(0)
+            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 2, request.partition))
+        return None
+
+    broker = FakeBroker(hook=hook)
+    with way(broker, batch_bytes=str(4 * ENTRY)) as found:
+        found.take()
+        wait_until("it waits", lambda: found.lane.is_failed and not found.lane.is_under_way)
+        assert len(broker.logs["t", 0]) == 12 * ENTRY
+        found.take(SET[4 * ENTRY :], found.resume())
+        found.wait_consumed(START + len(SET))
+        assert (found.lane.repeated, found.lane.doubtful) == (8, 0)
+        found.place.end()
+        found.place = Place(SOURCE, START, by_hand=True)
+        found.take()
+        found.wait_consumed(START + len(SET))
+        assert (found.lane.repeated, found.lane.doubtful) == (28, 0)
+
+
 def test_a_refused_message_stops_its_partition_just_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is before it is stored once, however often it is tried; what is behind it is not."""
     monkeypatch.setattr("fastlog.mirror.lane._REFUSED_PAUSE", 0.05)
