@@ -16,7 +16,7 @@ from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
     N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at,
-    fl_fence, fl_find_segment, fl_header, fl_load, fl_monotonic_ns, fl_slot, fl_store, fl_swap, fl_take_out,
+    fl_fence, fl_find_segment, fl_header, fl_load, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_swap, fl_take_out,
     fl_wake_waiters, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
@@ -175,6 +175,7 @@ cdef class PartitionFlusher:
 
         A mark that it has left stays until the next one: it costs a start time, and no more.
         """
+        fl_or(&s.demand, 1)  # who asked for it before it began still waits
         fl_store(&s.flush_in_progress, 0)
         fl_add(&self.counters[<int>N_FLUSHES_NO_FILES if passing(error) else <int>N_FLUSHES_NO_ROOM], 1)
         return error
