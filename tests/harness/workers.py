@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.harness.timing import PATIENCE
 
 HOURS_MS = 4 * 3_600_000
 PARTITIONS = 64
+STILL_SECONDS = 0.05
 
 
 class Workers:
@@ -131,8 +133,19 @@ class Workers:
         return self.arena.counters(FLUSHER)
 
     def turns(self) -> int:
-        """How often the loops of the processors have turned."""
-        return sum(processor.loop.turns for processor in self.processors)
+        """How often all loops have turned, the flusher's too."""
+        turned = sum(processor.loop.turns for processor in self.processors)
+        return turned + (self.flusher.turns if self.flusher is not None else 0)
+
+    def wait_still(self) -> None:
+        """Returns once no loop turns any more: one that has nothing to do, or only waits, must not."""
+
+        def is_still() -> bool:
+            before = self.turns()
+            time.sleep(STILL_SECONDS)
+            return self.turns() == before
+
+        wait_until("no loop turns", is_still)
 
 
 def reset(client: RawClient) -> None:
