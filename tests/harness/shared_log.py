@@ -66,6 +66,17 @@ class SharedLog:
                 **(LIMITS | limits),
             )
             self.arena.add(spec)
+        self._open(capacity)
+
+    @classmethod
+    def over(cls, arena: Arena) -> SharedLog:
+        """The partitions that an arena has, or will have, in its first log directory."""
+        log = cls.__new__(cls)
+        log.directory, log.arena = Path(arena.log_dirs[0]), arena
+        log._open(64)
+        return log
+
+    def _open(self, capacity: int) -> None:
         self.files = SegmentFiles(self.arena, capacity)
         self.appender = Appender(self.arena, self.files, FIRST_PROCESSOR)
         self.flusher: PartitionFlusher = make_partition_flusher(self.arena, 64, 0, 0)

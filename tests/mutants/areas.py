@@ -60,7 +60,8 @@ AREAS = (
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
         _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck"
-              " hostile_links manager named_points offsets recovery retention segment_files segments side_file keeper log_*")
+              " hostile_links manager named_points offsets recovery retention segment_files segments side_file keeper"
+              " log_*")
         + _fault("flush_failures disk_errors descriptors damage backpressure shared_log kills"),
     ),
     Area(
