@@ -14,7 +14,7 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log import _files
 from fastlog.log._append import Appender
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles, locate_offset
 from fastlog.log.manager import CreationBusyError, LogManager
