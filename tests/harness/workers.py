@@ -7,6 +7,7 @@ far apart that a wake-up that is lost is a test that does not come to its end.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -96,6 +97,16 @@ class Workers:
             self.processors[processor].hand_over(accepted)
         return client
 
+    def connect_narrow(self, processor: int = 0) -> RawClient:
+        """A connection whose both ends hold as little as the kernel allows; not TCP, which is slow then."""
+        ours, theirs = socket.socketpair()
+        for one in (ours, theirs):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        with theirs:
+            self.processors[processor].hand_over(theirs)
+        ours.settimeout(PATIENCE)
+        return Paired(ours)
+
     # -- what they hold ------------------------------------------------------------------------------------------------
 
     def held(self) -> Counter[str]:
@@ -146,6 +157,14 @@ class Workers:
             return self.turns() == before
 
         wait_until("no loop turns", is_still)
+
+
+class Paired(RawClient):
+    """A client on a socket that is there already."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._correlations = itertools.count(1)
 
 
 def reset(client: RawClient) -> None:
