@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from fastlog._segment import payloads
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.wire.framing import FrameReader
+from tests.harness.hostile_answers import Reply
 from tests.harness.server import Server
 
 Answer = Callable[[rq.Request], bytes | None]
@@ -23,7 +25,8 @@ class FakeBroker(Server):
 
     ``own`` False: closes the connection on fastlog's own requests, as 0.7 does. ``hook(request)`` runs before each
     request is handled: bytes it returns are the answer; raising ``ConnectionError`` closes the connection. ``after``
-    is the same, once the request has been handled and before it is answered.
+    is the same, once the request has been handled and before it is answered. ``pieces``, where it is set, says in what
+    pieces an answer goes out, and whether the connection stays.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class FakeBroker(Server):
         self.max_message_bytes = max_message_bytes
         self.hook = hook
         self.after = after
+        self.pieces: Callable[[rq.Request, bytes], Reply | None] | None = None
         self.logs: dict[tuple[str, int], bytes] = {}
         self.made: dict[tuple[str, int], int] = {}
         """When a log was made, in ms, as far as the broker tells."""
@@ -57,6 +61,7 @@ class FakeBroker(Server):
 
     def serve(self, connection: socket.socket) -> None:
         """Answer requests until the client leaves, or a hook ends the connection."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = FrameReader(2**31 - 1)
         while data := connection.recv(1 << 16):
             reader.feed(data)
@@ -64,9 +69,21 @@ class FakeBroker(Server):
                 request = rq.decode_request(body)
                 self.seen[type(request).__name__] += 1
                 answer = self._answered(request)
-                if answer:
-                    connection.sendall(answer)
-                    self.answered[type(request).__name__] += 1
+                if answer and not self._give(connection, request, answer):
+                    return
+
+    def _give(self, connection: socket.socket, request: rq.Request, answer: bytes) -> bool:
+        reply = self.pieces(request, answer) if self.pieces else None
+        if reply is None:
+            connection.sendall(answer)
+        else:
+            for pause, piece in reply.pieces:
+                time.sleep(pause)
+                connection.sendall(piece)
+            if not reply.stays:
+                return False
+        self.answered[type(request).__name__] += 1
+        return True
 
     def _answered(self, request: rq.Request) -> bytes | None:
         if not self.own and hasattr(request, "correlation_id"):

@@ -12,9 +12,12 @@ LEAVE_SECONDS = 30.0
 
 
 class Server(ABC):
-    """Listens on loopback while the ``with`` block lasts; ``serve`` runs in a thread for each connection."""
+    """Listens on loopback while the ``with`` block lasts; ``serve`` runs in a thread for each connection.
 
-    port: int
+    ``port`` is the system's choice unless one is set before.
+    """
+
+    port: int = 0
     address: str
 
     def __init__(self) -> None:
@@ -23,7 +26,7 @@ class Server(ABC):
         self._ending = False
 
     def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
         self.port = self._listener.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
