@@ -399,8 +399,9 @@ class _Recovery:
         return ""
 
     def set_aside_files(self, segments: Sequence[SegmentFile], reason: str) -> None:
-        """Take segments that follow a cut out of the log."""
+        """Take segments that follow a cut out of the log, with bytes that are as durable as the cut."""
         for segment in segments:
+            self.make_durable(segment)
             with self.files.open(segment.path, os.O_RDONLY) as fd:
                 budget = SearchBudget(COUNT_BUDGET_BYTES)
                 messages = self.format.count_entries(self.files, fd, 0, segment.size, budget, first_may_be_valid=True)

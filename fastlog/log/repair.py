@@ -6,6 +6,7 @@ partition that a broker still names as damaged, and that can be repaired again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import replace
@@ -50,7 +51,7 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
         write_side_file(directory, replace(report.side, checkpoint=span.end_offset), files, sync_directory=True)
         done.append(f"{SIDE_FILE_NAME}: flushed end {report.side.checkpoint} is now {span.end_offset}")
     kept = {segment.path for segment, _, _ in span.parts}
-    done += [_renamed(files, item.path, now_ms) for item in list_segments(directory) if item.path not in kept]
+    done += [_segment_renamed(files, item.path, now_ms) for item in list_segments(directory) if item.path not in kept]
     files.fsync_dir(directory)
     for segment, start, end in span.parts:
         if start:
@@ -68,6 +69,13 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
 
 def _renamed(files: FileOps, path: Path, now_ms: int) -> str:
     return f"{path.name}: renamed to {set_aside.set_aside_file(files, path, set_aside.BAD, now_ms).name}"
+
+
+def _segment_renamed(files: FileOps, path: Path, now_ms: int) -> str:
+    """A segment leaves the log; nobody syncs it from here on. A disk that cannot does not keep it in."""
+    with contextlib.suppress(OSError), files.open(path, os.O_RDONLY) as fd:
+        files.fdatasync(fd)
+    return _renamed(files, path, now_ms)
 
 
 def _cut(segment: SegmentFile, end: int, files: FileOps, now_ms: int) -> list[str]:
@@ -90,4 +98,7 @@ def _shortened_at_front(segment: SegmentFile, start: int, end: int, files: FileO
         files.fdatasync(copy)
     files.rename(temporary, target)
     files.fsync_dir(target.parent)
-    return [f"{target.name}: new, from position {start} of {segment.path.name}", _renamed(files, segment.path, now_ms)]
+    return [
+        f"{target.name}: new, from position {start} of {segment.path.name}",
+        _segment_renamed(files, segment.path, now_ms),
+    ]
