@@ -23,8 +23,11 @@ PAUSE_SECONDS = 0.1
 BUSY_STEP_PERMILLE = 100
 """Differences of load below a tenth do not decide; the number of connections does."""
 ACCEPTS_PER_TURN = 64
-LEAVING_TURNS = 16
-"""As many as wait in the queue of a listening socket."""
+LEAVING_TURNS = 17
+"""As many as wait in the queue of a listening socket, which holds one more than it was given."""
+LEAVING_SECONDS = 2.0
+"""How long it waits at the stop for room to hand them over: a little less than processors wait for them."""
+LEAVING_PAUSE_SECONDS = 0.02
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -43,8 +46,7 @@ class Acceptor:
             listener.setblocking(False)
         self._poll = select.poll()
         self._poll.register(shared.arena.eventfd(ACCEPTOR), select.POLLIN)
-        self._listening = False
-        self._listen(True)
+        self._listening = False  # until the first turn
         self._spare = self._open_spare()
         self._waiting: socket.socket | None = None  # accepted while every hand-over queue was full
         self._turn = 0
@@ -113,10 +115,24 @@ class Acceptor:
 
     def _take_the_rest(self) -> None:
         """The broker stops: what has connected before may have sent something, and the processors wait for it."""
+        leave_by = time.monotonic() + LEAVING_SECONDS
         for listener in self._listeners.values():
-            for _ in range(LEAVING_TURNS):
-                if not self._hand_over_waiting() or not self._accept(listener):
+            turns = 0
+            while turns < LEAVING_TURNS:
+                if self._hand_over_waiting() and self._accept(listener):
+                    turns += 1
+                elif time.monotonic() < leave_by:
+                    time.sleep(LEAVING_PAUSE_SECONDS)
+                else:
+                    self._close_waiting()
                     return
+
+    def _close_waiting(self) -> None:
+        if self._waiting is not None:
+            log.warning("a connection is closed unserved: no processor took it before the stop")
+            self._arena.count(ACCEPTOR, "refused_connections")
+            self._waiting.close()
+            self._waiting = None
 
     def _hand_over(self, connection: socket.socket) -> bool:
         """Give the socket away or refuse it, and close it here; False, and still open: no processor takes one now."""

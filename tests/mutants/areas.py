@@ -77,7 +77,8 @@ AREAS = (
     Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
-        _unit("binding stalls") + _integration("connections access") + _fault("kills stop lock_holder idle_cost"),
+        _unit("acceptor binding stalls") + _integration("connections access")
+        + _fault("kills stop lock_holder idle_cost"),
     ),
     Area(
         "wire",
