@@ -193,8 +193,8 @@ cdef class Fetches:
         cdef int64_t r
         if found.size == 0:
             return 0
-        fl_bump(&self.counters[<int>N_BYTES_OUT], found.size)
         if found.size > COPY_BYTES or found.cold or c.out_end - c.out_start > COPY_IN_ALL:
+            fl_bump(&self.counters[<int>N_BYTES_OUT], found.size)
             return out_file(c, self.files, found.entry, found.position, found.size)
         room = out_bytes(c, found.size)
         if room == NULL:
@@ -207,6 +207,7 @@ cdef class Fetches:
                 self.unreadable.failed(found.entry, found.position + done, <int>-r)
                 return -1
             done += <uint64_t>r
+        fl_bump(&self.counters[<int>N_BYTES_OUT], found.size)
         return 0
 
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil:
