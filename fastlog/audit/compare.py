@@ -216,8 +216,10 @@ class _Counted:
     def gaps(self) -> list[tuple[int, str, int, int]]:
         """The ranges that are missing."""
         event = self._event
-        found: list[Range] = self._tally.missing(event.producer_id, self.judged_from, event.last, _SHOWN_RANGES)
         failed = list(event.failed)
+        # each range that failed takes at most one of these away
+        most = _SHOWN_RANGES + len(failed)
+        found: list[Range] = self._tally.missing(event.producer_id, self.judged_from, event.last, most)
         left: list[Range] = []
         for low, high in found:
             for start, end in failed:

@@ -262,6 +262,14 @@ def test_rings_in_a_row_are_not_a_commit_each(monkeypatch: pytest.MonkeyPatch) -
         assert commits.calls == 1
 
 
+def test_it_does_nothing_before_it_is_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "_GATHER_SECONDS", 0.001)
+    looks: list[bool] = []
+    with running(Committer("a", None, lambda: bool(looks.append(True))), Commits()):
+        assert not threading.Event().wait(0.05)
+        assert looks == []
+
+
 def test_it_ends_from_any_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first ring, while it gathers; and nothing is kept behind the end by the thread."""
     monkeypatch.setattr(committing, "_GATHER_SECONDS", 1000.0)
@@ -271,4 +279,6 @@ def test_it_ends_from_any_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     committer = Committer("a", keeper, lambda: False)
     with running(committer, Commits()):
         committer.settled(place(), 120)
+        assert not threading.Event().wait(0.05)
+        assert keeper.calls == 0
     assert keeper.calls == 0
