@@ -123,6 +123,26 @@ AREAS = (
         _words("fastlog/spark/"),
         _unit("spark*") + _integration("spark_batch spark_planning spark_load spark_sink spark_stream spark_jobs"),
     ),
+    Area(
+        "tools",
+        _words("fastlog/tools/"),
+        _unit("tools* dump_log fsck group_view forget_broker produce_consume config mirror_config")
+        + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
+                       " commands_zookeeper zookeeper_command audit"),
+    ),
+    Area("perf", _words("fastlog/perf/"), _unit("perf* tools_unacknowledged") + _integration("perf_tools")),
+    Area(
+        "testing",
+        _words("fastlog/testing/ fastlog/pytest_plugin.py fastlog/zkserver/"),
+        _unit("java") + _integration("testing zookeeper"),
+    ),
+    Area(
+        "ground",
+        _words("fastlog/arguments.py fastlog/clock.py fastlog/config.py fastlog/durability.py fastlog/errors.py"
+               " fastlog/escaping.py fastlog/installation.py fastlog/java.py fastlog/logs.py fastlog/settings.py"
+               " fastlog/topics.py"),
+        _unit("arguments config errors escaping installation java logs topics producer_config consumer_config"),
+    ),
 )  # fmt: skip
 
 
