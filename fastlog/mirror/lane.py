@@ -243,12 +243,6 @@ class Lane:
         return self._is_failed
 
     @property
-    def is_over(self) -> bool:
-        """The partition was given up, and nothing of it is under way."""
-        place = self.place
-        return place is not None and bool(place.is_over) and not self._sent
-
-    @property
     def wants_commit(self) -> bool:
         """A quarter of what may be sent beyond the last commit was acknowledged, or all of it was sent."""
         place = self.place

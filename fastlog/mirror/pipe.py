@@ -180,9 +180,10 @@ class Pipe:
                 in_flight.append(piece)  # first: whatever happens from here on, it is settled
                 self._send(connection, piece)
                 continue
-            if in_flight and time.monotonic() - still_since >= seconds:
+            left = still_since + seconds - time.monotonic() if in_flight else _IDLE_SECONDS
+            if left <= 0:
                 raise TransportError(f"{connection.peer} stood still for {seconds:g} s")
-            self._wait(connection, _IDLE_SECONDS)
+            self._wait(connection, min(left, _IDLE_SECONDS))
 
     def _wait(self, connection: Connection | None, seconds: float) -> None:
         waiting = select.poll()

@@ -98,7 +98,6 @@ class Source:
         self._stored: dict[TopicPartition, Stored] = {}
         self._damage_due: float | None = None
         self._known: dict[str, set[PartitionId]] = {}
-        self._is_stopping = False
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._committer = Committer(self.name, observer, self._wants_commit)
@@ -111,7 +110,6 @@ class Source:
 
     def hold(self) -> None:
         """Take nothing more; what is under way goes on."""
-        self._is_stopping = True
         self._over.set()
         self._committer.stop()
 
@@ -149,7 +147,7 @@ class Source:
         thread.start()
 
     def _join(self) -> None:
-        while not self._is_stopping:
+        while not self._over.is_set():
             consumer = Consumer(self.config.consumer)
             try:
                 streams = consumer.create_message_streams_by_filter(
@@ -169,13 +167,13 @@ class Source:
                 self._over.wait(_RETRY_SECONDS)
                 continue
             self.error = None
-            if self._is_stopping:
-                consumer.shutdown()
-                return
             for stream in streams:
                 stream.take_from(self._wants)
             self._streams = streams
             self.consumer = consumer
+            if self._over.is_set():  # looked at behind that: whoever ends it meanwhile sees the consumer
+                consumer.shutdown()
+                return
             for number, stream in enumerate(streams):
                 self._thread(partial(self._forward, stream), str(number))
             self._thread(partial(self._committer.run, consumer, self._committed), "commit")
@@ -205,7 +203,7 @@ class Source:
             self._take(run)
 
     def _wants(self, place: Place) -> bool:
-        if self._is_stopping or not self.is_checked:
+        if self._over.is_set() or not self.is_checked:
             return False
         lane = self._lanes.get(place.source)
         if lane is None:
@@ -300,7 +298,7 @@ class Source:
                 ways[source.topic] = self._way(source.topic)
             self._place(lane, ways[source.topic])
             offset = lane.resume_at()
-            if offset is not None and not self._is_stopping:
+            if offset is not None and not self._over.is_set():
                 self._resume(consumer, lane, offset)
         if self._skips and self._damage_due is not None and time.monotonic() >= self._damage_due:
             self._leave_out_damage(consumer)
