@@ -68,7 +68,7 @@ AREAS = (
         "workers",
         _words("fastlog/workers/"),
         _unit("answers health http_server keeper workers_boundaries stalls loop logs given_back"
-              " wakeups request_bytes counts")
+              " wakeups request_bytes counts worker_limits")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor access")
         + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop"

@@ -125,8 +125,13 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
             assert client.create_topic("made", 1) == (0, 4)
             for partition in range(4):
                 assert client.produce_ack("made", partition, GOOD, raw.FLUSHED).error == 0
-        wait_until("the first client is gone", lambda: not running.held()["connections"])
         yield running
+
+
+def at_rest(workers: Workers) -> Counter[str]:
+    """What is held while nobody is connected."""
+    wait_until("nobody is connected", lambda: not workers.held()["connections"])
+    return workers.held()
 
 
 def check_served(workers: Workers) -> None:
@@ -140,7 +145,7 @@ def check_served(workers: Workers) -> None:
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("request_bytes", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
 def test_after_a_whole_request(workers: Workers, request_bytes: bytes, way: Leave) -> None:
-    before = workers.held()
+    before = at_rest(workers)
     for _ in range(3):
         client = workers.connect()
         client.send_raw(request_bytes)
@@ -154,7 +159,7 @@ def test_after_a_whole_request(workers: Workers, request_bytes: bytes, way: Leav
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_request_cut_short_at_every_byte(workers: Workers, kind: str, way: Leave) -> None:
     """Nothing of a request that did not come whole is done, whatever came before it; its answers are taken or not."""
-    before = workers.held()
+    before = at_rest(workers)
     whole = KINDS[kind]
     with workers.connect() as client:
         ends = [client.log_end("t", partition) for partition in range(4)]
@@ -175,7 +180,7 @@ def workers_with_one_client(before: Counter[str]) -> dict[str, int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_behind_whole_requests_takes_none_of_them_back(workers: Workers, kind: str) -> None:
     """The first two are done and answered, then the connection ends; with a large beginning of the next, too."""
-    before = workers.held()
+    before = at_rest(workers)
     whole = KINDS["appended"]
     with workers.connect() as client:
         for cut in (1, 4, 5, len(KINDS[kind]) - 1):
@@ -197,7 +202,7 @@ def test_a_cut_behind_whole_requests_takes_none_of_them_back(workers: Workers, k
 @pytest.mark.parametrize("way", [close, reset], ids=["FIN", "RST"])
 def test_after_connections_that_left_before_they_were_taken(workers: Workers, way: Leave) -> None:
     """They lie in the hand-over queue with what they sent; what was whole is handled, unless it was reset."""
-    before = workers.held()
+    before = at_rest(workers)
     with workers.connect() as client:
         end = client.log_end("t", 1)
         for _ in range(40):
@@ -216,7 +221,7 @@ def test_after_connections_that_left_before_they_were_taken(workers: Workers, wa
 @pytest.mark.parametrize("topic", ["quiet", "nobody"])
 def test_after_held_fetches_that_were_left(workers: Workers, way: Leave, topic: str) -> None:
     """On a partition that is there, and on one that is not; more requests stand behind some of them."""
-    before = workers.held()
+    before = at_rest(workers)
     leavers = [workers.connect() for _ in range(20)]
     for number, leaver in enumerate(leavers):
         leaver.send_raw(held(topic) + (KINDS["fetch"] + KINDS["appended"]) * (number % 3))
@@ -255,7 +260,7 @@ TROUBLE = {function.__name__: function for function in (slow_flusher, failed_wri
 def test_after_requests_that_a_disk_holds_up_or_refuses(
     workers: Workers, trouble: Callable[[Workers], None], way: Leave
 ) -> None:
-    before = workers.held()
+    before = at_rest(workers)
     trouble(workers)
     try:
         for request in [*KINDS.values(), *MORE.values()]:
