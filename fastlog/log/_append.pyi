@@ -1,5 +1,7 @@
 """Appending: lock, admit, roll, write, publish, unlock. The only code that moves a log end."""
 
+from collections.abc import Sequence
+
 from typing_extensions import Buffer
 
 from fastlog.log._arena import Arena
@@ -18,3 +20,7 @@ def roll_now(appender: Appender, slot: int, wait_ms: int = 1000) -> bool:
 def append_bytes(appender: Appender, slot: int, data: Buffer, count: int) -> tuple[int, int, int, int]:
     """Append one checked message set: ``(status, first offset, next offset, errno)``; status 0 is done, 1 another
     process holds the lock, 2 the bound of unflushed data is reached, 3 the write failed, 4 it takes no appends."""
+
+def append_sets(appender: Appender, slot: int, sets: Sequence[tuple[bytes, int]]) -> tuple[int, list[int], int, int]:
+    """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with
+    requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests."""

@@ -402,6 +402,27 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
     return r == 0
 
 
+def append_sets(Appender appender, uint64_t slot, sets):
+    """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with
+    requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
+    """
+    cdef fl_slot* s = appender.arena.slot(slot)
+    cdef Piece[64] pieces
+    cdef uint64_t[64] offsets
+    cdef Appended out
+    cdef bytes data = b"".join([item[0] for item in sets])
+    cdef const uint8_t* start = data
+    cdef int i, n = len(sets), status
+    if not 0 < n <= 64 or not all(item[0] for item in sets):
+        raise ValueError(f"{n} message sets, or one without bytes")
+    for i in range(n):
+        pieces[i].size = <uint32_t>len(sets[i][0])
+        pieces[i].count = sets[i][1]
+    with nogil:
+        status = appender.append(s, start, pieces, n, offsets, &out)
+    return status, [offsets[i] for i in range(out.done)], out.next, out.error
+
+
 def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint32_t count):
     """Append one checked message set from Python: ``(status, first offset, next offset, errno)``; for tools and tests."""
     cdef fl_slot* s = appender.arena.slot(slot)

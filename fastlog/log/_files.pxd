@@ -13,6 +13,8 @@ cdef enum Op:
     OP_SENDFILE
     OP_MARK
     OP_RENAME
+    OP_WRITEBACK
+    OP_FADVISE
     # named points in the code, where a test may stop or kill the process; what each lies between stands in OPS
     AT_AFTER_LOCK
     AT_MID_WRITE

@@ -68,6 +68,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 OPS = {
     "open": OP_OPEN, "pwrite": OP_PWRITE, "pread": OP_PREAD, "ftruncate": OP_FTRUNCATE, "fdatasync": OP_FDATASYNC,
     "fsync": OP_FSYNC, "fallocate": OP_FALLOCATE, "sendfile": OP_SENDFILE, "mark": OP_MARK, "rename": OP_RENAME,
+    "sync_file_range": OP_WRITEBACK, "posix_fadvise": OP_FADVISE,
     # an append, in this order; before_unlock also where nothing was appended
     "append.after_lock": AT_AFTER_LOCK,
     "append.mid_write": AT_MID_WRITE,              # half of the bytes are in the file
@@ -400,14 +401,23 @@ cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:
     cdef int r = tripped(OP_FALLOCATE) if armed else 0
     if r < 0:
         return r
-    return 0 if fallocate(fd, FALLOC_FL_KEEP_SIZE, <long>position, <long>n) == 0 else -errno
+    r = 0 if fallocate(fd, FALLOC_FL_KEEP_SIZE, <long>position, <long>n) == 0 else -errno
+    return <int>done(OP_FALLOCATE, fd, position, n, r) if armed else r
 
 
 cdef int file_drop_cache(int fd, uint64_t position, uint64_t n) noexcept nogil:
     """Let the kernel forget clean pages of this range; no promise hangs on it."""
-    return -posix_fadvise(fd, <long>position, <long>n, POSIX_FADV_DONTNEED)
+    cdef int r = tripped(OP_FADVISE) if armed else 0
+    if r < 0:
+        return r
+    r = -posix_fadvise(fd, <long>position, <long>n, POSIX_FADV_DONTNEED)
+    return <int>done(OP_FADVISE, fd, position, n, r) if armed else r
 
 
 cdef int file_writeback(int fd, uint64_t position, uint64_t n) noexcept nogil:
     """Start writing dirty pages back without waiting; no promise hangs on it."""
-    return 0 if sync_file_range(fd, <long>position, <long>n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+    cdef int r = tripped(OP_WRITEBACK) if armed else 0
+    if r < 0:
+        return r
+    r = 0 if sync_file_range(fd, <long>position, <long>n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+    return <int>done(OP_WRITEBACK, fd, position, n, r) if armed else r
