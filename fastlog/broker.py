@@ -156,7 +156,8 @@ def _locked(directory: Path, files: FileOps | None = None) -> Iterator[int]:
                 break
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
+                    place = str(directory / LOCK_NAME)
+                    raise LogError(f"cannot lock the log directory: {error.strerror}", path=place) from error
                 if time.monotonic() >= deadline:
                     pids = ", ".join(map(str, pids_with(directory / LOCK_NAME))) or "unknown"
                     raise LogError(
@@ -167,7 +168,8 @@ def _locked(directory: Path, files: FileOps | None = None) -> Iterator[int]:
                 time.sleep(0.02)
         yield fd
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # whatever it says, the descriptor is gone, and nothing more is told by it
+            os.close(fd)
 
 
 def pids_with(path: Path) -> list[int]:

@@ -5,6 +5,7 @@ Reads names and sizes only.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -68,15 +69,18 @@ def scan_log_dirs(directories: Sequence[Path]) -> tuple[list[FoundPartition], li
             ) from error
         for item in items:
             path = log_directory / item.name
+            name = split_directory_name(item.name)
             try:
                 if not item.is_dir():
                     warnings.append(f"skipped path={shown(path)}: not a directory")
                     continue
                 status = item.stat()
             except OSError as error:
-                warnings.append(f"skipped path={shown(path)}: {error.strerror}")
+                if name is None or error.errno == errno.ELOOP:
+                    warnings.append(f"skipped path={shown(path)}: {error.strerror}")
+                else:  # recovery finds out what is wrong with it: a partition that is passed over would be a new one
+                    found.append(FoundPartition(index, path, *name))
                 continue
-            name = split_directory_name(item.name)
             if name is None:
                 warnings.append(f"skipped path={shown(path)}: the name is not <topic>-<partition>")
                 continue

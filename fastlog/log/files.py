@@ -34,6 +34,16 @@ def _times_kept(fd: int) -> Iterator[None]:
             os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Give errors the name that a person needs, which calls on a descriptor do not know."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def open_no_link(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     """Open a file, never through a symbolic link, and return its descriptor, which no new program inherits.
 
@@ -78,14 +88,11 @@ class FileOps:
         self._begin("open", path)
         # a fifo in a segment's place must not stop the start for ever
         fd = open_no_link(path, flags | os.O_NONBLOCK, mode)
-        try:
-            yield fd
-        except OSError as error:
-            # calls on a descriptor do not know the name that a person needs
-            error.filename = error.filename or str(path)
-            raise
-        finally:
-            os.close(fd)
+        with _named(path):
+            try:
+                yield fd
+            finally:
+                os.close(fd)
 
     @contextlib.contextmanager
     def open_temporary(self, path: Path) -> Iterator[int]:
@@ -124,10 +131,11 @@ class FileOps:
         """Return once the names in a directory are on the disk."""
         self._begin("fsync_dir", path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with _named(path):
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def ftruncate(self, fd: int, size: int) -> None:
         """Cut the file to ``size``, which also gives back space reserved behind it; the file's times stay as they are.

@@ -93,6 +93,19 @@ def test_log_directories_hold_all_sorts_of_things(tmp_path: Path) -> None:
     assert all("\n" not in line for line in warnings)
 
 
+def test_a_partition_that_cannot_be_looked_at_is_not_one_that_is_not_there(tmp_path: Path) -> None:
+    """It is offline, with the reason. Passed over, it was empty to consumers, and a sync in doubt was settled."""
+    data = tmp_path / "data"
+    logs.write_segments(data / "sound-0", [foreign_files.PARTS[0]])
+    (data / "t-0").symlink_to("n" * 300)  # a name that no file can have: asked for what it is, the kernel refuses
+    found, warnings = recover_all([data], [{}], FileOps(), in_doubt=True)
+    states = {one.topic: (one.state, one.reason) for _, one in found}
+    assert states["sound"] == ("ok", "")
+    assert states["t"][0] == "offline"
+    assert str(data / "t-0") in states["t"][1] and "File name too long" in states["t"][1]
+    assert warnings == []
+
+
 def test_a_partition_in_two_log_directories(tmp_path: Path) -> None:
     """Which one is right is not guessed: offline, both directories named, nothing touched; others are served."""
     for name in ("a", "b"):

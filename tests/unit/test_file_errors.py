@@ -1,0 +1,62 @@
+"""Errors of disks name the file, whichever call meets them; what a person gets to read begins with it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from fastlog import broker
+from fastlog.errors import LogError
+from fastlog.log.files import FileOps
+
+
+def refuse(*_: object) -> NoReturn:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("call", ["fsync", "close"])
+def test_a_directory_whose_sync_fails_is_named(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call on a descriptor does not know it by itself."""
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input/output error") as caught:
+        patched.setattr(os, call, refuse)
+        FileOps().fsync_dir(tmp_path)
+    assert caught.value.filename == str(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["pread", "close"])
+def test_a_file_that_cannot_be_read_or_closed_is_named(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when only its end goes wrong; one error that was named is not named again."""
+    path = tmp_path / "file"
+    path.touch()
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input/output error") as caught:
+        patched.setattr(os, call, refuse, raising=False)
+        with FileOps().open(path, os.O_RDONLY):
+            if call == "pread":
+                refuse()
+    assert caught.value.filename == str(path)
+    with pytest.raises(OSError, match="other") as caught, FileOps().open(path, os.O_RDONLY):
+        raise OSError(errno.EIO, "", "other")
+    assert caught.value.filename == "other"
+
+
+def test_a_lock_that_cannot_be_taken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that another broker has it: that the disk, or whatever stands for it, does not lock."""
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LogError) as caught, broker._locked(tmp_path):
+        pass
+    assert str(caught.value).startswith("cannot lock the log directory: Input/output error")
+    assert str(tmp_path / ".lock") in str(caught.value)
+
+
+def test_a_lock_is_given_back_whatever_the_end_of_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that wrote its clean marker does not turn into one that failed."""
+    with monkeypatch.context() as patched, broker._locked(tmp_path) as fd:
+        patched.setattr(os, "close", refuse)
+    os.close(fd)
