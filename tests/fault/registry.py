@@ -20,6 +20,7 @@ MODULES = (
     "tests.fault.kills",
     "tests.fault.access_log",
     "tests.fault.disk_errors",
+    "tests.fault.every_call",
     "tests.fault.registration",
     "tests.fault.groups",
     "tests.fault.hostile_broker",

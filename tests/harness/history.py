@@ -14,6 +14,7 @@ Safe for many threads. Nothing here imports fastlog.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,14 @@ class History:
         self._partitions: dict[Place, _Partition] = {}
         self._numbers: dict[str, int] = {}
         self._early: list[str] = []
+
+    def copy(self) -> History:
+        """A history of its own that begins with all of this one."""
+        with self._lock:
+            other = History()
+            other._partitions = copy.deepcopy(self._partitions)
+            other._numbers, other._early = dict(self._numbers), list(self._early)
+            return other
 
     # --- events ---
 

@@ -62,7 +62,7 @@ AREAS = (
         _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck"
               " hostile_links manager named_points offsets recovery retention segment_files segments side_file keeper"
               " log_*")
-        + _fault("flush_failures disk_errors descriptors damage backpressure shared_log kills"),
+        + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills"),
     ),
     Area(
         "workers",
@@ -71,14 +71,14 @@ AREAS = (
               " wakeups request_bytes counts worker_limits")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor access")
-        + _fault("backpressure disk_errors flush_failures descriptors memory idle_cost lock_holder kills stop"
-                 " connects"),
+        + _fault("backpressure disk_errors every_call flush_failures descriptors memory idle_cost lock_holder kills"
+                 " stop connects"),
     ),
     Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
         _unit("acceptor binding stalls") + _integration("connections access")
-        + _fault("kills stop lock_holder idle_cost"),
+        + _fault("kills stop lock_holder idle_cost every_call"),
     ),
     Area(
         "wire",

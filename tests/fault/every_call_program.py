@@ -1,0 +1,208 @@
+"""Plays ``every_call_play`` again and again, behind the shim, each time with another call that fails.
+
+Started by ``tests.fault.every_call``, which writes what to try to standard input, a JSON array a line, and reads what
+came of it, a JSON object a line. The broker is forked from this process, which is its only client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.fault.every_call_play import Fault, Play, State
+from tests.fault.every_call_rules import errors, judge
+from tests.fault.every_call_scenes import Scenes, Starts
+from tests.harness.disk_shim import SHORT, Shim
+from tests.harness.forked_broker import Broken
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Theatre:
+    """Where plays are given: the state before each act, as a play without a fault left it, and runs from there."""
+
+    def __init__(self, directory: Path, shim: Shim) -> None:
+        self.directory = directory
+        self.shim = shim
+        self.states: list[State] = []
+
+    def rehearse(self) -> list[dict[str, Any]]:
+        """All acts in a row, without a fault: what is told of each."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        data = self.directory / "data"
+        data.mkdir(parents=True)
+        told = []
+        play = Play(data, self.shim, State())
+        for act in range(len(play.acts)):
+            self.states.append(play.state.copy())
+            shutil.copytree(data, self.directory / f"before-{act}")
+            told.append(self._give(play, act, None))
+        return told
+
+    def run(self, act: int, fault: Fault) -> dict[str, Any]:
+        """One act with a fault, and a last one without."""
+        data = self.directory / "data"
+        shutil.rmtree(data)
+        shutil.copytree(self.directory / f"before-{act}", data)
+        for path in self.directory.glob("log-*"):
+            path.unlink()
+        play = Play(data, self.shim, self.states[act].copy())
+        told = self._give(play, act, fault)
+        if not told["violations"]:
+            told["violations"] = self._give(play, len(play.acts) - 1, None)["violations"]
+        return told
+
+    def _give(self, play: Play, act: int, fault: Fault | None) -> dict[str, Any]:
+        started = time.monotonic()
+        play.violations = []
+        try:
+            play.run(act, fault)
+        except Exception:
+            log = play.life.log()[-3000:] if play.life is not None else ""
+            play.violations.append(f"act {act + 1}: {traceback.format_exc()}\n{log}")
+        finally:
+            close(play)
+        return {
+            "violations": play.violations,
+            "refusals": play.refusals,
+            "noticed": fault is not None and play.has_noticed(fault),
+            "seconds": round(time.monotonic() - started, 3),
+            "fired": self.shim.fired(0),
+            "descriptors": play.descriptors,
+            "exit": play.life.exit_code if play.life is not None else None,
+            "counts": [[*each, count] for each, count in self.shim.counts().items()],
+        }
+
+
+def action(error: str) -> int:
+    return SHORT if error == "short" else int(getattr(errno, error))
+
+
+def few(counts: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, str, int, str]]:
+    """Of each role and kind of call the first, with each error, and the last, with the most common one."""
+    for (role, kind), count in counts.items():
+        yield from ((role, kind, 1, error) for error in errors(kind))
+        if count > 1:
+            yield role, kind, count, "EIO"
+
+
+def difference(
+    before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]
+) -> dict[tuple[str, str], int]:
+    """What was called in between."""
+    found = {each: count - before.get(each, 0) for each, count in after.items()}
+    return {each: count for each, count in found.items() if count}
+
+
+RETENTION = ("opendir", "readdir", "unlink", "fsync")
+SCENES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
+    ("processor", lambda role, kind: role in ("processor", "flusher")),
+    ("keeper", lambda role, kind: role == "keeper" and kind in RETENTION),
+)
+"""Who writes and reads, and who drops; with the calls that come with each such scene, whatever the time."""
+
+
+class Dose:
+    """The first and the last call of each kind, with each error: in one broker that runs on, and in many starts."""
+
+    def __init__(self, directory: Path, shim: Shim) -> None:
+        self._directory = directory
+        self._shim = shim
+        self.told: dict[str, Any] = {"runs": 0, "missed": [], "violations": []}
+
+    def scenes(self) -> None:
+        """Of processor, flusher and keeper."""
+        play = Scenes(self._fresh(), self._shim)
+        with self._closed(play):
+            play.opening()
+            for role, wanted in SCENES:
+                before = self._shim.counts()
+                play.scene(role, None)
+                time.sleep(0.05)  # what the flusher does behind an answer
+                made = difference(before, self._shim.counts())
+                for case in few({each: count for each, count in made.items() if wanted(*each)}):
+                    self._run(play, case, partial(play.scene, role))
+            play.closing()
+
+    def starts(self) -> None:
+        """Of the supervisor."""
+        play = Starts(self._fresh(), self._shim)
+        with self._closed(play):
+            play.opening()
+            play.scene(None)
+            counts = {each: count for each, count in self._shim.counts().items() if each[0] in ("supervisor", "keeper")}
+            for case in list(few(counts)):
+                self._run(play, case, play.scene)
+            play.closing()
+
+    def _run(self, play: Play, case: tuple[str, str, int, str], scene: Callable[[Fault], object]) -> None:
+        role, kind, number, error = case
+        before = len(play.violations)
+        fault = role, kind, number, action(error)
+        scene(fault)
+        self.told["runs"] += 1
+        name = play.met
+        if name is None:
+            self.told["missed"].append(case)
+        else:
+            # what the keeper has said of one topic it does not repeat at once for the next: logs are limited
+            limited = role == "keeper" and isinstance(play, Scenes) and error.startswith("E") and error != "EINTR"
+            said = play.noticed or limited
+            wrong = judge(role, kind, name, error, said)
+            play.expect(not wrong, wrong)
+        self.told["violations"] += [f"{role} {kind} {number} {error}: {line}" for line in play.violations[before:]]
+        del play.violations[before:]
+
+    def _fresh(self) -> Path:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        data = self._directory / "data"
+        data.mkdir(parents=True)
+        return data
+
+    @contextlib.contextmanager
+    def _closed(self, play: Play) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            play.violations.append(f"{traceback.format_exc()}\n{play.log_lines()[-20:]}")
+        finally:
+            self.told["violations"] += play.violations
+            close(play)
+
+
+def close(play: Play) -> None:
+    """End what a play has left running."""
+    play.disconnect()
+    if play.life is not None and play.life.exit_code is None:
+        with contextlib.suppress(Broken, ProcessLookupError):
+            play.life.kill()
+
+
+def main() -> None:
+    """A dose, or else: the rehearsal is told first, an array; then a line for each line read, which is a case."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    directory, shim = Path(sys.argv[1]).resolve(), Shim()
+    if sys.argv[2:]:
+        dose = Dose(directory, shim)
+        getattr(dose, sys.argv[2])()
+        print(json.dumps(dose.told))
+        return
+    theatre = Theatre(directory, shim)
+    print(json.dumps(theatre.rehearse()), flush=True)
+    for line in sys.stdin:
+        act, role, kind, number, error = json.loads(line)
+        print(json.dumps(theatre.run(act, (role, kind, number, action(error)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
