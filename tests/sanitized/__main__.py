@@ -1,8 +1,11 @@
 """``scripts/test-sanitized``: the tests with the compiled code under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-Arguments go to pytest; tests that need a Java are left out. A copy of the checkout is built and used, the checkout
-keeps its own extensions. A process with a finding aborts and leaves a report, whichever it is: the run fails with every
-report, though a broker may have replaced the process and the test may have passed. ``--self-check`` plants bugs in the
+Arguments go to pytest; tests that need a Java are left out, unless ``--java`` comes first. ``--fault`` first, and they
+go to ``python -m tests.fault``: 400,000 connects beside consumers are ``--fault --tier R --only connects --seed 9``.
+
+A copy of the checkout is built and used, the checkout keeps its own extensions. A process with a finding aborts and
+leaves a report, whichever it is: the run fails with every report, though a broker may have replaced the process and the
+test may have passed. ``--self-check`` plants bugs in the
 copy instead, one after another, and fails unless each of them fails a run with a report that names it.
 """
 
@@ -24,7 +27,7 @@ _SUMMARY = re.compile(r"^SUMMARY: .*|^\S+: runtime error: .*", re.MULTILINE)
 
 
 def run(arguments: list[str]) -> tuple[int, list[str]]:
-    """Run pytest in the copy: its exit code, and the reports of all processes."""
+    """Run pytest, or fault scenarios, in the copy: the exit code, and the reports of all processes."""
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
     environment = {
@@ -37,9 +40,14 @@ def run(arguments: list[str]) -> tuple[int, list[str]]:
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(copy.COPY),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--core", *arguments], cwd=copy.COPY, env=environment, check=False
-    )
+    match arguments:
+        case ["--fault", *rest]:
+            command = ["tests.fault", *rest]
+        case ["--java", *rest]:
+            command = ["pytest", *rest]
+        case _:
+            command = ["pytest", "--core", *arguments]
+    done = subprocess.run([sys.executable, "-m", *command], cwd=copy.COPY, env=environment, check=False)
     return done.returncode, [path.read_text(errors="replace") for path in sorted(REPORTS.iterdir())]
 
 

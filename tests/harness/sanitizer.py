@@ -1,0 +1,17 @@
+"""Whether the tests run under AddressSanitizer (``scripts/test-sanitized``), which takes memory of its own.
+
+It has bytes about every byte, and keeps what was freed for a while: how large a process is says nothing there.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+IS_SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+KEPT_BYTES = 64 << 20 if IS_SANITIZED else 0
+"""By how much a process may grow that keeps what was freed."""
+
+about_memory = pytest.mark.skipif(IS_SANITIZED, reason="the sanitizer's own memory counts, too")
+"""A test that a process stays small."""
