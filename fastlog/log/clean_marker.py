@@ -9,6 +9,7 @@ anything is appended, else an old one could come back after a power loss and hid
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -55,7 +56,8 @@ def consume_clean_marker(log_directory: Path, files: FileOps) -> dict[str, int]:
     except OSError as error:
         log.warning("clean marker unreadable path=%s reason=%s: every log is scanned", path, error.strerror)
         data = b""
-    files.unlink(path)
+    with contextlib.suppress(FileNotFoundError):  # there was none that could have been read
+        files.unlink(path)
     files.fsync_dir(log_directory)
     ends = _parse(data)
     if ends is None:

@@ -110,6 +110,14 @@ def test_an_unreadable_marker_names_nothing_and_goes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_marker_that_is_not_there_and_cannot_be_looked_for_stops_no_start(tmp_path: Path) -> None:
+    """A disk that fails for a moment; it was taken for one that is there and has to go."""
+    files = FaultyFileOps()
+    files.fail("open", 1)
+    assert consume_clean_marker(tmp_path, files) == {}
+    assert files.order == [("open", NAME), ("unlink", NAME), ("fsync_dir", tmp_path.name)]
+
+
 def test_a_directory_of_that_name_is_no_marker(tmp_path: Path) -> None:
     """T-15: it can never be believed, so it stops nothing."""
     (tmp_path / NAME).mkdir()
