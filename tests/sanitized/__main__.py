@@ -5,8 +5,8 @@ go to ``python -m tests.fault``: 400,000 connects beside consumers are ``--fault
 
 A copy of the checkout is built and used, the checkout keeps its own extensions. A process with a finding aborts and
 leaves a report, whichever it is: the run fails with every report, though a broker may have replaced the process and the
-test may have passed. ``--self-check`` plants bugs in the
-copy instead, one after another, and fails unless each of them fails a run with a report that names it.
+test may have passed. ``--self-check`` plants bugs in the copy instead, one after another, and fails unless each of them
+fails a run with a report that names it.
 """
 
 from __future__ import annotations
