@@ -323,7 +323,7 @@ def steadily(impatient: Workers, act: Callable[[raw.RawClient, Pace], None]) -> 
     while True:
         before, pace = impatient.count("idle_closed"), Pace()
         try:
-            with impatient.connect() as client:
+            with impatient.connect_narrow() as client:
                 act(client, pace)
             assert impatient.count("idle_closed") == before
         except (AssertionError, ConnectionError, raw.ConnectionClosed):
