@@ -118,7 +118,7 @@ _REPORTING = re.compile(r"^\s*(?:self\.)?_?(?:log|LOG|logger|logging|say|print|c
 _ASSIGNED = re.compile(r"^\s*[\w\[\]]+(?:\.[\w\[\]]+)+ = \S.*$")
 _PUBLISH = re.compile(
     r"^\s*(?:fl_(?:store|or|and|swap|bump|mark_dirty|wake\w*|fence)|atomic_\w+|(?:os|self|[\w.]+)\."
-    r"(?:replace|rename|fsync|fdatasync|unlink|truncate|write\w*|sync\w*|set|clear|notify\w*|release|close|wake\w*|put\w*|append)"
+    r"(?:replace|rename|fsync|fdatasync|unlink|truncate|write\w*|sync\w*|set|clear|notify\w*|release|close|wake\w*|put\w*)"
     r"|file_\w+|sync_\w+|fsync_\w+)\(.*\);?$"
 )
 _GUARD = re.compile(r"^(?P<indent>\s*)(?P<word>if|elif) (?P<condition>.+):$")

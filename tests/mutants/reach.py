@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.checkout import ROOT
+from tests.mutants import contexts
 from tests.mutants.areas import AREAS, Area
 from tests.mutants.operators import Mutant
 from tests.mutants.trees import copy_checkout
@@ -62,22 +65,35 @@ source = fastlog
 data_file = {root}/python/data
 """
 _MARK = re.compile(r'\s*/\* "(?P<source>fastlog/[^"]+)":(?P<line>\d+)$')
-Reached = dict[str, set[int]]
-"""Lines by source file, relative to the checkout."""
+Reached = dict[str, dict[int, set[str]]]
+"""By source file, relative to the checkout, and line: the tests, by node id, or a whole file of tests.
+
+Which test of a file it was is known of Python in the process of the tests alone.
+"""
 
 
 def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
-    """Return what chooses the test files of a mutant: those that reach its line, all where its source has changed."""
-    known: dict[str, Any] = json.loads(path.read_text())["sources"]
+    """Return what chooses the tests of a mutant: those that reach its line, the quick ones first.
+
+    All files are tried where the source has changed since, and every one that the map does not know yet.
+    """
+    known: dict[str, Any] = json.loads(path.read_text())
+    seconds: dict[str, float] = known["seconds"]
 
     def choose(mutant: Mutant, files: list[str]) -> list[str]:
-        source = known.get(mutant.path)
+        source = known["sources"].get(mutant.path)
         if source is None or source["sha256"] != _sum(ROOT / mutant.path):
             return files
         # a statement of several lines is counted at one of them
         near = range(mutant.line - 2, mutant.line + len(mutant.before) + 2)
-        reaching = {name for line in near for name in source["lines"].get(str(line), ())}
-        return [name for name in files if name in reaching]
+        reaching = {known["tests"][number] for line in near for number in source["lines"].get(str(line), ())}
+        reaching |= {name for name in files if known["files"].get(name) != _sum(ROOT / name)}
+        found = [name for name in reaching if name.partition("::")[0] in files]
+        whole = {name for name in found if "::" not in name}
+        return sorted(
+            (name for name in found if name in whole or name.partition("::")[0] not in whole),
+            key=lambda name: (seconds.get(name, math.inf), name),
+        )
 
     return choose
 
@@ -96,7 +112,8 @@ class Watched:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.compiled: Reached = defaultdict(set)  # the lines that the compiler made code from
+        self.compiled: dict[str, set[int]] = defaultdict(set)  # the lines that the compiler made code from
+        self.seconds: dict[str, float] = {}
         copy_checkout(root)
         for made in (*root.glob("fastlog/**/*.so"), *root.glob("fastlog/**/*.c")):
             made.unlink()
@@ -119,21 +136,30 @@ class Watched:
             "PYTHONPATH": str(self._root),
             "LD_PRELOAD": str(self._root / "exit.so"),
             "COVERAGE_CORE": "ctrace",
+            contexts.SECONDS_VARIABLE: str(self._root / "seconds"),
         }
+        (self._root / "seconds").unlink(missing_ok=True)
+        started = time.monotonic()
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={self._root / 'coverage.ini'}", "-m", "pytest"]
         ran = subprocess.run(
-            [*command, "-x", "--core", "--basetemp", str(self._root / "tmp"), test],
+            [*command, "-x", "--core", "-p", contexts.__name__, "--basetemp", str(self._root / "tmp"), test],
             cwd=self._root, env=environment, timeout=seconds, check=False, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         if ran.returncode not in (0, 5):
             print(ran.stdout.decode(errors="replace")[-3000:])
-        reached: Reached = defaultdict(set)
-        for source, lines in self._compiled().items():
-            self.compiled[source] |= set(lines)
-            reached[source] |= {line for line, count in lines.items() if count}
-        for source, lines in self._python(test).items():
-            reached[source] |= lines
+        if (self._root / "seconds").exists():
+            self.seconds |= json.loads((self._root / "seconds").read_text())
+        self.seconds[test] = time.monotonic() - started
+        reached: Reached = defaultdict(lambda: defaultdict(set))
+        for source, counts in self._compiled().items():
+            self.compiled[source] |= set(counts)
+            for line, count in counts.items():
+                if count:
+                    reached[source][line].add(test)
+        for source, by_line in self._python(test).items():
+            for line, names in by_line.items():
+                reached[source][line] |= {name or test for name in names}
         return ran.returncode in (0, 5), reached
 
     def _compiled(self) -> dict[str, dict[int, int]]:
@@ -172,8 +198,8 @@ class Watched:
                 yield *statement, counts[number]
                 statement = None
 
-    def _python(self, test: str) -> Reached:
-        """Combine the data of all processes into one file, which is kept for the summary."""
+    def _python(self, test: str) -> dict[str, dict[int, list[str]]]:
+        """Combine the data of all processes into one file, which is kept for the summary; contexts by line."""
         from coverage import CoverageData
 
         folder = self._root / "python"
@@ -185,7 +211,7 @@ class Watched:
             part.unlink()
         whole.write()
         return {
-            str(Path(name).relative_to(self._root)): set(whole.lines(name) or ())
+            str(Path(name).relative_to(self._root)): whole.contexts_by_lineno(name)
             for name in whole.measured_files()
             if Path(name).is_relative_to(self._root)
         }
@@ -210,13 +236,12 @@ class Watched:
 
 
 def summary(
-    reached: dict[str, Reached], compiled: Reached, python: dict[str, tuple[int, float, float]], areas: list[Area]
+    reached: Reached,
+    compiled: dict[str, set[int]],
+    python: dict[str, tuple[int, float, float]],
+    areas: list[Area],
 ) -> Iterable[str]:
     """Yield a line for each source of the areas: lines of code, the share reached, the share of Python's branches."""
-    union: Reached = defaultdict(set)
-    for found in reached.values():
-        for source, lines in found.items():
-            union[source] |= lines
     yield f"{'source':40} {'lines':>6} {'reached':>8} {'branches':>9}"
     for source in sorted({*compiled, *python}):
         if not any(area.owns(source) for area in areas):
@@ -226,7 +251,26 @@ def summary(
             yield f"{source:40} {count:6} {lines_share:8.0%} {branches_share:9.0%}"
         else:
             count = len(compiled[source])
-            yield f"{source:40} {count:6} {len(union[source] & compiled[source]) / count:8.0%}"
+            yield f"{source:40} {count:6} {len(compiled[source] & reached[source].keys()) / count:8.0%}"
+
+
+def document(reached: Reached, seconds: dict[str, float], files: list[str]) -> dict[str, Any]:
+    """What ``load`` reads: sources with the tests of each line, by their numbers, and what they were made from."""
+    tests = sorted({name for by_line in reached.values() for names in by_line.values() for name in names})
+    numbers = {name: number for number, name in enumerate(tests)}
+    return {
+        "tests": tests,
+        "seconds": seconds,
+        "files": {name: _sum(ROOT / name) for name in files},
+        "sources": {
+            source: {
+                "sha256": _sum(ROOT / source),
+                "lines": {line: sorted(numbers[name] for name in names) for line, names in by_line.items()},
+            }
+            for source, by_line in reached.items()
+            if (ROOT / source).exists()
+        },
+    }
 
 
 def main() -> int:
@@ -240,22 +284,18 @@ def main() -> int:
     tests = list(dict.fromkeys(name for area in areas for name in area.test_files()))
     (ROOT / ".tmp").mkdir(exist_ok=True)
     failed = []
-    reached: dict[str, Reached] = {}
+    reached: Reached = defaultdict(lambda: defaultdict(set))
     with tempfile.TemporaryDirectory(prefix="reach-", dir=ROOT / ".tmp") as directory:
         watched = Watched(Path(directory) / "tree")
         for test in tests:
-            passed, reached[test] = watched.run(test, wanted.seconds)
+            passed, found = watched.run(test, wanted.seconds)
+            for source, by_line in found.items():
+                for line, names in by_line.items():
+                    reached[source][line] |= names
             failed += [] if passed else [test]
             print(f"{test}: {'passed' if passed else 'FAILED'}", flush=True)
         lines = list(summary(reached, watched.compiled, watched.python_shares(), areas))
-    sources: dict[str, Any] = {}
-    for test, found in reached.items():
-        for source in found:
-            if (ROOT / source).exists():
-                entry = sources.setdefault(source, {"sha256": _sum(ROOT / source), "lines": {}})
-                for number in found[source]:
-                    entry["lines"].setdefault(str(number), []).append(test)
-    wanted.map.write_text(json.dumps({"sources": sources}))
+    wanted.map.write_text(json.dumps(document(reached, watched.seconds, tests)))
     print("\n".join(lines))
     for test in failed:
         print(f"FAILED, and seen in part only: {test}")

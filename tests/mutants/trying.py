@@ -89,12 +89,11 @@ def try_one(mutant: Mutant, tree: Tree, suite: Suite, files: list[str]) -> Outco
     if not tree.plant(mutant):
         return outcome(Verdict.NOT_BUILT)
     try:
-        tests = nearest_first(mutant, files)
-        code, names, output = tree.test(tests, suite.limit, *suite.options)
+        code, names, output = tree.test(files, suite.limit, *suite.options)
         if code in (0, NO_TESTS):
             return outcome(Verdict.SURVIVED)
         by = names[0] if names else ("hangs" if code == HUNG else f"exit code {code}: {output.strip()[-200:]}")
-        again, *_ = tree.test(names[:1] or tests, suite.limit, *suite.options)
+        again, *_ = tree.test(names[:1] or files, suite.limit, *suite.options)
         return outcome(Verdict.ONCE if again == 0 else Verdict.KILLED, by)
     finally:
         tree.restore()
@@ -124,7 +123,7 @@ def try_all(
                 area = area_of(mutant.path)
                 assert area is not None
                 suite = suites[area.name]
-                files = reaching(mutant, suite.files)
+                files = reaching(mutant, nearest_first(mutant, suite.files))
                 done.put(try_one(mutant, tree, suite, files) if files else Outcome(mutant, area.name, Verdict.SURVIVED))
             except BaseException as error:  # shown by whoever waits for the outcomes
                 done.put(error)

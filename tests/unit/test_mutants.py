@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.harness.checkout import ROOT
-from tests.mutants import choosing, operators, sources
+from tests.mutants import choosing, operators, reach, sources
 from tests.mutants.areas import AREAS, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
 from tests.mutants.sources import masked
@@ -152,3 +153,27 @@ def test_an_equivalent_mutant_has_its_argument(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no argument"):
         choosing.equivalents(path)
     assert choosing.equivalents() is not None
+
+
+def test_the_tests_that_reach_a_line_are_asked_the_quick_ones_first(tmp_path: Path) -> None:
+    """A file as a whole where it is not known which of its tests; all files where the source has changed since."""
+    source, one, two = "fastlog/clock.py", "tests/unit/test_mutants.py", "tests/unit/test_layers.py"
+    quick, slow, else_where = f"{one}::quick", f"{one}::slow", "tests/unit/test_config.py::x"
+    reached = {source: {5: {slow, else_where}, 6: {quick, slow}, 20: {two, f"{two}::test"}}}
+    seconds = {quick: 0.1, slow: 2.0, two: 1.0}
+    path = tmp_path / "map.json"
+
+    def asked(line: int, files: list[str]) -> list[str]:
+        mutant = Mutant("m", source, line, "call", ("a",), ("b",))
+        return reach.load(path)(mutant, files)
+
+    whole = reach.document(reached, seconds, [one, two])
+    path.write_text(json.dumps(whole))
+    assert asked(6, [one, two]) == [quick, slow]
+    assert asked(20, [one, two]) == [two]
+    assert asked(20, [one]) == []
+    path.write_text(json.dumps({**whole, "files": {one: whole["files"][one]}}))
+    assert asked(6, [one, two]) == [quick, two, slow]  # who knows what a new file reaches
+    whole["sources"][source]["sha256"] = "that of another text"
+    path.write_text(json.dumps(whole))
+    assert asked(6, [one, two]) == [one, two]
