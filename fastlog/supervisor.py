@@ -34,6 +34,8 @@ QUICK_DEATHS_ALLOWED = 5
 QUICK_DEATH_PAUSE = 0.25
 STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
+PROCESSORS_SECONDS = 3.0
+"""What acceptor and processors have of that. They leave in 2.5 s; one that hangs leaves the flusher its time."""
 STALLED_STOP_SECONDS = 60.0
 """What a stop waits besides for disks that stall, unless it is asked for again."""
 KILLED_SECONDS = 0.2
@@ -153,6 +155,9 @@ class Supervisor:
                 child.leave(code)
         item.pid = pid
         log.info("started role=%s pid=%d", child.role_name(item.number), pid)
+        if item.number == ACCEPTOR:
+            # it says so itself when it begins; but processors of a broker that stops leave while they see none
+            self._arena.clear_cell(ACCEPTOR, pid, time.monotonic_ns())
 
     def _reap(self, *, restart: bool = True) -> None:
         now = time.monotonic()
@@ -283,23 +288,40 @@ class Supervisor:
         log.info("stopping reason=%s", signal_name)
         self._stop_mirror()
         processors = [number for number in self._children if number >= FIRST_PROCESSOR]
-        for stage, numbers in ((1, [ACCEPTOR, *processors]), (2, [FLUSHER]), (3, [KEEPER])):
-            self._arena.set_stopping(stage)
-            for number in numbers:
-                # the flusher must come back even now, or nothing gets flushed
-                if number == FLUSHER and not self._children[number].pid:
-                    self._fork(self._children[number])
-            # a flusher that is stuck leaves the keeper time for its last side files: they make the next start shorter
-            self._wait_for(numbers, deadline if stage == 3 else deadline - KEEPER_SECONDS, result)
-        self._kill_the_rest()
+        if not self._failed:
+            # what has connected waits for them: in the backlog, or in the queue of one that died a moment ago
+            self._start_missing([FLUSHER, *processors, ACCEPTOR])
+        served = min(time.monotonic() + PROCESSORS_SECONDS, deadline - KEEPER_SECONDS)
+        self._arena.set_stopping(1)
+        self._wait_for([ACCEPTOR, *processors], served, result)
+        self._kill([ACCEPTOR, *processors])  # what is flushed from here on is all there is
+        self._arena.set_stopping(2)
+        self._start_missing([FLUSHER])  # or nothing gets flushed
+        # a flusher that is stuck leaves the keeper time for its last side files: they make the next start shorter
+        self._wait_for([FLUSHER], deadline - KEEPER_SECONDS, result)
+        self._arena.set_stopping(3)
+        self._wait_for([KEEPER], deadline, result)
+        there = [number for number, item in self._children.items() if item.pid]
+        self._kill(there)
+        self._stop_now, self._stalled_seconds = True, 0.0  # a disk has had its time
+        self._wait_for(there, time.monotonic() + KILLED_SECONDS, Stop())
         return result
 
-    def _kill_the_rest(self) -> None:
-        for item in self._children.values():
-            if item.pid:
+    def _start_missing(self, numbers: list[int]) -> None:
+        """Start those of these that are not there, before anybody looks for them."""
+        self._reap(restart=False)
+        for number in numbers:
+            item = self._children.get(number)
+            if item is None or item.pid:
+                continue
+            log.info("started for the stop role=%s", child.role_name(number))
+            self._fork(item)
+
+    def _kill(self, numbers: list[int]) -> None:
+        for number in numbers:
+            item = self._children.get(number)
+            if item is not None and item.pid:
                 _kill(item.pid, signal.SIGKILL)
-        self._stop_now, self._stalled_seconds = True, 0.0  # a disk has had its time
-        self._wait_for(list(self._children), time.monotonic() + KILLED_SECONDS, Stop())
 
     def _stop_mirror(self) -> None:
         """First, while the broker still answers it: what it forwarded here it can commit. Killed, it comes again."""

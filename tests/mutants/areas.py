@@ -77,8 +77,14 @@ AREAS = (
     Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
-        _unit("acceptor binding stalls") + _integration("connections access")
+        _unit("acceptor supervisor* binding stalls") + _integration("connections access")
         + _fault("kills stop lock_holder idle_cost every_call"),
+    ),
+    Area(
+        "settings",
+        _words("fastlog/config.py fastlog/settings.py fastlog/_broker_main.py fastlog/clock.py fastlog/durability.py"
+               " fastlog/installation.py fastlog/topics.py fastlog/logs.py fastlog/escaping.py"),
+        _unit("config topics logs escaping installation") + _integration("testing"),
     ),
     Area(
         "wire",

@@ -16,9 +16,6 @@ from fastlog.supervisor import (
     POLITE_SECONDS,
     SILENT_HOLDING_SECONDS,
     SILENT_SECONDS,
-    STALLED_STOP_SECONDS,
-    STOP_SECONDS,
-    Stop,
     Supervisor,
 )
 from fastlog.workers import stalls
@@ -148,40 +145,6 @@ def test_a_process_that_says_it_writes_is_left_alone(state: str, signals: list[s
             assert watched.watch() == signals
     finally:
         stop(pid)
-
-
-class Times:
-    """Stands for the ``time`` of the supervisor: it goes on where that waits."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def monotonic_ns(self) -> int:
-        return int(self.now * 1e9)
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def test_a_stop_waits_no_longer_for_a_disk_that_stalled_long_before(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten minutes that a disk has taken already do not count, and what cannot be killed is not waited for again."""
-    times, watcher = Times(), watched.supervisor
-    monkeypatch.setattr(supervisor_module, "time", times)
-    monkeypatch.setattr(watcher, "_wait", times.wait)
-    watched.seen = Sighting("D", True, 10)
-    watched.arena.clear_cell(FIRST_PROCESSOR, PID, times.monotonic_ns() - int(600e9))
-    begun = watcher._stop_began = times.now
-    watcher._wait_for([FIRST_PROCESSOR], begun + STOP_SECONDS, Stop())
-    assert STALLED_STOP_SECONDS < times.now - begun < STALLED_STOP_SECONDS + STOP_SECONDS + 1
-    begun = times.now
-    watcher._kill_the_rest()
-    assert watched.signals == ["SIGKILL"]
-    assert times.now - begun < 1
 
 
 def test_a_long_call_is_a_sign_of_life(tmp_path: Path) -> None:
