@@ -108,12 +108,14 @@ cdef inline void put_head(unsigned char* out, int flags, int64_t time_ms, uint32
 cdef inline Py_ssize_t put_key(unsigned char* out, const unsigned char* key, Py_ssize_t size) noexcept nogil:
     """Write a key's field; how many bytes it has."""
     set32(out, <uint32_t>size)
-    memcpy(out + KEY_LENGTH_BYTES, key, <size_t>size)
+    if size:  # a pointer to nothing may be NULL, which memcpy must not be given
+        memcpy(out + KEY_LENGTH_BYTES, key, <size_t>size)
     return KEY_LENGTH_BYTES + size
 
 
 cdef inline Py_ssize_t put_deduplication(unsigned char* out, const unsigned char* p, Py_ssize_t size) noexcept nogil:
     """Write the field of a deduplication id of at most 255 bytes; how many bytes it has."""
     out[0] = <unsigned char>size
-    memcpy(out + DEDUPLICATION_LENGTH_BYTES, p, <size_t>size)
+    if size:
+        memcpy(out + DEDUPLICATION_LENGTH_BYTES, p, <size_t>size)
     return DEDUPLICATION_LENGTH_BYTES + size

@@ -159,6 +159,14 @@ def test_what_is_written_is_what_was_read(messages: Any) -> None:
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
+def test_keys_and_ids_that_are_all_empty_are_written_as_such() -> None:
+    """Their column has no bytes, and no place where these would be: nothing is copied from there."""
+    rows = [{"value": b"a", "key": b"", "deduplicationId": b""}] * 2
+    with FakeBroker() as broker:
+        found = written(broker, arrays(rows))
+    assert [(envelope.key, envelope.deduplication_id, value) for envelope, value in found] == [(b"", b"", b"a")] * 2
+
+
 def test_the_time_is_that_of_writing_where_there_is_none() -> None:
     before = datetime.datetime.now(datetime.UTC).timestamp() * 1000
     with FakeBroker() as broker:
