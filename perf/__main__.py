@@ -1,4 +1,4 @@
-"""``python -m perf``: measures everything again (``replay``), or what a flush policy costs (``sweep``)."""
+"""``python -m perf``: everything again (``replay``), flush policies (``sweep``), two checkouts in turns (``ab``)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fastlog.perf import machine
 from fastlog.perf.payloads import lines_of
 from fastlog.perf.results import Result, save
 from fastlog.perf.shown import figure, table
+from perf.ab.command import ab
 from perf.command import EXIT_FAILED, EXIT_INTERRUPTED, Size, run, say
 from perf.replay import peers, runners
 from perf.replay.rounds import Rounds, series_of, tasks
@@ -241,6 +242,8 @@ def _wanted(part: Any, unit: str) -> str:
         return figure(part.wanted, unit)
     return f"{part.wanted:g} {part.what}" + ("" if part.ratio is None else f" ({part.ratio})")
 
+
+main.add_command(ab)
 
 if __name__ == "__main__":
     run(main, "python -m perf")
