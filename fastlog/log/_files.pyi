@@ -20,7 +20,7 @@ def reach(name: str) -> None:
 def record(path: str | None) -> None:
     """From now on write down what this process and those it forks do with files, and each point, as a line of ``path``.
 
-    Opens, and what changes or syncs something, in the order in which it ended, but for injected errors: process id,
-    number in ``OPS``, position, size (of an open: its flags), result, name of the file, new name; with tabs between.
-    ``None`` ends it.
+    Opens, and what changes or syncs something, in the order in which it ended: process id, number in ``OPS``, position,
+    size (of an open: its flags), result, name of the file (none where the error was injected), new name; with tabs
+    between them. ``None`` ends it.
     """

@@ -192,9 +192,9 @@ def arm_from_environment(str role):
 def record(str path):
     """From now on write down what this process and those it forks do with files, and each point, as a line of ``path``.
 
-    Opens, and what changes or syncs something, in the order in which it ended, but for injected errors: process id, number
-    in ``OPS``, position, size (of an open: its flags), result, name of the file, new name; with tabs between them. ``None``
-    ends it.
+    Opens, and what changes or syncs something, in the order in which it ended: process id, number in ``OPS``, position, size
+    (of an open: its flags), result, name of the file (none where the error was injected), new name; with tabs between them.
+    ``None`` ends it.
     """
     global armed, record_fd
     if record_fd >= 0:
@@ -259,6 +259,7 @@ cdef int tripped(int op) noexcept nogil:
             result = 1
         else:
             result = -rules[i].argument
+            noted(op, 0, 0, result, "", "")
     return result
 
 
