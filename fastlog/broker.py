@@ -116,9 +116,9 @@ def _run(
         version=version,
     )
     for listener in listeners:
-        socket.socket(fileno=os.dup(listener.fd)).listen(BACKLOG)
+        _listen(listener.fd, BACKLOG)
     if monitor is not None:
-        socket.socket(fileno=os.dup(monitor.fd)).listen(MONITOR_BACKLOG)
+        _listen(monitor.fd, MONITOR_BACKLOG)
     supervisor = Supervisor(shared)
     try:
         supervisor.start()
@@ -131,6 +131,11 @@ def _run(
     stop = supervisor.run()
     code = _finish(config, arena, directories, files, stop.clean, stop.problems)
     return code if stop.asked_for else 1
+
+
+def _listen(fd: int, backlog: int) -> None:
+    with socket.socket(fileno=os.dup(fd)) as bound:
+        bound.listen(backlog)
 
 
 @contextlib.contextmanager

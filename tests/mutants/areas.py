@@ -77,7 +77,7 @@ AREAS = (
     Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
-        _unit("acceptor supervisor* binding stalls") + _integration("connections access")
+        _unit("acceptor supervisor* broker_start binding stalls") + _integration("connections access")
         + _fault("kills stop lock_holder idle_cost every_call"),
     ),
     Area(
