@@ -1,0 +1,348 @@
+"""Queries that fill a table: a batch that comes again is recognised, progress is counted once, tries are as many as
+they may be. Spark is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fastlog.errors import ConfigError, DataLossError, TableConflictError, TransportError
+from fastlog.spark.jobs import command, streams
+from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.lake import Lake, NewFile, stats_of
+from fastlog.spark.staging import Staging
+from fastlog.tools import signals
+from fastlog.tools.report import CommandError
+
+SCHEMA = pa.schema([("count", pa.int64())])
+
+
+class Frame:
+    """A batch of rows; ``runs`` counts how often somebody ran it, for files or for nothing."""
+
+    def __init__(self, *rows: int, query: str = "q") -> None:
+        self.rows = list(rows)
+        self.runs: list[str] = []
+        self.sparkSession = SimpleNamespace(
+            sparkContext=SimpleNamespace(getLocalProperty={"sql.streaming.queryId": query}.__getitem__)
+        )
+        self.write = self
+
+    def format(self, name: str) -> Frame:
+        self.runs.append(name)
+        return self
+
+    def mode(self, name: str) -> Frame:
+        assert name == "overwrite"
+        return self
+
+    def save(self) -> None:
+        self.runs.append("saved")
+
+
+@pytest.fixture
+def sink_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TableSink]:
+    """Makes a sink of the table in a directory."""
+    numbers = iter(range(1000))
+
+    def write(self: Staging, frame: Any) -> list[NewFile]:
+        frame.runs.append("files")
+        name = f"{next(numbers)}.parquet"
+        path = self._lake.directory / name
+        pq.write_table(pa.table({"count": frame.rows}, SCHEMA), path)
+        return [NewFile(name, path.stat().st_size, {}, len(frame.rows), stats_of(len(frame.rows)))]
+
+    monkeypatch.setattr(streams, "arrow_schema", lambda frame: SCHEMA)
+    monkeypatch.setattr(Staging, "write", write)
+    return lambda path: TableSink(Lake(path / "table"), "counts", [], False)
+
+
+def rows_in(path: Path) -> list[int]:
+    from deltalake import DeltaTable
+
+    found: list[int] = DeltaTable(str(path / "table")).to_pyarrow_table()["count"].to_pylist()
+    return sorted(found)
+
+
+def test_each_batch_is_in_the_table_once(tmp_path: Path, sink_of: Callable[..., TableSink]) -> None:
+    """One that comes again brings nothing, and is run all the same for the state that it leaves."""
+    sink = sink_of(tmp_path)
+    sink(Frame(1, 2), 0)
+    sink(Frame(3), 1)
+    again = [Frame(30), Frame(10, 20)]
+    sink(again[0], 1)
+    sink(again[1], 0)
+    sink(Frame(), 2)
+    sink(Frame(4), 4)
+    assert rows_in(tmp_path) == [1, 2, 3, 4]
+    assert [frame.runs for frame in again] == [["noop", "saved"], ["noop", "saved"]]
+    assert (sink.rows, sink.batches, sink.passed_over) == (4, 4, 2)
+    assert Lake(tmp_path / "table").number("fastlog.query:q") == 4
+
+
+def test_batches_of_another_process_are_recognised_and_of_another_query_are_not(
+    tmp_path: Path, sink_of: Callable[..., TableSink]
+) -> None:
+    """The number is by query: a new one begins at 0 again."""
+    sink_of(tmp_path)(Frame(1), 0)
+    second = sink_of(tmp_path)
+    second(Frame(1), 0)
+    second(Frame(2), 1)
+    second(Frame(3, query="other"), 0)
+    assert rows_in(tmp_path) == [1, 2, 3]
+    assert (second.rows, second.batches, second.passed_over) == (2, 2, 1)
+    notes = [notes for _, notes in Lake(tmp_path / "table").history() if "batch" in notes]
+    assert [(found["query"], found["batch"], found["rows"]) for found in notes] == [
+        ("other", 0, 1), ("q", 1, 1), ("q", 0, 1),
+    ]  # fmt: skip
+
+
+def test_a_batch_that_another_writer_brought_meanwhile_leaves_no_files(
+    tmp_path: Path, sink_of: Callable[..., TableSink]
+) -> None:
+    sink, other = sink_of(tmp_path), sink_of(tmp_path)
+    sink(Frame(1), 0)
+
+    late = Frame(2)
+    original = Staging.write
+
+    def write(self: Staging, frame: Any) -> list[NewFile]:
+        if frame is late:
+            other(Frame(2), 1)
+        return original(self, frame)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Staging, "write", write)
+        with pytest.raises(TableConflictError):
+            sink(late, 1)
+    assert (sink.rows, sink.batches) == (1, 1)
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 2
+    sink(Frame(2), 1)
+    assert (rows_in(tmp_path), sink.passed_over) == ([1, 2], 1)
+
+
+def test_rows_that_do_not_fit_the_table(tmp_path: Path, sink_of: Callable[..., TableSink]) -> None:
+    Lake(tmp_path / "table").create(pa.schema([("other", pa.string())]), [])
+    with pytest.raises(ConfigError, match="column other"):
+        sink_of(tmp_path)(Frame(1), 0)
+
+
+def test_a_table_whose_state_is_lost_is_not_gone_on_with(tmp_path: Path, sink_of: Callable[..., TableSink]) -> None:
+    sink = sink_of(tmp_path)
+    with sink.alone():
+        sink(Frame(1), 0)
+    with pytest.raises(ConfigError, match="state is lost"), sink.alone():
+        pass
+    sink.checkpoint.mkdir(parents=True)
+    (sink.checkpoint / "metadata").write_text("{}")
+    with sink.alone():
+        pass
+    assert (sink.checkpoint / "metadata").exists()
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def progress(batch: int, rows: int, *, done: bool = True, **fields: Any) -> SimpleNamespace:
+    """What a query says of a trigger."""
+    found = {
+        "batchId": batch,
+        "durationMs": {"addBatch": 5} if done else {},
+        "numInputRows": rows,
+        "stateOperators": [],
+        **fields,
+    }
+    return SimpleNamespace(json=json.dumps(found))
+
+
+class Query:
+    """Ends after so many looks, at each of which ``recent`` has grown; or raises."""
+
+    def __init__(self, *looks: list[SimpleNamespace], error: Exception | None = None) -> None:
+        self._looks = list(looks)
+        self._error = error
+        self.recentProgress: list[SimpleNamespace] = []
+        self.stopped = 0
+        self.waited: list[float] = []
+
+    def awaitTermination(self, seconds: float) -> bool:
+        self.waited.append(seconds)
+        if self._looks:
+            self.recentProgress = self._looks.pop(0)
+        if not self._looks and self._error is not None:
+            raise self._error
+        return not self._looks
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+class Stream:
+    """What a query is made of; remembers how it was started."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.options: dict[str, Any] = {}
+        self.writeStream = self
+
+    def foreachBatch(self, sink: Any) -> Stream:
+        self.options["sink"] = sink
+        return self
+
+    def outputMode(self, mode: str) -> Stream:
+        self.options["mode"] = mode
+        return self
+
+    def option(self, name: str, value: str) -> Stream:
+        self.options[name] = value
+        return self
+
+    def trigger(self, **how: Any) -> Stream:
+        self.options.update(how)
+        return self
+
+    def start(self) -> Query:
+        return self.query
+
+
+class Sink:
+    """As far as a run asks."""
+
+    def __init__(self) -> None:
+        self.batches = self.rows = self.passed_over = 0
+        self.checkpoint = Path("/table/_fastlog/checkpoint")
+        self.held = 0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.held += 1
+        yield
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long it waited each time; it does not."""
+    found: list[float] = []
+    monkeypatch.setattr(command, "wait", found.append)
+    return found
+
+
+def run_of(*queries: Query, every: float | None = None, attempts: int = 3) -> tuple[Run, Any, list[Stream]]:
+    made = [Stream(query) for query in queries]
+    left = iter(made)
+    sink: Any = Sink()
+    return Run(sink, lambda: next(left), every=every, attempts=attempts), sink, made  # type: ignore[arg-type,return-value]
+
+
+def test_each_batch_is_counted_once(waits: list[float]) -> None:
+    """However often its progress is seen; a trigger with nothing to do has the number of the batch to come."""
+    first, second = progress(0, 10), progress(1, 5, eventTime={"watermark": "w1"})
+    observed = {"fastlogtimestamp": {"without_time": 3}, "fastlogother": {"without_time": None}, "x": {}}
+    third = progress(2, 7, observedMetrics=observed, stateOperators=[{"numRowsDroppedByWatermark": 2}, {}])
+    fourth = progress(3, 1, observedMetrics={"fastlogtimestamp": {"without_time": 1}})
+    idle = progress(2, 100, done=False)
+    run, sink, _ = run_of(Query([first], [first, second, idle], [second, idle, third, third], [third, fourth]))
+    run()
+    assert (run.read_rows, run.without_time, run.late, run.watermark) == (23, 4, 2, "w1")
+    assert sink.held == 1
+    found = run.to_json()
+    assert {name: found[name] for name in ("read_rows", "late", "without_time", "watermark", "failures")} == {
+        "read_rows": 23, "late": 2, "without_time": 4, "watermark": "w1", "failures": 0,
+    }  # fmt: skip
+
+
+def test_nothing_was_read(waits: list[float]) -> None:
+    run, _, _ = run_of(Query([progress(0, 0, done=False)]))
+    run()
+    found = run.to_json()
+    assert found["seconds"] >= 0
+    del found["seconds"]
+    assert found == {
+        "batches": 0, "passed_over": 0, "rows": 0, "read_rows": 0, "late": 0, "without_time": 0, "watermark": None,
+        "failures": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("every", "trigger"),
+    [
+        (None, {"availableNow": True}),
+        (5.0, {"processingTime": "5000 milliseconds"}),
+        (0.0004, {"processingTime": "1 milliseconds"}),
+        (0.0016, {"processingTime": "2 milliseconds"}),
+    ],
+)
+def test_how_a_query_is_started(waits: list[float], every: float | None, trigger: dict[str, Any]) -> None:
+    run, sink, (stream,) = run_of(Query([]), every=every)
+    run()
+    assert stream.options == {
+        "sink": sink, "mode": "append", "checkpointLocation": "file:///table/_fastlog/checkpoint", **trigger,
+    }  # fmt: skip
+    assert stream.query.waited == [1]
+
+
+def test_a_query_that_fails_is_started_again_and_counted_from_its_beginning(waits: list[float]) -> None:
+    """Batches of a try that failed were done; the next try may do one of them again."""
+    failed = Query([progress(0, 10)], [progress(0, 10), progress(1, 5)], error=TransportError("away"))
+    run, _, _ = run_of(failed, Query([progress(1, 5), progress(2, 1)]))
+    run()
+    assert (run.read_rows, run.failures) == (21, 1)
+    assert waits == [0, 0.4]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_query_fails_as_often_as_it_may(waits: list[float], attempts: int) -> None:
+    """In a row, with nothing done in between."""
+    queries = [Query([], error=OSError("full")) for _ in range(attempts + 1)]
+    run, _, streams_made = run_of(*queries, attempts=attempts)
+    with pytest.raises(CommandError, match=f"failed {attempts} times"):
+        run()
+    assert run.failures == attempts
+    assert [len(stream.query.waited) for stream in streams_made] == [1] * attempts + [0]
+    assert waits == [pytest.approx(0.2 * 2**number) for number in range(1, attempts)]
+
+
+def test_what_was_done_between_two_failures_begins_the_count_anew(waits: list[float]) -> None:
+    queries = [Query([], error=TransportError("away")) for _ in range(4)]
+    run, sink, made = run_of(*queries, Query([]), attempts=2)
+    for stream in made[1:4]:
+        original = stream.start
+
+        def start(original: Callable[[], Query] = original) -> Query:
+            sink.batches += 1
+            return original()
+
+        stream.start = start  # type: ignore[method-assign]
+    run()
+    assert run.failures == 4
+    assert waits == [0.4] * 4
+
+
+@pytest.mark.parametrize("error", [DataLossError("gone"), ConfigError("no"), TypeError("no")])
+def test_what_would_fail_again_ends_it(waits: list[float], error: Exception) -> None:
+    run, _, made = run_of(Query([], error=error), Query([]))
+    with pytest.raises(type(error)):
+        run()
+    assert (run.failures, waits) == (0, [])
+    assert made[1].query.waited == []
+
+
+def test_a_signal_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it had done is counted."""
+
+    def interrupted(seconds: float) -> None:
+        raise signals.Interrupted(15)
+
+    monkeypatch.setattr(command, "wait", interrupted)
+    run, _, (stream,) = run_of(Query([progress(0, 4)], []))
+    with pytest.raises(signals.Interrupted):
+        run()
+    assert (stream.query.stopped, run.read_rows) == (1, 4)
