@@ -110,7 +110,10 @@ class Workers:
     # -- what they hold ------------------------------------------------------------------------------------------------
 
     def held(self) -> Counter[str]:
-        """All that processors hold, by name, and open sockets and files of the log, by name too."""
+        """All that processors hold, by name, and open sockets and files of the log, by name too.
+
+        An answer may have come before what it took is given back: ``wait_still`` before it is compared with.
+        """
         found: Counter[str] = Counter()
         for processor in self.processors:
             found.update(processor.loop.held)

@@ -279,6 +279,7 @@ def test_after_produces_that_wait_for_room(tmp_path: Path, way: Leave) -> None:
     """What was received is written when there is room again, though nobody waits for it; then the memory is free."""
     with Workers(tmp_path, flusher=False, flush_interval_messages=20) as workers, workers.connect() as client:
         assert client.produce_ack("t", 0, GOOD).error == 0
+        workers.wait_still()
         before = workers.held()
         leavers = [workers.connect() for _ in range(4)]
         for leaver in leavers:
@@ -309,6 +310,7 @@ def test_after_requests_that_wait_for_memory(tmp_path: Path, way: Leave, leaver:
         workers.connect() as small,
     ):
         assert small.produce_ack("t", 0, GOOD, raw.FLUSHED).error == 0
+        workers.wait_still()
         before = workers.held()
         over, waiting, last = (workers.connect() for _ in range(3))
         over.send_raw(frame[: 2 * MEGABYTE])

@@ -179,7 +179,7 @@ def test_a_request_larger_than_the_sockets(narrow: Workers, size: int) -> None:
         assert client.recv_answer().error == 0
         sender.join()
         assert client.fetch_ok("t", 0, 0, 10 * MEGABYTE) == message + ONE + message
-        assert not narrow.held()["memory"]
+        wait_until("its memory is given back", lambda: not narrow.held()["memory"])
 
 
 @pytest.mark.parametrize("kind", ["fetch", "multifetch", "held fetch", "small fetches", "cut points"])
@@ -272,7 +272,7 @@ def test_a_pipeline_over_many_partitions(tmp_path: Path, partitions: int, size: 
             assert reader.read_all("t", partition) == expected
         assert workers.count("messages_in") == len(sets)
         assert workers.count("bytes_in") == sum(map(len, sets))
-        assert not workers.held()["memory"]
+        wait_until("their memory is given back", lambda: not workers.held()["memory"])
 
 
 @pytest.mark.parametrize("count", [2047, 2048, 2049, 5000])
