@@ -195,3 +195,12 @@ def stop(count: int, seed: int, directory: Path) -> Outcome:
             outcome.expect("tail cut" not in broker.log_text(), "the start after a clean stop recovered something")
             outcome.runs += 1
     return outcome
+
+
+def backlog_of(port: int) -> int:
+    """How many connections to ``port`` nobody has accepted yet."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
+            return int(fields[4].split(":")[1], 16)
+    raise AssertionError(f"nobody listens on {port}")

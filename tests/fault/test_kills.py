@@ -42,7 +42,7 @@ def test_connections_that_wait_for_a_dead_processor_are_served_by_its_successor(
     try:
         for client in clients:
             client.send_raw(raw.offsets_frame(topic, 0, raw.LATEST, 1))
-        wait_until("the acceptor has handed them over", lambda: not _backlog(broker.port))
+        wait_until("the acceptor has handed them over", lambda: not kills.backlog_of(broker.port))
         broker.kill("processor-0")
         broker.wait_replaced("processor-0", pid)
         for client in clients:
@@ -80,12 +80,3 @@ def _locks(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _backlog(port: int) -> int:
-    """How many connections to ``port`` nobody has accepted yet."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
-            return int(fields[4].split(":")[1], 16)
-    raise AssertionError(f"nobody listens on {port}")

@@ -193,6 +193,10 @@ class Broker:
         pids = {role: int(pid) for role, pid in STARTED.findall(self.log_text())}
         return {**pids, "supervisor": self.process.pid}
 
+    def started(self) -> list[tuple[str, str]]:
+        """Role and process id of everybody that was started, from its log; the supervisor is not among them."""
+        return STARTED.findall(self.log_text())
+
     def is_alive(self, role: str) -> bool:
         """True while the newest process of this role lives."""
         try:

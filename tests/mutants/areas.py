@@ -78,7 +78,7 @@ AREAS = (
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
         _unit("acceptor supervisor* broker_start binding stalls") + _integration("connections access")
-        + _fault("kills stop lock_holder idle_cost every_call"),
+        + _fault("kills stop stop_in_trouble lock_holder idle_cost every_call"),
     ),
     Area(
         "settings",
