@@ -182,10 +182,11 @@ class Connection:
         Raises:
             TransportError: the connection broke, or the broker did not close within the time-out.
         """
-        self.half_close()
+        deadline = time.monotonic() + self._timeout
         try:
+            self.half_close()
             while True:
-                self._wait(self._timeout)
+                self._wait(max(0.0, deadline - time.monotonic()))
                 if not self._socket.recv(_RECEIVE_BYTES):
                     return
         except OSError as error:
@@ -244,9 +245,13 @@ class Broker:
         self._offers_metadata: bool | None = None
 
     def connect(
-        self, max_answer_bytes: int = MAX_ANSWER_BYTES, *, receive_buffer_bytes: int | None = None
+        self,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        *,
+        receive_buffer_bytes: int | None = None,
+        send_buffer_bytes: int | None = None,
     ) -> Connection:
-        """Connect to the first address that answers.
+        """Connect to the first address that answers; the buffers are the socket's, the system's choice without them.
 
         Raises:
             ConnectionRefused: none does, and one of them refuses.
@@ -262,17 +267,21 @@ class Broker:
                 reasons.append(f"{address}: {error.strerror}")
                 continue
             for family, kind, protocol, target in candidates:
-                sock = socket.socket(family, kind, protocol)
+                sock = None
                 try:
+                    sock = socket.socket(family, kind, protocol)  # it fails where no descriptor is left
                     if receive_buffer_bytes is not None:
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+                    if send_buffer_bytes is not None:
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
                     with self._waiting():
                         _connect(sock, target, self.timeout)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                     return Connection(sock, self.timeout, max_answer_bytes, self._waiting)
                 except OSError as error:
-                    sock.close()
+                    if sock is not None:
+                        sock.close()
                     if error.errno == errno.ECONNREFUSED:
                         failure = ConnectionRefused
                     reason = error.strerror or f"no answer within {self.timeout:g} s"
@@ -281,10 +290,12 @@ class Broker:
                         f"{shown}: {reason}" if str(shown) == str(address) else f"{address} ({shown}): {reason}"
                     )
                 except TransportError as error:
+                    assert sock is not None
                     sock.close()
                     reasons.append(f"{address}: {error}")
                 except BaseException:
-                    sock.close()
+                    if sock is not None:
+                        sock.close()
                     raise
         listed = ", ".join(str(address) for address in self.addresses)
         unreached = failure(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")

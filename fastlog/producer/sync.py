@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -90,9 +88,7 @@ class SyncProducer:
         """
         self._closed = True
         if self._born != generation():
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+            self._drop()
             return
         if self._lock.acquire(timeout=self._config.socket_timeout_ms / 1000):
             try:
@@ -150,6 +146,8 @@ class SyncProducer:
                 self._disconnect()
 
     def _connected(self) -> Connection:
+        if self._connection is not None and self._connection.fileno() < 0:
+            self._connection = None  # an interrupt came just then
         if self._connection is not None and not self._is_open(self._connection):
             peer = self._connection.peer
             self._drop()
@@ -160,7 +158,7 @@ class SyncProducer:
         pause = _LEAST_PAUSE
         while True:
             try:
-                self._connection = self._connector.connect()
+                self._connection = self._connector.connect(send_buffer_bytes=self._config.send_buffer_bytes)
                 break
             except TransportError:
                 if time.monotonic() + pause > deadline or self._closed:
@@ -168,9 +166,6 @@ class SyncProducer:
                 sleep(pause)
                 pause = min(10 * pause, 1.0)
         config = self._config
-        if config.send_buffer_bytes is not None:
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as twin:
-                twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
         sends, age_ms = config.reconnect_interval_sends, config.reconnect_time_interval_ms
         self._sends_left = float("inf") if sends is None else max(1, round(sends * random.uniform(0.75, 1)))
         age = float("inf") if age_ms is None else age_ms / 1000 * random.uniform(0.75, 1)
@@ -187,14 +182,16 @@ class SyncProducer:
         return not waiting.poll(0)
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.finish()
+        try:
+            if self._connection is not None and self._connection.fileno() >= 0:  # else an interrupt came just then
+                self._connection.finish()
+        finally:
+            self._drop()
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _check_usable(self) -> None:
         if self._born != generation():

@@ -20,14 +20,20 @@ class StartingBroker(Broker):
     _may_start = True
 
     def connect(
-        self, max_answer_bytes: int = MAX_ANSWER_BYTES, *, receive_buffer_bytes: int | None = None
+        self,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        *,
+        receive_buffer_bytes: int | None = None,
+        send_buffer_bytes: int | None = None,
     ) -> Connection:
         """As ``Broker``; says on stderr what it waits for."""
         deadline = time.monotonic() + self.timeout
         step = _LEAST_PAUSE
         while True:
             try:
-                connection = super().connect(max_answer_bytes, receive_buffer_bytes=receive_buffer_bytes)
+                connection = super().connect(
+                    max_answer_bytes, receive_buffer_bytes=receive_buffer_bytes, send_buffer_bytes=send_buffer_bytes
+                )
             except ConnectionRefused:
                 if not self._may_start or time.monotonic() + step > deadline:
                     self._may_start = False
