@@ -70,8 +70,8 @@ cdef class Flight:
     cdef readonly bint acknowledged
     cdef public bint report        # an event for every frame, not just for those with a ticket or an error
     cdef readonly long long added_chunks
-    cdef readonly long long messages      # in chunks that are not finished
-    cdef readonly long long bytes         # likewise
+    cdef readonly long long messages      # in frames that are not finished
+    cdef readonly long long bytes         # of chunks that are not finished: their memory is kept until then
     cdef readonly long long delivered     # messages, ever
     cdef readonly long long failed        # messages, ever
     cdef readonly long long written_frames
@@ -336,6 +336,7 @@ cdef class Flight:
         """Finish the first unfinished frame of the first unfinished chunk; ``error`` is None, a code or an exception."""
         cdef int index = chunk.finished_frames
         self.finished_frames += 1
+        self.messages -= chunk.frames[index].messages
         if error is not None and error in self.retried:
             self.watched.add((chunk.topic, chunk.partition))
             self.outcomes.append((chunk.topic, chunk.partition, error, chunk.part(index, index + 1)))
@@ -349,7 +350,6 @@ cdef class Flight:
             self.note(chunk, error, partition, base, next)
         if chunk.finished_frames == chunk.frame_count:
             self.first += 1
-            self.messages -= chunk.messages
             self.bytes -= chunk.size
         return 0
 
@@ -470,7 +470,6 @@ cdef class Flight:
             self.messages -= rest.messages
             self.bytes -= rest.size
             if chunk.finished_frames == keep:     # only the first one can be finished so far
-                self.messages -= chunk.messages
                 self.bytes -= chunk.size
                 self.first += 1
             if chunk.written == chunk.size:

@@ -8,12 +8,12 @@ WRITABLE: int
 class Outbox(Shelf):
     """The buffers of one broker, and the bell of the thread that sends what is in them.
 
-    ``wake_fd`` is an eventfd of the caller's; ``linger_ns`` how long a frame stays open for more messages.
+    ``linger_ns``: how long a frame stays open for more messages. The bell is a descriptor, which goes with the object.
     """
 
-    def __init__(self, quota: Quota, wake_fd: int, linger_ns: int) -> None: ...
+    def __init__(self, quota: Quota, linger_ns: int) -> None: ...
     def retire(self) -> None:
-        """Take nothing more in, and stop using the descriptor: it is about to be closed."""
+        """Take nothing more in, and close the bell: nobody sleeps here any more."""
 
     def close_if_empty(self) -> bool:
         """Take nothing more in, unless something is in it now; whether it is closed."""

@@ -3,10 +3,13 @@
 Guarded by the GIL as the buffers are, which is given up only to sleep.
 """
 
+from libc.errno cimport errno
 from libc.stdint cimport uint64_t
 
 from fastlog.producer._buffer cimport ASLEEP, ASLEEP_FULL, AWAKE, Buffer, Quota, Shelf
 from fastlog.producer._frames cimport Chunk, monotonic_ns
+
+import os
 
 
 cdef extern from "Python.h":
@@ -32,6 +35,12 @@ cdef extern from "<poll.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void* target, size_t n)
     ssize_t c_write "write"(int fd, const void* source, size_t n)
+    int c_close "close"(int fd)
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int count, int flags)
+    int EFD_NONBLOCK
+    int EFD_CLOEXEC
 
 WOKEN = 1
 READABLE = 2
@@ -41,16 +50,31 @@ WRITABLE = 4
 cdef class Outbox(Shelf):
     """The buffers of one broker, and the bell of the thread that sends what is in them."""
 
-    def __init__(self, Quota quota, int wake_fd, long long linger_ns):
+    cdef bint has_bell
+
+    def __cinit__(self):
+        self.wake_fd = -1
+
+    def __init__(self, Quota quota, long long linger_ns):
         self.active = []
         self.quota = quota
-        self.wake_fd = wake_fd
         self.linger_ns = linger_ns
+        if not self.has_bell:
+            self.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.wake_fd < 0:
+                raise OSError(errno, os.strerror(errno))
+            self.has_bell = True
+
+    def __dealloc__(self):
+        if self.wake_fd >= 0:
+            c_close(self.wake_fd)
 
     def retire(self):
-        """Take nothing more in, and stop using the descriptor: it is about to be closed."""
+        """Take nothing more in, and close the bell: nobody sleeps here any more."""
         self.closed = True
-        self.wake_fd = -1
+        if self.wake_fd >= 0:
+            c_close(self.wake_fd)
+            self.wake_fd = -1
 
     def close_if_empty(self):
         """Take nothing more in, unless something is in it now; whether it is closed."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 
 from fastlog.client.connection import Connection
 from fastlog.errors import ClosedError, FastlogError, ProtocolError, TransportError
@@ -54,9 +53,8 @@ class Link:
         self._config = config
         self._ledger = ledger
         self._max_payload = max_payload
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         linger_ns = config.queue_time_ms * _MS_NS if config.producer_type == "async" else 0
-        self.outbox = Outbox(ledger.quota, self._wake_fd, linger_ns)
+        self.outbox = Outbox(ledger.quota, linger_ns)
         self._flight = Flight(acks > 0)
         self._flight.broker, self._flight.delivery_type = directory.broker.id, Delivery
         self._flight.report = ledger.on_delivery is not None
@@ -83,9 +81,15 @@ class Link:
         self._next_attempt = 0.0
         self._pause = _LEAST_PAUSE
         self._thread = OwnedThread(ledger, self._run, f"fastlog-producer-{directory.broker.id}")
-        self._thread.start()
+        self._starting = threading.RLock()
 
     # --- for everybody ---
+
+    def start(self) -> None:
+        """Begin to send; may be called again. Whatever is asked of the link begins it, too."""
+        with self._starting:
+            if self._thread.ident is None:
+                self._thread.start()
 
     @property
     def broker_id(self) -> int:
@@ -154,21 +158,26 @@ class Link:
             and not self.finished.is_open
         )
 
-    def adopt(self, chunks: Sequence[Chunk]) -> None:
-        """Send what another link could not."""
-        self._adopted.extend(chunks)
+    def adopt(self, chunk: Chunk) -> bool:
+        """Send what another link could not; False when this one has ended meanwhile."""
+        self._adopted.append(chunk)
         self._wake()
+        if self.finished.is_open:
+            with suppress(ValueError):  # unless it has failed there, at the end
+                self._adopted.remove(chunk)
+                return False
+        return True
 
     def leave_to_parent(self) -> None:
         """In a forked child: close the descriptors, which does not end the parent's connection."""
         if self.finished.is_open:
             return
         self.outbox.retire()
-        os.close(self._wake_fd)
         if self._connection is not None:
             self._connection.close()
 
     def _wake(self) -> None:
+        self.start()
         self.outbox.wake()
 
     # --- the thread ---
@@ -202,13 +211,12 @@ class Link:
         self._expire()
         self._settle()
         idle = self._flight.head() is None and not self._refusals and not self._adopted
-        if idle and not self.is_registered and not self._leaving:
+        if idle and not self.is_registered:
             self._leave()
         if self._stopping and idle and self.outbox.is_empty():
             if self._connection is None and self.outbox.close_if_empty():
                 return False
-            if not self._leaving:
-                self._leave()
+            self._leave()
         self._sleep()
         return True
 
@@ -221,8 +229,7 @@ class Link:
         if self._has_moved:
             self._has_moved = False
             self._next_attempt, self._pause = 0.0, _LEAST_PAUSE
-            if not self._leaving:
-                self._leave()
+            self._leave()
 
     def _wants_connection(self) -> bool:
         """There is something to send; or the broker was away, and gets nothing before it is known to be back."""
@@ -257,18 +264,14 @@ class Link:
 
     def _connect(self) -> None:
         try:
-            connection = self.directory.connector.connect()
+            connection = self.directory.connector.connect(send_buffer_bytes=self._config.send_buffer_bytes)
         except TransportError as error:
             self._connect_failed(error)
             return
         config, now = self._config, time.monotonic()
-        if config.send_buffer_bytes is not None:
-            with socket.socket(fileno=os.dup(connection.fileno())) as twin:
-                twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
         self._connection = connection
-        self._leaving = self._answered = False
+        self._leaving, self._answered, self._down_since = False, False, None
         self._connected_at = self._progress_at = now
-        self._down_since = None
         self.connections += 1
         # A little fewer by chance: clients that were started together do not stay in step.
         self._frames_left, self._replace_at = _NO_END, float("inf")
@@ -311,9 +314,8 @@ class Link:
             return
         for chunk in self._flight.remove_movable():
             other = self.find_other(chunk.topic)
-            if other is not None:
+            if other is not None and other.adopt(chunk):
                 self._ledger.moves += 1
-                other.adopt([chunk])
             else:
                 self._flight.add(chunk)
                 self._refusals.readded = True
@@ -342,7 +344,7 @@ class Link:
 
     def _leave(self) -> None:
         """Begin to change the connection on purpose: the broker handles all it has got, then closes as well."""
-        if self._connection is None:
+        if self._connection is None or self._leaving:
             return
         self._leaving = True
         self._progress_at = time.monotonic()
@@ -356,19 +358,20 @@ class Link:
         if connection is None:
             return
         before = self._flight.finished_frames
+        got, broken = -1, ""
         try:
             got = self._flight.receive(connection.fileno())
         except OSError as error:
-            self._broken(TransportError(f"the connection to {connection.peer} broke: {error.strerror}"))
-            return
+            broken = f"the connection to {connection.peer} broke: {error.strerror}"
         except ProtocolError as error:
-            self._broken(TransportError(f"{connection.peer} does not keep to the protocol: {error}"))
-            return
-        for line in self._refusals.settle():
-            self._ledger.log(logging.WARNING, f"refused {self.broker_id}", f"refused for now, tried again {line}")
+            broken = f"{connection.peer} does not keep to the protocol: {error}"
+        self._settle_refusals()  # also of what came before a break: it has its place before what is written again
         if self._flight.finished_frames > before:
             self._progress_at = time.monotonic()
             self._answered = True
+        if broken:
+            self._broken(TransportError(broken))
+            return
         if got == 0:
             if self._leaving and not self._flight.unfinished_frames():
                 connection.close()
@@ -377,6 +380,10 @@ class Link:
                 self._pause = _LEAST_PAUSE
             else:
                 self._broken(TransportError(f"{connection.peer} closed the connection"))
+
+    def _settle_refusals(self) -> None:
+        for line in self._refusals.settle():
+            self._ledger.log(logging.WARNING, f"refused {self.broker_id}", f"refused for now, tried again {line}")
 
     def _broken(self, error: TransportError) -> None:
         """Forget the connection and get ready to write again what is not finished."""
@@ -426,6 +433,7 @@ class Link:
             self._broken(error)
             if self._flight.head() is head:
                 self._flight.drop_head(error)
+                self._settle_refusals()  # it may have been the one that others of its partition wait for
         self._refusals.expire(time.monotonic_ns())
 
     def _standstill_seconds(self) -> float:
@@ -473,6 +481,14 @@ class Link:
         if flags & READABLE:
             self._read()
 
+    def _fail_rest(self, error: FastlogError) -> None:
+        with suppress(IndexError):  # whoever brought it took the last one back
+            while self._adopted:
+                self._flight.add(self._adopted.popleft())
+        while self._flight.head() is not None:
+            self._flight.drop_head(error)
+        self._settle()
+
     def _end(self) -> None:
         """Fail what is left, close everything, let everybody go."""
         self.outbox.close()
@@ -482,17 +498,13 @@ class Link:
             self._connection = None
         self.possible_duplicates += self._flight.rewind()
         self._refusals.give_up(error)
-        while self._adopted:
-            self._flight.add(self._adopted.popleft())
         for chunk in self.outbox.take(True):
             self._flight.add(chunk)
-        while self._flight.head() is not None:
-            self._flight.drop_head(error)
-        self._settle()
+        self._fail_rest(error)
         self.outbox.retire()
-        os.close(self._wake_fd)
         self._set_up(False)
         self.finished.open()
+        self._fail_rest(error)  # of what was adopted between the two lines before
         self._ledger.room.wake_all()
         while self._flush_requests:
             self._flush_requests.popleft().open()

@@ -242,14 +242,13 @@ class Router:
             made = Link(
                 directory, self._config, self._ledger, directory.acks(self._config.acks), self._payload_limit(broker)
             )
-            link = self.links.setdefault(broker, made)
-            if link is not made:
-                made.stop()  # another thread was first
-            link.on_state_change = self._choose_up_everywhere
-            link.find_other = lambda topic: self._other(link, topic)
+            made.on_state_change = self._choose_up_everywhere
+            made.find_other = lambda topic: self._other(made, topic)
+            link = self.links.setdefault(broker, made)  # another thread may have been first
             if self.closed:
                 link.stop()
                 raise ClosedError("the producer was closed")
+        link.start()  # here, as a link that is interrupted before it is one of ours would run for ever
         return link
 
     def _payload_limit(self, broker: int) -> int:

@@ -25,11 +25,9 @@ HOUR_NS = 3_600_000_000_000
 @contextmanager
 def outboxes(linger_ns: int = HOUR_NS, quota: Quota | None = None) -> Iterator[Outbox]:
     """An outbox, and its eventfd closed afterwards."""
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    outbox = Outbox(quota or Quota(10**9, 10**12), fd, linger_ns)
+    outbox = Outbox(quota or Quota(10**9, 10**12), linger_ns)
     yield outbox
     outbox.retire()
-    os.close(fd)
 
 
 def new_buffer(
