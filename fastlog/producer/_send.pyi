@@ -1,9 +1,12 @@
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from fastlog.producer._buffer import Buffer
 from fastlog.producer._stamp import Stamp
 from fastlog.producer.hooks import Delivery, PartitionChoice, ProducerData
+
+T = TypeVar("T")
 
 def generation() -> int:
     """A number that differs between a process and the child it forks."""
@@ -43,8 +46,9 @@ class Routes:
     def set(self, topic: str, route: Route) -> None:
         """Let compiled code use a route from now on."""
 
-    def hold(self, topic: str) -> None:
-        """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet."""
+    def hold(self, topic: str, items: deque[T], item: T) -> None:
+        """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet. The
+        item joins those that wait in the same step, between the parts of which no signal is handled."""
 
     def let_go(self, topic: str, failed: bool) -> bool:
         """Whether that was the last of them; ``failed``: the message comes into no buffer."""

@@ -145,12 +145,14 @@ cdef class Routes:
             self.by_topic[topic] = route
         self.last_topic = self.last_route = None
 
-    def hold(self, str topic):
-        """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet."""
+    def hold(self, str topic, items, item):
+        """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet. The
+        item joins those that wait in the same step, between the parts of which no signal is handled."""
         self.held[topic] = self.held.get(topic, 0) + 1
         self.waiting += 1
         self.by_topic.pop(topic, None)
         self.last_topic = self.last_route = None
+        items.append(item)
 
     def let_go(self, str topic, bint failed):
         """Whether that was the last of them; ``failed``: the message comes into no buffer."""

@@ -1,5 +1,7 @@
 from typing import Any
 
+from fastlog.producer.auditing import Sending
+
 class Stamp:
     """Gives envelopes to the messages of one topic of one producer, and numbers when it is audited.
 
@@ -22,6 +24,15 @@ class Stamp:
 
     def release(self, number: int) -> None:
         """What was held is on its way, or was declared void."""
+
+    def begin(self, sending: Sending, values: list[bytes], key: Any) -> None:
+        """Give ``sending`` its payloads, as ``wrap_all`` makes them, and hold their numbers for it.
+
+        In one step, as ``end`` is: an interrupt comes before all of it or behind.
+        """
+
+    def end(self, sending: Sending) -> None:
+        """Declare void what ``sending`` has not sent, and release its numbers; once, however often it is called."""
 
     def void(self, first: int, count: int) -> None:
         """So many numbers from ``first`` on may have gone to nobody."""

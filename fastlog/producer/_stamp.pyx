@@ -158,6 +158,21 @@ cdef class Stamp:
     def release(self, int64_t number):
         self.held.remove(number)
 
+    def begin(self, sending, list values not None, key):
+        cdef list made = self.wrap_all(values, key)
+        cdef int64_t first = self.next - (len(made) if self.numbered else 0)
+        self.held.append(first)
+        sending.payloads, sending.held = made, first
+
+    def end(self, sending):
+        cdef int64_t unsent = len(sending.payloads) - sending.sent
+        if sending.held is None:
+            return
+        if self.numbered:
+            self.void(sending.held + sending.sent, unsent)
+        self.release(sending.held)
+        sending.held = None
+
     def void(self, int64_t first, int64_t count):
         if count > 0:
             self.voids.append((first, first + count))

@@ -66,6 +66,6 @@ def tell(list events, slowly, log):
         ticket = <Ticket>event
         try:
             ticket.to(ticket.delivery)
-        except Exception:
+        except BaseException:
             log(ticket.delivery)
         ticket.to = ticket.delivery = None

@@ -61,16 +61,17 @@ class Stamps:
 class Sending:
     """Payloads in their envelopes while Python code brings them on their way; what it does not is declared void.
 
-    ``payloads`` are the wrapped ones; ``sent`` is how many of them are in a buffer.
+    ``payloads`` are the wrapped ones; ``sent`` is how many of them are in a buffer. Whoever is interrupted before the
+    ``with`` drops the object, which is as good as its end.
     """
 
-    def __init__(self, stamp: Stamp | None, payloads: list[bytes], key: object) -> None:
+    def __init__(self, stamp: Stamp, payloads: list[bytes], key: object) -> None:
         self._stamp = stamp
         self.sent = 0
-        self.payloads = payloads
-        if stamp is not None:
-            self._held = stamp.hold()
-            self.payloads = stamp.wrap_all(payloads, key)
+        self.payloads: list[bytes] = []
+        self.held: int | None = None
+        """The first of the numbers; None once they are settled."""
+        stamp.begin(self, payloads, key)
 
     def __enter__(self) -> Self:
         return self
@@ -78,12 +79,10 @@ class Sending:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._stamp is None:
-            return
-        if self._stamp.numbered:
-            for payload in self.payloads[self.sent :]:
-                self._stamp.void(_number_of(payload), 1)
-        self._stamp.release(self._held)
+        self._stamp.end(self)
+
+    def __del__(self) -> None:
+        self._stamp.end(self)
 
 
 class Reporter:
@@ -102,8 +101,8 @@ class Reporter:
         self._next_seq: dict[int, int] = {}
         self._unsent: list[SentEvent] = []
         self._stop = threading.Event()
-        self._busy = threading.Lock()
-        self._finisher = 0
+        self._ended = Gate()
+        self._deadline = 0.0
         self._thread = OwnedThread(ledger, self._work, "fastlog-producer-audit")
 
     def start(self) -> None:
@@ -111,32 +110,30 @@ class Reporter:
         self._thread.start()
 
     def finish(self, deadline: float) -> None:
-        """Report what is settled by the deadline (monotonic), and end."""
-        self._stop.set()
-        if self._finisher == threading.get_ident():
-            return  # a signal handler that closes what is being closed
-        if not self._busy.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return
-        self._finisher = threading.get_ident()
+        """Report what is settled by the deadline (monotonic), and end; may be called again, also in a signal handler.
+
+        The thread does it: who calls may be interrupted.
+        """
+        if not self._stop.is_set():
+            self._deadline = deadline
+            self._stop.set()
+        self._ended.wait(max(0.0, deadline - time.monotonic()))
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.wait(self._interval):
+                self._try_report(time.monotonic() + max(self._interval, _LEAST_SECONDS), "counts are kept for the next")
+            self._try_report(self._deadline, "not everything was reported")
+        finally:
+            self._ended.open()
+
+    def _try_report(self, deadline: float, otherwise: str) -> None:
         try:
             self._report(deadline)
         except FastlogError as error:
-            logger.warning("not everything was reported to topic=%s: %s", self._topic, error)
-        finally:
-            self._finisher = 0
-            self._busy.release()
-
-    def _work(self) -> None:
-        while not self._stop.wait(self._interval):
-            with self._busy:
-                if self._stop.is_set():
-                    return
-                try:
-                    self._report(time.monotonic() + max(self._interval, _LEAST_SECONDS))
-                except FastlogError as error:
-                    logger.warning("counts are kept for the next report topic=%s: %s", self._topic, error)
-                except Exception:
-                    logger.exception("reporting failed topic=%s", self._topic)
+            logger.warning("%s topic=%s: %s", otherwise, self._topic, error)
+        except Exception:
+            logger.exception("reporting failed topic=%s", self._topic)
 
     def _report(self, deadline: float) -> None:
         for stamp in list(self._stamps.by_topic.values()):

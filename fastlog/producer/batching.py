@@ -17,7 +17,7 @@ from fastlog.errors import ClosedError, FastlogError, QueueFullError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import CallbackHandler, Delivery, Encoder, EventHandler, QueueItem, Sender, parse_props
 from fastlog.producer.ledger import Ledger, logger
-from fastlog.producer.waiting import Gate, OwnedThread, Turnstile
+from fastlog.producer.waiting import FOREVER, Gate, OwnedThread, Turnstile
 
 
 class BatchQueue:
@@ -35,10 +35,8 @@ class BatchQueue:
         self.finished = Gate()
         self.dropped = 0
         self.failed = 0
-        self.accepted = 0
-        """Items taken into the queue."""
         self.handled = 0
-        """Items given to the event handler, or passed over by the callback handler."""
+        """Of these, the ones that were given to the event handler, or passed over by the callback handler."""
         self._config = config
         self._ledger = ledger
         self._event_handler = event_handler
@@ -48,12 +46,18 @@ class BatchQueue:
         self._items: deque[QueueItem | Gate] = deque()
         self._work = Turnstile()
         self._room = Turnstile()
+        self._taken = 0  # items that left the queue; a batch may have others, which the callback handler added
         self._stopping = False
         event_handler.init(parse_props("event.handler.props", config.event_handler_props))
         if callback_handler is not None:
             callback_handler.init(parse_props("callback.handler.props", config.callback_handler_props))
         self._thread = OwnedThread(ledger, self._run, "fastlog-producer-batch")
         self._thread.start()
+
+    @property
+    def accepted(self) -> int:
+        """Items taken into the queue. Not a count of its own, which an interrupt could leave behind the queue."""
+        return self._taken + sum(isinstance(item, QueueItem) for item in list(self._items))
 
     def __len__(self) -> int:
         return len(self._items)
@@ -79,7 +83,6 @@ class BatchQueue:
                 callback.after_enqueue(item, False)
             raise
         if added:
-            self.accepted += 1
             self._items.append(item)
             self._work.wake_all()
             added = not self.finished.is_open or self._keep_or_take_back(item)
@@ -117,7 +120,6 @@ class BatchQueue:
             self._items.remove(item)
         except ValueError:
             return True  # the batching thread found it at its end and has said that it failed
-        self.accepted -= 1
         return False
 
     def _let_go(self) -> None:
@@ -130,7 +132,9 @@ class BatchQueue:
             else:
                 late.append(item)
         if late:
+            self._taken += len(late)
             self._give_up(late, ClosedError("the producer was closed"))
+            self.handled = self._taken
 
     def _has_room(self) -> bool:
         self._check_open()
@@ -150,11 +154,14 @@ class BatchQueue:
         due = time.monotonic() + queue_seconds
         try:
             while True:
-                self._work.wait(lambda: bool(self._items) or self._stopping, max(0.0, due - time.monotonic()))
+                # Without a queue time every item is sent when it comes, and nothing has to be looked at in between.
+                left = max(0.0, due - time.monotonic()) if queue_seconds or batch else FOREVER
+                self._work.wait(lambda: bool(self._items) or self._stopping, left)
                 item = self._items.popleft() if self._items else None
                 if len(self._items) < self._config.queue_messages:
                     self._room.wake_all()
                 if isinstance(item, QueueItem):
+                    self._taken += 1
                     batch += self._dequeued(item)
                 expired = time.monotonic() >= due
                 if expired:
@@ -181,29 +188,24 @@ class BatchQueue:
         if self._callback_handler is None:
             return [] if item is None else [item]
         try:
-            found = self._callback_handler.after_dequeuing_existing_data(item)
-        except Exception:
+            return list(self._callback_handler.after_dequeuing_existing_data(item))
+        except BaseException:
             logger.exception("after_dequeuing_existing_data failed")
-            found = [] if item is None else [item]
-        if item is not None and not found:
-            self.handled += 1  # the handler decided against it, or keeps it
-        return found
+            return [] if item is None else [item]
 
     def _handle(self, batch: list[QueueItem]) -> None:
-        if not batch:
-            return
-        try:
-            self._event_handler.handle(batch, self._sender, self._encoder)
-        except Exception as error:
-            logger.exception("event handler failed batch=%d", len(batch))
-            cause = error if isinstance(error, FastlogError) else FastlogError(f"event handler failed: {error!r}")
-            self._give_up(batch, cause)
-            return
-        self.handled += len(batch)
+        """Have a batch handled, and with it all that left the queue: the rest was passed over, or is kept."""
+        if batch:
+            try:
+                self._event_handler.handle(batch, self._sender, self._encoder)
+            except BaseException as error:
+                logger.exception("event handler failed batch=%d", len(batch))
+                cause = error if isinstance(error, FastlogError) else FastlogError(f"event handler failed: {error!r}")
+                self._give_up(batch, cause)
+        self.handled = self._taken
 
     def _give_up(self, items: Sequence[QueueItem], cause: FastlogError) -> None:
         self.failed += len(items)
-        self.handled += len(items)
         delivery = Delivery(items[0].topic, items[0].broker, items[0].partition, -1, -1, len(items), cause)
         self._ledger.failed(delivery, told=False)
 
@@ -212,7 +214,12 @@ class BatchQueue:
         self._handle(batch)
         callback = self._callback_handler
         if callback is not None:
-            self._handle(list(callback.last_batch_before_close()))
-        self._event_handler.close()
-        if callback is not None:
-            callback.close()
+            try:
+                self._handle(list(callback.last_batch_before_close()))
+            except BaseException:
+                logger.exception("last_batch_before_close failed")
+        try:
+            self._event_handler.close()
+        finally:
+            if callback is not None:
+                callback.close()

@@ -73,10 +73,12 @@ class Ledger:
         """Raise ``DeliveryError`` when messages failed that nobody was told about, once."""
         if not self._unreported:
             return
-        taken, self._unreported = self._unreported, []
+        taken = list(self._unreported)
         count = sum(messages for messages, _ in taken)
         first = taken[0][1]
-        raise DeliveryError(f"{count} messages were not delivered: {first}", count, first) from first
+        error = DeliveryError(f"{count} messages were not delivered: {first}", count, first)
+        del self._unreported[: len(taken)]  # last: an interrupt before it leaves them to the next call
+        raise error from first
 
     def log(self, level: int, key: str, line: str) -> None:
         """Log a line, lines with the same key at most once in 10 s, with a count of those left out."""
@@ -90,10 +92,10 @@ class Ledger:
 
 
 def call_back(function: OnDelivery, delivery: Delivery) -> None:
-    """Call a program's callback; what it raises is logged and goes no further."""
+    """Call a program's callback; what it raises, ``SystemExit`` too, is logged and goes no further."""
     try:
         function(delivery)
-    except Exception:
+    except BaseException:
         log_failed_callback(delivery)
 
 

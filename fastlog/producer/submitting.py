@@ -45,7 +45,8 @@ PutSubmission = Callable[[Submission], object]
 class _Lane:
     """What waits for one topic, and who brings it on its way; trying for the lock never waits, not even in a signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, put: PutSubmission) -> None:
+        self.put = put
         self.items: deque[Submission] = deque()
         self.is_run = _thread.allocate_lock()
 
@@ -75,11 +76,9 @@ class Submissions:
     def add(self, item: Submission, put: PutSubmission) -> None:
         """Have a message put into its buffer once that is known; or its future failed."""
         topic = item.data.topic
-        self._routes.hold(topic)
-        lane = self._lanes.get(topic) or self._lanes.setdefault(topic, _Lane())
-        lane.items.append(item)
-        if lane.is_run.acquire(False):
-            Background(lambda: self._run(topic, lane, put), "fastlog-producer-submit", self._ledger)
+        lane = self._lanes.get(topic) or self._lanes.setdefault(topic, _Lane(put))
+        self._routes.hold(topic, lane.items, item)  # in one step: an interrupt leaves no topic held for nothing
+        self._see_to(topic, lane)
 
     def is_this_thread(self) -> bool:
         """Whether the caller is one of the threads, which would wait for itself."""
@@ -87,6 +86,8 @@ class Submissions:
 
     def wait(self, topic: str | None, seconds: float) -> bool:
         """Return True when nothing waits for a topic, or for any; False when the time is over."""
+        for name, lane in list(self._lanes.items()):
+            self._see_to(name, lane)
         return self._done.wait(lambda: not self._routes.is_held(topic), seconds)
 
     def give_up(self, error: FastlogError) -> None:
@@ -94,23 +95,32 @@ class Submissions:
         for topic, lane in list(self._lanes.items()):
             self._fail_all(topic, lane, error)
 
-    def _run(self, topic: str, lane: _Lane, put: PutSubmission) -> None:
+    def _see_to(self, topic: str, lane: _Lane) -> None:
+        """Have a thread bring what waits, unless one does; the thread takes the lock, as nothing interrupts it."""
+        if lane.items and not lane.is_run.locked():
+            Background(lambda: self._run(topic, lane), "fastlog-producer-submit", self._ledger)
+
+    def _run(self, topic: str, lane: _Lane) -> None:
         me = threading.get_ident()
         self._threads.add(me)
         try:
-            while True:
-                while lane.items:
-                    self._bring(topic, lane, put)
-                lane.is_run.release()
-                if not lane.items or not lane.is_run.acquire(False):
-                    return
+            while lane.items and lane.is_run.acquire(False):
+                try:
+                    while lane.items:
+                        self._bring(topic, lane)
+                finally:
+                    lane.is_run.release()
         finally:
             self._threads.discard(me)
 
-    def _bring(self, topic: str, lane: _Lane, put: PutSubmission) -> None:
-        item, failed = lane.items.popleft(), True
+    def _bring(self, topic: str, lane: _Lane) -> None:
         try:
-            put(item)
+            item = lane.items.popleft()
+        except IndexError:
+            return  # it was given up meanwhile
+        failed = True
+        try:
+            lane.put(item)
             failed = False
         except TransportError as error:  # what waited while the brokers were asked need not ask them again
             item.fail(error)

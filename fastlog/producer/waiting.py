@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from fastlog.client.slices import slice_of
@@ -122,20 +123,25 @@ def _wait(waiters: deque[_thread.LockType], condition: Callable[[], bool], secon
     lock = _thread.allocate_lock()
     lock.acquire()
     waiters.append(lock)
-    # Whoever made the condition true before the lock was in the list has not released it.
-    if condition():
-        return True
-    deadline = time.monotonic() + seconds if seconds >= 0 else None
-    while True:
-        left = FOREVER if deadline is None else max(0.0, deadline - time.monotonic())
-        step = slice_of(left)
-        if lock.acquire(timeout=min(step, threading.TIMEOUT_MAX)) or step == left:
-            return condition()
+    try:
+        # Whoever made the condition true before the lock was in the list has not released it.
+        if condition():
+            return True
+        deadline = time.monotonic() + seconds if seconds >= 0 else None
+        while True:
+            left = FOREVER if deadline is None else max(0.0, deadline - time.monotonic())
+            step = slice_of(left)
+            if lock.acquire(timeout=min(step, threading.TIMEOUT_MAX)) or step == left:
+                return condition()
+    finally:
+        with suppress(ValueError):  # it was released, and is out of the list
+            waiters.remove(lock)
 
 
 def _release_all(waiters: deque[_thread.LockType]) -> None:
-    while waiters:
-        try:
-            waiters.popleft().release()
-        except IndexError:
-            return  # another thread took the last one
+    # Released before it is out of the list: an interrupt in between leaves nobody asleep whom nobody knows of.
+    for lock in list(waiters):
+        with suppress(RuntimeError):  # another thread was first
+            lock.release()
+        with suppress(ValueError):
+            waiters.remove(lock)

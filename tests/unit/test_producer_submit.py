@@ -97,7 +97,7 @@ def test_a_broker_that_cannot_be_reached_fails_the_futures_and_not_the_calls() -
 def test_what_the_call_raises_and_what_the_future_does() -> None:
     """What cannot be sent anywhere is the call's; whatever depends on brokers, limits and room is the future's."""
     with FakeBroker() as broker:
-        with Producer(broker.address, producer_type="async", max_message_bytes=10) as producer:
+        with Producer(broker.address, producer_type="async", max_message_bytes=10, queue_time_ms=0) as producer:
             for _ in range(2):  # nothing is known, then it is
                 for wrong, kind in (({"value": "text"}, ArgumentError), ({"topic": "a/b"}, InvalidTopicError)):
                     with pytest.raises(kind):
