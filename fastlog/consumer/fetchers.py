@@ -54,14 +54,18 @@ class Fetchers:
             self.close()
 
     def release(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Stop; nothing of them is handed out any more. Those of which no offset was known are left out."""
+        """Stop; nothing of them is handed out any more. Those of which no offset was known are left out.
+
+        One that is interrupted, as ``close`` may be, has not forgotten what it did not stop.
+        """
         consumed = {}
         for source in partitions:
-            feed = self._feeds.pop(source, None)
+            feed = self._feeds.get(source)
             if feed is None:
                 continue
             offset = feed.release()
             self._stream_of(source.topic, feed.thread).remove(feed)
+            self._feeds.pop(source, None)
             if offset >= 0:
                 consumed[source] = offset
         return consumed
