@@ -120,6 +120,9 @@ class Channel:
 
     def post(self, frame: bytes, max_bytes: int, extra_wait: float = 0.0) -> None:
         """Send a request whose answer ``collect`` takes later. A broken connection shows there."""
+        if self._pending is not None:
+            # Somebody was interrupted before he collected it: what comes would be taken for the answer to this.
+            self._drop()
         self._failure = None
         pending = self._pending = _Pending(frame, max_bytes, extra_wait, False)
         try:

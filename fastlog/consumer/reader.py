@@ -112,6 +112,7 @@ class Reader:
     def seek(self, offset: int, fetch_bytes: int) -> None:
         """Go on at another place; not for a reader that fetches ahead."""
         assert not self._ahead
+        self._asked_bytes = 0  # what an interrupted call has asked for is for another place
         self.offset = offset
         self._fetch_bytes = fetch_bytes
         self._limit_bytes = max(fetch_bytes, self._offer.max_message_bytes + HEADER_BYTES[1])
