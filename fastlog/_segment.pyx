@@ -303,7 +303,7 @@ def pack(payload_list, int codec_attribute=0, int magic=1):
     return result
 
 
-def skip_to(const unsigned char[::1] buffer, Py_ssize_t target):
+def skip_to(const unsigned char[::1] buffer not None, Py_ssize_t target):
     """Return where the first entry at or behind ``target`` begins, walking lengths from the start; see the ``.pyi``."""
     cdef Py_ssize_t n = buffer.shape[0], at = 0
     cdef const unsigned char* p
@@ -320,7 +320,7 @@ def skip_to(const unsigned char[::1] buffer, Py_ssize_t target):
     return at
 
 
-def cut(const unsigned char[::1] buffer, Py_ssize_t max_bytes, Py_ssize_t max_payload):
+def cut(const unsigned char[::1] buffer not None, Py_ssize_t max_bytes, Py_ssize_t max_payload):
     """Return ``(end, entries, too_large)`` of each piece that may be sent at once; see the ``.pyi``."""
     cdef Py_ssize_t n = buffer.shape[0], at = 0, begin = 0
     cdef long long count = 0, size
