@@ -21,6 +21,8 @@ MESSAGE = raw.entry(b"not to be lost")
 LATEST_END = 60.0
 NO_FLUSH = {"log.default.flush.interval.ms": 600_000}
 """What is appended stays unflushed until the stop."""
+NO_HEARTBEAT = {"FASTLOG_HEARTBEAT_MS": "300000"}
+"""Nobody looks again by itself: who is not woken stays where it is."""
 
 
 def ends(broker: Broker) -> dict[str, int] | None:
@@ -68,7 +70,7 @@ def waiting_clients(broker: Broker, taker: str) -> Iterator[list[raw.RawClient]]
 )
 def test_whoever_died_a_moment_before(kills: list[str], start_broker: Callable[..., Broker]) -> None:
     """Exit 0, and the marker names every byte: of those that were served, and of those that waited for the dead."""
-    broker = start_broker(processors=1, settings=NO_FLUSH)
+    broker = start_broker(processors=1, settings=NO_FLUSH, environment=NO_HEARTBEAT)
     with broker.connect() as client:
         assert client.produce_ack("t", 0, MESSAGE).error == 0
     waits_for = next((role for role in kills if role in ("acceptor", "processor-0")), None)
@@ -91,7 +93,9 @@ def test_whoever_hangs(tmp_path: Path) -> None:
     """Exit 1 without a marker; the last line names who hung and nobody else; all is flushed, but by a flusher."""
     with contextlib.ExitStack() as stack:
         brokers = {
-            role: stack.enter_context(Broker(tmp_path / role, processors=1, settings=NO_FLUSH))
+            role: stack.enter_context(
+                Broker(tmp_path / role, processors=1, settings=NO_FLUSH, environment=NO_HEARTBEAT)
+            )
             for role in ("acceptor", "processor-0", "flusher", "keeper")
         }
         for role, broker in brokers.items():
@@ -152,7 +156,8 @@ def test_a_zookeeper_that_is_away(answers: str, start_broker: Callable[..., Brok
         port = server.getsockname()[1]
         if answers == "refused":
             server.close()
-        broker = start_broker(processors=1, settings={"zk.connect": f"127.0.0.1:{port}", "brokerid": 1, **NO_FLUSH})
+        settings = {"zk.connect": f"127.0.0.1:{port}", "brokerid": 1, **NO_FLUSH}
+        broker = start_broker(processors=1, settings=settings, environment=NO_HEARTBEAT)
         with broker.connect() as client:
             assert client.produce_ack("t", 0, MESSAGE).error == 0
         assert broker.stop(LATEST_END) == 0
@@ -161,12 +166,30 @@ def test_a_zookeeper_that_is_away(answers: str, start_broker: Callable[..., Brok
 
 
 @pytest.mark.slow
+def test_a_successor_is_woken_by_what_it_is_there_for(start_broker: Callable[..., Broker]) -> None:
+    """Each role is killed in turn while nobody turns by itself, and work of its kind waits for the next one."""
+    broker = start_broker(processors=1, environment=NO_HEARTBEAT)
+    for role in ("acceptor", "processor-0", "flusher", "keeper", "acceptor", "processor-0"):
+        pid = broker.pause(role)
+        client = broker.connect()
+        client.send_raw(raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, MESSAGE, raw.FLUSHED)))
+        if role == "processor-0":
+            wait_until("it is handed over", lambda: not backlog_of(broker.port))
+        broker.kill(role)
+        with client:
+            assert client.recv_own()[1].error == 0
+        broker.wait_replaced(role, pid)
+    assert broker.stop(LATEST_END) == 0
+    assert broker.stored_bytes("t", 0) == MESSAGE * 6
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_each_signal_stops_in_order_and_the_group_may_get_it_again_and_again(
     number: int, start_broker: Callable[..., Broker]
 ) -> None:
     """A terminal sends them to every process of the group; who presses twice loses nothing where no disk stalls."""
-    broker = start_broker(processors=2, settings=NO_FLUSH)
+    broker = start_broker(processors=2, settings=NO_FLUSH, environment=NO_HEARTBEAT)
     with broker.connect() as client:
         assert client.produce_ack("t", 0, MESSAGE).error == 0
     assert broker.process is not None

@@ -84,7 +84,7 @@ AREAS = (
         "settings",
         _words("fastlog/config.py fastlog/settings.py fastlog/_broker_main.py fastlog/clock.py fastlog/durability.py"
                " fastlog/installation.py fastlog/topics.py fastlog/logs.py fastlog/escaping.py"),
-        _unit("config topics logs escaping installation") + _integration("testing"),
+        _unit("config setting_limits topics logs escaping installation") + _integration("testing"),
     ),
     Area(
         "wire",
