@@ -102,7 +102,9 @@ class Processes(VirtualTime):
         monkeypatch.setattr(supervisor_module, "select", self)
         monkeypatch.setattr(supervisor_module, "os", Os())
         monkeypatch.setattr(supervisor_module, "signal", Signals())
-        monkeypatch.setattr(supervisor_module, "gc", types.SimpleNamespace(collect=lambda: 0, freeze=lambda: None))
+        self.collections: list[str] = []
+        collector = {name: lambda name=name: self.collections.append(name) for name in ("collect", "freeze")}
+        monkeypatch.setattr(supervisor_module, "gc", types.SimpleNamespace(**collector))
         monkeypatch.setattr(supervisor_module, "TICK_SECONDS", 0.25)  # so that a turn comes at an exact time
         monkeypatch.setattr(stalls, "look_at", self._look_at)
         self._handler = logging.Handler()

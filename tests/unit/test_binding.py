@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.binding import bind_monitor
+from fastlog.binding import bind, bind_monitor
 from fastlog.config import BrokerConfig
-from fastlog.errors import ConfigError
+from fastlog.errors import ConfigError, LogError
 
 SECRET = "0123456789abcdef"
 ANY_PORT = "127.0.0.1:0"
@@ -100,6 +101,87 @@ def test_a_localhost_that_is_elsewhere_is_refused(stack: contextlib.ExitStack, m
     )
     with pytest.raises(ConfigError, match=r"localhost is 0\.0\.0\.0 here, which is not loopback"):
         bind_monitor(BrokerConfig(monitor_address="localhost:0"), stack)
+
+
+# -- the address for clients -------------------------------------------------------------------------------------------
+
+
+def test_a_listener_is_bound_and_closed_with_the_broker() -> None:
+    """Free ports are found; the socket does not block, may follow a broker that just ended, and listens only later."""
+    with contextlib.ExitStack() as stack:
+        (found,) = bind(BrokerConfig(port=0), stack)
+        assert (found.name, found.protocol, found.host, found.advertised_host) == (
+            "default", "kafka-0.7", "127.0.0.1", "127.0.0.1",
+        )  # fmt: skip
+        assert found.port == found.advertised_port > 0
+        with socket.socket(fileno=os.dup(found.fd)) as bound:
+            assert bound.getsockname() == ("127.0.0.1", found.port)
+            assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 1
+            assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
+            assert not os.get_blocking(found.fd) and not os.get_inheritable(found.fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(found.fd)
+
+
+@pytest.mark.parametrize("port", [None, 7])
+def test_what_clients_are_told(stack: contextlib.ExitStack, port: int | None) -> None:
+    (found,) = bind(BrokerConfig(port=0, hostname="a.name", advertised_port=port), stack)
+    assert (found.advertised_host, found.advertised_port) == ("a.name", port or found.port)
+    assert found.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_may_have_brackets(stack: contextlib.ExitStack, host: str) -> None:
+    try:
+        (found,) = bind(BrokerConfig(port=0, host=host), stack)
+    except LogError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    assert (found.host, found.advertised_host) == ("::1", "::1")
+    with socket.socket(fileno=os.dup(found.fd)) as bound:
+        bound.listen()
+    with pytest.raises(LogError, match=rf"cannot listen on \[::1\]:{found.port}: Address already in use; .* --port "):
+        bind(BrokerConfig(port=found.port, host=host), stack)
+
+
+def test_the_receive_buffer_is_that_of_the_setting(stack: contextlib.ExitStack) -> None:
+    """Set before the address is bound, since connections inherit it; and only for clients, not for the monitor."""
+    found = {}
+    for size in (None, 20_000):
+        config = BrokerConfig(port=0, receive_buffer_bytes=size, monitor_address=ANY_PORT)
+        monitor = bind_monitor(config, stack)
+        assert monitor is not None
+        for name, fd in (("clients", bind(config, stack)[0].fd), ("monitor", monitor.fd)):
+            with socket.socket(fileno=os.dup(fd)) as bound:
+                found[name, size] = bound.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    assert found["clients", 20_000] == 2 * 20_000  # the kernel doubles it
+    assert found["clients", None] == found["monitor", None] == found["monitor", 20_000]
+
+
+def test_the_monitor_does_not_block_either(stack: contextlib.ExitStack) -> None:
+    found = bind_monitor(BrokerConfig(monitor_address=ANY_PORT), stack)
+    assert found is not None and not os.get_blocking(found.fd)
+
+
+@pytest.mark.parametrize("size", [15, 16, 1024, 1025])
+def test_the_shortest_and_the_longest_secret(stack: contextlib.ExitStack, tmp_path: Path, size: int) -> None:
+    for byte, is_allowed in ((32, False), (33, True), (126, True), (127, False)):
+        data = b"x" * (size - 2) + bytes([byte]) + b"x"
+        config = BrokerConfig(monitor_address=ANY_PORT, monitor_token_file=secret_file(tmp_path, data))
+        if is_allowed and 16 <= size <= 1024:
+            found = bind_monitor(config, stack)
+            assert found is not None and found.token == data
+        else:
+            with pytest.raises(ConfigError, match="holds no secret of 16 to 1024"):
+                bind_monitor(config, stack)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o620, 0o602, 0o604, 0o606])
+def test_only_reading_by_everybody_is_warned_of(
+    stack: contextlib.ExitStack, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = secret_file(tmp_path, SECRET.encode(), mode)
+    bind_monitor(BrokerConfig(monitor_address=ANY_PORT, monitor_token_file=path), stack)
+    assert bool(caplog.records) is bool(mode & 0o004)
 
 
 @pytest.mark.slow

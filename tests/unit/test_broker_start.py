@@ -25,7 +25,7 @@ from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.supervisor import Stop
-from fastlog.workers.child import Shared
+from fastlog.workers.child import Listener, Shared
 from tests.harness.shared_log import SharedLog, in_child, message, open_descriptors, start, stop, wait_until
 
 MARKER = ".kafka_cleanshutdown"
@@ -341,16 +341,6 @@ def test_the_socket_holds_as_many_as_were_promised(tmp_path: Path, monkeypatch: 
         recovered.append(found)
         return found
 
-    class Nobody:
-        def __init__(self, shared: Shared) -> None:
-            self.shared = shared
-
-        def start(self) -> None:
-            pass
-
-        def run(self) -> Stop:
-            return Stop()
-
     monkeypatch.setattr(broker_module.LogManager, "load", load)
     monkeypatch.setattr(broker_module.socket, "socket", Listening)
     monkeypatch.setattr(broker_module, "Supervisor", Nobody)
@@ -382,6 +372,84 @@ def test_a_start_that_fails_half_way_kills_who_was_started(
     assert failed(config(tmp_path), capfd) == (1, "fastlog-broker: Resource temporarily unavailable")
     assert called == ["start", "abandon"]
     assert not marker.exists()  # taken before, and nothing says that all is as it was
+
+
+class Nobody:
+    """A supervisor without processes: the broker stops as soon as it is ready."""
+
+    made: Shared
+
+    def __init__(self, shared: Shared) -> None:
+        Nobody.made = shared
+
+    def start(self) -> None:
+        pass
+
+    def run(self) -> Stop:
+        return Stop()
+
+
+def ready_line(found: BrokerConfig, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """What the ready line of a start says, by name."""
+    ports: list[int] = []
+    assert run_broker(found, ports.append, version="1.2.3") == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("fastlog-broker: ready ")]
+    said = dict(item.partition("=")[::2] for item in line.split()[2:])
+    assert said["port"] == str(ports[0]) == str(Nobody.made.listeners[0].port)
+    return said
+
+
+def test_the_ready_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Programs read it: names and their order stay."""
+    monkeypatch.setattr(broker_module, "Supervisor", Nobody)
+    said = ready_line(config(tmp_path), capfd)
+    assert list(said) == ["host", "port", "broker", "processors", "directories", "partitions", "start_seconds"]
+    assert (said["host"], said["broker"], said["processors"]) == ("127.0.0.1", "0", "1")
+    assert said["directories"] == str(tmp_path / "data") and said["partitions"] == "0"
+    assert 0 <= float(said["start_seconds"]) < 60
+    assert Nobody.made.version == "1.2.3" and Nobody.made.creators == () and Nobody.made.monitor is None
+    assert Nobody.made.sync_seconds is not None and Nobody.made.sync_seconds > 0
+    (tmp_path / "data" / "t-0").mkdir()
+    (tmp_path / "data" / "t-0" / f"{0:020}.kafka").touch()
+    both = (str(tmp_path / "data"), str(tmp_path / "more"))
+    changed = config(
+        tmp_path, log_dirs=both, broker_id=7, processors=2, advertised_port=99, hostname="localhost",
+        monitor_address="127.0.0.1:0", zk_connect="127.0.0.1:1",
+    )  # fmt: skip
+    said = ready_line(changed, capfd)
+    assert list(said) == [
+        "host", "port", "broker", "advertised", "zookeeper", "monitor", "processors", "directories", "partitions",
+        "start_seconds",
+    ]  # fmt: skip
+    assert (said["broker"], said["processors"], said["partitions"]) == ("7", "2", "1")
+    assert (said["advertised"], said["zookeeper"]) == ("localhost:99", "127.0.0.1:1")
+    assert said["monitor"] == str(Nobody.made.monitor) and said["directories"] == ",".join(both)
+    (creator,) = Nobody.made.creators
+    assert creator.startswith("localhost-")
+    assert ready_line(changed, capfd) and Nobody.made.creators[1:] == (creator,)
+    assert "INSECURE" in ready_line(config(tmp_path, insecure=True), capfd)
+
+
+def test_an_address_that_old_clients_cannot_use_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for host, warned in (("::1", True), ("localhost", False)):
+        listener = Listener("default", "kafka-0.7", host, 1, host, 1, 0)
+        broker_module._creators(listener, [tmp_path], FileOps())
+        assert bool([line for line in caplog.messages if "is written to ZooKeeper in brackets" in line]) is warned
+        caplog.clear()
+
+
+def test_what_was_cut_off_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(broker_module, "Supervisor", Nobody)
+    (tmp_path / "data" / "t-3").mkdir(parents=True)
+    (tmp_path / "data" / "t-3" / f"{0:020}.kafka").write_bytes(message(20) + message(30)[:-1])
+    assert run_broker(config(tmp_path)) == 0
+    assert (
+        "torn tail set aside and cut topic='t' partition=3 bytes=29 whole_messages_behind=0 log_end=20"
+        in capfd.readouterr().err
+    )
+    assert consume_clean_marker(tmp_path / "data", FileOps()) == {"t-3": 20}
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

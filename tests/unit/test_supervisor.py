@@ -65,6 +65,23 @@ def test_who_lets_clients_in_is_started_last(
     assert machine.arena.cell(SUPERVISOR)[0] == os.getpid()
 
 
+def test_what_is_there_before_the_first_fork_is_never_collected(make: Callable[..., Processes]) -> None:
+    """A collection writes into every object it looks at, and the pages that the children share would be copied."""
+    machine = make()
+    seen: list[list[str]] = []
+    machine.when_started["flusher"] = lambda _: seen.append(list(machine.collections))
+    machine.stop_after(1.0)
+    assert seen == [["collect", "freeze"]] == [machine.collections]
+
+
+def test_the_supervisor_gives_signs_of_life(make: Callable[..., Processes]) -> None:
+    """For whoever asks how the broker is."""
+    machine = make()
+    machine.at(0.5, lambda: machine.arena.clear_cell(SUPERVISOR, os.getpid(), 1))
+    machine.stop_after(1.0)
+    assert machine.arena.cell(SUPERVISOR)[1] > 1
+
+
 def test_the_supervisor_turns_four_times_a_second_and_not_more(make: Callable[..., Processes]) -> None:
     machine = make()
     machine.stop_after(10.0)
@@ -371,17 +388,18 @@ def test_a_start_that_fails_leaves_no_process(unkillable: bool, make: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("seconds_ago", "error", "expected"),
+    ("after", "error", "expected"),
     [
         (0.0, OSError(errno.EMFILE, "no files"), CANNOT_START),
         (0.0, KeyboardInterrupt(), CANNOT_START),
-        (100.0, RuntimeError("later"), 1),
-        (100.0, None, 7),
+        (QUICK, RuntimeError("just as quick"), CANNOT_START),
+        (QUICK + 0.0625, RuntimeError("later"), 1),
+        (QUICK + 0.0625, None, 7),
         (0.0, None, 7),
     ],
 )
 def test_how_a_child_ends(
-    seconds_ago: float,
+    after: float,
     error: BaseException | None,
     expected: int,
     tmp_path: Path,
@@ -392,7 +410,7 @@ def test_how_a_child_ends(
 
     class Clock:
         def monotonic(self) -> float:
-            return time.monotonic() + (0.0 if os.getpid() == parent else seconds_ago)
+            return 100.0 if os.getpid() == parent else 100.0 + after
 
         monotonic_ns = staticmethod(time.monotonic_ns)
 

@@ -301,6 +301,17 @@ def test_a_disk_that_never_comes_back_is_waited_for_a_minute(role: str, make: Ca
     assert ("keeper", 3) in left(machine)
 
 
+def test_a_disk_is_waited_for_after_a_failed_start_as_well(make: Callable[..., Processes]) -> None:
+    """Nobody sent a signal, so nobody was in a hurry: a mirror that cannot begin may fail long after the others did."""
+    machine = make(mirror_file="x")
+    machine.plans["mirror"] = [(BEGIN, CANNOT_START)]
+    stalls_during_the_stop(machine, "flusher", 30.0)
+    found = machine.stop_after(100.0)
+    assert len(found.problems) == 1 and not found.clean
+    assert 30.0 < took(machine) < 31.0
+    assert ("flusher", 2) in left(machine)
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_ends_the_wait_for_a_disk(second: int, make: Callable[..., Processes]) -> None:
     machine = make()
