@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
     EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR, N_APPENDS,
-    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_fence, fl_first_ms_at, fl_header,
+    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_first_ms_at, fl_header,
     fl_last_ms_at, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_take_out, fl_wake,
     fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
@@ -343,8 +343,6 @@ cdef class Appender:
         out.next = s.log_end
         if out.bytes:
             fl_bump(&self.counters[<int>N_APPENDS], 1)
-            # the fence: the flusher clears the dirty bit and looks at the log end again, we do the reverse
-            fl_fence()
             fl_mark_dirty(h, s.index)
             nudge = was_clean or (end_before >> NUDGE_SHIFT) != (s.log_end >> NUDGE_SHIFT) or flush_due(s)
         if status == APPEND_FULL:

@@ -240,8 +240,10 @@ static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *
     fl_fence();
     if (fl_load(waiters)) fl_wake_mask(h, eventfds, fl_swap(waiters, 0));
 }
+/* After a shared word was stored: the flusher clears the bit and looks at the words again, this is the reverse. */
 static inline void fl_mark_dirty(fl_header *h, uint64_t slot) {
     uint64_t *word = fl_dirty_word(h, slot), bit = 1ull << (slot & 63);
+    fl_fence();
     if (!(fl_load(word) & bit)) fl_or(word, bit);
 }
 

@@ -13,7 +13,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log import _files
-from fastlog.log._append import Appender
+from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles, locate_offset
@@ -83,6 +83,8 @@ def test_an_append_that_ends_at_a_point_is_there_or_is_not(
     end = 32 + published
     assert said(log) == (end, end, 6 + counted)
     assert log.view().flushed_messages == 6 + counted
+    assert log.append(ENTRY) == DONE
+    assert log.counter("repairs") == 1
 
 
 def test_an_append_that_ends_behind_its_unlock_needs_no_repair(memory: Path) -> None:
@@ -152,22 +154,50 @@ def test_whoever_repairs_may_be_killed_too(point: str, published: int, repair: s
     assert said(log)[:2] == (32 + published, 32 + published)
 
 
-def test_a_successor_in_its_place_makes_whole_what_it_left_and_has_it_flushed(memory: Path) -> None:
-    """Without any append: it looks at its cell. The dead one had published bytes and told nobody of them."""
-    log = SharedLog(memory, flush_ns=50_000_000)
-    log.append(ENTRY)
+def forgotten(log: SharedLog, other: int = 1) -> None:
+    """Return when the running flusher has nothing to do with slot 0: it has flushed others since, more than once."""
+    wait_until(lambda: log.view().high_watermark == log.view().log_end, what="the first flush")
+    for _ in range(3):
+        assert log.append(ENTRY, slot=other) == DONE
+        log.arena.demand_flush(other)
+        end = log.view(other).log_end
+        wait_until(lambda end=end: log.view(other).high_watermark == end)  # type: ignore[misc]
+
+
+@pytest.fixture
+def watched(memory: Path) -> Iterator[SharedLog]:
+    """Two partitions with a flusher; what was appended to the first is flushed, and the flusher has put it aside."""
+    log = SharedLog(memory, partitions=2, flush_ns=50_000_000)
+    assert log.append(ENTRY) == DONE
     flusher = start_flusher(log.arena)
     try:
-        wait_until(lambda: log.view().high_watermark == 12, what="the first flush")
-        die(log, "append.published@1")
-        successor = Appender(log.arena, SegmentFiles(log.arena, 8), FIRST_PROCESSOR)
-        successor.take_over()
-        assert log.arena.cell(FIRST_PROCESSOR)[4] == 0
-        assert log.counter("repairs") == 1
-        wait_until(lambda: log.view().high_watermark == 52, what="a flush that nobody asked for")
+        forgotten(log)
+        yield log
     finally:
         stop(flusher)
-    assert log.stored() == ENTRY + LOST
+
+
+def test_a_successor_in_its_place_makes_whole_what_it_left_and_has_it_flushed(watched: SharedLog) -> None:
+    """Without any append: it looks at its cell. The dead one had published bytes and told nobody of them."""
+    die(watched, "append.published@1")
+    Appender(watched.arena, SegmentFiles(watched.arena, 8), FIRST_PROCESSOR).take_over()
+    assert watched.arena.cell(FIRST_PROCESSOR)[4] == 0
+    assert watched.counter("repairs") == 1
+    wait_until(lambda: watched.view().high_watermark == 52, what="a flush that nobody asked for")
+    assert watched.stored() == ENTRY + LOST
+
+
+def test_the_name_of_a_new_segment_is_made_durable_without_any_append(watched: SharedLog) -> None:
+    """Retention waits for it."""
+    assert roll_now(watched.appender, 0)
+    wait_until(lambda: watched.view().dir_synced_tail == 2, what="a sync of the directory that nobody asked for")
+    assert (watched.folder() / f".flushed-{12:020}").exists()
+
+
+def test_what_is_appended_is_flushed_without_anybody_who_asks(watched: SharedLog) -> None:
+    """The other side of the two above: the append itself tells the flusher."""
+    assert watched.append(LOST) == DONE
+    wait_until(lambda: watched.view().high_watermark == 52, what="a flush that nobody asked for")
 
 
 def test_a_successor_whose_lock_others_have_meanwhile_leaves_it_to_them(memory: Path) -> None:

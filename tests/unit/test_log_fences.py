@@ -1,0 +1,90 @@
+"""Who stores a word and then looks whether somebody waits for it: the look must not come first.
+
+A processor may do a later load before an earlier store. What is lost by that is one wake-up in many millions, which no
+run shows for certain; so the instructions are looked at that the header becomes.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import subprocess
+import sysconfig
+
+import pytest
+
+from tests.harness.checkout import ROOT
+
+BARRIERS = {"x86_64": r"\bmfence\b|\block\b", "aarch64": r"\bdmb\s+ish\b"}
+LOADS = {"x86_64": r"\(%r\w+", "aarch64": r"\bld\w+\s.*\["}
+
+SOURCE = """
+#include "_arena.h"
+void told(fl_header *h, const int *fds, uint64_t *word, uint64_t *waiters) {
+    fl_store(word, 1);
+    __asm__ volatile("# behind the store");
+    fl_wake_waiters(h, fds, waiters);
+}
+void marked(fl_header *h, uint64_t *word, uint64_t slot) {
+    fl_store(word, 1);
+    __asm__ volatile("# behind the store");
+    fl_mark_dirty(h, slot);
+}
+void fenced(uint64_t *word, const uint64_t *other, uint64_t *found) {
+    fl_store(word, 1);
+    __asm__ volatile("# behind the store");
+    fl_fence();
+    *found = fl_load(other);
+}
+void one_waits(uint64_t *waiters, const uint64_t *word, uint64_t *found) {
+    __asm__ volatile("# behind the store");
+    fl_or(waiters, 4);
+    fl_fence();
+    *found = fl_load(word);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def instructions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Of each function of the source, the lines behind its store."""
+    directory = tmp_path_factory.mktemp("fences")
+    (directory / "fences.c").write_text(SOURCE)
+    compiler = shlex.split(str(sysconfig.get_config_var("CC") or "cc"))[0]
+    run = subprocess.run(
+        [compiler, "-O2", "-S", "-I", str(ROOT / "fastlog" / "log"), "-o", "fences.s", "fences.c"],
+        cwd=directory,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return functions((directory / "fences.s").read_text())
+
+
+def functions(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    for line in text.splitlines():
+        if label := re.fullmatch(r"(told|marked|fenced|one_waits):.*", line):
+            lines = found[label[1]] = []
+        elif "behind the store" in line and lines is not None:
+            lines.clear()
+        elif re.match(r"\t\.size", line):
+            lines = None
+        elif lines is not None:
+            lines.append(line.strip())
+    return found
+
+
+@pytest.mark.skipif(platform.machine() not in BARRIERS, reason="instructions of another kind")
+@pytest.mark.parametrize("name", ["told", "marked", "fenced", "one_waits"])
+def test_nothing_is_loaded_before_the_store_is_seen(name: str, instructions: dict[str, list[str]]) -> None:
+    barrier, load = BARRIERS[platform.machine()], LOADS[platform.machine()]
+    lines = instructions[name]
+    at = next((number for number, line in enumerate(lines) if re.search(barrier, line)), None)
+    assert at is not None, lines
+    before = [line for line in lines[:at] if re.search(load, line) and not line.startswith("lea")]
+    constant = 1 if name == "marked" else 0  # where the bitmap lies may be looked up at any time
+    assert len(before) <= constant, lines
