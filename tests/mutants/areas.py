@@ -97,7 +97,7 @@ AREAS = (
     Area(
         "producer",
         _words("fastlog/producer/"),
-        _unit("produc* partitioners stamp sync_producer errors arguments")
+        _unit("produc* partitioners stamp sync_producer* errors arguments")
         + _integration("producer*") + _fault("exits interrupts"),
     ),
     Area(
