@@ -281,3 +281,104 @@ def test_payloads_too_short_to_be_anything(data: bytes) -> None:
         codecs.inflated_size_hint(codec, data)
         with pytest.raises(InvalidMessageError):
             codecs.inflate(codec, data, MIB)
+
+
+# -- limits to the byte ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, 1, 127, 128, 129, 1000])
+def test_pieces_that_a_limit_admits(limit: int) -> None:
+    """1024 of them, and one more for each 128 bytes; the next one is refused."""
+    budget = codecs.InflateBudget(limit)
+    for _ in range(1024 + limit // 128):
+        budget.take_piece()
+    with pytest.raises(InflateLimitError, match=f"than a limit of {limit} bytes admits"):
+        budget.take_piece()
+    assert budget.bytes_left == limit
+
+
+def test_bytes_that_a_limit_admits() -> None:
+    """A claim is compared with what is left and takes nothing; what came out is taken, to the last byte."""
+    budget = codecs.InflateBudget(10)
+    budget.take_piece(10)
+    budget.take_bytes(4)
+    for call in (budget.take_piece, budget.take_bytes):
+        with pytest.raises(InflateLimitError, match="inflate to more than 10 bytes"):
+            call(7)
+    budget.take_piece(6)
+    budget.take_bytes(6)
+    budget.take_bytes(0)
+    assert budget.bytes_left == 0
+
+
+@pytest.mark.parametrize("codec", [codecs.GZIP, codecs.SNAPPY])
+@pytest.mark.parametrize("pieces", [1023, 1024, 1025])
+def test_pieces_of_a_stream_are_counted(codec: int, pieces: int) -> None:
+    """One too many is refused, whether or not anything comes out of them."""
+    one = zlib.compress(b"", wbits=31) if codec == codecs.GZIP else b"\0"
+    packed = one * pieces if codec == codecs.GZIP else reference.xerial(*[one] * pieces)
+    if pieces <= 1024:
+        assert codecs.inflate(codec, packed, 0) == b""
+    else:
+        with pytest.raises(InflateLimitError, match="members or snappy blocks"):
+            codecs.inflate(codec, packed, 0)
+
+
+@pytest.mark.parametrize("claim", [65, 66, 67])
+def test_a_raw_block_may_claim_so_much_and_no_more(claim: int) -> None:
+    """22 times its size: a block of three bytes may claim 66, and be wrong; 67 are not believed."""
+    block = reference.varint(claim) + b"\0x"
+    said = "claims to hold" if claim > 22 * len(block) else "damaged"
+    with pytest.raises(InvalidMessageError, match=said):
+        codecs.inflate(codecs.SNAPPY, block, MIB)
+
+
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 262_143, 262_144, 262_145, 524_288])
+def test_sizes_around_those_of_the_slices(size: int) -> None:
+    """Of what goes in (which does not compress) and of what comes out (which does)."""
+    for data in (random.Random(size).randbytes(size), bytes(size)):
+        packed = zlib.compress(data, wbits=31)
+        budget = codecs.InflateBudget(size)
+        found = list(codecs.inflate_slices(codecs.GZIP, packed, budget))
+        assert b"".join(found) == data and budget.bytes_left == 0
+        assert all(0 < len(part) <= codecs.OUTPUT_SLICE_BYTES for part in found)
+        assert codecs.inflate(codecs.GZIP, packed + packed, 2 * size) == data + data
+
+
+@pytest.mark.parametrize("size", [32767, 32768, 32769, 65536, 65537])
+def test_blocks_of_a_snappy_stream(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    packed = codecs.compress(codecs.SNAPPY, data)
+    assert reference.inflate(codecs.SNAPPY, packed) == codecs.inflate(codecs.SNAPPY, packed, size) == data
+    blocks, position = 0, 16
+    while position < len(packed):
+        position += 4 + int.from_bytes(packed[position : position + 4], "big")
+        blocks += 1
+    assert blocks == -(-size // 32768) and position == len(packed)
+
+
+@pytest.mark.parametrize("size", range(20))
+def test_hints_of_what_is_cut_short(size: int) -> None:
+    """gzip's shortest member has 18 bytes, whose last four are the claim; a framed stream claims with whole blocks."""
+    member = zlib.compress(b"", wbits=31)[:10] + bytes(4) + b"\1\2\3\4"
+    packed = (bytes(20) + member)[-size:] if size else b""
+    assert codecs.inflated_size_hint(codecs.GZIP, packed) == (0x04030201 if size >= 18 else 0)
+    stream = reference.xerial(reference.snappy_literal(b"abc"))[: 16 + size]
+    assert codecs.inflated_size_hint(codecs.SNAPPY, stream) == (3 if size > 4 else 0)
+
+
+@pytest.mark.parametrize(
+    ("preamble", "claim"),
+    [(b"", 0), (b"\x7f", 127), (b"\x80", 0), (b"\x80\x01", 128), (b"\xff\xff\xff\xff\x0f", 2**32 - 1),
+     (b"\xff\xff\xff\xff\x7f", 2**35 - 1), (b"\xff\xff\xff\xff\xff\x01", 0), (b"\x81\x80\x80\x80\x00", 1)],
+)  # fmt: skip
+def test_the_claim_of_a_raw_block(preamble: bytes, claim: int) -> None:
+    assert codecs.inflated_size_hint(codecs.SNAPPY, preamble) == claim
+
+
+def test_what_is_not_compressed_is_taken_from_the_limit_as_well() -> None:
+    assert list(codecs.inflate_slices(codecs.NONE, b"abc", codecs.InflateBudget(3))) == [b"abc"]
+    assert list(codecs.inflate_slices(codecs.NONE, b"", codecs.InflateBudget(0))) == []
+    with pytest.raises(InflateLimitError):
+        codecs.inflate(codecs.NONE, b"abc", 2)
+    assert codecs.inflated_size_hint(codecs.NONE, memoryview(b"01234567").cast("I")) == 8

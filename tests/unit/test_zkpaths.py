@@ -164,3 +164,109 @@ def test_garbage_is_an_error_and_nothing_else(data: bytes) -> None:
             parse(data)
         except CoordinationError as error:
             assert str(error)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_path_has_its_place() -> None:
+    """Those that the others are made of as well, and fastlog's own; no two parts are exchanged."""
+    partition = PartitionId(3, 12)
+    assert [
+        zkpaths.holdings_path(3), zkpaths.topic_path("t"), zkpaths.group_path("g"), zkpaths.members_path("g"),
+        zkpaths.owners_path("g", "t"), zkpaths.offsets_path("g", "t"), zkpaths.lost_path("g", "t", partition),
+    ] == [
+        "/brokers/fastlog/3", "/brokers/topics/t", "/consumers/g", "/consumers/g/ids", "/consumers/g/owners/t",
+        "/consumers/g/offsets/t", "/consumers/g/fastlog/lost/t/3-12",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [zkpaths.PartitionId(2**31 - 1, 2**31 - 1), zkpaths.PartitionId(0, 0)])
+def test_the_largest_and_the_least_partition(most: PartitionId) -> None:
+    assert PartitionId.parse(str(most)) == most
+    assert PartitionId.parse(f"000{most.broker}-00{most.partition}") == most
+
+
+def test_the_largest_and_the_least_numbers() -> None:
+    for number in (2**63 - 1, -(2**63), -1, 0):
+        assert zkpaths.parse_number(b" %d\n" % number) == number
+    for number in (2**63, -(2**63) - 1):
+        with pytest.raises(CoordinationError, match="is no number of 64 bits"):
+            zkpaths.parse_number(b"%d" % number)
+    assert zkpaths.parse_number(b"0" * 500 + b"7") == 7
+    for text in ("0", "2147483647"):
+        assert zkpaths.parse_broker_id(text) == int(text)
+
+
+@pytest.mark.parametrize(("port", "is_one"), [(0, False), (1, True), (65535, True), (65536, False)])
+def test_the_ports_of_a_broker(port: int, is_one: bool) -> None:
+    for data in (b"c:h:%d" % port, b"h:%d" % port, b"c:[::1]:%d" % port):
+        if is_one:
+            assert BrokerRegistration.parse(data).port == port
+        else:
+            with pytest.raises(CoordinationError, match="is no broker"):
+                BrokerRegistration.parse(data)
+
+
+def test_the_longest_host() -> None:
+    assert BrokerRegistration.parse(b"c:" + b"h" * 255 + b":1").host == "h" * 255
+    for data in (b"c:" + b"h" * 256 + b":1", b"c::1", b"c:[]:1", b"c:a\x7fb:1", "c:a\u200bb:1".encode()):
+        with pytest.raises(CoordinationError):
+            BrokerRegistration.parse(data)
+
+
+@pytest.mark.parametrize("host", ["h", "::1", "fe80::1"])
+def test_a_registration_comes_back(host: str) -> None:
+    """Also one whose creator has brackets or dashes in it; a creator of ours has no colon."""
+    creator = zkpaths.new_creator(host)
+    assert re.fullmatch(re.escape(host.replace(":", ".")) + r"-\d{13}", creator)
+    for made in (creator, "a-b[c]-1"):
+        found = BrokerRegistration(made, host, 9092)
+        assert BrokerRegistration.parse(found.encode()) == found
+
+
+def test_as_many_streams_as_make_sense() -> None:
+    """10,000 for a topic and 100,000 in all; one more of either is refused."""
+    for sign in "*!":
+        assert Subscription.parse(f"{sign}10000{sign}a".encode()).streams == 10_000
+        assert Subscription.parse(f"{sign}1{sign}".encode()) == Subscription({}, "", sign == "*", 1)
+        for count in (0, 10_001):
+            with pytest.raises(CoordinationError, match="1 to 10000 make sense"):
+                Subscription.parse(f"{sign}{count}{sign}a".encode())
+    most = {f"t{number}": 10_000 for number in range(10)}
+    assert Subscription.parse(Subscription(most).encode()).topics == most
+    assert Subscription.parse(Subscription({**most, "one": 0}).encode()).topics["one"] == 0
+    for more in ({**most, "one": 1}, {"t": 10_001}):
+        with pytest.raises(CoordinationError, match="at most 10000 streams of a topic make sense, and 100000 in all"):
+            Subscription.parse(Subscription(more).encode())
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "a/b", "a\0", "a\x1f", "\x7f", "\x9f", "\uf8ff", "\ufff0", "\uffff"])
+def test_names_that_zookeeper_takes_into_no_path(name: str) -> None:
+    with pytest.raises(CoordinationError, match="cannot be a topic"):
+        Subscription.parse(Subscription({"fine": 1, name: 1}).encode())
+
+
+@pytest.mark.parametrize("name", ["...", " ", "a\xa0b", "\x7e", "\ud7ff", "\uf900", "\uffef"])
+def test_names_that_it_takes(name: str) -> None:
+    assert Subscription.parse(Subscription({name: 1}).encode()).topics == {name: 1}
+
+
+def test_what_a_broker_holds_comes_back() -> None:
+    assert zkpaths.encode_holdings({"b": 2, "a": 0}) == b'{"a":0,"b":2}'
+    for found in ({}, {"a": 2**31 - 1, "b": 0}):
+        assert zkpaths.parse_holdings(zkpaths.encode_holdings(found)) == found
+    for wrong in (b"", b"[]", b"7", b'{"a":-1}', b'{"a":2147483648}', b'{"a":true}', b'{"a":1.0}', b'{"a":"1"}', b"["):
+        with pytest.raises(CoordinationError, match="does not say how many partitions"):
+            zkpaths.parse_holdings(wrong)
+    with pytest.raises(CoordinationError):
+        zkpaths.parse_holdings(b"[" * 200_000)
+    with pytest.raises(CoordinationError, match="is not text"):
+        zkpaths.parse_holdings(b"\xff")
+
+
+def test_what_is_shown_of_a_value_is_cut() -> None:
+    for size, shown in ((100, repr("x" * 100)), (101, repr("x" * 100) + "…")):
+        with pytest.raises(CoordinationError) as caught:
+            zkpaths.parse_number(b"x" * size)
+        assert str(caught.value) == f"{shown} is no number of 64 bits"
