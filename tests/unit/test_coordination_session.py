@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fastlog.coordination import zookeeper
-from fastlog.coordination.session import NodeExistsError, NoNodeError, SessionLostError, VersionError
+from fastlog.coordination.session import NodeExistsError, NoNodeError, SessionLostError, UnknownHostError, VersionError
 from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.errors import CoordinationError
 from tests.harness.reading import wait_until
@@ -181,6 +181,36 @@ def test_a_session_that_moved_is_asked_again(server: WireZooKeeper, session: Zoo
     assert server.names("/nothing") == ["get"] * 3
 
 
+def test_without_a_version_any_is_changed(session: ZooKeeperSession) -> None:
+    for number in range(4):
+        session.put("/any", b"%d" % number)
+    assert session.set("/any", b"5") == 4
+    assert session.delete("/any")
+
+
+def test_pauses_between_tries_grow_to_half_a_second(server: WireZooKeeper) -> None:
+    pauses: list[float] = []
+
+    class Lost(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return super().wait(0.001)
+
+    with ZooKeeperSession(server.connect, session_timeout=PATIENCE) as session:
+        session._lost = Lost()
+        left = 7
+
+        def moved(number: int, name: str, path: str) -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                raise RefusedError(SESSION_MOVED)
+
+        server.before = moved
+        assert session.get("/a") is None
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5]
+
+
 def test_silence_is_an_error_that_says_how_long_and_costs_no_session(server: WireZooKeeper) -> None:
     """The call ends when the session's time has passed since it began; what comes late is nobody's answer."""
     with ZooKeeperSession(server.connect, session_timeout=PATIENCE) as session:
@@ -212,6 +242,7 @@ def test_an_expired_session_fails_every_call_and_comes_back_never(server: WireZo
         server.expire(session.id)
         wait_until(lambda: session.is_lost)
         assert not session.is_connected
+        assert session.timeout == PATIENCE, "what was granted once stays known"
         for use in USES.values():
             with pytest.raises(SessionLostError, match=rf"ZooKeeper at {server.connect} is over"):
                 use(session)
@@ -234,7 +265,7 @@ def test_who_waits_for_the_connection_hears_that_the_session_is_over(server: Wir
             session.get("/a")
 
 
-def test_changes_of_the_connection_are_told(server: WireZooKeeper) -> None:
+def test_changes_of_the_connection_are_told(server: WireZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
     """When it goes and when it is back; not any more once it is closed."""
     states: list[bool] = []
     session = ZooKeeperSession(
@@ -244,8 +275,10 @@ def test_changes_of_the_connection_are_told(server: WireZooKeeper) -> None:
     server.cut()
     wait_until(lambda: len(states) >= 2 and session.is_connected)
     assert states[0] is False and states[-1] is True
-    session.close()
+    assert [message.split()[0] for message in caplog.messages] == ["event=zookeeper_connection_lost"]
     before = len(states)
+    session.close()
+    assert len(states) == before, "its own end is no news"
     server.cut()
     time.sleep(0.05)
     assert len(states) == before
@@ -312,6 +345,40 @@ def test_no_server_is_said_when_the_time_is_over_and_leaves_nothing() -> None:
         server.stands_still.clear()
         server.cut()
         wait_until(lambda: threading.active_count() <= before)
+
+
+def test_a_server_that_comes_later_is_waited_for_without_spinning() -> None:
+    with WireZooKeeper() as server:
+        port = server.port
+    later = WireZooKeeper()
+    later.port = port
+    asked: list[float] = []
+
+    def is_wanted() -> bool:
+        asked.append(time.monotonic())
+        if len(asked) == 4:
+            later.__enter__()
+        return True
+
+    session = ZooKeeperSession(
+        f"127.0.0.1:{port}", session_timeout=PATIENCE, connection_timeout=PATIENCE, is_wanted=is_wanted
+    )
+    try:
+        assert session.is_connected
+        assert len(asked) < 20 * (asked[-1] - asked[0]) + 20
+    finally:
+        session.close()
+        later.__exit__()
+
+
+def test_names_that_nobody_knows_are_said_at_once(server: WireZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all of them are unknown; one that is known is enough."""
+    unknown = {"no-such-host": "nobody knows it"}
+    monkeypatch.setattr(zookeeper, "unknown_hosts", lambda servers, seconds, is_wanted: unknown)
+    with sooner_than(PATIENCE), pytest.raises(UnknownHostError, match="cannot resolve no-such-host: nobody knows it"):
+        ZooKeeperSession("no-such-host:1,no-such-host:2/x", connection_timeout=600)
+    with ZooKeeperSession(f"no-such-host:1,{server.connect}", session_timeout=PATIENCE) as session:
+        assert session.is_connected
 
 
 def test_who_is_not_wanted_any_more_stops_waiting() -> None:
