@@ -167,8 +167,14 @@ def test_a_zookeeper_that_is_away(answers: str, start_broker: Callable[..., Brok
 
 @pytest.mark.slow
 def test_a_successor_is_woken_by_what_it_is_there_for(start_broker: Callable[..., Broker]) -> None:
-    """Each role is killed in turn while nobody turns by itself, and work of its kind waits for the next one."""
+    """Each role is killed in turn while nobody turns by itself, and work of its kind waits for the next one.
+
+    The supervisor, which forks them, holds no more descriptors afterwards.
+    """
     broker = start_broker(processors=1, environment=NO_HEARTBEAT)
+    assert broker.process is not None
+    supervisor = psutil.Process(broker.process.pid)
+    before = supervisor.num_fds()
     for role in ("acceptor", "processor-0", "flusher", "keeper", "acceptor", "processor-0"):
         pid = broker.pause(role)
         client = broker.connect()
@@ -179,6 +185,7 @@ def test_a_successor_is_woken_by_what_it_is_there_for(start_broker: Callable[...
         with client:
             assert client.recv_own()[1].error == 0
         broker.wait_replaced(role, pid)
+    assert supervisor.num_fds() == before
     assert broker.stop(LATEST_END) == 0
     assert broker.stored_bytes("t", 0) == MESSAGE * 6
 
