@@ -59,7 +59,7 @@ def split(ranges: Ranges, max_bytes: int, min_pieces: int, boundaries: Boundarie
         count = -(-interval.size_bytes // size)
         if count > 1:
             step = -(-interval.size_bytes // count)
-            finer = step // (1 + step // _LARGEST_STEP) or 1  # one request walks so far, and no farther
+            finer = step // (1 + step // _LARGEST_STEP)  # one request walks so far, and no farther
             at = interval.start
             for point in boundaries.between(partition, interval, finer):
                 if point >= at + step and point < interval.end:
