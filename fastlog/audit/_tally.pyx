@@ -53,7 +53,6 @@ cdef struct Track:
     Py_ssize_t page_count
     Py_ssize_t page_capacity
     Py_ssize_t page                # the last one used
-    int64_t unique
     int64_t part                   # of the topic, in which it was last seen
     int64_t first                  # the first number in that part
 
@@ -143,7 +142,6 @@ cdef int mark(Track* track, int64_t number) noexcept nogil:
         return 0
     page.bits[word] |= bit
     page.count += 1
-    track.unique += 1
     fill_up(page)
     return 1
 
@@ -472,5 +470,4 @@ cdef class Tally:
             word &= ~page.bits[i]
             page.bits[i] |= word
             page.count += popcount(word)
-            track.unique += popcount(word)
         fill_up(page)

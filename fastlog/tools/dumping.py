@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.tools import dump_file
+from fastlog.tools.placing import placed
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError
 from fastlog.tools.topic_places import Place, find_places, open_consumer
@@ -63,15 +63,8 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with placed(path) as out:
+        yield out
 
 
 def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, int]]:

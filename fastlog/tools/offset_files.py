@@ -5,7 +5,6 @@ Source: Kafka 0.7.2 (tools/ExportZkOffsets, tools/ImportZkOffsets).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import CoordinationError
 from fastlog.escaping import in_json
+from fastlog.tools.placing import placed
 from fastlog.tools.report import EXIT_USAGE, CommandError
 from fastlog.zkpaths import CONSUMERS, PartitionId, offset_path, parse_number
 
@@ -51,15 +51,8 @@ def encode_json(offsets: Iterable[Kept]) -> bytes:
 
 def write(path: Path, data: bytes) -> None:
     """Replace the file as a whole, so that none is left that holds a part. Raises ``OSError``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with placed(path) as file:
+        file.write(data)
 
 
 def parse(name: str, data: bytes) -> tuple[list[Kept], list[str]]:

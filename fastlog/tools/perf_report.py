@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import click
 
 from fastlog.tools import options
+from fastlog.tools.placing import placed
 from fastlog.tools.report import EXIT_DONE, EXIT_USAGE, CommandError, note
 
 STDOUT = "-"
@@ -65,24 +64,7 @@ def report_command(files: tuple[Path, ...], out: Path | None) -> int:
     if str(out) == STDOUT:
         click.echo(page, nl=False)
         return EXIT_DONE
-    _replace(out, page)
+    with placed(out) as file:
+        file.write(page.encode())
     note(f"wrote {out}, {len(page.encode()) / 1000:,.0f} kB")
     return EXIT_DONE
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or all of the new one."""
-    if path.exists() and not path.is_file():  # a pipe, a device: nothing that another file may take the place of
-        path.write_text(text, encoding="utf-8")
-        return
-    target = path.resolve()
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        part.chmod(0o644)  # mkstemp makes it for the owner alone
-        part.replace(target)
-    except BaseException:
-        part.unlink()
-        raise

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,6 +100,17 @@ def test_pages_that_are_full_are_still_there() -> None:
     tally.count_entries(pack([payload(3, PAGE + 9), payload(3, 2 * PAGE)]), 2)
     assert tally.missing(3, 0, count - 1) == []
     assert [cell[3:] for cell in tally.cells()] == [(count + 1, 1)]
+
+
+def test_pages_that_are_full_take_no_room() -> None:
+    """80 MiB of bits, all set."""
+    tally = Tally(WINDOW_MS)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for number in range(20_000):
+        tally.merge_page(1, 5, number, b"\xff" * (PAGE // 8))
+    assert process.memory_info().rss - before < 20 * 2**20
+    assert tally.seen(1, 0, 20_000 * PAGE) == 20_000 * PAGE
 
 
 def test_not_more_gaps_than_wanted() -> None:
