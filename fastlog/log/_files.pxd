@@ -69,6 +69,14 @@ cdef enum Op:
     AT_START_MARKER_TAKEN
     AT_START_AGAIN
     AT_CREATORS
+    AT_HANDOVER_SENT
+    AT_HANDOVER_TAKEN
+    AT_ACK_WAITS
+    AT_HOLD_LOOKED
+    AT_HOLD_NOBODY
+    AT_APPEND_REFUSED
+    AT_CREATE_BUSY
+    AT_FLUSHER_CLEAN
     OP_COUNT
 
 # not 0 while rules are armed in this process, or its calls are recorded: without, a call or a point costs one test of it

@@ -118,6 +118,16 @@ OPS = {
     "create.slot_written": AT_CREATE_SLOT,         # the slot is filled, their count does not say so
     "create.slot_published": AT_CREATE_PUBLISHED,  # and now it does; nobody was told
     "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS,
+    # a connection on its way to a processor
+    "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy
+    "handover.taken": AT_HANDOVER_TAKEN,           # the processor has it, and nobody counted that
+    # who waits, between what it saw and that it says so
+    "wait.ack": AT_ACK_WAITS,                      # what is to be acknowledged is appended and not flushed
+    "wait.hold": AT_HOLD_LOOKED,                   # a held fetch found too little
+    "wait.hold_nobody": AT_HOLD_NOBODY,            # a held fetch found no partition
+    "wait.append": AT_APPEND_REFUSED,              # an append found the lock taken, or no room
+    "wait.create": AT_CREATE_BUSY,                 # a creation found another one under way
+    "wait.flusher": AT_FLUSHER_CLEAN,              # the flusher found a partition flushed, and has taken its mark away
     "start.recovered": AT_START_RECOVERED, "start.marker_taken": AT_START_MARKER_TAKEN, "start.again": AT_START_AGAIN,
 }
 
@@ -207,9 +217,11 @@ def record(str path):
 
 def reach(str name):
     """A named point of Python code was reached: a rule may end the process here, or raise its error."""
-    cdef int r
+    cdef int r, point
     if armed:
-        r = tripped(OPS[name])
+        point = OPS[name]
+        with nogil:  # a thread that stands at a point holds up no other one
+            r = tripped(point)
         if r < 0:
             raise OSError(-r, os.strerror(-r), f"fault injected at {name}")
 

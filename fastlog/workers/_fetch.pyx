@@ -12,7 +12,7 @@ from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
     Arena, fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
 )
-from fastlog.log._files cimport file_pread, file_pread_nowait
+from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file, out_give_back
@@ -430,12 +430,14 @@ cdef class Fetches:
         if waiting:
             c.park |= PARK_HOLD
             if found.slot == NULL:
+                failpoint(AT_HOLD_NOBODY)
                 fl_or(&self.arena.header.create_waiters, <uint64_t>1 << self.process)
                 fl_fence()
                 self.topics.learn()
                 if self.topics.find(body + 10, size, <int32_t>be32(body + 10 + size)) == NULL:
                     return FETCH_PARKED
             else:
+                failpoint(AT_HOLD_LOOKED)
                 if not fl_load(&found.slot.waiters) & (<uint64_t>1 << self.process):
                     fl_or(&found.slot.waiters, <uint64_t>1 << self.process)
                 self.want_flush(found.slot, found.watermark)

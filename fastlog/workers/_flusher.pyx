@@ -11,6 +11,7 @@ from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_and, fl_cell_at, fl_dirty_word, fl_fence, fl_header, fl_load,
     fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
+from fastlog.log._files cimport AT_FLUSHER_CLEAN, failpoint
 from fastlog.log._flush cimport FlushState, PartitionFlusher
 
 import threading
@@ -169,6 +170,7 @@ cdef class FlusherLoop:
         end = fl_load(&s.log_end)
         if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, end, high):
             fl_and(fl_dirty_word(h, s.index), ~(<uint64_t>1 << (s.index & 63)))
+            failpoint(AT_FLUSHER_CLEAN)
             # the fence: an append stores the log end and looks at the dirty bit again, we do the reverse
             fl_fence()
             if not is_clean(s, fl_load(&s.log_end), high) and not fl_load(&s.state) & FL_STATE_NO_FLUSH:

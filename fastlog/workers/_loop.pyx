@@ -10,6 +10,7 @@ from fastlog.log._arena cimport (
     FL_ACCEPTOR, FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
     fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
 )
+from fastlog.log._files cimport AT_HANDOVER_TAKEN, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._connection cimport (
     PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, conn_trim, out_pending,
@@ -167,6 +168,7 @@ cdef class Loop:
             fd = fl_receive_fd(self.handoff)
             if fd == -1:
                 return n
+            failpoint(AT_HANDOVER_TAKEN)
             # counted also when its descriptor was lost: the acceptor takes the difference for connections on their way
             fl_bump(&fl_cell_at(self.arena.header, self.process).handed_over, 1)
             if fd < 0:

@@ -10,6 +10,7 @@ from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
     fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_store, fl_wake,
 )
+from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bytes cimport put16, put32, put64
 from fastlog.workers._connection cimport (
@@ -89,6 +90,7 @@ cdef class Runs:
         ack.state = ACK_READY
         if ack.flushed and fl_load(&s.high_watermark) < ack.next:
             ack.state = ACK_WAIT_FLUSH
+            failpoint(AT_ACK_WAITS)
             # said only now: a demand that stands before the append is cleared by the flush before it
             fl_or(&s.waiters, <uint64_t>1 << self.process)
             fl_or(&s.demand, 1)
@@ -129,6 +131,7 @@ cdef class Runs:
                     c.park |= PARK_LOCK if status == APPEND_BUSY else PARK_SPACE
                     return FRAME_PARKED
                 # say that we wait, then look once more: what changed in between is not missed
+                failpoint(AT_APPEND_REFUSED)
                 waited = 1
                 fl_or(&s.lock_waiters if status == APPEND_BUSY else &s.waiters, mine)
                 fl_fence()

@@ -6,16 +6,21 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from fastlog import logs, segment_files
 from fastlog.config import BrokerConfig
 from fastlog.errors import BrokerError, InflateLimitError, InvalidTopicError, LogError, WrongPartitionError
+from fastlog.log import _files
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.message import DeepLimits, count_deep
 from fastlog.workers.answers import Answers
+
+Made = TypeVar("Made")
 
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("fastlog.request")
@@ -69,10 +74,12 @@ class Control:
         """The slot of a new partition; BUSY: ask again when woken; FAILED: by the disk; NOT_CREATED: not allowed."""
         if not self._config.auto_create_topics:
             return NOT_CREATED
+        return self._unless_busy(lambda: self._create(name, partition), BUSY)
+
+    def _create(self, name: bytes, partition: int) -> int:
         try:
             return self._helper_manager.create_partition(name.decode(), partition)
         except CreationBusyError:
-            self._arena.wait_for_creation(self._process)
             return BUSY
         except (InvalidTopicError, WrongPartitionError, UnicodeDecodeError):
             return NOT_CREATED
@@ -81,6 +88,15 @@ class Control:
             log.error(line, _shown(name), partition, error, extra=logs.about("not created", type(error)))
             return FAILED
 
+    def _unless_busy(self, make: Callable[[], Made], busy: object) -> Made:
+        """What ``make`` gives; once more when it gives ``busy``: what it met may end before we say that we wait."""
+        made = make()
+        if made == busy:
+            _files.reach("wait.create")
+            self._arena.wait_for_creation(self._process)
+            made = make()
+        return made
+
     def offsets(self, body: bytes) -> bytes | None:
         """The answer frame of an OFFSETS request; None when it is cut short."""
         return self._answers.offsets(body)
@@ -88,13 +104,10 @@ class Control:
     def answer_off_loop(self, request: bytes) -> bytes | bool | None:
         """The answer frame of one of fastlog's rare requests, see ``Answers.answer``."""
         try:
-            made = self._helper_answers.answer(request)
+            return self._unless_busy(lambda: self._helper_answers.answer(request), False)
         except Exception as error:
             self.unexpected(error)
             return None
-        if made is False:
-            self._arena.wait_for_creation(self._process)
-        return made
 
     def count_deep_small(self, data: memoryview, connection: int) -> int:
         """Deep messages of a set that inflates to little; OFF_LOOP: it inflates to more; REFUSED: it is invalid."""
