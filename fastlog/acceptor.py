@@ -7,12 +7,15 @@ rather than leave a client hanging. Killing it closes no connection: it holds no
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import select
 import socket
+import termios
 import time
 
+from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR
 from fastlog.workers import child
 
@@ -51,6 +54,7 @@ class Acceptor:
         self._waiting: socket.socket | None = None  # accepted while every hand-over queue was full
         self._turn = 0
         self._sent = [shared.arena.handed_over(number) for number in self._processors]
+        self._pids = [shared.arena.cell(number)[0] for number in self._processors]
 
     def run(self) -> int:
         """Accept until the broker stops; the exit code of the process."""
@@ -137,6 +141,7 @@ class Acceptor:
     def _hand_over(self, connection: socket.socket) -> bool:
         """Give the socket away or refuse it, and close it here; False, and still open: no processor takes one now."""
         load = [self._arena.cell(number) for number in self._processors]
+        self._forget_lost(load)
         opened = [
             cell[3] + max(0, self._sent[place] - self._arena.handed_over(number))
             for place, (cell, number) in enumerate(zip(load, self._processors, strict=True))
@@ -163,10 +168,18 @@ class Acceptor:
                 if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS, *OUT_OF_DESCRIPTORS):
                     raise
                 continue
+            _files.reach("handover.sent")
             self._sent[place] += 1
             connection.close()
             return True
         return False
+
+    def _forget_lost(self, load: list[tuple[int, int, int, int, int]]) -> None:
+        """A processor that died with a connection in its hand never says so; none is on its way to an empty queue."""
+        for place, (number, cell) in enumerate(zip(self._processors, load, strict=True)):
+            if cell[0] != self._pids[place] and not _unreceived(self._senders[place]):
+                self._pids[place] = cell[0]
+                self._sent[place] = self._arena.handed_over(number)
 
     def _open_spare(self) -> int:
         try:
@@ -193,3 +206,8 @@ def run(shared: child.Shared, number: int) -> int:
     assert number == ACCEPTOR
     child.begin(shared, number)
     return Acceptor(shared).run()
+
+
+def _unreceived(sender: socket.socket) -> bool:
+    """Whether something that was sent there has not been received."""
+    return fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)) != bytes(4)
