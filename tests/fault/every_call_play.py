@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -19,7 +20,9 @@ from tests.harness.history import History, Place
 from tests.harness.monitor import Monitor
 
 Fault = tuple[str, str, int, int]
-"""Role, kind and number of the call, and what happens to it."""
+"""Role, kind and number of the call, and what happens to it: an errno, SHORT, or TORN."""
+TORN = -3
+"""SHORT, and ENOSPC for the next one of the kind."""
 SETTINGS = {
     "port": "0",
     "num.threads": "1",
@@ -40,7 +43,7 @@ B: Place = ("second", 0)
 DROPPED: Place = ("dropped", 0)
 BIG: Place = ("big", 0)
 SERVED, REFUSED, STORAGE = 0, 101, 103
-TORN = b"\0\0\0\x20half a mess"
+HALF = b"\0\0\0\x20half a mess"
 LOST = (raw.ConnectionClosed, BrokenPipeError, ConnectionResetError, ConnectionRefusedError)
 # What lies in a log directory when nobody runs, besides what a recovery has set aside.
 _KNOWN = re.compile(
@@ -89,12 +92,20 @@ class Play:
         self.shim.begin(self.directory)
         self.act, self.fault = act, fault
         self.state.turn += 1
-        if fault is not None:
-            self.shim.arm(0, *fault)
+        self.arm(fault)
         self.refusals = []
         self.start()
         self.acts[act]()
         self.check_files()
+
+    def arm(self, fault: Fault | None, before: int = 0) -> None:
+        """Let a call fail, that many of its kind from now on."""
+        if fault is None:
+            return
+        role, kind, number, action = fault
+        self.shim.arm(0, role, kind, before + number, SHORT if action == TORN else action)
+        if action == TORN:
+            self.shim.arm(4, role, kind, before + number + 1, errno.ENOSPC)
 
     # -- acts ----------------------------------------------------------------------------------------------------------
 
@@ -126,7 +137,7 @@ class Play:
         self.kill()
         newest = self.segments(A)[-1]
         with newest.open("ab") as file:
-            file.write(TORN)
+            file.write(HALF)
         (self.directory / ".fastlog-flushing").write_bytes(b"\0\1")  # a sync was under way
 
     def third(self) -> None:
@@ -183,7 +194,7 @@ class Play:
         """A start that fails says why, in one line, and leaves with 1."""
         self.expect(life.exit_code == 1, f"a start that failed left with {life.exit_code}")
         lines = [line for line in life.log().splitlines() if line.startswith("fastlog-broker: ")]
-        wanted = os.strerror(self.fault[3]) if self.fault and self.fault[3] > 0 else ""
+        wanted = reason(self.fault) if self.fault is not None else ""
         self.expect(any(wanted in line for line in lines), f"a start that failed says {lines}, and not {wanted!r}")
         self.expect(any(str(self.directory) in line for line in lines), f"a start that failed names no file: {lines}")
         self.check_log(life)
@@ -333,7 +344,12 @@ class Play:
         died = self.life.died()
         planned = [role for rule, role in ((3, "flusher"), (2, "processor-0")) if self.shim.has_fired(rule)]
         self.expect(died == planned, f"died: {died}; that was to die: {planned}\n{self.life.log()[-3000:]}")
-        for what, count in self.life.open_files().items():
+        deadline = time.monotonic() + 2
+        held = self.life.open_files()
+        while any(what.endswith((".tmp", "a directory")) for what in held) and time.monotonic() < deadline:
+            time.sleep(0.01)  # the keeper is at it
+            held = self.life.open_files()
+        for what, count in held.items():
             self.descriptors[what] = max(self.descriptors.get(what, 0), count)
 
     def has_noticed(self, fault: Fault, before: int = 0) -> bool:
@@ -342,7 +358,7 @@ class Play:
         ``before`` lines of the log are older.
         """
         assert self.life is not None
-        said = os.strerror(fault[3]) if fault[3] > 0 else "cut short by a test"
+        said = reason(fault)
         refused = len(self.refusals) > self.shim.has_fired(2)
         return (
             refused
@@ -356,7 +372,7 @@ class Play:
             name = str(path.relative_to(self.directory))
             if _SET_ASIDE.fullmatch(name):
                 data = path.read_bytes()
-                self.expect(data == TORN, f"{name}: {len(data)} bytes were set aside: {data[:60]!r}")
+                self.expect(data == HALF, f"{name}: {len(data)} bytes were set aside: {data[:60]!r}")
             elif path.is_file():
                 self.expect(_KNOWN.fullmatch(name) is not None, f"{name} is left over")
 
@@ -399,6 +415,12 @@ class Play:
             self.expect(
                 data[: len(wanted)] == wanted, f"dropped: {len(data)} bytes from {start}, {len(wanted)} acknowledged"
             )
+
+
+def reason(fault: Fault) -> str:
+    """What the log says of it; nothing that it ever says where nothing has failed."""
+    action = errno.ENOSPC if fault[3] == TORN else fault[3]
+    return os.strerror(action) if action > 0 else "cut short by a test"
 
 
 def whole(data: bytes) -> bytes:

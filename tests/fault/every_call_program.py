@@ -14,15 +14,16 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.fault.every_call_play import Fault, Play, State
-from tests.fault.every_call_rules import errors, judge
+from tests.fault import every_call_rules as rules
+from tests.fault.every_call_play import TORN, Fault, Play, State
+from tests.fault.every_call_rules import errors, judge, sort_of
 from tests.fault.every_call_scenes import Scenes, Starts
-from tests.harness.disk_shim import SHORT, Shim
+from tests.harness.disk_shim import SHORT, Call, Shim
 from tests.harness.forked_broker import Broken
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -85,25 +86,25 @@ class Theatre:
 
 
 def action(error: str) -> int:
-    return SHORT if error == "short" else int(getattr(errno, error))
+    """What the play takes for it."""
+    return {"short": SHORT, rules.TORN: TORN}.get(error) or int(getattr(errno, error))
 
 
-def few(counts: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, str, int, str]]:
-    """Of each role and kind of call the first, with each error, and the last, with the most common one."""
-    for (role, kind), count in counts.items():
+def few(calls: Iterable[Call], others: Sequence[str]) -> Iterator[tuple[str, str, int, str]]:
+    """Of each role and kind the first call, with each error; with ``others`` the last, and one of each sort of file."""
+    made: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        made.setdefault((call.role, call.kind), []).append(call)
+    for (role, kind), group in made.items():
+        begin = group[0].number - 1
         yield from ((role, kind, 1, error) for error in errors(kind))
-        if count > 1:
-            yield role, kind, count, "EIO"
+        numbers = {sort_of(call.name): call.number - begin for call in reversed(group)} if kind in BY_FILE else {}
+        for number in sorted({*numbers.values(), group[-1].number - begin} - {1}):
+            yield from ((role, kind, number, error) for error in errors(kind) if error in others)
 
 
-def difference(
-    before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]
-) -> dict[tuple[str, str], int]:
-    """What was called in between."""
-    found = {each: count - before.get(each, 0) for each, count in after.items()}
-    return {each: count for each, count in found.items() if count}
-
-
+BY_FILE = ("open", "pread", "pwrite", "ftruncate", "fdatasync", "fsync", "rename", "unlink")
+"""Calls of which it matters what they are about."""
 RETENTION = ("opendir", "readdir", "unlink", "fsync")
 SCENES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("processor", lambda role, kind: role in ("processor", "flusher")),
@@ -126,11 +127,13 @@ class Dose:
         with self._closed(play):
             play.opening()
             for role, wanted in SCENES:
-                before = self._shim.counts()
+                before = len(list(self._shim.calls()))
                 play.scene(role, None)
                 time.sleep(0.05)  # what the flusher does behind an answer
-                made = difference(before, self._shim.counts())
-                for case in few({each: count for each, count in made.items() if wanted(*each)}):
+                made = list(self._shim.calls())[before:]
+                for case in few(
+                    [call for call in made if wanted(call.role, call.kind)], ("EIO", "EINTR", "short", rules.TORN)
+                ):
                     self._run(play, case, partial(play.scene, role))
             play.closing()
 
@@ -140,8 +143,8 @@ class Dose:
         with self._closed(play):
             play.opening()
             play.scene(None)
-            counts = {each: count for each, count in self._shim.counts().items() if each[0] in ("supervisor", "keeper")}
-            for case in list(few(counts)):
+            made = [call for call in self._shim.calls() if call.role in ("supervisor", "keeper")]
+            for case in few(made, ("EIO", "short", rules.TORN)):
                 self._run(play, case, play.scene)
             play.closing()
 
@@ -156,7 +159,7 @@ class Dose:
             self.told["missed"].append(case)
         else:
             # what the keeper has said of one topic it does not repeat at once for the next: logs are limited
-            limited = role == "keeper" and isinstance(play, Scenes) and error.startswith("E") and error != "EINTR"
+            limited = role == "keeper" and isinstance(play, Scenes) and error not in ("EINTR", "short")
             said = play.noticed or limited
             wrong = judge(role, kind, name, error, said)
             play.expect(not wrong, wrong)

@@ -22,6 +22,8 @@ WRITES = {
 INTERRUPTED = {"open", "read", "write", "pread", "pwrite", "sendfile", "ftruncate", "fallocate", "fdatasync", "fsync"}
 INTERRUPTED |= {"flock", "statfs"}
 MOVES = {"read", "write", "pread", "pwrite", "sendfile"}
+TORN = "torn"
+"""Half of a write, and for the rest of it there is no room."""
 
 
 class Case(NamedTuple):
@@ -43,6 +45,8 @@ def errors(kind: str) -> Iterator[str]:
         yield "EINTR"
     if kind in MOVES:
         yield "short"
+    if kind in ("write", "pwrite"):
+        yield TORN
 
 
 # Role, kind, file (20 digits are N, a partition's directory is P, the log directory itself has no name) and error.
@@ -58,7 +62,8 @@ _MAY_PASS = tuple(
         r"keeper (open|pread) P/fastlog\.json \S+",  # it is written anew
         r"keeper (open|pwrite|close)  \S+",  # the probe tells whoever asks for health
         r"(keeper|supervisor) stat \S* EIO",  # whether something is there: what comes next finds out
-        r"supervisor pwrite \.fastlog-flushing ENOSPC",  # an empty file is a mark, too
+        r"supervisor (open|pwrite) \.fastlog-flushing (ENOSPC|torn)",  # an empty file is a mark, too
+        r"flusher (open|pwrite) P/N\.kafka (ENOSPC|torn)",  # what is written again waits for room
         r"supervisor (open|write|pwrite|ftruncate|fdatasync) \.lock \S+",
     )
 )
@@ -66,10 +71,14 @@ _MAY_PASS = tuple(
 _FAILS_BY_A_SIGNAL = re.compile(r"flusher (fdatasync|fsync) \S* EINTR")
 
 
+def sort_of(name: str) -> str:
+    """A file's name without what tells it from others of its sort."""
+    return re.sub(r"\.[0-9]{13}\.", ".", re.sub(r"^[A-Za-z0-9]+-0\b", "P", re.sub(r"[0-9]{20}", "N", name)))
+
+
 def judge(role: str, kind: str, name: str, error: str, noticed: bool) -> str:
     """What is wrong with how the failure of one call was noticed (refused, logged, an exit code), or was not; or ""."""
-    file = re.sub(r"^[A-Za-z0-9]+-0\b", "P", re.sub(r"[0-9]{20}", "N", name))
-    case = f"{role} {kind} {file} {error}"
+    case = f"{role} {kind} {sort_of(name)} {error}"
     if error in ("EINTR", "short") and not _FAILS_BY_A_SIGNAL.fullmatch(case):
         return f"{case}: not gone on with, as if it were a failure" if noticed else ""
     if noticed or any(pattern.fullmatch(case) for pattern in _MAY_PASS):

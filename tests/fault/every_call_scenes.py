@@ -7,13 +7,12 @@ supervisor fails in a start that finds a torn end and a sync without an end, or 
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from pathlib import Path
 from typing import ClassVar
 
-from tests.fault.every_call_play import DROPPED, REFUSED, SERVED, TORN, A, B, Fault, Play, State
+from tests.fault.every_call_play import DROPPED, HALF, REFUSED, SERVED, A, B, Fault, Play, State, reason
 from tests.harness import raw_client as raw
 from tests.harness.disk_shim import Shim
 from tests.harness.history import Place
@@ -52,16 +51,16 @@ class Scenes(Play):
         self.refusals, self.fault = [], fault
         said = self.log_lines()
         if fault is not None:
-            number = self.shim.count(fault[0], fault[1]) + fault[2]
-            self.shim.arm(0, fault[0], fault[1], number, fault[3])
+            self.arm(fault, self.shim.count(fault[0], fault[1]))
         (self.dropping if role == "keeper" else self.writing)()
         self.met = self.shim.fired(0)
         self.shim.disarm(0)
+        self.shim.disarm(4)
         self.noticed = fault is not None and self.has_noticed(fault, len(said))
 
     def has_noticed(self, fault: Fault, before: int = 0) -> bool:
         """As for every play, but for what the log says late of the topic of another scene."""
-        said = os.strerror(fault[3]) if fault[3] > 0 else "cut short by a test"
+        said = reason(fault)
         lines = [line for line in self.log_lines()[before:] if said in line]
         topics = {f"{kind}{self.state.turn}" for kind in ("writing", "keeper")} | {(self.met or "").partition("-")[0]}
         named = [set(re.findall(r"\b(?:writing|keeper)[0-9]+\b", line)) for line in lines]
@@ -174,7 +173,7 @@ class Starts(Play):
         self.state.turn += 1
         self.refusals, self.fault = [], fault
         with self.segments(A)[-1].open("ab") as file:
-            file.write(TORN)
+            file.write(HALF)
         (self.directory / ".fastlog-flushing").write_bytes(b"\0\1")
         (self.directory / ".kafka_cleanshutdown").unlink(missing_ok=True)
         before = len(self.log_lines())
@@ -189,8 +188,7 @@ class Starts(Play):
 
     def life_of_its_own(self, fault: Fault | None) -> None:
         self.shim.begin(self.directory)
-        if fault is not None:
-            self.shim.arm(0, *fault)
+        self.arm(fault)
         self.start()
         self.append(
             B, [b"%d" % len(self.log_lines()) + b"life %d of turn %d" % (self.lives, self.state.turn)], raw.FLUSHED

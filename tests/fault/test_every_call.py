@@ -58,7 +58,7 @@ def test_every_call_of_a_rehearsal_is_a_case() -> None:
     assert sorted(ends(every)) == sorted(
         Case(act, "flusher", "fdatasync", 1, error) for act in (0, 1) for error in ("EIO", "ENOSPC", "EINTR")
     )
-    assert list(errors("pwrite")) == ["EIO", "ENOSPC", "EINTR", "short"]
+    assert list(errors("pwrite")) == ["EIO", "ENOSPC", "EINTR", "short", "torn"]
     assert list(errors("stat")) == ["EIO"]
 
 

@@ -15,6 +15,7 @@ from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.sanitizer import about_memory
 
+pytestmark = about_memory
 MIB = 1 << 20
 PER_PROCESS = 40 * MIB
 PER_SLOW_CONNECTION = 32 << 10
@@ -86,7 +87,6 @@ def test_many_slow_connections(start_broker: Callable[..., Broker], topic: str) 
         wait_until("the memory is given back or kept for the next", lambda: grown(before, broker) <= 4 * MIB)
 
 
-@about_memory
 @pytest.mark.slow
 def test_requests_in_flight_share_a_budget(start_broker: Callable[..., Broker], topic: str) -> None:
     """Large requests on many connections at once wait for each other instead of taking memory, and all arrive."""
@@ -127,7 +127,6 @@ def _finish(client: raw.RawClient, sender: threading.Thread) -> None:
     client.send_raw(b"x")
 
 
-@about_memory
 @pytest.mark.slow
 def test_processes_are_small_whatever_the_backlog(start_broker: Callable[..., Broker], topic: str) -> None:
     """Forty megabytes each at most, and no more with a backlog than without."""

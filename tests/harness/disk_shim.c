@@ -48,12 +48,13 @@ enum {
     FDS = 4096,
     NAME = 80,
     RECORDS = 16384,
-    RULES = 4,
+    RULES = 5,
     SHORT = -1, /* move half of the bytes */
     KILL = -2 /* end the process before the call */
 };
 
-/* What happens to one call: the number-th of a kind that processes of a role make, counted from 1. */
+/* What happens to one call: the number-th of a kind that processes of a role make, counted from 1. Of several rules for
+ * the same call the last one counts. */
 struct rule {
     int32_t role, call, number, action; /* action 0: none */
     int32_t fired;
@@ -134,12 +135,14 @@ static const char *below(const char *path) {
 /* Count a call on a name below the root: 0 go on, SHORT, or the errno to fail with, which is set, too. */
 static int begin(enum call call, const char *name) {
     int number = __atomic_add_fetch(&control->counts[role][call], 1, __ATOMIC_SEQ_CST), action = 0;
-    for (struct rule *r = control->rules; r < control->rules + RULES; r++)
+    for (int i = RULES - 1; i >= 0 && action == 0; i--) {
+        struct rule *r = &control->rules[i];
         if (r->action != 0 && r->role == role && r->call == (int)call && r->number == number && !r->fired) {
             r->fired = 1;
             snprintf(r->name, NAME, "%s", name);
             action = r->action;
         }
+    }
     int place = __atomic_fetch_add(&control->record_count, 1, __ATOMIC_SEQ_CST);
     if (place < RECORDS) {
         struct record *r = &control->records[place];
