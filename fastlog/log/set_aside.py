@@ -32,17 +32,17 @@ def set_aside_span(files: FileOps, fd: int, path: Path, start: int, end: int, no
         OSError: for example on a full disk; the segment is as it was.
     """
     temporary = path.with_name(f"{path.name}.{TRUNCATED}.tmp")
+    target = _free_name(path, TRUNCATED, now_ms)
     try:
         with files.open_temporary(temporary) as copy:
             copy_span(files, fd, start, end, copy)
             files.fdatasync(copy)
+        files.rename(temporary, target)
     except OSError:
-        # half a copy is worth nothing, and on a full disk its room is
+        # a copy without its name is worth nothing, and on a full disk its room is
         with contextlib.suppress(OSError):
             files.unlink(temporary)
         raise
-    target = _free_name(path, TRUNCATED, now_ms)
-    files.rename(temporary, target)
     files.fsync_dir(path.parent)
     return target
 

@@ -337,6 +337,8 @@ class Play:
         log = life.log()
         for line in ("Traceback", "ended by an error", "could not start", ": killed"):
             self.expect(line not in log, f"{line!r} in the log\n{log[-3000:]}")
+        damaged = "side file damaged" in log or ("marker names no log" in log and "marker unreadable" not in log)
+        self.expect(not damaged, f"what was put in place is not whole\n{log[-3000:]}")
 
     def check_processes(self) -> None:
         """None has died but those that were to, and none holds on to what it is through with."""
@@ -398,6 +400,8 @@ class Play:
     def check_files(self) -> None:
         """The history against what lies there now, but for what a broker that was killed left behind the log end."""
         assert self.life is not None
+        halves = [path.name for path in self.directory.rglob("*.truncated.tmp")]
+        self.expect(not halves or (self.fault is not None and self.fault[1] == "unlink"), f"{halves} are left over")
         torn = self.life.exit_code not in (0, 1)
         out = self.life.out_of_service()
         stored = {}

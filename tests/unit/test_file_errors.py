@@ -12,7 +12,8 @@ import pytest
 
 from fastlog import broker
 from fastlog.errors import LogError
-from fastlog.log.files import FileOps
+from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.set_aside import set_aside_span
 
 
 def refuse(*_: object) -> NoReturn:
@@ -60,3 +61,18 @@ def test_a_lock_is_given_back_whatever_the_end_of_it_says(tmp_path: Path, monkey
     with monkeypatch.context() as patched, broker._locked(tmp_path) as fd:
         patched.setattr(os, "close", refuse)
     os.close(fd)
+
+
+@pytest.mark.parametrize("kind", ["write", "fdatasync", "rename"])
+def test_a_copy_that_does_not_come_to_its_name_takes_no_room(kind: str, tmp_path: Path) -> None:
+    """Nothing of it is left, whatever failed, and the next one is whole."""
+    path = tmp_path / "00000000000000000000.kafka"
+    path.write_bytes(b"whole and torn")
+    files = FaultyFileOps()
+    files.fail(kind, 1, errno.ENOSPC)
+    with FileOps().open(path, os.O_RDONLY) as fd:
+        with pytest.raises(OSError, match="No space left"):
+            set_aside_span(files, fd, path, 6, 14, 7)
+        assert list(tmp_path.iterdir()) == [path]
+        assert set_aside_span(files, fd, path, 6, 14, 7).read_bytes() == b"and torn"
+    assert path.read_bytes() == b"whole and torn"
