@@ -196,6 +196,11 @@ class Disk:
         file.pending.append(Step("write", path, position, file.durable[position:]))
         file.durable = file.durable[:position]
 
+    def unnamed(self, path: Path) -> None:
+        """A name was given just before, and its directory never synced."""
+        directory = self._parent(path)
+        directory.pending.append(("is", path.name, directory.durable.pop(path.name)))
+
     def do(self, step: Step) -> None:
         """One step."""
         if step.kind == "note" or not step.path.is_relative_to(self._root):

@@ -337,6 +337,8 @@ def test_what_recovery_shows_has_been_made_durable(
     checkpoint = max([side.checkpoint if side else 0, *marks])
     for path in directory.glob("*.kafka"):
         disk.unsynced(path, min(max(checkpoint - int(path.stem), 0), path.stat().st_size))
+    for path in [directory, *directory.iterdir()]:
+        disk.unnamed(path)
     files = WrittenDown()
     result = recover(root, in_doubt=in_doubt, files=files)
     assert result.state == "ok"
