@@ -11,11 +11,14 @@ import pytest
 from fastlog._segment import pack
 from fastlog.audit.cluster import Cluster, Place
 from fastlog.client.addresses import Address
-from fastlog.errors import BrokerError, ConfigError, TransportError, WrongPartitionError
+from fastlog.coordination import zookeeper
+from fastlog.errors import AuditError, BrokerError, ConfigError, TransportError, WrongPartitionError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.fake_session import FakeZooKeeper
 from tests.unit.test_audit_compare import SEEN, SENT
+from tests.unit.test_producer_discovery import show
 from tests.unit.test_tally import payload
 
 SIZE = len(pack([payload(1, 0)]))
@@ -254,3 +257,42 @@ def test_a_log_that_grows_meanwhile_is_not_followed_for_ever(brokers: Callable[.
     stage = cluster_of(broker).count("brokers", "t", 1000)
     assert 2 <= stage.tally.messages <= 3
     assert stage.tally.seen(1, 0, 1) == 2
+
+
+# -- brokers that ZooKeeper shows --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
+    """What every session sees; ``sessions`` has those that are open."""
+    made = FakeZooKeeper()
+    monkeypatch.setattr(zookeeper, "ZooKeeperSession", lambda connect, **options: made.open())
+    return made
+
+
+def test_brokers_come_in_the_order_of_their_ids(tree: FakeZooKeeper, brokers: Callable[..., FakeBroker]) -> None:
+    """Those that do not tell their partitions have as many as ZooKeeper shows; no session is left."""
+    own, plain = brokers(partitions=2), brokers(own=False, partitions=3)
+    own.logs["t", 1] = numbers(0)
+    plain.logs = {("t", 0): numbers(1), ("t", 2): numbers(2, 3)}
+    session = tree.open()
+    show(session, 9, own.port, t=2)
+    show(session, 3, plain.port, t=3)
+    cluster = Cluster(zookeeper="zk:1", timeout=10.0)
+    assert places(cluster) == [
+        (plain.port, 0, 0, SIZE), (plain.port, 1, 0, 0), (plain.port, 2, 0, 2 * SIZE), (own.port, 1, 0, SIZE),
+    ]  # fmt: skip
+    assert list(tree.sessions) == [session.id]
+    stage = cluster.count("brokers", "t", 1000)
+    assert (stage.tally.messages, stage.tally.seen(1, 0, 3), stage.first_kept) == (4, 4, None)
+    assert places(cluster, "nothing") == []
+
+
+def test_no_broker_and_nodes_without_sense(tree: FakeZooKeeper) -> None:
+    cluster = Cluster(zookeeper="zk:1", timeout=10.0)
+    with pytest.raises(ConfigError, match="no broker is registered at zk:1"):
+        cluster.places("t")
+    tree.write("/brokers/ids/0", b"nonsense")
+    with pytest.raises(AuditError, match="/brokers/ids/0 in ZooKeeper makes no sense"):
+        cluster.places("t")
+    assert not tree.sessions
