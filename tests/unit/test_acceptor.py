@@ -38,6 +38,7 @@ class Cells:
         self.busy = [0] * processors
         self.open = [0] * processors
         self.taken = [0] * processors
+        self.pids = [1] * processors
         self.counted: dict[str, int] = {}
         self.beats = 0
         self.wakes_taken = 0
@@ -45,7 +46,7 @@ class Cells:
 
     def cell(self, number: int) -> tuple[int, int, int, int, int]:
         place = number - FIRST_PROCESSOR
-        return 1, 0, self.busy[place], self.open[place], 0
+        return self.pids[place], 0, self.busy[place], self.open[place], 0
 
     def handed_over(self, number: int) -> int:
         return self.taken[number - FIRST_PROCESSOR]
@@ -270,6 +271,21 @@ def test_connections_on_their_way_count_as_open(make: Callable[..., Place]) -> N
     place.cells.taken = [200, 200]  # a processor that has counted more than this one knows of
     place.cells.open = [1, 0]
     assert place.arrive(1) == [1]
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_what_a_dead_processor_had_received_is_on_no_way_any_more(received: bool, make: Callable[..., Place]) -> None:
+    """It died before it counted it; what still lies in its queue is its successor's, and counts until that takes it."""
+    place = make(1, max_connections=2)
+    place.connect(2)
+    place.run(0.01)
+    if received:
+        assert len(place.take(0)) == 2
+    place.cells.pids = [2]
+    (client,) = place.connect()
+    place.run(0.01)
+    assert len(place.take(0)) == (1 if received else 2)
+    assert is_open(client) is received
 
 
 def test_the_bytes_of_a_connection_go_with_it(make: Callable[..., Place]) -> None:
