@@ -94,6 +94,26 @@ def test_who_waits_with_a_full_queue_hears_what_becomes_of_its_partition(own: bo
         wait_until(lambda: len(fake._sockets) <= 1)
 
 
+@pytest.mark.usefixtures("long_pauses")
+def test_an_assignment_that_changes_while_everything_waits(own: bool) -> None:
+    """What was fetched for the former owner is nobody's; each stream gets what is its own from where it is told."""
+    other = [b"other %03d" % number for number in range(100)]
+    with served(LOG, pack(other), own=own) as fake, Reading(fetch_bytes=105, queued_chunks=2) as reading:
+        first, second = reading.own(fake.port, 0), reading.own(fake.port, 1)
+        wait_until(lambda: all(reading.state(each).phase is Phase.PAUSED for each in (first, second)))
+        assert reading.fetchers.release([first]) == {first: 0}
+        reading.own(fake.port, 0, 210, stream="b")
+        with sooner_than(PATIENCE):
+            assert take(reading.stream("b"), 90) == SEVERAL[10:]
+            assert take(reading.stream("a"), 100) == other
+        reading.own(fake.port, 1, 0, stream="b")  # from one of our streams to another, without a release before
+        assert reading.stream("a").partitions == ()
+        with sooner_than(PATIENCE):
+            assert take(reading.stream("b"), 100) == other
+        reading.fetchers.close()
+        wait_until(lambda: not fetching_threads() and not fake._sockets)
+
+
 @pytest.mark.parametrize("way", ["release", "moved"])
 def test_who_waits_after_a_failure_hears_it_too(way: str) -> None:
     """However long the pause is: a broker that is back elsewhere is read at once."""

@@ -181,6 +181,28 @@ def test_signs_of_life_come_while_many_partitions_are_taken(tree: FakeZooKeeper,
     assert len(member.readers.claims) == 20 and invalid == []
 
 
+def test_watches_are_as_many_after_a_hundred_changes_as_before(shown: FakeZooKeeper, clock: Clock) -> None:
+    """And none is left of a session that is over."""
+    member = Stepped(shown, "b", {"s": 1})
+    member.settle(clock)
+    before = shown.watch_count()
+    for number in range(100):
+        other = Stepped(shown, "a", {"s": 1})
+        other.turn()
+        member.turn()
+        clock.now += 0.1
+        other.settle(clock)
+        other.end()
+        member.settle(clock)
+        shown.write("/brokers/topics/s/1", b"%d" % (1 + number % 3))
+        member.settle(clock)
+    shown.write("/brokers/topics/s/1", b"1")
+    member.settle(clock)
+    assert shown.watch_count() == before and list(member.readers.claims) == [ONLY]
+    member.end()
+    assert shown.watch_count() == 0
+
+
 # -- stores ----------------------------------------------------------------------------------------------------------
 
 
