@@ -274,6 +274,20 @@ def torn_apart(directory: Path) -> None:
     (directory / f".flushed-{0:020}").touch()
 
 
+def gap_at_the_checkpoint(directory: Path) -> None:
+    """What was flushed ends where a segment now ends, short of the next one."""
+    logs.write_segments(directory, [PARTS[0]])
+    logs.segment_path(directory, SIZE + 50).write_bytes(PARTS[1])
+    logs.write_side_file(directory, SIZE)
+    (directory / f".flushed-{0:020}").touch()
+
+
+def marked(directory: Path) -> None:
+    """The mark names the newest segment already."""
+    logs.write_segments(directory, PARTS[:2])
+    (directory / f".flushed-{SIZE:020}").touch()
+
+
 def whole(directory: Path) -> None:
     logs.write_segments(directory, PARTS)
     logs.write_side_file(directory, SIZE)
@@ -296,7 +310,17 @@ def two_marks(directory: Path) -> None:
         (directory / f".flushed-{base:020}").touch()
 
 
-FOUND = [torn, torn_at_the_end, torn_apart, whole, without_side_file, other_widths, two_marks]
+FOUND = [
+    torn,
+    torn_at_the_end,
+    torn_apart,
+    gap_at_the_checkpoint,
+    marked,
+    whole,
+    without_side_file,
+    other_widths,
+    two_marks,
+]
 
 
 @pytest.mark.parametrize("in_doubt", [False, True], ids=["", "in doubt"])
@@ -347,6 +371,7 @@ def test_what_recovery_shows_has_been_made_durable(
         if left.after == len(files.steps):
             left.put(after)
             assert logs.contents(after / "t-0") == expected, left
+            assert (after / "t-0" / f".flushed-{result.flushed_base:020}").exists(), left
 
 
 def test_a_creation_that_recovery_finishes_is_durable(root: Path, after: Path) -> None:
