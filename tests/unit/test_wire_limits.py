@@ -420,3 +420,44 @@ def test_a_count_and_what_is_left(bits: int) -> None:
         else:
             with pytest.raises(ProtocolError, match=f"x is {count}, with {left} bytes left"):
                 reader.count("x", each, bits=bits)
+
+
+# -- numbers that stand for something ----------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_the_protocol() -> None:
+    assert [rq.PRODUCE, rq.FETCH, rq.MULTIFETCH, rq.MULTIPRODUCE, rq.OFFSETS] == [0, 1, 2, 3, 4]
+    own = [rq.PRODUCE_ACK, rq.HELD_FETCH, rq.METADATA, rq.CUT_POINTS, rq.LOCAL_READ, rq.CREATE_TOPIC]
+    assert own == [1000, 1001, 1002, 1003, 1004, 1005]
+    assert (rq.LOWEST_OWN, rq.HIGHEST_OWN) == (1000, 1005)
+    assert (rq.ACKS_APPENDED, rq.ACKS_FLUSHED, rq.ANY_PARTITION, rq.TIME_LATEST, rq.TIME_EARLIEST) == (1, 2, -1, -1, -2)
+    assert rs.STATE_NAMES == {0: "ok", 1: "read-only", 2: "offline"}
+    assert (rs.STATE_OK, rs.STATE_READ_ONLY, rs.STATE_OFFLINE) == (0, 1, 2)
+
+
+def test_what_is_not_known_is_minus_one_or_nothing() -> None:
+    assert rs.FetchAnswer(1) == (1, b"")
+    assert rs.OffsetsAnswer(1) == (1, ())
+    assert rs.ProduceAckAnswer(1, 2) == (1, 2, -1, -1, -1)
+    assert rs.HeldFetchAnswer(1, 2) == (1, 2, -1, -1, b"")
+    assert rs.PartitionMetadata(1, 2, 3, 4, 5) == (1, 2, 3, 4, 5, 0)
+    assert rs.TopicMetadata("t", 1, 2) == ("t", 1, 2, ())
+    assert rs.MetadataAnswer(1, 2) == (1, 2, -1, "", -1, -1, -1, -1, -1, -1, ())
+    assert rs.CutPointsAnswer(1, 2) == (1, 2, ())
+    assert rs.LocalReadAnswer(1, 2) == (1, 2, "", "", -1, -1, ())
+    assert rs.CreateTopicAnswer(1, 2) == (1, 2, -1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_the_least_that_a_topic_and_a_partition_take(count: int) -> None:
+    """A count is refused where one byte is missing of the least that so many take, before any of them is read."""
+    topics = rs.encode_metadata(rs.MetadataAnswer(1, 0, topics=(rs.TopicMetadata("", 0, 1),) * count))[4:]
+    assert len(rs.decode_metadata(topics).topics) == count
+    with pytest.raises(ProtocolError, match=f"count of topics is {count}, with {12 * count - 1} bytes left"):
+        rs.decode_metadata(topics[:-1])
+    for version, size in ((1, 30), (2, 38)):
+        parts = (rs.PartitionMetadata(0, 0, 0, 0, 0),) * count
+        whole = rs.encode_metadata(rs.MetadataAnswer(1, 0, topics=(rs.TopicMetadata("", 0, 1, parts),)), version)[4:]
+        assert len(rs.decode_metadata(whole, version).topics[0].partitions) == count
+        with pytest.raises(ProtocolError, match=f"count of partitions is {count}, with {size * count - 1} bytes left"):
+            rs.decode_metadata(whole[:-1], version)
