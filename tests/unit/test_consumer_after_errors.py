@@ -267,7 +267,7 @@ def test_a_stream_gives_what_is_next_after_each_failure(way: str, plain: bool) -
         assert (0 < len(raised) <= 2) if of_the_data else raised == [], raised
         fake.logs["t", 0] += pack([b"later"])
         assert take(stream, 1) == [b"later"]
-        assert len(fake._sockets) == 1
+        wait_until(lambda: len(fake._sockets) == 1)
     wait_until(lambda: not fetching_threads())
 
 

@@ -117,7 +117,7 @@ def test_an_assignment_that_changes_while_everything_waits(own: bool) -> None:
 @pytest.mark.parametrize("way", ["release", "moved"])
 def test_who_waits_after_a_failure_hears_it_too(way: str) -> None:
     """However long the pause is: a broker that is back elsewhere is read at once."""
-    with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=LONG_MS) as reading:
+    with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=LONG_MS, queued_chunks=50) as reading:
         source = reading.own(fake.port)
         assert take(reading.stream(), 1) == SEVERAL[:1]
         fake.hook = _refusing
@@ -198,7 +198,7 @@ def test_at_the_end_of_a_log_few_requests_are_made(kind: str) -> None:
 def test_what_fails_is_tried_with_pauses_that_grow_and_begin_anew() -> None:
     """From 20 ms, doubled, up to ``fetcher.backoff.ms``; one answer, and the next failure is a first one."""
     pauses: list[float] = []
-    with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=200) as reading:
+    with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=200, queued_chunks=50) as reading:
         source = reading.own(fake.port)
         take(reading.stream(), 1)
         fetch = reading.fetchers.feeds()[source].fetch
@@ -226,7 +226,7 @@ def test_what_fails_is_tried_with_pauses_that_grow_and_begin_anew() -> None:
 
 def test_each_series_of_failures_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "fastlog.consumer")
-    with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=1) as reading:
+    with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=1, queued_chunks=50) as reading:
         source = reading.own(fake.port)
         for number in range(2):
             take(reading.stream(), 40)
