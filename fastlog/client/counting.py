@@ -19,7 +19,7 @@ def count_partitions(exists: Callable[[int], bool]) -> int:
     """
     below, count = 0, 1
     while exists(count - 1):
-        below, count = count, 2 * count
         if count > MOST_PARTITIONS:
             raise UnsupportedFeatureError("the broker answers for every number of a partition: name the one to read")
+        below, count = count, min(2 * count, MOST_PARTITIONS + 1)
     return below + bisect_left(range(below, count - 1), True, key=lambda number: not exists(number))

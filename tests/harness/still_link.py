@@ -232,9 +232,9 @@ class StillLink:
         return self.wait_readable()
 
     def sleeps_ms(self) -> float:
-        """For how long the link would sleep now; ``NEVER`` when nothing but a wake-up ends that."""
+        """For how long the link would sleep now, to the microsecond; ``NEVER`` when only a wake-up ends that."""
         until = self.slept[-1][2]
-        return NEVER if until < 0 else (until - self.clock.monotonic_ns()) / 1e6
+        return NEVER if until < 0 else round((until - self.clock.monotonic_ns()) / 1e6, 3)
 
     def is_full(self) -> bool:
         """Whether the link would sleep through new messages."""

@@ -116,7 +116,7 @@ AREAS = (
     Area(
         "client",
         _words("fastlog/client/ fastlog/registry.py"),
-        _unit("buffers client_connection* inbox slices registry* fetching* topics")
+        _unit("buffers client_* inbox slices registry* fetching* topics")
         + _integration("registration advertised") + _fault("registration hostile_broker"),
     ),
     Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
