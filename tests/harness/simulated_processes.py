@@ -73,6 +73,8 @@ class Processes(VirtualTime):
         self.shared = Shared(config, self.arena, (), (), (), 64)
         self.plans: dict[str, list[tuple[float, int]]] = {}
         self.when_started: dict[str, Callable[[Played], object]] = {}
+        self.when_said: dict[str, Callable[[], object]] = {}
+        """What happens when the log says a line that begins so."""
         self.leave_seconds: dict[str, float] = {}
         self.leave_codes: dict[str, int] = {}
         self.all: list[Played] = []
@@ -173,6 +175,9 @@ class Processes(VirtualTime):
     def _hear(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         self.said.append((self.passed, text))
+        for beginning, action in self.when_said.items():
+            if text.startswith(beginning):
+                action()
         found = _STARTED.fullmatch(text)
         if found:
             assert int(found[2]) == self._unnamed, "a start that is not that of the last fork"

@@ -165,6 +165,16 @@ def test_one_that_died_a_moment_ago_is_started_for_the_stop(role: str, make: Cal
     assert machine.lines("started for") == [f"started for the stop role={role}"]
 
 
+@pytest.mark.parametrize("role", ["acceptor", "processor-0", "flusher", "keeper"])
+def test_one_that_dies_in_the_first_moment_of_the_stop(role: str, make: Callable[..., Processes]) -> None:
+    """Between the last look of the loop and the first stage. A keeper is not started again: no client waits for it."""
+    machine = make()
+    machine.when_said["stopping"] = lambda: machine.die(role, -9)
+    assert stop(machine) == Stop()
+    assert len(machine.starts(role)) == (1 if role == "keeper" else 2)
+    assert not machine.lines("died")
+
+
 def test_one_that_pauses_after_quick_deaths_is_started_for_the_stop(make: Callable[..., Processes]) -> None:
     machine = make()
     machine.plans["acceptor"] = [(BEGIN - 4.0, 1), *[(0.5, 1)] * 8]
