@@ -1,0 +1,125 @@
+"""What a process of the broker is started with: every setting at its place, and shares of what the machine allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastlog.config import BrokerConfig
+from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
+from fastlog.workers import child, flusher, processor
+
+SETTINGS: dict[str, Any] = {
+    "max_message_bytes": 1_000_001,
+    "max_request_bytes": 2_000_002,
+    "fetch_max_wait_ms": 3_003,
+    "request_memory_bytes": 4_000_004,
+    "trace_requests": True,
+    "idle_ms": 5_005,
+    "send_buffer_bytes": 6_006,
+    "receive_buffer_bytes": 7_007,
+    "max_connections": 8_008,
+    "early_writeback_bytes": 9_009,
+    "flush_min_interval_ms": 11,
+}
+
+
+class Started:
+    """Stands for what a process runs: keeps what it was made with."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def take_over(self) -> None:
+        Started.taken_over = True
+
+    def run(self, *arguments: Any) -> int:
+        Started.last = (*self.arguments, *arguments)
+        return 5
+
+    last: tuple[Any, ...] = ()
+    taken_over = False
+
+
+@pytest.fixture(autouse=True)
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays a function of this process."""
+    monkeypatch.setattr(child, "begin", lambda _shared, _number: 77)
+    monkeypatch.setattr(flusher, "make_flusher_loop", Started)
+    for name in ("SegmentFiles", "Control", "Requests", "Loop"):
+        monkeypatch.setattr(processor, name, type(name, (Started,), {}))
+    Started.last, Started.taken_over = (), False
+
+
+def shared_by(directory: Path, descriptors: int = 4096, directories: int = 1, **settings: Any) -> child.Shared:
+    roots = [directory / str(number) for number in range(directories)]
+    for root in roots:
+        root.mkdir()
+    config = BrokerConfig(log_dirs=tuple(map(str, roots)), **(SETTINGS | settings))
+    listener = child.Listener("main", "0.7", "127.0.0.1", 9092, "told", 9093, 31)
+    arena = Arena([str(root) for root in roots], FIRST_PROCESSOR + 2, 8, 8)
+    return child.Shared(config, arena, (listener,), (41, 42), (51, 52), descriptors, supervisor_pid=99)
+
+
+@pytest.mark.parametrize(("descriptors", "open_segments"), [(8, 16), (64, 16), (67, 16), (68, 17), (4096, 1024)])
+def test_the_flusher_keeps_a_quarter_of_its_descriptors_for_segments(
+    tmp_path: Path, descriptors: int, open_segments: int
+) -> None:
+    shared = shared_by(tmp_path, descriptors)
+    assert flusher.run(shared, FLUSHER) == 5
+    assert Started.last == (
+        shared.arena,
+        open_segments,
+        shared.config.preallocate_bytes,
+        9_009,
+        11,
+        -1,
+        child.HEARTBEAT_MS,
+        3,
+        99,
+    )
+
+
+@pytest.mark.parametrize(("directories", "threads"), [(1, 3), (2, 5), (3, 7), (4, 8), (9, 8)])
+def test_the_flusher_s_threads_go_by_the_directories(tmp_path: Path, directories: int, threads: int) -> None:
+    flusher.run(shared_by(tmp_path, directories=directories), FLUSHER)
+    assert Started.last[-2:] == (threads, 99)
+
+
+def test_the_flusher_reserves_and_keeps_what_is_set(tmp_path: Path) -> None:
+    flusher.run(shared_by(tmp_path, preallocate=False, preallocate_bytes=5 << 20, cache_keep_bytes=0), FLUSHER)
+    assert (Started.last[2], Started.last[5]) == (0, 0)
+    shared = shared_by(tmp_path / "0", preallocate=True, preallocate_bytes=5 << 20, cache_keep_bytes=6 << 20)
+    flusher.run(shared, FLUSHER)
+    assert (Started.last[2], Started.last[5]) == (5 << 20, 6 << 20)
+
+
+@pytest.mark.parametrize("mode", ["handoff", "direct"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) -> None:
+    shared = shared_by(tmp_path, accept_mode=mode)
+    assert processor.run(shared, FIRST_PROCESSOR + number) == 5
+    arena, requests, files, control, process, *rest = Started.last
+    assert (arena, process) == (shared.arena, FIRST_PROCESSOR + number)
+    listeners = [31] if mode == "direct" else []
+    limit = 4096 - 1024 - 64
+    assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 8_008, child.HEARTBEAT_MS, 99]
+    assert files.arguments == (shared.arena, 1024)
+    assert control.arguments == (shared.config, shared.arena, process, ("told", 9093))
+    expected = (shared.arena, files, process, control, 1_000_001, 2_000_002, 3_003, 4_000_004, True)
+    assert requests.arguments == expected
+    assert Started.taken_over
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections", "segments"),
+    [(16, 8, 16), (64, 8, 16), (95, 8, 23), (96, 8, 24), (97, 9, 24), (100, 11, 25), (1024, 704, 256)],
+)
+def test_a_processor_shares_its_descriptors(tmp_path: Path, descriptors: int, connections: int, segments: int) -> None:
+    """A quarter for segments, some for itself, the rest for connections; a few of each in any case."""
+    shared = shared_by(tmp_path, descriptors)
+    assert processor.connection_limit(shared) == connections
+    processor.run(shared, FIRST_PROCESSOR)
+    assert Started.last[2].arguments[1] == segments
