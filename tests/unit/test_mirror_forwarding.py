@@ -315,3 +315,41 @@ def test_a_session_that_is_lost_brings_again_what_was_not_committed(site: Callab
         assert source.totals.repeated == 15
     assert found.stored() == SET + SET[5 * ENTRY :] + MORE
     assert found.committed() == len(SET + MORE)
+
+
+def test_what_was_under_way_when_a_partition_was_lost_is_counted(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection breaks when nobody reads the partition any more: all of it is in doubt, and comes again later."""
+    monkeypatch.setattr(mirror_module, "_BUSY_SECONDS", 0.005)
+    release = threading.Event()
+    left = [1]
+
+    def after(request: rq.Request) -> None:
+        if isinstance(request, rq.ProduceAckRequest) and left[0]:
+            left[0] -= 1
+            release.wait(60)
+            raise ConnectionError
+
+    found = site(target=FakeBroker(after=after))
+    found.put(SET)
+    found.show("t")
+    with found.running() as mirror:
+        found.wait_stored(len(SET))
+        source = mirror.sources[0]
+        consumer = source.consumer
+        assert consumer is not None
+        tree = found.trees["one"]
+        joined = {number for number, _, path in tree.calls if path.startswith("/consumers/m/ids/")}
+        (member,) = joined & tree.sessions.keys()
+        tree.is_silent = True
+        tree.expire(member)
+        wait_until("it is lost", lambda: not any(stream.partitions for stream in source._streams))
+        assert not threading.Event().wait(0.1)  # it looks several times
+        assert source.totals.doubtful == 0
+        release.set()
+        wait_until("it is counted", lambda: source.totals.doubtful == 20)
+        tree.is_silent = False
+        found.wait_committed(len(SET))
+        assert (source.totals.entries, source.totals.repeated, source.totals.doubtful) == (20, 0, 20)
+    assert found.stored() == SET + SET

@@ -37,6 +37,9 @@ ENTRY = len(SET) // len(PAYLOADS)
 class Way:
     """A lane, a pipe and a broker; ``told`` is what was told of pieces: offset, entries and error."""
 
+    is_kept = True
+    """What was acknowledged counts as consumed at once."""
+
     def __init__(self, broker: FakeBroker, *, bound: int = 10**9, skips: bool = False, **properties: str) -> None:
         self.told: list[tuple[int, int, FastlogError | None]] = []
         names = {name.replace("_", "."): value for name, value in properties.items()}
@@ -49,7 +52,8 @@ class Way:
 
     def _done(self, lane: Lane, piece: Piece, error: FastlogError | None) -> None:
         self.told.append((piece.offset, piece.entries, error))
-        piece.place.done(piece.next_offset)
+        if self.is_kept:
+            piece.place.done(piece.next_offset)
 
     def wait_wanted(self) -> None:
         """The lane takes the next run."""
@@ -265,6 +269,25 @@ def test_a_full_disk_is_waited_for() -> None:
         found.wait_consumed(START + len(SET))
         assert found.lane.repeated == found.lane.doubtful == 0
     assert broker.logs["t", 0] == SET
+
+
+def test_it_goes_on_only_where_what_was_acknowledged_counts() -> None:
+    """An observer has not kept it yet: read again from there, it would be sent twice."""
+    full = [True]
+    refuse = refusing(PAYLOADS[7], 103)
+    broker = FakeBroker(hook=lambda request: refuse(request) if full else None)
+    with way(broker, batch_bytes=str(7 * ENTRY)) as found:
+        found.is_kept = False
+        found.take()
+        wait_until("it waits", lambda: found.lane.is_failed and not found.lane.is_under_way)
+        assert found.place.consumed == START
+        full.clear()
+        assert not threading.Event().wait(0.1)  # longer than its pause
+        assert found.lane.resume_at() is None
+        found.place.done(START + 7 * ENTRY - 1)
+        assert found.lane.resume_at() is None
+        found.place.done(START + 7 * ENTRY)
+        assert found.resume() == START + 7 * ENTRY
 
 
 def test_it_goes_no_further_ahead_of_what_is_committed_than_it_may() -> None:

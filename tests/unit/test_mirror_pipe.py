@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,21 +322,30 @@ def test_a_broker_that_stands_still_is_given_up_when_it_is_due(monkeypatch: pyte
     assert took >= 0.4
 
 
-def test_silence_is_counted_from_the_last_answer_and_not_while_there_is_nothing_to_wait_for() -> None:
+def test_silence_is_counted_from_the_last_answer_and_not_while_there_is_nothing_to_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Longer without anything to send than an answer may take; then answers that are late, but none too late."""
-    broker = FakeBroker(after=lambda request: None)
+    passed = [0.0]
+    monkeypatch.setattr(pipe_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(pipe_module, "_IDLE_SECONDS", 0.001)  # it looks at the clock all the time
 
     def slow(request: rq.Request) -> None:
         if isinstance(request, rq.ProduceAckRequest):
-            threading.Event().wait(0.2)
+            passed[0] += 4000.0
+            threading.Event().wait(0.02)
 
-    with giving(broker, socket_timeout_ms="800") as found:
+    broker = FakeBroker(hook=slow)
+    with giving(broker, socket_timeout_ms="6000000") as found:
         found.wait_connected()
-        assert not threading.Event().wait(0.9)
-        broker.hook = slow
-        for _ in range(5):
+        passed[0] += 10_000.0
+        assert not threading.Event().wait(0.02)
+        for count in range(1, 6):
             found.give()
-        assert found.wait_settled(5) == [None] * 5
+            found.give()
+            assert found.wait_settled(2 * count) == [None] * 2 * count
+            passed[0] += 10_000.0
+            assert not threading.Event().wait(0.02)
         assert broker.seen["MetadataRequest"] == 1
 
 
