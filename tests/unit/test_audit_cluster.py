@@ -209,6 +209,26 @@ def test_what_retention_takes_while_it_is_read_was_removed(brokers: Callable[...
     assert (stage.tally.messages, stage.tally.seen(1, 2, 3)) == (2, 2)
 
 
+def test_what_retention_takes_from_the_middle_is_not_missing(brokers: Callable[..., FakeBroker]) -> None:
+    """Two messages were read, then the next two were gone: nothing before the fifth is judged."""
+    broker = brokers()
+    broker.logs["t", 0] = numbers(0, 1, 2, 3, 4, 5)
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.HeldFetchRequest) and request.offset < 4 * SIZE:
+            data = numbers(0, 1) if not request.offset else b""
+            answer = rs.HeldFetchAnswer(request.correlation_id, 0 if data else 1, 6 * SIZE, 0, data)
+            return rs.encode_held_fetch(answer)
+        if isinstance(request, rq.OffsetsRequest):
+            return rs.encode_offsets(0, [4 * SIZE])
+        return None
+
+    broker.hook = hook
+    stage = cluster_of(broker).count("brokers", "t", 1000)
+    assert stage.first_kept == {1: 4}
+    assert (stage.tally.messages, stage.tally.seen(1, 0, 5)) == (4, 4)
+
+
 @pytest.mark.parametrize("start", [[], [0]])
 def test_an_offset_that_the_broker_neither_has_nor_has_removed(
     brokers: Callable[..., FakeBroker], start: list[int]

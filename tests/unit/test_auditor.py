@@ -221,6 +221,20 @@ def test_only_what_is_new_is_told(broker: FakeBroker) -> None:
     assert sorted(page[:3] for page in second.pages) == [(1, 5, 0), (2, 5, 1)]
 
 
+def test_duplicates_alone_are_news(broker: FakeBroker) -> None:
+    """Of one window after another, each with what it has so far."""
+    with producer_of(broker) as producer:
+        auditor = Auditor("load", producer, window_ms=WINDOW_MS)
+        auditor.count_run("t", numbers(0, time_ms=0) + numbers(1, time_ms=WINDOW_MS))
+        for time_ms, number in ((0, 0), (WINDOW_MS, 1), (0, 0)):
+            auditor.publish()
+            auditor.count_run("t", numbers(number, time_ms=time_ms))
+        auditor.publish()
+    assert [event.duplicates for event in events(broker)] == [
+        [], [SeenDuplicates(1, 0, 1)], [SeenDuplicates(1, WINDOW_MS, 1)], [SeenDuplicates(1, 0, 2)],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("count", "parts"), [(40, [40]), (41, [40, 1]), (80, [40, 40])])
 def test_an_event_has_no_more_pages_than_fit_a_message(broker: FakeBroker, count: int, parts: list[int]) -> None:
     """At the worst, when nothing of them can be compressed; each page is in one of them."""
