@@ -120,6 +120,8 @@ def test_messages_are_counted_where_there_are_few_and_estimated_where_there_are_
             assert logs.estimated_messages(ONLY, first * entry, last * entry) == last - first
         with pytest.raises(BrokerError):
             logs.estimated_messages(ONLY, 1, 40 * entry)
+        with pytest.raises(InvalidMessageError, match=f"no message at offset {40 * entry}"):
+            logs.estimated_messages(ONLY, 40 * entry, 41 * entry)
     # samples of both ends count by their bytes
     mixed = [b"a"] * 10 + [b"b" * 100] * 30
     data = pack(mixed)

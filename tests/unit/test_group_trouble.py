@@ -203,6 +203,53 @@ def test_watches_are_as_many_after_a_hundred_changes_as_before(shown: FakeZooKee
     assert shown.watch_count() == 0
 
 
+def test_a_node_whose_making_got_no_answer_is_removed_when_it_is_not_wanted_any_more(
+    shown: FakeZooKeeper, clock: Clock
+) -> None:
+    """It may have been made; whoever is to have the partition next waits for nobody."""
+    member = Stepped(shown, "b", {"s": 1})
+
+    def lose(session: FakeSession, name: str, path: str) -> None:
+        if (name, path) == ("create", OWNER):
+            raise CoordinationError("no answer to what was done")
+
+    shown.after_change = lose
+    member.turn()
+    assert shown.shown()[OWNER] == b"g_b-0" and member.readers.claims == {}
+    shown.after_change = lambda session, name, path: None
+    other = Stepped(shown, "a", {"s": 1})
+    other.turn()
+    clock.now += 1.0
+    member.turn()
+    assert OWNER not in shown.shown()
+    clock.now += 1.0
+    other.settle(clock)
+    assert list(other.readers.claims) == [ONLY] and member.readers.claims == {}
+    member.settle(clock)
+
+
+def test_a_commit_that_the_end_of_the_session_cuts_off_is_answered(shown: FakeZooKeeper, clock: Clock) -> None:
+    """With what was lost by it; nobody waits for an answer that never comes."""
+    member = Stepped(shown, "a", {"s": 1})
+    member.settle(clock)
+    member.readers.consume(ONLY, 7)
+    assert member.session is not None
+    number = member.session.id
+
+    def expire(session: FakeSession, name: str, path: str) -> None:
+        if name == "put" and number in shown.sessions:
+            shown.expire(number)
+
+    shown.before_call = expire
+    asked, named = member.work.inbox.ask(None, True), member.work.inbox.ask({ONLY: 5}, True)
+    member.turn()
+    member.work.refuse_commits()
+    for request in (asked, named):
+        with pytest.raises(OwnershipLostError, match="s/1-0"):
+            request.wait(0)
+    assert OFFSET not in shown.shown()
+
+
 # -- stores ----------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +271,12 @@ def test_a_release_that_was_saved_is_no_loss(shown: FakeZooKeeper, clock: Clock)
                 requests.pop(0).wait(0)
         for request in requests:
             request.wait(0)
+        shown.write("/consumers/g/ids/g_x", b'{ "u": 1 }', 98)  # it looks at everything again
+        member.turn()
+        last = member.work.inbox.ask(None, True)
+        member.turn()
+        last.wait(0)
+        shown.remove("/consumers/g/ids/g_x")
         for each in (member, other):
             assert each.session is not None
             shown.expire(each.session.id)
@@ -297,6 +350,34 @@ def test_a_beginning_that_cannot_be_committed_is_tried_again_within_a_second(
     assert shown.shown()[offset_path(GROUP, "u", PartitionId(2, 0))] == b"9"
     assert member.work.standing.failed_commits == 5
     assert tries[:5] == pytest.approx([0.0, 1.0, 2.0, 3.0, 4.0])
+
+
+def test_what_was_saved_before_a_save_without_an_answer_is_saved_again(shown: FakeZooKeeper, clock: Clock) -> None:
+    """The store may hold either; going back to where it stood before is a change."""
+    store = FakeStore()
+    member = Stepped(shown, "a", {"s": 1}, store=store)
+    member.settle(clock)
+
+    def commit(offset: int) -> None:
+        member.readers.consume(ONLY, offset)
+        request = member.work.inbox.ask(None, True)
+        member.turn()
+        request.wait(0)
+
+    commit(5)
+    save = store.save
+
+    def silent(group: str, offsets: dict[object, int]) -> None:
+        save(group, offsets)  # type: ignore[arg-type]
+        raise CoordinationError("no answer to what was done")
+
+    store.save = silent  # type: ignore[method-assign, assignment]
+    with pytest.raises(CoordinationError, match="no answer"):
+        commit(9)
+    assert store.offsets == {ONLY: 9}
+    store.save = save  # type: ignore[method-assign]
+    commit(5)
+    assert store.offsets == {ONLY: 5} == member.work.standing.committed
 
 
 def test_where_no_server_answers_a_beginning_waits(shown: FakeZooKeeper, clock: Clock) -> None:
