@@ -81,7 +81,8 @@ class Program:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(case) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        told: dict[str, Any] = self._answer()
+        return told
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -166,12 +167,25 @@ def every_disk_call(count: int, seed: int, directory: Path) -> Outcome:
     return outcome
 
 
-def dose(directory: Path, what: str) -> dict[str, Any]:
-    """``scenes`` or ``starts`` of ``every_call_program``: what is told of them."""
+@scenario(
+    "every-tool-call",
+    "each disk call of fsck, of offsets in files and of creators fails once",
+    small=40,
+    nightly=ALL,
+    release=ALL,
+)
+def every_tool_call(count: int, seed: int, directory: Path) -> Outcome:
+    """``count`` runs with one fault each, or all that there are."""
+    told = dose(directory, "tools", str(count), str(seed))
+    return Outcome(told["runs"], told["violations"])
+
+
+def dose(directory: Path, *what: str) -> dict[str, Any]:
+    """``scenes``, ``starts``, or ``tools`` with a count and a seed, of ``every_call_program``: what is told of them."""
     control = directory / "control"
     disk_shim.make_control(control)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fault.every_call_program", str(directory / "run"), what],
+        [sys.executable, "-m", "tests.fault.every_call_program", str(directory / "run"), *what],
         stdout=subprocess.PIPE,
         env={**disk_shim.environment(disk_shim.build(directory), control), "PYTHONPATH": str(ROOT)},
         check=True,

@@ -151,6 +151,15 @@ class Dose:
                 self._run(play, case, play.scene)
             play.closing()
 
+    def tools(self) -> None:
+        """Of programs besides the broker: so many runs, drawn by a seed, or as many as there are."""
+        from tests.fault.every_call_tools import Tries  # more than a broker that is forked needs
+
+        tries = Tries(self._directory, self._shim)
+        self._fresh()
+        tries.run(action, int(sys.argv[3]), int(sys.argv[4]))
+        self.told.update(runs=tries.runs, missed=tries.missed, violations=tries.violations)
+
     def _run(self, play: Play, case: tuple[str, str, int, str], scene: Callable[[Fault], object]) -> None:
         role, kind, number, error = case
         before = len(play.violations)
@@ -166,6 +175,8 @@ class Dose:
             said = play.noticed or limited
             wrong = judge(role, kind, name, error, said)
             play.expect(not wrong, wrong)
+            if name == ".fastlog-flushing" and case[1:] == ("pwrite", 1, "EIO"):  # before the sync, and not behind it
+                play.expect(play.noticed, "a flush went on without its mark")
         self.told["violations"] += [f"{role} {kind} {number} {error}: {line}" for line in play.violations[before:]]
         del play.violations[before:]
 

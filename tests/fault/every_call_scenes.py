@@ -117,8 +117,7 @@ class Scenes(Play):
         """A stop, and a life without a fault."""
         assert self.life is not None
         self.fault = None
-        held = self.life.open_files()
-        for what, count in held.items():
+        for what, count in self.life.open_files().items():
             self.expect(count == 1 and not what.endswith((".tmp", "a directory")), f"{what} is open {count} times")
         self.expect(self.life.died() == [], f"died: {self.life.died()}")
         self.disconnect()

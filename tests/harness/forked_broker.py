@@ -101,7 +101,19 @@ class Life:
         return sorted(_DIED.findall(self.log()))
 
     def open_files(self) -> Counter[str]:
-        """How often its processes have files of the log directory open: the most for each role and kind of file."""
+        """How often its processes have files of the log directory open: the most for each role and kind of file.
+
+        What is open for the moment of one call is waited for: directories that are synced, and temporary files.
+        """
+        deadline = time.monotonic() + 2
+        while True:
+            found = self._open_files()
+            passing = any(what.endswith((".tmp", "a directory")) for what in found)
+            if not passing or time.monotonic() > deadline:
+                return found
+            time.sleep(0.01)
+
+    def _open_files(self) -> Counter[str]:
         most: Counter[str] = Counter()
         for role, pid in self.roles().items():
             held: Counter[str] = Counter()
@@ -111,8 +123,8 @@ class Life:
                         held[str(item.readlink())] += 1
             for path, count in held.items():
                 if path.startswith(str(self.directory)):
-                    name = re.sub(r"[0-9]{20}", "N", path[len(str(self.directory)) + 1 :].rpartition("/")[2])
-                    key = f"{role} {name or 'a directory'}"
+                    name = re.sub(r"[0-9]{20}", "N", path.rpartition("/")[2])
+                    key = f"{role} {'a directory' if Path(path).is_dir() else name}"
                     most[key] = max(most[key], count)
         return most
 
