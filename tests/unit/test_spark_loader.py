@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from fastlog._segment import pack
 from fastlog.envelope import Envelope, wrap
@@ -19,7 +20,7 @@ from fastlog.errors import ConfigError, DataLossError, TableConflictError, Table
 from fastlog.spark.jobs import command, loader
 from fastlog.spark.jobs.loader import Loader, Wishes
 from fastlog.spark.jobs.loading import BATCHES, offset_name
-from fastlog.spark.lake import Lake
+from fastlog.spark.lake import Change, Lake, Step
 from fastlog.tools.report import CommandError
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.spark import partition_of
@@ -318,6 +319,44 @@ def test_a_batch_that_failed_is_tried_again(tmp_path: Path, broker: FakeBroker, 
     made = loader_of(tmp_path, broker, context, attempts=3, max_bytes=len(broker.logs["t", 0]) - 1)
     made.run()
     assert (made.totals.batches, made.totals.failures) == (2, 4)
+    assert values_in(tmp_path) == expected((0, 20))
+
+
+def test_a_try_begins_with_what_the_table_says_now(tmp_path: Path, broker: FakeBroker, waits: list[float]) -> None:
+    """Somebody has brought all of it while the tasks failed: nothing is read again."""
+    end = put(broker, 0, 20)
+    context = Context()
+
+    def brought(run: int) -> None:
+        name = offset_name(partition_of("t/0-0"))
+        Lake(tmp_path / "table").commit(Change({name: Step(0, end)}))
+        raise OSError(28, "No space left on device")
+
+    context.before = brought
+    made = loader_of(tmp_path, broker, context)
+    made.run()
+    assert (context.runs, made.totals.failures, made.totals.batches) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), DeltaError("checkpoint")])
+def test_a_transaction_that_is_in_although_it_failed_is_not_made_again(
+    tmp_path: Path, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What came behind it went wrong."""
+    put(broker, 0, 20)
+    attempt = Lake._attempt
+    attempts: list[int] = []
+
+    def failing(self: Lake, change: Any, identity: str) -> None:
+        attempt(self, change, identity)
+        attempts.append(len(change.added))
+        raise error
+
+    monkeypatch.setattr(Lake, "_attempt", failing)
+    made = loader_of(tmp_path, broker)
+    made.run()
+    assert attempts == [0, 2]
+    assert (made.totals.rows, made.totals.failures) == (20, 0)
     assert values_in(tmp_path) == expected((0, 20))
 
 
