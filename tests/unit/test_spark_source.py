@@ -209,6 +209,56 @@ def test_one_cluster_for_a_query_and_none_in_a_copy(broker: FakeBroker, monkeypa
     assert len(closed) == len(made) == 4
 
 
+def test_the_place_of_a_query_is_shown_as_a_group_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checked once; where the next batch begins is what was done, and shown before that is planned; nothing without a
+    group."""
+    calls: list[Any] = []
+
+    class Progress:
+        def __init__(self, coordination: object, group: str) -> None:
+            calls.append((coordination, group))
+
+        def check(self) -> None:
+            calls.append("check")
+
+        def show(self, end: object) -> None:
+            calls.append(("show", end))
+
+    class Plan:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def latest(self, start: object, most: object) -> object:
+            calls.append(("plan", start, most))
+            return "end"
+
+    class Cluster:
+        coordination = "zookeeper"
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def close(self) -> None:
+            calls.append("close")
+
+    monkeypatch.setattr(source_module, "Progress", Progress)
+    monkeypatch.setattr(source_module, "StreamPlan", Plan)
+    monkeypatch.setattr(source_module, "Cluster", Cluster)
+    given = {"zookeeper": "zk:1", "subscribe": "t"}
+    reader = FastlogDataSource({**given, "group": "g"}).streamReader(VALUE)
+    assert reader.latestOffset("start", ReadMaxBytes(7)) == "end"  # type: ignore[arg-type,comparison-overlap]
+    reader.commit("end")  # type: ignore[arg-type]
+    assert calls == [
+        ("zookeeper", "g"), "check", ("show", "start"), ("plan", "start", 7), ("show", "end"),
+    ]  # fmt: skip
+    reader.stop()
+    del calls[:]
+    plain = FastlogDataSource(given).streamReader(VALUE)
+    plain.latestOffset("start", ReadAllAvailable())  # type: ignore[arg-type]
+    plain.commit("end")  # type: ignore[arg-type]
+    assert calls == [("plan", "start", None)]
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 

@@ -275,6 +275,18 @@ def test_an_end_that_says_something_else() -> None:
     assert "at its end" in damage_of(data[: end - 9] + record(3, json.dumps(fields).encode()))
 
 
+def test_an_end_that_promises_what_did_not_come() -> None:
+    """Its sums are those of the pieces that are there, its ends those of the head."""
+    data = dumped()
+    (length,) = struct.unpack_from(">I", data, 9)
+    told = [
+        {"broker": held.partition.broker, "partition": held.partition.partition, "end": held.end, "crc32": crc}
+        for held, crc in zip(HEAD.partitions, (zlib.crc32(b"0123"), 0, 0), strict=True)
+    ]
+    end = record(3, json.dumps({"partitions": told}).encode())
+    assert "at its end" in damage_of(data[: 17 + length] + part(ONE, 100, b"0123") + end)
+
+
 @pytest.mark.parametrize("size", [dump_file._MOST_BODY_BYTES, dump_file._MOST_BODY_BYTES + 1])
 def test_a_length_that_cannot_be(size: int) -> None:
     """One that can is read until the file ends, piece by piece."""
