@@ -24,7 +24,7 @@ from fastlog.errors import ClosedError, ConfigError, ConsumerTimeout, Coordinati
 from fastlog.wire import requests as rq
 from fastlog.zkpaths import Subscription
 from tests.harness.fake_broker import FakeBroker
-from tests.harness.reading import source_of, wait_until
+from tests.harness.reading import fetching_threads, source_of, wait_until
 from tests.harness.timing import PATIENCE
 
 LINES = [b"line %03d" % number for number in range(100)]
@@ -376,3 +376,20 @@ def test_close_is_shutdown_and_may_be_called_again(broker: FakeBroker) -> None:
     assert made.state is GroupState.STOPPED and list(stream) == []
     with pytest.raises(ClosedError):
         made.commit_offsets()
+
+
+def test_a_group_that_does_not_end_in_time_leaves_nothing_that_fetches(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose worker hangs; and what it still takes when it goes on is given up at once."""
+    monkeypatch.setattr(FakeGroup, "stop", lambda group, timeout: None)
+    made = consumer()
+    (stream,) = made.create_message_streams({"t": 1})["t"]
+    group = FakeGroup.last
+    group.own(source_of(0), 0, broker.port)
+    assert next(stream).payload == LINES[0]
+    made.close()
+    wait_until(lambda: not fetching_threads())
+    group.own(source_of(1), 0, broker.port)
+    wait_until(lambda: not fetching_threads())
+    assert made.partitions == {} and next(stream, None) is None

@@ -238,6 +238,27 @@ def test_an_iteration_waits_in_steps_and_ends_when_due(monkeypatch: pytest.Monke
         assert asked == [5000, 5000, 2000]
 
 
+def test_an_iteration_to_the_end_does_not_run_after_a_log_that_grows() -> None:
+    """What had been appended when it first came to nothing is its end, whatever is appended while it is waited for."""
+    asked = 0
+
+    def hook(request: rq.Request) -> bytes | None:
+        nonlocal asked
+        if isinstance(request, rq.MetadataRequest) and request.topics == ("t",):
+            asked += 1
+            appended = len(fake.logs["t", 0]) + 3 * SIZE  # flushed one by one, each time somebody looks
+            fake.logs["t", 0] += ENTRY if asked < 30 else b""
+            known = rs.PartitionMetadata(0, rs.STATE_OK, 0, 0, appended)
+            topics = (rs.TopicMetadata("t", 0, 1, (known,)),)
+            values = (10**6, 10**8, 30_000, rq.LOWEST_OWN, rq.HIGHEST_OWN, topics)
+            return rs.encode_metadata(rs.MetadataAnswer(request.correlation_id, 0, 0, "h", 1, *values))
+        return None
+
+    with with_log(ENTRY, hook=hook) as fake, consumer_of(fake, local="off", timeout=30.0) as consumer:
+        found = list(consumer.messages("t", 0, 0, wait=0.0, fetch_bytes=SIZE))
+    assert len(found) == 4 and asked <= 4
+
+
 # -- what a broker offers --------------------------------------------------------------------------------------------
 
 

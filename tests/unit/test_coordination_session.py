@@ -211,6 +211,20 @@ def test_pauses_between_tries_grow_to_half_a_second(server: WireZooKeeper) -> No
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5]
 
 
+def test_a_connection_that_goes_on_breaking_is_tried_for_the_time_of_a_session(server: WireZooKeeper) -> None:
+    """From when the call began, however often it breaks."""
+    with ZooKeeperSession(server.connect, session_timeout=PATIENCE) as session:
+        session._timeout = 0.8  # more than the longest pause
+
+        def moved(number: int, name: str, path: str) -> None:
+            raise RefusedError(SESSION_MOVED)
+
+        server.before = moved
+        with sooner_than(PATIENCE), pytest.raises(CoordinationError, match=r"does not answer within 0.8 s"):
+            session.get("/a")
+        assert len(server.names("/a")) > 2 and not session.is_lost
+
+
 def test_silence_is_an_error_that_says_how_long_and_costs_no_session(server: WireZooKeeper) -> None:
     """The call ends when the session's time has passed since it began; what comes late is nobody's answer."""
     with ZooKeeperSession(server.connect, session_timeout=PATIENCE) as session:
