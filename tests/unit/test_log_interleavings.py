@@ -296,7 +296,13 @@ def wrap(log: SharedLog) -> None:
             drop(log, 2)
 
 
-INTRUDERS = pytest.mark.parametrize("meanwhile", [grow, roll, drop_most, wrap])
+def drop_all(log: SharedLog) -> None:
+    """All that there was: an empty segment takes its place, whose first offset is the end."""
+    roll(log)
+    drop_most(log)
+
+
+INTRUDERS = pytest.mark.parametrize("meanwhile", [grow, roll, drop_most, drop_all, wrap])
 
 
 @INTRUDERS
@@ -327,6 +333,22 @@ def test_a_look_up_finds_what_is_there_or_says_that_it_is_not(
     assert base <= offset < end
     held = {row.index: row.base for row in log.segments()}
     assert held.get(index, base) == base
+
+
+@pytest.mark.parametrize(
+    "point", ["locate.watermark_read", "locate.tail_read", "locate.head_read", "locate.entry_read"]
+)
+@pytest.mark.parametrize("index", [9, 10, 14, 15])
+def test_a_look_up_finds_what_is_held_behind_entries_that_are_used_again(index: int, point: str, memory: Path) -> None:
+    """A search by halves meets the place of a segment that is gone, and of a newer one, before it comes to its own."""
+    log = grown(memory, TABLE)
+    offset = index * 12 + 5
+    with stopped_at(point, lambda: locate_offset(log.arena, 0, offset)) as reader:
+        drop(log, 9)
+        for _ in range(9):
+            grow(log)
+        assert log.bases() == [number * 12 for number in range(9, 25)]
+        assert reader.go_on() == (index, index * 12, 5, index * 12 + 12)
 
 
 @INTRUDERS

@@ -5,6 +5,7 @@ Every choice that a file system has is tried (``tests/harness/power.py``), of wh
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.check import check_partition
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator
-from fastlog.log.files import FileOps, make_directory
+from fastlog.log.files import FaultyFileOps, FileOps, make_directory
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import RecoveredPartition, recover_partition
 from fastlog.log.repair import keep_span, set_aside_strange_files
@@ -331,11 +332,12 @@ def test_a_recovery_that_loses_power_is_made_again(
     """It comes to the same end, and no byte that was there is nowhere."""
     directory = root / "t-0"
     found(directory)
-    before = logs.contents(directory)
+    before, size = logs.contents(directory), len(stored(directory))
     disk, files = Disk(root), WrittenDown()
     result = recover(root, in_doubt=in_doubt, files=files)
     assert result.state == "ok"
     expected = stored(directory)
+    assert result.truncated_bytes == size - len(expected)
     for left in after_power_loss(disk, files.steps):
         left.put(after)
         again = recover(after)
@@ -402,6 +404,12 @@ def damaged_below_the_checkpoint(directory: Path) -> None:
     (directory / f".flushed-{2 * SIZE:020}").touch()
 
 
+def damaged_above_a_low_mark(directory: Path) -> None:
+    """A start would cut it there; whoever repairs may keep what stands behind."""
+    logs.write_segments(directory, [PARTS[0], BROKEN, PARTS[2]])
+    (directory / f".flushed-{0:020}").touch()
+
+
 def with_a_gap(directory: Path) -> None:
     logs.write_segments(directory, PARTS[:3])
     logs.segment_path(directory, SIZE).unlink()
@@ -422,7 +430,7 @@ def repair(directory: Path, files: FileOps, keep: str, now_ms: int = NOW_MS) -> 
 
 REPAIRS = pytest.mark.parametrize(
     "found",
-    [damaged_below_the_checkpoint, with_a_gap, with_flushed_bytes_missing],
+    [damaged_below_the_checkpoint, damaged_above_a_low_mark, with_a_gap, with_flushed_bytes_missing],
     ids=lambda found: found.__name__,
 )
 
@@ -469,3 +477,37 @@ def test_what_a_repair_takes_out_of_a_log_is_durable(found: Callable[[Path], Non
     for left in after_power_loss(disk, files.steps):
         if left.after == len(files.steps):
             assert {name: left.files.get(f"t-0/{name}") for name in expected} == expected, left
+
+
+@REPAIRS
+def test_a_start_in_the_middle_of_a_repair_takes_no_gap_for_a_harmless_one(
+    found: Callable[[Path], None], root: Path, after: Path
+) -> None:
+    """Files have left the log by then. What the repair is to keep stays in it, unless the start comes first."""
+    directory = root / "t-0"
+    found(directory)
+    disk, files = Disk(root), WrittenDown()
+    repair(directory, files, "after")
+    expected = stored(directory)
+    untouched = None
+    for left in after_power_loss(disk, files.steps):
+        left.put(after)
+        result = recover(after)
+        if untouched is None:
+            untouched = stored(after / "t-0")
+        if result.state == "ok":
+            log = stored(after / "t-0")
+            assert expected in log or log == untouched, left
+
+
+def test_half_a_copy_is_not_left_on_a_full_disk(root: Path) -> None:
+    """Its room may be all that is missing."""
+    for kind, number in (("write", 1), ("fdatasync", 2), ("rename", 1)):
+        directory = root / f"{kind}-0"
+        torn(directory)
+        files = FaultyFileOps()
+        files.fail(kind, number, errno.ENOSPC)
+        recover_partition(directory, kind, 0, clean_end=None, files=files, clock=ManualClock(NOW_MS))
+        assert files.calls[kind] >= number
+        assert not list(directory.glob("*.tmp")), kind
+        assert recover_partition(directory, kind, 0, clean_end=None, files=FileOps()).state == "ok"
