@@ -167,6 +167,19 @@ def test_a_stream_that_waits_hears_of_each_kind_of_news(own: bool) -> None:
                 pass
 
 
+def test_what_is_done_after_the_end_counts_no_more() -> None:
+    """The next owner may have it by then; what was consumed before is what the release says."""
+    with served(LOG) as fake, Reading(options={"acknowledge": True}) as reading:
+        source = reading.own(fake.port)
+        stream = reading.stream()
+        first, second = (stream.message(PATIENCE) for _ in range(2))
+        assert first is not None and second is not None
+        assert stream.done(first) and reading.fetchers.consumed() == {source: first.next_offset}
+        stream.end()
+        assert not stream.done(second)
+        assert reading.fetchers.release([source]) == {source: first.next_offset}
+
+
 # -- no spinning -----------------------------------------------------------------------------------------------------
 
 

@@ -395,6 +395,30 @@ def test_where_no_server_answers_a_beginning_waits(shown: FakeZooKeeper, clock: 
     assert shown.shown()[OFFSET] == b"7" and not member.work.inbox.begun
 
 
+def test_beginnings_are_not_tried_one_by_one_where_no_server_answers(shown: FakeZooKeeper, clock: Clock) -> None:
+    """Each would be waited for as long as a session lasts."""
+    Cluster(shown.open()).show("s", {2: 3})
+    member = Stepped(shown, "a", {"s": 1}, auto_commit=True)
+    member.settle(clock)
+    for partition in member.readers.claims:
+        member.readers.consume(partition, 7)
+        member.work.inbox.begun[partition] = None
+    shown.is_silent = True
+    shown.calls.clear()
+    clock.now += 0.01
+    member.turn()
+    assert len([path for _, _, path in shown.calls if "/offsets/" in path]) == 1
+    assert len(member.work.inbox.begun) == 4
+    assert member.life is not None
+    member.work.inbox.jumps[ONLY] = (5, 9)
+    failed = member.work.standing.failed_commits
+    member.life._leave()  # it cannot be kept any more: counted, and the end goes on
+    assert member.work.standing.failed_commits == failed + 1
+    shown.is_silent = False
+    member.end()
+    assert member.readers.claims == {}
+
+
 def test_a_jump_that_could_not_be_kept_is_kept_later(shown: FakeZooKeeper, clock: Clock) -> None:
     member = Stepped(shown, "a", {"s": 1})
     member.settle(clock)
