@@ -129,3 +129,22 @@ def test_every_setting_is_described() -> None:
         "mirror.progress.ms",
     }
     assert all(setting.doc for setting in MirrorSettings.describe())
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("mirror.consumer.numthreads", 1, 1000),
+        ("mirror.producer.numthreads", 1, 1000),
+        ("mirror.uncommitted.bytes", 1, 2**40),
+        ("mirror.gone.broker.ms", 0, 2**31 - 1),
+        ("mirror.progress.ms", 100, 2**31 - 1),
+    ],
+)
+def test_numbers_from_the_lowest_to_the_highest(name: str, low: int, high: int) -> None:
+    """Both can be used; one less and one more cannot."""
+    for value in (low, high):
+        MirrorSettings.from_properties({"mirror.topics.whitelist": "t", name: str(value)})
+    for value in (low - 1, high + 1):
+        with pytest.raises(ConfigError, match=name):
+            MirrorSettings.from_properties({"mirror.topics.whitelist": "t", name: str(value)})

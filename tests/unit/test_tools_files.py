@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.tools import dump_file, offset_files
 from fastlog.tools.dump_file import Head, Held, Piece, Reader, Writer
+from fastlog.tools.loading import assigned
 from fastlog.tools.offset_files import Kept
 from fastlog.tools.placing import placed
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_USAGE, CommandError
+from fastlog.tools.topic_places import Site
 from fastlog.zkpaths import PartitionId
 
 # -- in place ----------------------------------------------------------------------------------------------------------
@@ -303,3 +306,42 @@ def test_another_version_and_heads_without_sense() -> None:
         assert "makes no sense" in damage_of(b"fastlogD" + record(1, body))
     assert "head is missing" in damage_of(b"fastlogD" + record(2, b"{}"))
     assert "does not begin" in damage_of(b"fastlogE" + record(1, b"{}"))
+
+
+# -- where a dump goes -------------------------------------------------------------------------------------------------
+
+P00, P01, P10 = PartitionId(0, 0), PartitionId(0, 1), PartitionId(1, 0)
+
+
+def sites(*brokers: int) -> list[Site]:
+    return [Site(broker, Address("h", 1000 + broker), False, 0, ()) for broker in brokers]
+
+
+@pytest.mark.parametrize(
+    ("there", "goes_to"),
+    [
+        ((0, 1), [P00, P01, P10]),
+        ((2, 1, 0), [P00, P01, P10]),
+        ((8, 5), [PartitionId(5, 0), PartitionId(5, 1), PartitionId(8, 0)]),
+        ((1, 2), [PartitionId(1, 0), PartitionId(1, 1), PartitionId(2, 0)]),
+        ((7,), [PartitionId(7, 0), PartitionId(7, 1), PartitionId(7, 2)]),
+        ((0,), [PartitionId(0, 0), PartitionId(0, 1), PartitionId(0, 2)]),
+    ],
+)
+def test_partitions_go_to_the_same_brokers_to_as_many_or_to_one(
+    there: tuple[int, ...], goes_to: list[PartitionId]
+) -> None:
+    """In any order of the file; no two to the same place."""
+    sources = [P10, P00, P01]
+    found = assigned(sources, sites(*there))
+    assert [found[item] for item in (P00, P01, P10)] == goes_to
+    assert len(set(found.values())) == 3
+
+
+def test_partitions_that_fit_nowhere() -> None:
+    with pytest.raises(CommandError, match="of 2 brokers, and there are 3") as caught:
+        assigned([P00, P10], sites(1, 2, 3))
+    assert caught.value.exit_code == EXIT_USAGE
+    with pytest.raises(CommandError, match="there are 0"):
+        assigned([P00], [])
+    assert assigned([], []) == {}
