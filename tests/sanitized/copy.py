@@ -25,7 +25,7 @@ def update() -> None:
         for path in (COPY / folder).rglob("*.*"):
             name = str(path.relative_to(COPY))
             source = f"{name.partition('.')[0]}.pyx" if path.suffix in (".c", ".so") else name
-            if path.is_file() and source not in names and "__pycache__" not in name:
+            if path.is_file() and not names & {name, source} and "__pycache__" not in name:
                 path.unlink()
 
 
