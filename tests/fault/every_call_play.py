@@ -238,7 +238,8 @@ class Play:
         self.expect(answer.error in (SERVED, REFUSED, STORAGE), f"{place[0]}: produce answered {answer.error}")
         if answer.error:
             self.refusals.append(f"{place[0]}: {answer.error}")
-            self.check_cut(place)
+            if answer.error == STORAGE:
+                self.check_cut(place)
         elif place == DROPPED:
             self.expect(answer.base_offset == len(self.state.dropped), f"{place[0]}: lies at {answer.base_offset}")
             self.state.dropped += data

@@ -221,6 +221,16 @@ int close(int fd) {
     return -1;
 }
 
+/* Half of what a read has brought: whatever was asked for may be more than there is. */
+static ssize_t halved(int action, ssize_t came) { return action == SHORT && came > 1 ? came / 2 : came; }
+
+/* A call on a descriptor (first argument) that brings bytes; only for places of the file that are named. */
+#define BRINGS(call, name, parameters, arguments) \
+    ssize_t name parameters { \
+        NEXT(name); \
+        int action = on(CALL_##call, fd); \
+        return action > 0 ? -1 : halved(action, next arguments); \
+    }
 /* A call on a descriptor (first argument) that moves n bytes. */
 #define MOVES(call, type, name, parameters, arguments) \
     type name parameters { \
@@ -232,7 +242,7 @@ int close(int fd) {
     }
 MOVES(read, ssize_t, read, (int fd, void *data, size_t n), (fd, data, n))
 MOVES(write, ssize_t, write, (int fd, const void *data, size_t n), (fd, data, n))
-MOVES(pread, ssize_t, pread, (int fd, void *data, size_t n, off_t at), (fd, data, n, at))
+BRINGS(pread, pread, (int fd, void *data, size_t n, off_t at), (fd, data, n, at))
 MOVES(pwrite, ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at))
 ALSO(pread64, pread)
 ALSO(pwrite64, pwrite)
@@ -254,10 +264,10 @@ ALSO(pwrite64, pwrite)
     }
 MOVES_PIECES(read, readv, (int fd, const struct iovec *pieces, int count), (fd, pieces, count))
 MOVES_PIECES(write, writev, (int fd, const struct iovec *pieces, int count), (fd, pieces, count))
-MOVES_PIECES(pread, preadv, (int fd, const struct iovec *pieces, int count, off_t at), (fd, pieces, count, at))
+BRINGS(pread, preadv, (int fd, const struct iovec *pieces, int count, off_t at), (fd, pieces, count, at))
 MOVES_PIECES(pwrite, pwritev, (int fd, const struct iovec *pieces, int count, off_t at), (fd, pieces, count, at))
-MOVES_PIECES(pread, preadv2, (int fd, const struct iovec *pieces, int count, off_t at, int flags),
-             (fd, pieces, count, at, flags))
+BRINGS(pread, preadv2, (int fd, const struct iovec *pieces, int count, off_t at, int flags),
+       (fd, pieces, count, at, flags))
 MOVES_PIECES(pwrite, pwritev2, (int fd, const struct iovec *pieces, int count, off_t at, int flags),
              (fd, pieces, count, at, flags))
 ALSO(preadv64, preadv)

@@ -103,12 +103,13 @@ class Life:
     def open_files(self) -> Counter[str]:
         """How often its processes have files of the log directory open: the most for each role and kind of file.
 
-        What is open for the moment of one call is waited for: directories that are synced, and temporary files.
+        What is open for the moment of one call is waited for: directories that are synced,
+        temporary files, and segments that were dropped.
         """
         deadline = time.monotonic() + 2
         while True:
             found = self._open_files()
-            passing = any(what.endswith((".tmp", "a directory")) for what in found)
+            passing = any(what.endswith((".tmp", "a directory", "(deleted)")) for what in found)
             if not passing or time.monotonic() > deadline:
                 return found
             time.sleep(0.01)
