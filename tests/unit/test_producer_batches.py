@@ -161,6 +161,32 @@ def test_each_thing_that_is_asked_of_it_wakes_it(queue_time_ms: int) -> None:
         producer.close()
 
 
+def test_whoever_is_woken_finds_what_it_is_woken_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has looked, and sleeps again or has ended, before whoever woke it does anything else."""
+    with FakeBroker() as broker, sooner_than(PATIENCE / 2):
+        producer = Producer(
+            broker.address, producer_type="async", callback_handler=CallbackHandler(), queue_time_ms=LONG_MS
+        )
+        queue = producer._queue
+        assert queue is not None
+        really = Turnstile.wake_all
+
+        def wake_all(turnstile: Turnstile) -> None:
+            really(turnstile)
+            if turnstile is queue._work:
+                wait_until("it has looked", lambda: bool(turnstile._waiters) or not queue._thread.is_alive())
+
+        monkeypatch.setattr(Turnstile, "wake_all", wake_all)
+        wait_until("it sleeps", lambda: bool(queue._work._waiters))
+        for number in range(3):
+            producer.send("t", b"%d" % number)
+            wait_until("it is taken", lambda n=number: queue._taken == n + 1)  # type: ignore[misc]
+            producer.flush(PATIENCE / 4)
+        assert stored(broker) == [b"0", b"1", b"2"]
+        producer.close(PATIENCE / 4)
+        assert not queue._thread.is_alive()
+
+
 def test_without_a_queue_time_an_idle_thread_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at its queue when something comes, and not all the while."""
     with (

@@ -173,7 +173,45 @@ def test_what_waits_is_given_up_when_it_is_due(early: int) -> None:
         assert link.turn().counts()[:2] == (0, 1)
         link.clock.move(1)
         assert link.turn().counts() == (0, 2, 0)
+        link.link.stop()
+        assert link.ends(), "nothing is left that it waits for"
         assert all(isinstance(told.error, StorageError | TransportError) for told in link.told)
+
+
+def test_the_sleep_ends_with_the_delivery_time_though_the_next_try_is_later() -> None:
+    with still_link(delivery_timeout_ms=1500) as link:
+        link.put([b"x"])
+        peer = link.step().accept()
+        link.answer(peer, FULL).step()
+        for pause in (20, 40, 80, 160, 320, 640):
+            link.clock.move(pause + 1)
+            link.step()
+            link.answer(peer, FULL).step()
+        assert link.sleeps_ms() == 234
+        link.clock.move(234)
+        assert link.step().counts() == (0, 1, 0)
+        assert link.sleeps_ms() == NEVER
+
+
+def test_a_flush_waits_for_what_was_refused_while_it_is_tried_again() -> None:
+    with still_link() as link:
+        link.put(numbers(2))
+        gate = link.flush()
+        peer = link.step().accept()
+        link.answer(peer, FULL, FULL).step()
+        assert not gate.is_open
+        link.clock.move(1000)
+        link.step()
+        assert peer.messages() == [b"0"]
+        assert not gate.is_open
+        link.end(peer).step()
+        link.clock.move(2000)
+        peer = link.step().accept()
+        assert not gate.is_open
+        link.answer(peer, 0).step()
+        assert not gate.is_open
+        link.answer(peer, 0).step()
+        assert gate.is_open
 
 
 @pytest.mark.parametrize("retries", [1, 2, 5])

@@ -487,3 +487,22 @@ def test_an_abort_fails_everything_there_is() -> None:
         assert link.link.possible_duplicates == 2
         assert (link.quota.messages, link.quota.bytes) == (0, 0)
         assert link.flush().is_open
+
+
+def test_what_is_adopted_at_the_very_end_fails_once_or_goes_back() -> None:
+    """Also what comes between the last look and the word that it is over."""
+    with still_link() as link, still_link() as from_whom:
+        for number in range(3):
+            from_whom.put([b"%d" % number], partition=-1)
+        (chunk,) = from_whom.link.outbox.take(True)
+        taken: list[bool] = []
+        link.link.on_state_change = lambda: taken.append(link.link.adopt(chunk))
+        link.link.abort(FastlogError("enough"))
+        assert link.ends()
+        assert taken == [True]
+        assert link.counts() == (0, 3, 0)
+        assert sum(told.messages for told in link.told) == 3
+        from_whom.put([b"late"], partition=-1)
+        (late,) = from_whom.link.outbox.take(True)
+        assert link.link.adopt(late) is False
+        assert link.counts() == (0, 3, 0)

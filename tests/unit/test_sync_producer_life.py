@@ -330,6 +330,28 @@ def test_a_signal_handler_that_sends_is_told_and_one_that_closes_waits_for_the_e
             producer.send("t", b"2")
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TransportError("late")], ids=repr)
+def test_what_follows_half_a_request_goes_out_on_another_connection(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeBroker() as broker, SyncProducer("127.0.0.1", broker.port) as producer:
+        producer.send("t", b"0")
+        connection = producer._connection
+        assert connection is not None
+        really = connection.send
+
+        def half(frame: bytes) -> None:
+            really(frame[: len(frame) // 2])
+            raise error
+
+        monkeypatch.setattr(connection, "send", half)
+        with pytest.raises(type(error)):
+            producer.send("t", b"1")
+        assert connection.fileno() == -1
+        producer.send("t", b"2")
+        produce(broker, b"0", b"2")
+
+
 def test_threads_share_it_without_mixing_their_requests() -> None:
     with FakeBroker() as broker:
         with SyncProducer("127.0.0.1", broker.port, reconnect_interval_sends=7) as producer:
