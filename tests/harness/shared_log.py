@@ -147,15 +147,19 @@ def in_child(work: Callable[[], Any], faults: str = "") -> int:
 
 
 def start_flusher(
-    arena: Arena, faults: str = "", descriptors: int = 64, prepare: Callable[[], None] | None = None
+    arena: Arena,
+    faults: str = "",
+    descriptors: int = 64,
+    prepare: Callable[[], None] | None = None,
+    heartbeat_ms: int = 250,
 ) -> int:
-    """The flusher's own loop in a forked process; its pid."""
+    """The flusher's own loop in a forked process; its pid. At each heartbeat it looks at what nobody told it of."""
     parent = os.getpid()
 
     def work() -> int:
         if prepare is not None:
             prepare()
-        return make_flusher_loop(arena, descriptors, 0, 0, 5).run(2, parent)
+        return make_flusher_loop(arena, descriptors, 0, 0, 5, -1, heartbeat_ms).run(2, parent)
 
     return start(work, faults)
 

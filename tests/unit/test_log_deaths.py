@@ -20,7 +20,7 @@ from fastlog.log._segments import SegmentFiles, locate_offset
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
-from tests.harness.shared_log import BUSY, DONE, SharedLog, in_child, message, start_flusher, stop, wait_until
+from tests.harness.shared_log import BUSY, DONE, HOUR_MS, SharedLog, in_child, message, start_flusher, stop, wait_until
 from tests.harness.stopped import stopped_at
 
 ENTRY = message(12)
@@ -166,10 +166,10 @@ def forgotten(log: SharedLog, other: int = 1) -> None:
 
 @pytest.fixture
 def watched(memory: Path) -> Iterator[SharedLog]:
-    """Two partitions with a flusher; what was appended to the first is flushed, and the flusher has put it aside."""
+    """Two partitions with a flusher that looks at nothing by itself; it has flushed the first one and put it aside."""
     log = SharedLog(memory, partitions=2, flush_ns=50_000_000)
     assert log.append(ENTRY) == DONE
-    flusher = start_flusher(log.arena)
+    flusher = start_flusher(log.arena, heartbeat_ms=HOUR_MS)
     try:
         forgotten(log)
         yield log

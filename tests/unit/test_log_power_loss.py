@@ -389,6 +389,44 @@ def test_a_creation_that_recovery_finishes_is_durable(root: Path, after: Path) -
             assert again == result_of(result, after), left
 
 
+def test_a_first_segment_that_a_clean_stop_missed_is_durable(root: Path) -> None:
+    """Nothing else is synced at such a start: the marker names this end, and the mark stands where it should."""
+    directory = root / "t-0"
+    directory.mkdir()
+    (directory / f".flushed-{0:020}").touch()
+    logs.write_side_file(directory, 0)
+    disk, files = Disk(root), WrittenDown()
+    result = recover_partition(directory, "t", 0, clean_end=0, files=files, clock=ManualClock(NOW_MS))
+    assert (result.state, result.log_end) == ("ok", 0)
+    for left in after_power_loss(disk, files.steps):
+        if left.after == len(files.steps):
+            assert left.files[f"t-0/{0:020}.kafka"] == b"", left
+
+
+def test_a_mark_that_a_clean_start_moves_is_durable(root: Path) -> None:
+    """From then on the watermark may be above what it names."""
+    directory = root / "t-0"
+    logs.write_segments(directory, PARTS[:2])
+    (directory / f".flushed-{0:020}").touch()
+    disk, files = Disk(root), WrittenDown()
+    result = recover_partition(directory, "t", 0, clean_end=2 * SIZE, files=files, clock=ManualClock(NOW_MS))
+    assert (result.state, result.flushed_base) == ("ok", SIZE)
+    for left in after_power_loss(disk, files.steps):
+        if left.after == len(files.steps):
+            assert f"t-0/.flushed-{SIZE:020}" in left.files, left
+            assert f"t-0/.flushed-{0:020}" not in left.files, left
+
+
+def test_a_segment_that_ends_at_the_checkpoint_is_left_alone(root: Path) -> None:
+    """All of it was flushed."""
+    whole(root / "t-0")
+    files = WrittenDown()
+    assert recover(root, files=files).state == "ok"
+    assert [step.path.name for step in files.steps if step.kind == "sync"] == [
+        f"{base:020}.kafka" for base in (SIZE, SIZE, 2 * SIZE, 2 * SIZE, 3 * SIZE, 3 * SIZE)
+    ]
+
+
 def result_of(result: RecoveredPartition, root: Path) -> RecoveredPartition:
     """The same result for the same partition elsewhere; the times of files are those of copies."""
     again = recover(root)
