@@ -378,6 +378,7 @@ def test_a_target_that_is_away_is_tried_again_with_pauses(monkeypatch: pytest.Mo
         assert waits[:8] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
         assert isinstance(made.pipe.error, TransportError)
         assert not made.pipe.is_connected
+        assert made.pipe.is_acknowledged  # nothing was sent there that is not
         (error,) = made.wait_settled(1)
         assert isinstance(error, TransportError)
         assert not piece.is_sent
