@@ -252,7 +252,9 @@ def test_a_server_that_stays_away_is_given_up_after_two_time_outs(
     _, registry, now = still_registry(tmp_path)
     monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for _ in range(2):
+        registry._blocked_since = now[0]
         assert not registry._has_been_away_for_good()
+        assert registry._blocked_since is None, "who holds the id is waited for anew"
         now[0] += 1.875
         assert not registry._has_been_away_for_good()
         now[0] += 0.125
