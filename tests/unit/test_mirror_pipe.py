@@ -177,6 +177,17 @@ def test_it_is_full_at_so_many_bytes_and_tells_when_there_is_room(limit: int, is
         wait_until("it was told", lambda: found.changes == before + is_full)
 
 
+def test_it_tells_each_time_it_is_connected() -> None:
+    """Whoever waits for it asks again then, and not by the clock."""
+    broker = FakeBroker()
+    with giving(broker) as found:
+        wait_until("it was told", lambda: found.changes == 1)
+        assert found.pipe.is_connected
+        broker.cut()
+        wait_until("it was told again", lambda: found.changes == 2)
+        assert found.pipe.is_connected
+
+
 def test_what_was_given_before_it_is_connected_is_sent_in_order() -> None:
     broker = FakeBroker()
     release = threading.Event()
