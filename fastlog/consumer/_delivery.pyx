@@ -268,6 +268,7 @@ cdef class Delivery:
         cdef Place place
         cdef int64_t offset
         cdef Py_ssize_t passed
+        cdef bint is_ours
         self.settle()
         while True:
             batch = Batch.__new__(Batch)
@@ -276,10 +277,11 @@ cdef class Delivery:
             place, chunk, offset, passed = self.place, self.chunk, self.offset, self.passed
             try:
                 self.fill(batch, count, size)
+                is_ours = self.may_hand_out(place, chunk)  # Python code, which may be interrupted as well
             except BaseException:
                 self.rewind(chunk, offset, passed)
                 raise
-            if not self.may_hand_out(place, chunk):
+            if not is_ours:
                 self.rewind(chunk, offset, passed)
                 continue
             batch.place = place

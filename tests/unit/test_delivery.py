@@ -340,3 +340,36 @@ def test_a_message_is_a_value() -> None:
 
 def int_of(payload: bytes) -> int:
     return payload[0]
+
+
+def test_an_interrupt_while_the_lease_is_looked_at_costs_no_batch() -> None:
+    """Which happens once the list is full, where the clock has gone on since it was begun."""
+
+    class Held(Lease):
+        interrupts = False
+
+        @property
+        def seconds_left(self) -> float:
+            if self.interrupts:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            return super().seconds_left
+
+    class Slow(FixedStream):
+        def _cut(self, chunk: Chunk, offset: int) -> Iterator[Span]:
+            for number, span in enumerate(super()._cut(chunk, offset)):
+                if number == 1 and armed:
+                    armed.clear()
+                    _let_a_tick_pass()
+                    lease.interrupts = True
+                yield span
+
+    lease = Held(60.0)
+    lease.extend(Lease.now())
+    armed = [True]
+    stream = Slow([pack([b"a", b"b"]) + encode_set([b"c", b"d"], GZIP)], lease=lease)
+    batches = stream.batches()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert stream.own_place.consumed == 0
+    assert next(stream.batches()) == [b"a", b"b", b"c", b"d"]
