@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -52,7 +53,8 @@ class Ledger:
         """Where senders wait until the queue has room."""
         self.moves = 0
         """Chunks that went from one broker's thread to another's."""
-        self._unreported: list[tuple[int, FastlogError]] = []
+        self._unreported: dict[int, tuple[int, FastlogError]] = {}  # by a number that is given once
+        self._numbers = itertools.count()
         self._logged: dict[str, tuple[float, int]] = {}
 
     def failed(self, delivery: Delivery, *, told: bool) -> None:
@@ -61,7 +63,7 @@ class Ledger:
         if error is None:
             return
         if not told:
-            self._unreported.append((delivery.messages, error))
+            self._unreported[next(self._numbers)] = delivery.messages, error
         self.log(
             logging.WARNING if told else logging.ERROR,
             f"failed {delivery.topic} {type(error).__name__}",
@@ -71,13 +73,14 @@ class Ledger:
 
     def raise_unreported(self) -> None:
         """Raise ``DeliveryError`` when messages failed that nobody was told about, once."""
-        if not self._unreported:
+        taken = self._unreported.copy()
+        if not taken:
             return
-        taken = list(self._unreported)
-        count = sum(messages for messages, _ in taken)
-        first = taken[0][1]
+        count = sum(messages for messages, _ in taken.values())
+        first = next(iter(taken.values()))[1]
         error = DeliveryError(f"{count} messages were not delivered: {first}", count, first)
-        del self._unreported[: len(taken)]  # last: an interrupt before it leaves them to the next call
+        for number in taken:  # last: an interrupt before it leaves them to the next call
+            self._unreported.pop(number, None)  # unless a call in between has raised them as well
         raise error from first
 
     def log(self, level: int, key: str, line: str) -> None:
