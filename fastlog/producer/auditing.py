@@ -65,12 +65,13 @@ class Sending:
     ``with`` drops the object, which is as good as its end.
     """
 
+    held: int | None = None
+    """The first of the numbers; None before they are given, and once they are settled."""
+
     def __init__(self, stamp: Stamp, payloads: list[bytes], key: object) -> None:
         self._stamp = stamp
         self.sent = 0
         self.payloads: list[bytes] = []
-        self.held: int | None = None
-        """The first of the numbers; None once they are settled."""
         stamp.begin(self, payloads, key)
 
     def __enter__(self) -> Self:
@@ -82,7 +83,8 @@ class Sending:
         self._stamp.end(self)
 
     def __del__(self) -> None:
-        self._stamp.end(self)
+        if self.held is not None:  # else there may be nothing of it yet but this
+            self._stamp.end(self)
 
 
 class Reporter:
@@ -122,7 +124,8 @@ class Reporter:
     def _work(self) -> None:
         try:
             while not self._stop.wait(self._interval):
-                self._try_report(time.monotonic() + max(self._interval, _LEAST_SECONDS), "counts are kept for the next")
+                deadline = time.monotonic() + max(self._interval, _LEAST_SECONDS)
+                self._try_report(deadline, "counts are kept for the next report")
             self._try_report(self._deadline, "not everything was reported")
         finally:
             self._ended.open()

@@ -36,7 +36,7 @@ class BatchQueue:
         self.dropped = 0
         self.failed = 0
         self.handled = 0
-        """Of these, the ones that were given to the event handler, or passed over by the callback handler."""
+        """Accepted items that were given to the event handler, or passed over by the callback handler."""
         self._config = config
         self._ledger = ledger
         self._event_handler = event_handler

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -30,6 +34,8 @@ from fastlog.producer import (
     StringEncoder,
     SyncProducer,
 )
+from fastlog.producer._stamp import Stamp
+from fastlog.producer.auditing import Sending
 from fastlog.producer.rows import RowSender
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
@@ -266,8 +272,8 @@ def test_a_report_waits_for_what_is_on_its_way() -> None:
         assert claimed(events(broker)) == arrived(broker)
 
 
-def test_an_event_that_was_refused_comes_again() -> None:
-    """With the same number, so that it counts once."""
+def test_an_event_that_was_refused_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+    """With the same number, so that it counts once; the log says what becomes of it."""
     refused = [0]
 
     def hook(request: rq.Request) -> bytes | None:
@@ -284,6 +290,45 @@ def test_an_event_that_was_refused_comes_again() -> None:
         assert refused[0] >= 3
         assert [event.seq for event in events(broker)] == [0]
         assert claimed(events(broker)) == arrived(broker)
+    assert "counts are kept for the next report topic=audit: " in caplog.text
+
+
+def test_an_interrupt_while_numbers_are_given_says_nothing_more() -> None:
+    """Whatever there is of what holds them goes in silence: nobody sees a second exception."""
+
+    def is_interrupted(number: int) -> bool:
+        left = number
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal left
+            if frame.f_code is not Sending.__init__.__code__:
+                return None
+            left -= event == "line"
+            if event == "line" and left == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        outer = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            Sending(stamp, [b"x"], None)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(outer)
+        return False
+
+    said: list[object] = []
+    stamp = Stamp("t", 1, 2, 1000, True)
+    before, sys.unraisablehook = sys.unraisablehook, said.append
+    try:
+        lines = next(number for number in itertools.count() if not is_interrupted(number + 1))
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+    assert lines > 3
+    assert said == []
+    assert stamp.take_voids() == [(0, 1)]  # the last one was not interrupted, and sent nothing
 
 
 def test_requests_that_are_sent_again_count_once() -> None:
