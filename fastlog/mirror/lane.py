@@ -42,6 +42,7 @@ class Stored:
 
     def refused(self, piece: Piece) -> None:
         """None of it was stored."""
+        self.passed(piece)  # it may be one that is tried for hours
         self._holes.append((piece.offset, piece.next_offset))
 
     def add(self, piece: Piece) -> int:

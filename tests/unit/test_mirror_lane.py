@@ -15,7 +15,7 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run
 from fastlog.errors import FastlogError, MessageTooLargeError
 from fastlog.mirror.config import TargetConfig
-from fastlog.mirror.lane import Lane
+from fastlog.mirror.lane import Lane, Stored
 from fastlog.mirror.pieces import Piece, TargetPartition
 from fastlog.mirror.pipe import Pipe
 from fastlog.mirror.source import place_of
@@ -209,6 +209,14 @@ def test_what_was_refused_while_what_is_behind_it_was_stored_does_not_come_twice
         found.take()
         found.wait_consumed(START + len(SET))
         assert (found.lane.repeated, found.lane.doubtful) == (28, 0)
+
+
+def test_what_is_refused_again_and_again_takes_no_more_memory() -> None:
+    stored, target = Stored(), TargetPartition(0, 0)
+    place = Place(SOURCE, START, by_hand=True)
+    for _ in range(3):
+        stored.refused(Piece(place, "t", START, memoryview(SET), 20, target, lambda piece, error: None))
+    assert stored._holes == [(START, START + len(SET))]
 
 
 def test_a_refused_message_stops_its_partition_just_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
