@@ -61,13 +61,13 @@ class Fetchers:
         consumed = {}
         for source in partitions:
             feed = self._feeds.get(source)
-            if feed is None:
-                continue
-            offset = feed.release()
-            self._stream_of(source.topic, feed.thread).remove(feed)
-            self._feeds.pop(source, None)
-            if offset >= 0:
-                consumed[source] = offset
+            while feed is not None:
+                offset = feed.release()
+                self._stream_of(source.topic, feed.thread).remove(feed)
+                if offset >= 0:
+                    consumed[source] = offset
+                gone = self._feeds.pop(source, None)
+                feed = gone if gone is not feed else None  # another one, if it was acquired again meanwhile
         return consumed
 
     def consumed(self) -> dict[TopicPartition, int]:

@@ -205,6 +205,25 @@ def test_release_while_another_thread_reads() -> None:
         assert len(offsets) - len(set(offsets)) <= 29  # of each claim, the one in hand may come again
 
 
+def test_what_is_acquired_again_while_it_is_given_up_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close that no longer waits for the group's worker meets it at work."""
+    with served(pack(SEVERAL)) as fake, Reading() as reading:
+        source = reading.own(fake.port)
+        first = reading.fetchers.feeds()[source].fetch
+        begun = []
+
+        def stop() -> None:
+            monkeypatch.undo()
+            first.stop()
+            reading.own(fake.port)
+            begun.append(reading.fetchers.feeds()[source])
+
+        monkeypatch.setattr(first, "stop", stop)
+        reading.fetchers.release([source])
+        assert begun[0].is_released
+        assert reading.fetchers.feeds() == {}
+
+
 def test_seek_goes_on_elsewhere_at_once() -> None:
     with served(pack(SEVERAL)) as fake, Reading(fetch_bytes=200) as reading:
         source = reading.own(fake.port)

@@ -87,3 +87,21 @@ def test_memory_follows_what_came(pair: tuple[socket.socket, socket.socket]) -> 
     finally:
         tracemalloc.stop()
     assert inbox.held_bytes == 100_004
+
+
+@pytest.mark.parametrize("pages", [15, 17, 33])
+def test_memory_grows_with_what_came(pair: tuple[socket.socket, socket.socket], pages: int) -> None:
+    """Around 1 and 2 MiB of an announced 256: at most twice what is there, and it is copied while it grows."""
+    near, far = pair
+    inbox = Inbox(2**31 - 1)
+    came = pages << 16
+    far.sendall((2**28).to_bytes(4, "big"))
+    tracemalloc.start()
+    try:
+        for _ in range(pages):
+            far.sendall(b"x" * (1 << 16))
+            assert frames_from(inbox, near) == []
+        assert tracemalloc.get_traced_memory()[1] < 4 * came + 2**20
+    finally:
+        tracemalloc.stop()
+    assert inbox.held_bytes == came + 4
