@@ -56,13 +56,13 @@ def one_broker(host: str, port: int | None) -> Address:
     """A host and a port (None: 9092), or a host that is ``host:port``.
 
     Raises:
-        ConfigError: it is no broker, or several.
+        ConfigError: it is no broker, or several, or the port is not from 1 to 65535.
         ArgumentError: it is no text or number.
     """
     arguments.text("host", host)
     if port is not None:
         arguments.whole("port", port, 1, 65535)
-    if host.count(":") != 1 and not host.startswith("[") and "," not in host:
+    if host and host.count(":") != 1 and not host.startswith("[") and "," not in host:
         return Address(host, DEFAULT_PORT if port is None else port)  # an IPv6 address may stand without brackets
     found = parse_brokers(host)
     if len(found) > 1:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -102,7 +101,7 @@ class Reporter:
         self._failed = failed.by_topic
         self._next_seq: dict[int, int] = {}
         self._unsent: list[SentEvent] = []
-        self._stop = threading.Event()
+        self._stop = Gate()
         self._ended = Gate()
         self._deadline = 0.0
         self._thread = OwnedThread(ledger, self._work, "fastlog-producer-audit")
@@ -116,9 +115,9 @@ class Reporter:
 
         The thread does it: who calls may be interrupted.
         """
-        if not self._stop.is_set():
+        if not self._stop.is_open:
             self._deadline = deadline
-            self._stop.set()
+            self._stop.open()
         self._ended.wait(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:

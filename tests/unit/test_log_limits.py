@@ -27,6 +27,7 @@ from tests.harness.shared_log import (
     SharedLog,
     in_child,
     message,
+    open_descriptors,
     start_flusher,
     stop,
     wait_until,
@@ -56,6 +57,30 @@ def test_a_segment_that_is_exactly_full_takes_one_more(limit: int, bases: list[i
     for _ in range(6):
         assert log.append(ENTRY) == DONE
     assert log.bases() == bases
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4])
+def test_descriptors_of_segments_go_with_the_table_of_them(segments: int, memory: Path) -> None:
+    def work() -> bool:
+        before = open_descriptors()
+        log = SharedLog(memory, segment_bytes=1)
+        for _ in range(segments):
+            assert log.append(ENTRY) == DONE
+        kept = [name for name in open_descriptors().values() if name.endswith(".kafka")]
+        assert len(kept) >= segments
+        del log
+        gc.collect()
+        return open_descriptors() != before
+
+    assert in_child(work) == 0
+
+
+@pytest.mark.parametrize("sets", [[], [b"x"] * 65, [b"x", b""]])
+def test_as_many_sets_as_have_room_and_none_without_bytes(sets: list[bytes], memory: Path) -> None:
+    log = SharedLog(memory)
+    with pytest.raises(ValueError, match="message sets"):
+        append_sets(log.appender, 0, [(one, 1) for one in sets])
+    assert log.stored() == b""
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,15 @@ from fastlog.producer import (
     StringEncoder,
     SyncProducer,
 )
+from fastlog.producer._buffer import Quota
 from fastlog.producer._stamp import Stamp
-from fastlog.producer.auditing import Sending
+from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
+from fastlog.producer.ledger import Ledger
 from fastlog.producer.rows import RowSender
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
+from tests.harness.timing import PATIENCE
 from tests.unit.test_producer_refusals import refusal
 
 SERVER = server_id_of("web-1")
@@ -329,6 +332,35 @@ def test_an_interrupt_while_numbers_are_given_says_nothing_more() -> None:
     assert lines > 3
     assert said == []
     assert stamp.take_voids() == [(0, 1)]  # the last one was not interrupted, and sent nothing
+
+
+def test_a_signal_handler_may_finish_what_is_being_finished() -> None:
+    """At any line of it; nobody waits for a lock that the interrupted call holds."""
+    config = ProducerConfig(broker_list="a:1", audit_topic="audit")
+
+    def finish(number: int) -> bool:
+        """Whether there are so many lines; in a thread, which hangs where a signal handler would."""
+        reporter = Reporter(config, Stamps(config), FailedNumbers("audit"), None, Ledger(Quota(1, 1), None))  # type: ignore[arg-type]
+        left = number
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal left
+            left -= event == "line"
+            if event == "line" and left == 0:
+                reporter.finish(0.0)
+            return trace
+
+        def work() -> None:
+            sys.settrace(trace)
+            reporter.finish(0.0)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"it hangs at line {number}"
+        return left <= 0
+
+    assert next(number for number in itertools.count(1) if not finish(number)) > 5
 
 
 def test_requests_that_are_sent_again_count_once() -> None:
