@@ -117,7 +117,7 @@ class Reporter:
         """
         if not self._stop.is_open:
             self._deadline = deadline
-            self._stop.open()
+        self._stop.open()  # again, as the call before may have been interrupted in it
         self._ended.wait(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
