@@ -16,7 +16,7 @@ def placed(path: Path) -> Iterator[IO[bytes]]:
     A device or a pipe is written to as it is, and behind a link stands the file that it leads to.
 
     Raises:
-        OSError: it could not be written; what was at the path is still there.
+        OSError: it could not be written, and what was at the path is still there; or only its name could not be synced.
     """
     if path.exists() and not path.is_file():  # nothing that another file may take the place of
         with path.open("wb") as out:
