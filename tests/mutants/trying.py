@@ -19,6 +19,8 @@ SHORTEST_LIMIT = 120.0
 UNMEASURED_LIMIT = 300.0
 LONGEST_SUITE = 3600.0
 NO_TESTS = 5
+MOST_CHANCES = 3
+"""So many tests may fail once and then pass."""
 
 
 class Verdict(enum.Enum):
@@ -88,13 +90,21 @@ def try_one(mutant: Mutant, tree: Tree, suite: Suite, files: list[str]) -> Outco
 
     if not tree.plant(mutant):
         return outcome(Verdict.NOT_BUILT)
+    verdict, by, options = Verdict.SURVIVED, "", suite.options
     try:
-        code, names, output = tree.test(files, suite.limit, *suite.options)
-        if code in (0, NO_TESTS):
-            return outcome(Verdict.SURVIVED)
-        by = names[0] if names else ("hangs" if code == HUNG else f"exit code {code}: {output.strip()[-200:]}")
-        again, *_ = tree.test(names[:1] or files, suite.limit, *suite.options)
-        return outcome(Verdict.ONCE if again == 0 else Verdict.KILLED, by)
+        for _ in range(MOST_CHANCES):
+            code, names, output = tree.test(files, suite.limit, *options)
+            if code in (0, NO_TESTS):
+                break
+            by = names[0] if names else ("hangs" if code == HUNG else f"exit code {code}: {output.strip()[-200:]}")
+            again, *_ = tree.test(names[:1] or files, suite.limit, *suite.options)
+            if again != 0:
+                return outcome(Verdict.KILLED, by)
+            verdict = Verdict.ONCE
+            if not names:
+                break
+            options = [*options, "--deselect", names[0]]  # others may tell it surely
+        return outcome(verdict, by)
     finally:
         tree.restore()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,8 @@ from tests.mutants import choosing, operators, reach, sources
 from tests.mutants.areas import AREAS, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
 from tests.mutants.sources import masked
+from tests.mutants.trees import Tree
+from tests.mutants.trying import Suite, Verdict, try_one
 
 CYTHON = '''"""About < and >, and call()."""
 from fastlog.log._arena cimport fl_store, fl_fence
@@ -177,3 +180,35 @@ def test_the_tests_that_reach_a_line_are_asked_the_quick_ones_first(tmp_path: Pa
     whole["sources"][source]["sha256"] = "that of another text"
     path.write_text(json.dumps(whole))
     assert asked(6, [one, two]) == [one, two]
+
+
+@pytest.mark.parametrize(
+    ("failing", "chance", "verdict"),
+    [
+        ([], [], Verdict.SURVIVED),
+        (["a"], [], Verdict.KILLED),
+        (["b"], ["a"], Verdict.KILLED),
+        ([], ["a"], Verdict.ONCE),
+        (["d"], ["a", "b", "c"], Verdict.ONCE),
+    ],
+)
+def test_a_kill_has_to_come_again(failing: list[str], chance: list[str], verdict: Verdict) -> None:
+    """A test that fails once hides no other; of too many such tests there is no verdict but chance."""
+
+    class Planted:
+        def plant(self, _mutant: Mutant) -> bool:
+            return True
+
+        def restore(self) -> None:
+            restored.append(True)
+
+        def test(self, tests: list[str], _seconds: float, *options: str) -> tuple[int, list[str], str]:
+            found = [name for name in (*chance, *failing) if name not in options and tests in (["file"], [name])]
+            if tests != ["file"]:
+                found = [name for name in found if name in failing]
+            return (1, found[:1], "") if found else (0, [], "")
+
+    restored: list[bool] = []
+    mutant = Mutant("m", "fastlog/clock.py", 1, "call", ("a",), ("b",))
+    outcome = try_one(mutant, cast("Tree", Planted()), Suite(AREAS[0], ["file"]), ["file"])
+    assert (outcome.verdict, restored) == (verdict, [True])
