@@ -311,3 +311,16 @@ def test_an_unreadable_file_is_a_problem_of_its_own(directory: Path) -> None:
     report = check_partition(directory, files)
     assert [problem.kind for problem in report.problems] == ["unreadable", "damage"]
     assert report.choices == ()
+
+
+def test_a_side_file_that_cannot_be_read_is_named_itself(directory: Path) -> None:
+    """Not the directory it is in, and nothing behind it is judged without it."""
+    logs.write_segments(directory, [PARTS[0], DAMAGED])
+    logs.write_side_file(directory, 0)
+    files = FaultyFileOps()
+    files.deny("fastlog.json")
+    report = check_partition(directory, files)
+    assert [(problem.kind, problem.file) for problem in report.problems] == [
+        ("unreadable", str(directory / "fastlog.json"))
+    ]
+    assert report.choices == ()

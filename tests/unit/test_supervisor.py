@@ -18,7 +18,7 @@ from fastlog import supervisor as supervisor_module
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
 from fastlog.supervisor import Supervisor
-from fastlog.workers import child, flusher, keeper
+from fastlog.workers import child, flusher, keeper, stalls
 from fastlog.workers.child import CANNOT_START, MAY_NOT_RUN, Shared
 from fastlog.workers.stalls import Sighting
 from tests.harness.shared_log import SharedLog, in_child, message, wait
@@ -339,6 +339,16 @@ def test_one_that_waits_for_a_disk_is_named_every_ten_seconds(make: Callable[...
     assert machine.lines("waits")[0].endswith(": left alone")
     assert machine.lines("goes on") == ["goes on role=flusher pid=4000"]
     assert 30.0 <= machine.times("goes on")[0] <= 30.0 + 2 * TICK
+
+
+@pytest.mark.parametrize(("waits", "is_named"), [(1.999, False), (2.0, True), (2.001, True)])
+def test_a_wait_for_a_disk_is_named_from_two_seconds_on(
+    waits: float, is_named: bool, make: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make()
+    monkeypatch.setattr(stalls, "disk_wait", lambda _arena, number, _now_ns: waits if number == FLUSHER else 0.0)
+    assert machine.stop_after(1.0).clean
+    assert any(line.startswith("waits for a disk role=flusher") for line in machine.lines("waits")) == is_named
 
 
 def test_one_that_gets_no_processor_time_is_named_and_left_alone(make: Callable[..., Processes]) -> None:
