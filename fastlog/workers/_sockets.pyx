@@ -332,6 +332,10 @@ cdef class Connections:
             if c.spans[c.span_start].entry >= 0:
                 self.files.unpin(c.spans[c.span_start].entry)
             c.span_start += 1
+        # what is still to be answered to nobody takes the same place again
+        c.span_start = c.span_end = 0
+        c.out_start = c.out_end = 0
+        c.has_files = False
 
     cdef bint settle(self, Conn* c) noexcept nogil:
         """After any work on a connection: start the helper, send, decide what it waits for next, or close it.
