@@ -83,7 +83,8 @@ class Health:
             if not beat_ns:
                 found.append(f"{child.role_name(number)}: not started yet")
             elif silent >= SILENT_SECONDS and not stalls.disk_wait(self._arena, number, self._now_ns()):
-                found.append(f"{child.role_name(number)}: its loop has not turned for {silent:.1f} s (pid {pid})")
+                process = f"pid {pid}" if pid else "ended, and not replaced yet"
+                found.append(f"{child.role_name(number)}: its loop has not turned for {silent:.1f} s ({process})")
         return found
 
     def ready_problems(self) -> list[str]:

@@ -72,14 +72,14 @@ def report(outcomes: list[Outcome]) -> float:
     for outcome in outcomes:
         counts[outcome.area][outcome.verdict] += 1
         counts["all"][outcome.verdict] += 1
-    print(f"\n{'area':10} {'tried':>6} {'killed':>7} {'survived':>9} {'equivalent':>11}  share")
-    share = 0.0
+    print(f"\n{'area':12} {'tried':>6} {'killed':>7} {'survived':>9} {'equivalent':>11}  share")
+    shares = {"all": 1.0}
     for name, found in counts.items():
         tried = sum(found[verdict] for verdict in COUNTED)
-        share = found[Verdict.KILLED] / tried if tried else 1.0
-        print(f"{name:10} {tried:6} {found[Verdict.KILLED]:7} {tried - found[Verdict.KILLED]:9}"
-              f" {found[Verdict.EQUIVALENT]:11}  {share:.0%}")  # fmt: skip
-    return share if outcomes else 1.0
+        shares[name] = found[Verdict.KILLED] / tried if tried else 1.0
+        print(f"{name:12} {tried:6} {found[Verdict.KILLED]:7} {tried - found[Verdict.KILLED]:9}"
+              f" {found[Verdict.EQUIVALENT]:11}  {shares[name]:.0%}")  # fmt: skip
+    return shares["all"]
 
 
 def main() -> int:

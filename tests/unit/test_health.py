@@ -129,6 +129,9 @@ def test_a_loop_that_does_not_turn_is_named(inside: Inside, number: int) -> None
     assert (status, body) == (503, f"{name}: its loop has not turned for 5.0 s (pid 77)\n")
     assert inside.get("/ready") == (503, body)
     assert inside.health.report()["state"] == "not live"
+    inside.arena.clear_cell(number, 0, inside.now_ns - int(health.SILENT_SECONDS * 1e9))
+    ended = f"{name}: its loop has not turned for 5.0 s (ended, and not replaced yet)\n"
+    assert inside.get("/live") == (503, ended)
     inside.arena.clear_cell(number, 0, 0)
     assert inside.get("/live") == (503, f"{name}: not started yet\n")
 

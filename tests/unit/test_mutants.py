@@ -10,11 +10,12 @@ import pytest
 
 from tests.harness.checkout import ROOT
 from tests.mutants import choosing, operators, reach, sources
+from tests.mutants.__main__ import report
 from tests.mutants.areas import AREAS, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
 from tests.mutants.sources import masked
 from tests.mutants.trees import Tree
-from tests.mutants.trying import Suite, Verdict, try_one
+from tests.mutants.trying import Outcome, Suite, Verdict, try_one
 
 CYTHON = '''"""About < and >, and call()."""
 from fastlog.log._arena cimport fl_store, fl_fence
@@ -212,3 +213,23 @@ def test_a_kill_has_to_come_again(failing: list[str], chance: list[str], verdict
     mutant = Mutant("m", "fastlog/clock.py", 1, "call", ("a",), ("b",))
     outcome = try_one(mutant, cast("Tree", Planted()), Suite(AREAS[0], ["file"]), ["file"])
     assert (outcome.verdict, restored) == (verdict, [True])
+
+
+def test_the_share_is_that_of_all_areas_whichever_is_told_last(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = all_mutants([ROOT / "fastlog/clock.py"])[0]
+    outcomes = [
+        Outcome(mutant, area, verdict)
+        for area, verdict in [
+            ("log", Verdict.KILLED),
+            ("log", Verdict.KILLED),
+            ("log", Verdict.ONCE),
+            ("log", Verdict.EQUIVALENT),
+            ("workers", Verdict.SURVIVED),
+        ]
+    ]
+    assert report(outcomes) == 0.5
+    assert report(list(reversed(outcomes))) == 0.5
+    assert report([]) == 1.0
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["log", "3", "2", "1", "1", "67%"] in table
+    assert ["all", "4", "2", "2", "1", "50%"] in table
