@@ -8,6 +8,7 @@ process did is not seen. The result chooses the tests of a mutant
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.checkout import ROOT
-from tests.mutants import contexts
+from tests.mutants import contexts as test_contexts
 from tests.mutants.areas import AREAS, Area
 from tests.mutants.operators import Mutant
 from tests.mutants.trees import copy_checkout
@@ -136,13 +137,13 @@ class Watched:
             "PYTHONPATH": str(self._root),
             "LD_PRELOAD": str(self._root / "exit.so"),
             "COVERAGE_CORE": "ctrace",
-            contexts.SECONDS_VARIABLE: str(self._root / "seconds"),
+            test_contexts.SECONDS_VARIABLE: str(self._root / "seconds"),
         }
         (self._root / "seconds").unlink(missing_ok=True)
         started = time.monotonic()
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={self._root / 'coverage.ini'}", "-m", "pytest"]
         ran = subprocess.run(
-            [*command, "-x", "--core", "-p", contexts.__name__, "--basetemp", str(self._root / "tmp"), test],
+            [*command, "--core", "-p", test_contexts.__name__, "--basetemp", str(self._root / "tmp"), test],
             cwd=self._root, env=environment, timeout=seconds, check=False, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -201,13 +202,16 @@ class Watched:
     def _python(self, test: str) -> dict[str, dict[int, list[str]]]:
         """Combine the data of all processes into one file, which is kept for the summary; contexts by line."""
         from coverage import CoverageData
+        from coverage.exceptions import DataError
 
         folder = self._root / "python"
         whole = CoverageData(str(self._root / f"covered-{hashlib.sha256(test.encode()).hexdigest()[:12]}"))
         for part in folder.glob("data.*"):
             data = CoverageData(str(part))
-            data.read()
-            whole.update(data)
+            # a process that was killed while it wrote leaves a part of a file
+            with contextlib.suppress(DataError):
+                data.read()
+                whole.update(data)
             part.unlink()
         whole.write()
         return {
