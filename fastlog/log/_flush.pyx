@@ -7,6 +7,7 @@ write-back once and marks the pages clean, so a second call would succeed withou
 Source: paper, section 3.1 (messages are exposed to consumers after they are flushed).
 """
 
+cimport cython
 from libc.errno cimport EBUSY, EDQUOT, EFBIG, EINVAL, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -78,6 +79,7 @@ cdef inline bint no_room(int r) noexcept nogil:
     return r == -ENOSPC or r == -EDQUOT or r == -EFBIG
 
 
+@cython.no_gc_clear  # __dealloc__ asks the arena
 cdef class PartitionFlusher:
     """Flushes partitions; several threads may work at once, on different partitions."""
 

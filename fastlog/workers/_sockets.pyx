@@ -4,6 +4,7 @@ A connection is read only while nothing of it waits: a request that cannot go on
 dropped, and the requests behind it wait in order.
 """
 
+cimport cython
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -57,6 +58,7 @@ cdef enum:
     OVER_BUDGET_READ = 16 << 10     # what is received at once while the memory for requests is used up
 
 
+@cython.no_gc_clear  # __dealloc__ gives back to files and runs
 cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
