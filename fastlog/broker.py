@@ -10,7 +10,6 @@ import logging
 import os
 import resource
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,8 @@ from fastlog.workers.child import Listener, Shared
 log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 5.0
+LINE_SECONDS = 0.2
+"""What a line of the supervisor waits for a reader who is slow; nothing that it does is as urgent."""
 BACKLOG = 1024
 MONITOR_BACKLOG = 128
 
@@ -45,19 +46,16 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = No
 
     0: stopped, everything flushed and the clean marker written. 1: it could not start, or something was not flushed.
     """
-    logs.set_up("supervisor")
+    logs.set_up("supervisor", patience=LINE_SECONDS)
     try:
         _files.arm_from_environment("supervisor")
         with contextlib.ExitStack() as stack:
             return _run(config, stack, on_ready, version)
     except FastlogError as error:
-        print(f"fastlog-broker: {error}", file=sys.stderr)
+        logs.say(f"fastlog-broker: {error}")
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
-        print(
-            f"fastlog-broker: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
-            file=sys.stderr,
-        )
+        logs.say(f"fastlog-broker: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return 1
 
 
@@ -259,12 +257,10 @@ def _say_ready(shared: Shared, directories: list[Path], partitions: int, seconds
     monitor = f"monitor={shared.monitor} " if shared.monitor is not None else ""
     told = (listener.advertised_host, listener.advertised_port)
     told_text = f"advertised={told[0]}:{told[1]} " if told != (listener.host, listener.port) else ""
-    print(
+    logs.say(
         f"fastlog-broker: ready host={listener.host} port={listener.port}{insecure} broker={config.broker_id} "
         f"{told_text}{zookeeper}{monitor}processors={config.processors} "
-        f"directories={','.join(map(str, directories))} partitions={partitions} start_seconds={seconds:.2f}",
-        file=sys.stderr,
-        flush=True,
+        f"directories={','.join(map(str, directories))} partitions={partitions} start_seconds={seconds:.2f}"
     )
 
 
@@ -289,9 +285,5 @@ def _finish(
         except OSError as error:
             problems.append(f"clean marker not written: {error}")
     detail = "; ".join([*problems, *(f"not flushed: {item}" for item in unflushed)])
-    print(
-        f"fastlog-broker: stopped without the clean marker: {detail}; the next start recovers",
-        file=sys.stderr,
-        flush=True,
-    )
+    logs.say(f"fastlog-broker: stopped without the clean marker: {detail}; the next start recovers")
     return 1

@@ -1,5 +1,7 @@
 """Logging of the broker's processes: one event per line on stderr, and never more lines than somebody can read.
 
+No process waits for whoever reads them: what finds no room is dropped, and the next line that finds some says how many.
+
 A line with the same text is written once in ten seconds. Of what clients cause, a line is written once in that time
 for each kind of event and client, whatever its text: the text is what the client has chosen. All lines together are
 bounded as well, and what is left out is counted in a line of its own.
@@ -11,16 +13,20 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fastlog.escaping import EscapingFormatter
+from fastlog.standard_error import StandardError
 
 REPEAT_SECONDS = 10.0
 MOST_OF_CLIENTS = 100
 """Lines in so many seconds about what clients cause."""
 MOST_LINES = 1000
 """All lines of a process in that time, from warnings up."""
+LAST_WORD_SECONDS = 1.0
+"""How long ``say`` waits for room: what it says is waited for."""
 
 
 def about(kind: str, *who: object) -> dict[str, object]:
@@ -83,42 +89,122 @@ class LineLimit:
                     yield f"{seen.text} (and {seen.left_out} more like it)"
 
 
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # generic for type checkers alone
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
+class Handler(logging.Handler):
+    """What ``set_up`` gives the root logger.
+
+    ``patience``: seconds that a line waits for a reader who is only slow, unless the one before was dropped.
+    """
+
+    def __init__(self, patience: float) -> None:
+        super().__init__()
+        self.output = StandardError(sys.stderr)
+        self._patience = patience
         self._limit = LineLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
         self._say(self._limit.left_out())
         if self._limit.admits(record):
-            super().emit(record)
+            self._write(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A line whose arguments do not fit it; never on a stream that may wait."""
+        self.output.write(f"a line of the log cannot be written: {record.msg!r}\n{traceback.format_exc()}")
 
     def close(self) -> None:
         self.acquire()
         try:
             self._say(self._limit.left_out(at_end=True))
+            self.catch_up()
         finally:
             self.release()
         super().close()
 
+    def catch_up(self) -> bool:
+        """Say how many lines were dropped, if there is room now; whether none was, or that is said."""
+        dropped = self.output.dropped
+        if not dropped:
+            self.output.finish()
+            return True
+        line = f"dropped lines={dropped}: nobody read standard error"
+        if not self.output.write(self.format(_warning(line)) + "\n"):
+            self.output.dropped = dropped
+            return False
+        self.output.dropped = 0
+        return True
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return
+        patience = 0.0 if self.output.dropped else self._patience
+        if self.catch_up():
+            self.output.write(text, patience)
+        else:
+            self.output.dropped += 1
+
     def _say(self, lines: Iterator[str]) -> None:
         for line in lines:
-            super().emit(logging.LogRecord(__name__, logging.WARNING, __file__, 0, line, (), None))
+            self._write(_warning(line))
 
 
-def set_up(role: str) -> None:
-    """Write this process's log to stderr with its role and pid; called again in every child."""
+def _warning(line: str) -> logging.LogRecord:
+    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, line, (), None)
+
+
+def _ours() -> Handler | None:
+    return next((each for each in logging.getLogger().handlers if isinstance(each, Handler)), None)
+
+
+def set_up(role: str, patience: float = 0.0) -> None:
+    """Write this process's log to stderr with its role and pid; called again in every child.
+
+    ``patience``: how many seconds a line may wait for a reader who is slow. One that reads nothing costs it once.
+    """
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
-    handler = _Handler()
-    handler.setFormatter(
+        if isinstance(handler, Handler):
+            handler.output.close()
+    made = Handler(patience)
+    made.setFormatter(
         EscapingFormatter(
             f"%(asctime)s.%(msecs)03d %(levelname)s {role}[{os.getpid()}] %(message)s", "%Y-%m-%d %H:%M:%S"
         )
     )
-    root.addHandler(handler)
+    root.addHandler(made)
     root.setLevel(logging.INFO)
+
+
+def say(line: str) -> None:
+    """Write a line that is not of the log to stderr: what a start or a stop came to. Waits a moment for a reader."""
+    handler = _ours()
+    if handler is None:
+        print(line, file=sys.stderr, flush=True)
+        return
+    handler.acquire()
+    try:
+        handler.output.write(f"{line}\n", LAST_WORD_SECONDS)
+    finally:
+        handler.release()
+
+
+def catch_up() -> None:
+    """Say how many lines were dropped, once there is room; for loops that may have nothing else to say for long."""
+    handler = _ours()
+    if handler is not None:
+        handler.acquire()
+        try:
+            handler.catch_up()
+        finally:
+            handler.release()
+
+
+def descriptor() -> int | None:
+    """The descriptor of stderr that does not wait, where there is one; None where stderr is no file."""
+    handler = _ours()
+    return None if handler is None else handler.output.fileno()
 
 
 def close() -> None:

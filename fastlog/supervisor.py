@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fastlog import acceptor
+from fastlog import acceptor, logs
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.workers import child, flusher, keeper, mirror, processor, stalls
 
@@ -115,6 +115,7 @@ class Supervisor:
             self._arena.beat(SUPERVISOR)
             self._reap()
             self._watch()
+            logs.catch_up()
         if self._failed:
             log.error("%s", self._failed)
         return self._stop()

@@ -101,11 +101,12 @@ def begin(shared: Shared, number: int) -> int:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # the supervisor's polite signal: say where it hangs
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     receive, send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(send, warn_on_full_buffer=False)
     logs.set_up(name)
+    # the supervisor's polite signal: say where it hangs, and not by hanging there
+    descriptor = logs.descriptor()
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr if descriptor is None else descriptor, all_threads=True)
     _files.arm_from_environment(name)
     gc.enable()
     return receive

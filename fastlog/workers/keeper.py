@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastlog import logs
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, SlotView
@@ -110,6 +111,7 @@ class Keeper:
                 next_look = now + LOOK_SECONDS
                 self._look(final=False)
                 self._tell_of_postponed_flushes()
+                logs.catch_up()
                 for index in sorted(self._again):
                     self._clean(self._arena.view(index))
             if now >= next_cleanup:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from tests.fault.kills import backlog_of
 from tests.harness import raw_client as raw
-from tests.harness.broker import Broker, wait_until
+from tests.harness.broker import READY, ROOT, Broker, die_with_parent, wait_until
 
 MESSAGE = raw.entry(b"not to be lost")
 LATEST_END = 60.0
@@ -188,6 +189,41 @@ def test_a_successor_is_woken_by_what_it_is_there_for(start_broker: Callable[...
     assert supervisor.num_fds() == before
     assert broker.stop(LATEST_END) == 0
     assert broker.stored_bytes("t", 0) == MESSAGE * 6
+
+
+@pytest.mark.slow
+def test_a_standard_error_that_nobody_reads(tmp_path: Path) -> None:
+    """The dead are replaced, clients are served, and the stop is in order, though no line of the log has any room."""
+    broker = Broker(tmp_path, processors=1, settings=NO_FLUSH)
+    read_fd, write_fd = os.pipe()
+    with contextlib.closing(os.fdopen(read_fd, "rb", buffering=0)) as unread:
+        process = subprocess.Popen(
+            broker.command(), stderr=write_fd, env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=die_with_parent
+        )
+        os.close(write_fd)
+        said = b""
+        while (ready := READY.search(said.decode())) is None:
+            said += unread.read(4096)
+        fd = os.open(f"/proc/{process.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(fd, b"x"):
+                pass
+        os.close(fd)
+        keepers = {child.pid for child in psutil.Process(process.pid).children() if child.name() == "fastlog-keeper"}
+        for pid in keepers:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(
+            "the keeper is replaced",
+            lambda: (
+                {each.pid for each in psutil.Process(process.pid).children() if each.name() == "fastlog-keeper"}
+                - keepers
+            ),
+        )
+        with raw.RawClient(int(ready[1])) as client:
+            assert client.produce_ack("t", 0, MESSAGE, raw.FLUSHED).error == 0
+        process.terminate()
+        assert process.wait(LATEST_END) == 0
+    assert ends(broker) == {"t-0": len(MESSAGE)}
 
 
 @pytest.mark.slow
