@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,10 +25,11 @@ from fastlog.producer import (
 )
 from fastlog.producer import producer as producer_module
 from fastlog.producer._buffer import Quota
+from fastlog.producer.brokers import Directory
 from fastlog.producer.discovery import Discovery, View
 from fastlog.producer.elastic import ElasticRoute, ElasticRouter
 from fastlog.producer.ledger import Ledger
-from fastlog.producer.waiting import wait_ended
+from fastlog.producer.waiting import Turnstile, wait_ended
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
@@ -133,6 +135,19 @@ def test_a_session_that_is_over_is_followed_by_another(tree: FakeZooKeeper) -> N
     assert not found.session_id
 
 
+def test_a_session_that_is_being_closed_is_nobody_s(tree: FakeZooKeeper) -> None:
+    """Who asks meanwhile is told of no session, and not of one that ends just now."""
+    show(tree.open(), 1, 9001, t=1)
+    shown: list[int | None] = []
+    with watching(tree) as (found, _):
+        found.wait_for("t", SECONDS)
+        assert found.session_id is not None
+        session = tree.sessions[found.session_id]
+        close = session.close
+        session.close = lambda: (shown.append(found.session_id), close())  # type: ignore[method-assign]
+    assert shown == [None]
+
+
 def test_the_view_outlives_zookeeper(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is silent, and when it comes back without a broker, the brokers known last stay."""
     monkeypatch.setattr(discovery, "AWAY_SESSIONS", 0.1)
@@ -166,6 +181,23 @@ def test_reading_again_finds_what_no_watch_has_told(tree: FakeZooKeeper) -> None
         assert 2 not in found.view.addresses
         assert found.read_again(SECONDS)
         assert 2 in found.view.addresses
+
+
+def test_who_waits_is_woken_once_everything_is_read_again(tree: FakeZooKeeper) -> None:
+    """A wake-up that came before the note of what was read would leave them asleep for a minute."""
+    ledger = Ledger(Quota(100, 10_000), None)
+    made = Discovery(ProducerConfig(zk_connect=CONNECT), ledger, lambda view: None, opener(tree))
+    noted: list[int] = []
+
+    class Done(Turnstile):
+        def wake_all(self) -> None:
+            noted.append(made._audited)
+            made._stopping = True
+
+    made._done = Done()
+    made._audit_wanted = 3
+    made._serve(tree.open())
+    assert noted == [3]
 
 
 def test_values_that_make_no_sense(tree: FakeZooKeeper) -> None:
@@ -420,6 +452,29 @@ def test_a_key_for_a_broker_that_cannot_be_reached(tree: FakeZooKeeper, make: Ca
                 wait_until("it has gone", lambda: 2 not in route_of(producer).counts)
                 wait_until("keys go elsewhere", lambda: len(route_of(producer).table) == 1)
                 assert producer.send("t", b"x", key=keys[1])[0].broker == 1
+
+
+def test_who_waits_for_a_broker_is_told_of_each_failure(tree: FakeZooKeeper) -> None:
+    """At once, and not when it is asked the next time: pauses in between grow to a second."""
+    router = ElasticRouter(
+        ProducerConfig(zk_connect=CONNECT), Ledger(Quota(100, 10_000), None), None, None, open_session=opener(tree)
+    )
+    router.discovery.view = View({1: Address("127.0.0.1", 9001)})
+    seen: list[str] = []
+
+    class Changes(Turnstile):
+        def wake_all(self) -> None:
+            seen.append("woken: failed" if 1 in router._failures else "woken: usable")
+
+    def ask() -> None:
+        seen.append("asked")
+        if seen.count("asked") < 3:
+            raise TransportError("refused")
+
+    router._changes = Changes()
+    directory = SimpleNamespace(broker=SimpleNamespace(id=1), ask=ask, acks=lambda wanted: wanted, offer=object())
+    router._ask_until_answered(cast(Directory, directory))
+    assert seen == ["asked", "woken: failed"] * 2 + ["asked", "woken: usable"]
 
 
 def test_by_hand(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog._segment import payloads
-from fastlog.errors import DeliveryError, MessageTooLargeError, TransportError
+from fastlog.errors import DeliveryError, FastlogError, MessageTooLargeError, TransportError
 from fastlog.message import deep
 from fastlog.producer._rows import hash_rows
 from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import Delivery
 from fastlog.producer.partitioners import Crc32Partitioner
 from fastlog.producer.rows import RowSender, Stretch
+from fastlog.producer.waiting import Turnstile
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker, stored
@@ -163,6 +165,22 @@ def test_what_is_not_delivered_is_an_error(step: str) -> None:
         with pytest.raises(DeliveryError, match="2 messages were not delivered"):
             action()
         sender.close(5)
+
+
+def test_who_waits_for_room_is_woken_with_the_failure_in_place() -> None:
+    """Woken before it was noted, a sender would see a queue as full as before, and sleep on."""
+    sender = RowSender(ProducerConfig.from_fields({"broker_list": "0:127.0.0.1:1", **FIELDS}))
+    noted: list[FastlogError | None] = []
+
+    class Room(Turnstile):
+        def wake_all(self) -> None:
+            noted.append(sender._error)
+
+    sender._ledger.room = Room()
+    error = TransportError("gone")
+    sender._note(Delivery("t", 0, 0, -1, -1, 1, error))
+    assert noted == [error]
+    sender.close(5)
 
 
 def test_a_row_that_is_too_large() -> None:
