@@ -6,9 +6,12 @@ And a long random life of what is on its way, after which every message has come
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import random
 import socket
 import struct
+import sys
+import termios
 import threading
 from collections import Counter
 
@@ -222,6 +225,35 @@ def test_more_answers_than_fit_are_read_in_turns() -> None:
         thread.join(PATIENCE)
         assert not thread.is_alive()
     assert (flight.delivered, flight.messages) == (10_000, 10)
+
+
+def test_a_full_inbox_is_not_the_end_of_the_connection() -> None:
+    """So many answers came during one write that none more fit: what is there is read, and the others after it."""
+    flight = Flight(True)
+    flight.add(chunk_of([*[b"x"] * 9000, *[bytes(40_000)] * 10]))
+    inbox_bytes = 1 << 18
+    answers = memoryview(b"".join(map(answer, range(9000))))
+    with pair() as (ours, theirs):
+        for _ in range(9):
+            flight.write(ours.fileno(), 1000)
+            requests_in(theirs, 1000)
+        theirs.setblocking(False)
+        sent = 0
+        while sent < inbox_bytes or unread_bytes(ours):  # the write that nobody reads takes them all
+            sent += theirs.send(answers[sent:inbox_bytes]) if sent < inbox_bytes else 0
+            flight.write(ours.fileno(), EVERYTHING)
+            assert flight.has_unsent()
+        theirs.send(answers[inbox_bytes:])
+        assert flight.receive(ours.fileno()) == inbox_bytes
+        assert flight.receive(ours.fileno()) == len(answers) - inbox_bytes
+    assert (flight.delivered, flight.messages) == (9000, 10)
+
+
+def unread_bytes(connection: socket.socket) -> int:
+    """What has come to it and was not received."""
+    found = bytearray(4)
+    fcntl.ioctl(connection, termios.FIONREAD, found)
+    return int.from_bytes(found, sys.byteorder)
 
 
 def test_frames_without_acknowledgement_are_finished_by_the_kernel() -> None:
