@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fastlog import settings
 from fastlog.config import BrokerConfig, is_loopback, load_properties
+from fastlog.consumer.config import ConsumerConfig
 from fastlog.errors import ConfigError
 from fastlog.tools import settings_doc
 
@@ -294,6 +295,12 @@ def test_sizes_and_durations() -> None:
     assert settings.parse_duration("1500ms", "seconds") == 1.5
     assert settings.parse_duration("2", "hours") == 2
     assert isinstance(settings.parse_duration("120s", "minutes"), int)
+
+
+def test_a_field_that_is_no_setting_is_refused_with_the_nearest_one() -> None:
+    """By the error of settings that names it, and not by what a class says of its arguments."""
+    with pytest.raises(ConfigError, match=r"unknown setting 'group_idd'; did you mean 'group_id'\?"):
+        ConsumerConfig.from_fields({"group_idd": "g"})
 
 
 def test_settings_page_is_current() -> None:

@@ -261,6 +261,31 @@ def test_a_server_that_stays_away_is_given_up_after_two_time_outs(
         assert registry._has_been_away_for_good()
 
 
+def test_the_id_is_looked_at_each_second_and_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once it is over for one that was registered before, which goes on waiting and does not spin."""
+    made, registry, now = still_registry(tmp_path)
+    monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    waits: list[float] = []
+
+    class Flag(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            now[0] += timeout
+            waits.append(timeout)
+            if len(waits) == 6:
+                registry._stopping.set()
+            return False
+
+    registry._flag = Flag()
+    registry._patience = 2.5
+    made.arena.count(registry_module.KEEPER, "zookeeper_registrations")
+    made.tree.write(ID, OTHER.encode(), STRANGER)
+    registry._serve(made.tree.open())
+    assert waits == [1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
+
+
 def test_pauses_grow_to_two_seconds_and_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, registry, _ = still_registry(tmp_path)
     waited: list[float] = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
-from fastlog.workers import child, flusher, processor
+from fastlog.workers import advertised, child, flusher, processor
 
 SETTINGS: dict[str, Any] = {
     "max_message_bytes": 1_000_001,
@@ -123,3 +124,18 @@ def test_a_processor_shares_its_descriptors(tmp_path: Path, descriptors: int, co
     assert processor.connection_limit(shared) == connections
     processor.run(shared, FIRST_PROCESSOR)
     assert Started.last[2].arguments[1] == segments
+
+
+@pytest.mark.parametrize("answers", [["wrong"] * 3, ["wrong", "wrong", None], ["wrong", None], [None]])
+def test_an_address_that_leads_elsewhere_is_tried_again_after_a_second(
+    tmp_path: Path, answers: list[str | None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that begins is not served at once by whatever stands before it; what it says at last, it says once."""
+    shared = shared_by(tmp_path)
+    left, pauses = list(answers), list[float]()
+    monkeypatch.setattr(advertised, "problem_or_none", lambda *_: left.pop(0))
+    monkeypatch.setattr(advertised, "time", SimpleNamespace(sleep=pauses.append))
+    advertised._check(shared, shared.listeners[0])
+    assert left == []
+    assert pauses == [1.0] * (len(answers) - 1)
+    assert caplog.text.count("ADVERTISED ADDRESS") == (answers[-1] is not None)
