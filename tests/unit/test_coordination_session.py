@@ -453,6 +453,21 @@ def test_close_ends_the_session_at_once_and_every_thread(server: WireZooKeeper) 
     wait_until(lambda: not ours())
 
 
+def test_a_session_that_is_lost_by_its_close_is_known_to_be_closing(server: WireZooKeeper) -> None:
+    """Noted the other way round, its end could be told in between as one that nobody wanted."""
+    noted: list[bool] = []
+    session = ZooKeeperSession(server.connect, session_timeout=PATIENCE)
+
+    class Lost(threading.Event):
+        def set(self) -> None:
+            noted.append(session._is_closing)
+            super().set()
+
+    session._lost = Lost()
+    session.close()
+    assert noted == [True]
+
+
 def test_where_the_path_cannot_be_made_nothing_is_left(server: WireZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[ZooKeeperSession] = []
     close = zookeeper.ZooKeeperSession.close

@@ -74,6 +74,20 @@ def test_an_idle_member_gives_signs_of_life_and_looks_for_nothing_else(shown: Fa
     assert member.work.standing.state is GroupState.JOINING, "the session is closed"
 
 
+def test_who_hears_that_a_session_was_closed_sees_that_another_one_is_joined(
+    shown: FakeZooKeeper, clock: Clock
+) -> None:
+    member = Stepped(shown, "a", {"s": 1})
+    member.settle(clock)
+    standing, session = member.work.standing, member.session
+    assert session is not None and standing.state is GroupState.ASSIGNED
+    noted: list[GroupState] = []
+    close = session.close
+    session.close = lambda: (noted.append(standing.state), close())  # type: ignore[method-assign]
+    member.end()
+    assert noted == [GroupState.JOINING]
+
+
 def _both(tree: FakeZooKeeper, clock: Clock, signs: list[float], audits: list[float]) -> list[float]:
     began = clock.now
 

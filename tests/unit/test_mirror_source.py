@@ -396,3 +396,17 @@ def test_what_cannot_be_saved_at_the_end_is_said(
     error = source.stop(1.5)
     assert (str(error).splitlines()[0] if error is not None else None) == left
     assert calls == ["step", "step", 1.5]
+
+
+def test_who_is_woken_by_the_stop_sees_it(site: Callable[..., Site]) -> None:
+    """Woken before it was noted, the thread would look once more and wait again."""
+    mirror = Mirror(site().config())
+    noted: list[bool] = []
+
+    class News(threading.Event):
+        def set(self) -> None:
+            noted.append(mirror._stop.is_set())
+
+    mirror._news = News()
+    assert mirror.stop() == []
+    assert noted == [True]
