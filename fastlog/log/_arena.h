@@ -235,6 +235,12 @@ static inline void fl_wake_mask(fl_header *h, const int *eventfds, uint64_t mask
         fl_wake(h, eventfds, process);
     }
 }
+/* Before a shared word is looked at once more: ask to be woken when it changes, or for what changes it. Nothing behind
+ * this is loaded before; the reverse of fl_wake_waiters. */
+static inline void fl_ask(uint64_t *word, uint64_t bits) {
+    fl_or(word, bits);
+    fl_fence();
+}
 /* After a shared word was stored: wake whoever said it waits for it. */
 static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *waiters) {
     fl_fence();

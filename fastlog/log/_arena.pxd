@@ -71,6 +71,7 @@ cdef extern from "_arena.h" nogil:
     void fl_wake_taken(fl_header*, const int*, int)
     void fl_clear_wake_flag(fl_header*, int)
     void fl_wake_mask(fl_header*, const int*, uint64_t)
+    void fl_ask(uint64_t*, uint64_t)
     void fl_wake_waiters(fl_header*, const int*, uint64_t*)
     void fl_mark_dirty(fl_header*, uint64_t)
     uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)

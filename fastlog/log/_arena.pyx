@@ -279,8 +279,7 @@ cdef class Arena:
 
     def wait_for_creation(self, int process):
         """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
-        fl_or(&self.header.create_waiters, 1ULL << process)
-        fl_fence()
+        fl_ask(&self.header.create_waiters, 1ULL << process)
 
     def add(self, spec):
         """Write a new slot and publish it; the caller holds the creation lock. Returns its index.

@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
-    Arena, fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
+    Arena, fl_ask, fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
@@ -234,8 +234,7 @@ cdef class Fetches:
         elif now_ns >= c.hold_until_ns:
             return False
         fl_or(&s.waiters, <uint64_t>1 << self.process)
-        fl_or(&s.demand, 1)
-        fl_fence()
+        fl_ask(&s.demand, 1)
         self.want_flush_now(s)
         if fl_load(&s.high_watermark) != watermark:
             return False
@@ -431,8 +430,7 @@ cdef class Fetches:
             c.park |= PARK_HOLD
             if found.slot == NULL:
                 failpoint(AT_HOLD_NOBODY)
-                fl_or(&self.arena.header.create_waiters, <uint64_t>1 << self.process)
-                fl_fence()
+                fl_ask(&self.arena.header.create_waiters, <uint64_t>1 << self.process)
                 self.topics.learn()
                 if self.topics.find(body + 10, size, <int32_t>be32(body + 10 + size)) == NULL:
                     return FETCH_PARKED

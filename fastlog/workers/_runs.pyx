@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
-    fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_store, fl_wake,
+    fl_ask, fl_bump, fl_cell_at, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_store, fl_wake,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
@@ -93,8 +93,7 @@ cdef class Runs:
             failpoint(AT_ACK_WAITS)
             # said only now: a demand that stands before the append is cleared by the flush before it
             fl_or(&s.waiters, <uint64_t>1 << self.process)
-            fl_or(&s.demand, 1)
-            fl_fence()
+            fl_ask(&s.demand, 1)
             fl_mark_dirty(self.arena.header, s.index)
             fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
 
@@ -133,8 +132,7 @@ cdef class Runs:
                 # say that we wait, then look once more: what changed in between is not missed
                 failpoint(AT_APPEND_REFUSED)
                 waited = 1
-                fl_or(&s.lock_waiters if status == APPEND_BUSY else &s.waiters, mine)
-                fl_fence()
+                fl_ask(&s.lock_waiters if status == APPEND_BUSY else &s.waiters, mine)
                 continue
             # the piece that failed; what precedes it stays
             fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
@@ -173,8 +171,7 @@ cdef class Runs:
                     ack.code = CODE_OFFLINE
                 else:
                     if not fl_load(&ack.slot.waiters) & mine:
-                        fl_or(&ack.slot.waiters, mine)
-                        fl_fence()
+                        fl_ask(&ack.slot.waiters, mine)
                         continue
                     break
             head = out_bytes(c, 30)

@@ -117,7 +117,7 @@ _FENCE = re.compile(r"\b(fl_fence|__atomic_thread_fence)\(")
 _REPORTING = re.compile(r"^\s*(?:self\.)?_?(?:log|LOG|logger|logging|say|print|click|warnings)\b|super\(\)|^\s*raise\b")
 _ASSIGNED = re.compile(r"^\s*[\w\[\]]+(?:\.[\w\[\]]+)+ = \S.*$")
 _PUBLISH = re.compile(
-    r"^\s*(?:fl_(?:store|or|and|swap|bump|mark_dirty|wake\w*|fence)|atomic_\w+|(?:os|self|[\w.]+)\."
+    r"^\s*(?:fl_(?:store|or|ask|and|swap|bump|mark_dirty|wake\w*|fence)|atomic_\w+|(?:os|self|[\w.]+)\."
     r"(?:replace|rename|fsync|fdatasync|unlink|truncate|write\w*|sync\w*|set|clear|notify\w*|release|close|wake\w*|put\w*)"
     r"|file_\w+|sync_\w+|fsync_\w+)\(.*\);?$"
 )

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -46,21 +47,40 @@ void one_waits(uint64_t *waiters, const uint64_t *word, uint64_t *found) {
 """
 
 
-@pytest.fixture(scope="module")
-def instructions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Of each function of the source, the lines behind its store."""
-    directory = tmp_path_factory.mktemp("fences")
-    (directory / "fences.c").write_text(SOURCE)
+STEPS = """
+#include <stdint.h>
+#include <stdio.h>
+#define __atomic_fetch_or(word, bits, order) (puts("or " #order), (uint64_t)(*(word) |= (bits)))
+#define __atomic_thread_fence(order) puts("fence " #order)
+#define __atomic_load_n(word, order) (puts("load " #order), *(word))
+#include "_arena.h"
+int main(void) {
+    uint64_t waiters = 1, word = 7;
+    fl_ask(&waiters, 4);
+    return waiters == 5 && fl_load(&word) == 7 ? 0 : 1;
+}
+"""
+
+
+def compiled(source: str, directory: Path, *options: str) -> Path:
+    """What a compiler makes of it, with the header of the arena at hand."""
+    (directory / "fences.c").write_text(source)
     compiler = shlex.split(str(sysconfig.get_config_var("CC") or "cc"))[0]
     run = subprocess.run(
-        [compiler, "-O2", "-S", "-I", str(ROOT / "fastlog" / "log"), "-o", "fences.s", "fences.c"],
+        [compiler, "-O2", *options, "-I", str(ROOT / "fastlog" / "log"), "-o", "fences", "fences.c"],
         cwd=directory,
         check=False,
         capture_output=True,
         text=True,
     )
     assert run.returncode == 0, run.stderr
-    return functions((directory / "fences.s").read_text())
+    return directory / "fences"
+
+
+@pytest.fixture(scope="module")
+def instructions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Of each function of the source, the lines behind its store."""
+    return functions(compiled(SOURCE, tmp_path_factory.mktemp("fences"), "-S").read_text())
 
 
 def functions(text: str) -> dict[str, list[str]]:
@@ -88,3 +108,9 @@ def test_nothing_is_loaded_before_the_store_is_seen(name: str, instructions: dic
     before = [line for line in lines[:at] if re.search(load, line) and not line.startswith("lea")]
     constant = 1 if name == "marked" else 0  # where the bitmap lies may be looked up at any time
     assert len(before) <= constant, lines
+
+
+def test_who_asks_to_be_woken_looks_again_behind_a_fence(tmp_path: Path) -> None:
+    """Also where what asks is a barrier by itself, so that no run shows the fence: the steps are told."""
+    done = subprocess.run([compiled(STEPS, tmp_path, "-pthread")], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["or __ATOMIC_SEQ_CST", "fence __ATOMIC_SEQ_CST", "load __ATOMIC_ACQUIRE"]
