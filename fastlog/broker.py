@@ -272,10 +272,10 @@ def _finish(
     unflushed = []
     for view in arena.views():
         name = partition_directory_name(view.topic, view.partition)
-        if view.high_watermark == view.log_end and not view.state:
+        if view.flushed_end == view.log_end and not view.state:
             ends[view.directory][name] = view.log_end
-        elif view.high_watermark != view.log_end:
-            unflushed.append(f"{name} offsets {view.high_watermark} to {view.log_end}")
+        elif view.flushed_end != view.log_end:
+            unflushed.append(f"{name} offsets {view.flushed_end} to {view.log_end}")
     if clean and not unflushed:
         try:
             for directory, named in zip(directories, ends, strict=True):

@@ -143,7 +143,7 @@ cdef class Appender:
         entry = self.files.acquire(s, last, base)
         if entry < 0:
             return entry
-        # never below the watermark: the log end is at or above it, so no reader sees a byte disappear
+        # never below the flushed end: the log end is at or above it, so no reader sees a byte disappear
         r = file_cut(self.files.fd(entry), s.log_end - base)
         if r != 0:
             return r
@@ -173,7 +173,7 @@ cdef class Appender:
         failpoint(AT_ROLL_ENTRY)
         fl_store(&s.table_tail, index + 1)
         failpoint(AT_ROLL_PUBLISHED)
-        # the flusher makes the new name durable before the watermark may pass it
+        # the flusher makes the new name durable before the flushed end may pass it
         fl_mark_dirty(h, s.index)
         if self.files.insert(s, index, fd) < 0:
             close(fd)
@@ -231,7 +231,7 @@ cdef class Appender:
 
     cdef int admit(self, fl_slot* s, const Piece* pieces, int n, uint64_t now_ns) noexcept nogil:
         """How many of the pieces the bound of unflushed data lets in now; a fully flushed partition always takes one."""
-        cdef uint64_t high = fl_load(&s.high_watermark)
+        cdef uint64_t high = fl_load(&s.flushed_end)
         cdef uint64_t unflushed_bytes = s.log_end - high
         cdef uint64_t unflushed = 0
         cdef uint64_t oldest
@@ -328,7 +328,7 @@ cdef class Appender:
                 status = APPEND_FAILED
                 break
             failpoint(AT_AFTER_WRITE)
-            if s.log_end == fl_load(&s.high_watermark):
+            if s.log_end == fl_load(&s.flushed_end):
                 fl_store(&s.dirty_since_ns, now_ns)
                 was_clean = True
             if size == 0 or first_ms == 0:
@@ -364,7 +364,7 @@ cdef bint flush_due(fl_slot* s) noexcept nogil:
     """Whether the flusher should look now and not at its next tick; the caller holds the append lock."""
     return (fl_load(&s.demand) != 0
             or s.appended_messages - min(s.appended_messages, fl_load(&s.flushed_messages)) >= (s.flush_messages + 1) // 2
-            or s.log_end - fl_load(&s.high_watermark) >= s.flush_bytes // 2)
+            or s.log_end - fl_load(&s.flushed_end) >= s.flush_bytes // 2)
 
 
 def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):

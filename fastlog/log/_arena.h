@@ -119,8 +119,9 @@ typedef struct {
     uint64_t torn;              /* 1 from the moment an owner was found dead until repair is done, by whoever comes */
 
     /* written by the flusher; a flusher that dies leaves flush_in_progress set, and its successor checks and rewrites
-     * [high_watermark, log_end) before it syncs */
-    uint64_t high_watermark FL_LINE;
+     * [flushed_end, log_end) before it syncs */
+    uint64_t flushed_end FL_LINE; /* all before it is durable: admission, checkpoints and clean markers go by it */
+    uint64_t visible_end;         /* what readers go by; as fl_may_see decided last */
     uint64_t flushed_messages;
     uint64_t last_flush_ns;   /* when the last flush that succeeded began: nothing unflushed is older than that */
     uint64_t flush_in_progress;
@@ -133,7 +134,7 @@ typedef struct {
     uint64_t table_head; /* entries below it are gone */
 
     /* any */
-    uint64_t waiters FL_LINE; /* processes to wake when the high watermark or the state moves */
+    uint64_t waiters FL_LINE; /* processes to wake when the flushed end, the visible end or the state moves */
     uint64_t demand;          /* somebody waits for a flush */
     uint64_t state FL_LINE;
 } fl_slot;
@@ -245,6 +246,16 @@ static inline void fl_ask(uint64_t *word, uint64_t bits) {
 static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *waiters) {
     fl_fence();
     if (fl_load(waiters)) fl_wake_mask(h, eventfds, fl_swap(waiters, 0));
+}
+/* THE place that decides how far readers may see; nothing else may conclude it from other words. Today: what is flushed. A
+ * further bound (open transactions, replicas) is a smaller number here; whoever moves one calls fl_show afterwards. */
+static inline uint64_t fl_may_see(const fl_slot *s) { return fl_load(&s->flushed_end); }
+/* By the flusher, after a word that fl_may_see reads was stored; 1 when readers see more now. What was seen stays so. */
+static inline int fl_show(fl_slot *s) {
+    uint64_t end = fl_may_see(s);
+    if (end <= s->visible_end) return 0;
+    fl_store(&s->visible_end, end);
+    return 1;
 }
 /* After a shared word was stored: the flusher clears the bit and looks at the words again, this is the reverse. */
 static inline void fl_mark_dirty(fl_header *h, uint64_t slot) {

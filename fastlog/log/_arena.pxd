@@ -43,7 +43,7 @@ cdef extern from "_arena.h" nogil:
         pthread_mutex_t lock
         uint64_t lock_waiters
         uint64_t log_end, table_tail, appended_messages, dirty_since_ns, torn
-        uint64_t high_watermark, flushed_messages, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
+        uint64_t flushed_end, visible_end, flushed_messages, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
         uint64_t flushed_base
         uint64_t log_start, table_head
         uint64_t waiters, demand, state
@@ -73,6 +73,8 @@ cdef extern from "_arena.h" nogil:
     void fl_wake_mask(fl_header*, const int*, uint64_t)
     void fl_ask(uint64_t*, uint64_t)
     void fl_wake_waiters(fl_header*, const int*, uint64_t*)
+    uint64_t fl_may_see(const fl_slot*)
+    bint fl_show(fl_slot*)
     void fl_mark_dirty(fl_header*, uint64_t)
     uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
 

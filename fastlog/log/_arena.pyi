@@ -25,7 +25,8 @@ class SlotView(NamedTuple):
     format: int
     created_ms: int
     log_start: int
-    high_watermark: int
+    flushed_end: int
+    visible_end: int
     log_end: int
     state: int
     table_head: int
@@ -34,7 +35,7 @@ class SlotView(NamedTuple):
     flushed_messages: int
     dir_synced_tail: int
     unflushed_since_ns: int
-    """Monotonic time; nothing above the watermark is older. Says nothing where all is flushed."""
+    """Monotonic time; nothing above the flushed end is older. Says nothing where all is flushed."""
 
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
@@ -126,7 +127,7 @@ class Arena:
         """
 
     def view(self, index: int) -> SlotView:
-        """The words of one slot, read in the order that keeps watermark ≤ log end."""
+        """The words of one slot, read in the order that keeps visible ≤ flushed ≤ log end."""
 
     def views(self) -> list[SlotView]: ...
     def segments(self, index: int) -> list[Segment]:
@@ -139,7 +140,7 @@ class Arena:
         """Move the log start of one slot up; the keeper alone calls it, before it unlinks a file.
 
         Raises:
-            LogError: the start would go back, or pass the high watermark.
+            LogError: the start would go back, or pass what is flushed and visible.
         """
 
     def retention_done(self) -> None:

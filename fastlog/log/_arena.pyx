@@ -1,7 +1,7 @@
 """The arena: one sparse ``memfd`` that the processes of a broker share, made at each start and never reused.
 
 The layout, and who may write which word, stand in ``_arena.h``. This module makes the memory, hands out slots, and
-shows them to Python; what moves the words lives in ``_append`` (log end, table), ``_flush`` (high watermark) and
+shows them to Python; what moves the words lives in ``_append`` (log end, table), ``_flush`` (flushed and visible end) and
 ``retention`` (log start).
 """
 
@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 
 from fastlog.log._files cimport (
     AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_SEGMENTS_READ, AT_SEGMENTS_TAIL,
-    AT_VIEW_WATERMARK, failpoint,
+    AT_VIEW_ENDS, failpoint,
 )
 
 import os
@@ -81,7 +81,8 @@ class SlotView(NamedTuple):
     format: int
     created_ms: int
     log_start: int
-    high_watermark: int
+    flushed_end: int
+    visible_end: int
     log_end: int
     state: int
     table_head: int
@@ -323,7 +324,8 @@ cdef class Arena:
             i += 1
         s.table_tail = i
         s.log_end = spec.log_end
-        s.high_watermark = spec.log_end
+        s.flushed_end = spec.log_end
+        s.visible_end = fl_may_see(s)
         s.log_start = spec.segments[0][0]
         s.flushed_base = FL_NO_MARK if spec.flushed_base is None else spec.flushed_base
         s.state = spec.state
@@ -341,16 +343,17 @@ cdef class Arena:
         return index
 
     def view(self, uint64_t index):
-        """The words of one slot as a ``SlotView``; read in the order that keeps watermark ≤ log end."""
+        """The words of one slot as a ``SlotView``; read in the order that keeps visible ≤ flushed ≤ log end."""
         cdef fl_slot* s = self.slot(index)
         cdef uint64_t flushed = fl_load(&s.flushed_messages)
-        cdef uint64_t watermark = fl_load(&s.high_watermark)
-        failpoint(AT_VIEW_WATERMARK)
         cdef uint64_t start = fl_load(&s.log_start)
+        cdef uint64_t visible = fl_load(&s.visible_end)
+        cdef uint64_t flushed_end = fl_load(&s.flushed_end)
+        failpoint(AT_VIEW_ENDS)
         # By position: with names it takes three times as long, and whoever asks for all topics asks for all slots.
         return SlotView._make((
             index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory, s.format, s.created_ms,
-            start, watermark, fl_load(&s.log_end), fl_load(&s.state),
+            start, flushed_end, visible, fl_load(&s.log_end), fl_load(&s.state),
             fl_load(&s.table_head), fl_load(&s.table_tail), fl_load(&s.appended_messages), flushed,
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
         ))
@@ -392,8 +395,9 @@ cdef class Arena:
     def publish_retention(self, uint64_t index, uint64_t new_head, uint64_t new_start):
         """Move the log start of one slot up; the keeper alone calls it, and before it unlinks a file."""
         cdef fl_slot* s = self.slot(index)
-        if new_start > fl_load(&s.high_watermark) or new_start < s.log_start or new_head < s.table_head:
-            raise LogError("log start may only grow, up to the high watermark", found=new_start)
+        cdef uint64_t most = min(fl_load(&s.visible_end), fl_load(&s.flushed_end))
+        if new_start > most or new_start < s.log_start or new_head < s.table_head:
+            raise LogError("log start may only grow, up to what is flushed and visible", found=new_start)
         fl_store(&s.log_start, new_start)
         failpoint(AT_RETENTION_START)
         fl_store(&s.table_head, new_head)

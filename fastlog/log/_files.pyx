@@ -95,8 +95,9 @@ OPS = {
     "flush.names_synced": AT_NAMES_SYNCED,         # the directories are synced, the flushed mark was not moved
     "flush.mark_moved": AT_MARK_MOVED,             # it was moved, and its name not synced
     "flush.after_sync": AT_AFTER_SYNC,             # everything is synced, nothing published
-    "flush.count_published": AT_COUNT_PUBLISHED,   # the count and the time are told, the watermark stands
-    "flush.published": AT_FLUSH_PUBLISHED,         # the watermark has moved, flush_in_progress is set
+    "flush.count_published": AT_COUNT_PUBLISHED,   # the count and the time are told, both ends stand
+    "flush.flushed": AT_FLUSHED,                   # the flushed end has moved, readers see no more than before
+    "flush.published": AT_FLUSH_PUBLISHED,         # the visible end has moved, too, flush_in_progress is set
     "flush.ended": AT_FLUSH_ENDED,                 # it is not any more, and nobody was woken
     "flush.rewrite": AT_REWRITE,                   # with the append lock
     "flush.rewritten": AT_REWRITTEN,               # still with it
@@ -109,7 +110,7 @@ OPS = {
     "locate.entry_read": AT_LOCATE_ENTRY,          # what was found is not yet believed
     "segments.tail_read": AT_SEGMENTS_TAIL,
     "segments.read": AT_SEGMENTS_READ,             # the rows are read, and not yet believed
-    "view.watermark_read": AT_VIEW_WATERMARK,      # and the log end not
+    "view.ends_read": AT_VIEW_ENDS,                 # start, visible and flushed end, and the log end not
     "retention.start_published": AT_RETENTION_START,  # and the table's head not
     "retention.published": AT_RETENTION_PUBLISHED,
     "retention.unlink": AT_RETENTION_UNLINK,       # before each file

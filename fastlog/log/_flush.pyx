@@ -1,7 +1,7 @@
-"""Flushing: the one place that decides when an offset becomes visible. Only the flusher process runs it.
+"""Flushing: what moves the flushed end, and the visible end behind it. Only the flusher process runs it.
 
-Consumers see offsets below the high watermark. A flush reads the log end *before* fdatasync and publishes exactly that
-value afterwards, so what is visible is durable. A failed fdatasync is never tried again: the kernel reports a failed
+A flush reads the log end *before* fdatasync and publishes exactly that value afterwards; how much of it consumers see is
+for ``fl_may_see`` (``_arena.h``) to decide. A failed fdatasync is never tried again: the kernel reports a failed
 write-back once and marks the pages clean, so a second call would succeed without the bytes being anywhere.
 
 Source: paper, section 3.1 (messages are exposed to consumers after they are flushed).
@@ -17,12 +17,12 @@ from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
     N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at,
-    fl_fence, fl_find_segment, fl_header, fl_load, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_swap, fl_take_out,
+    fl_fence, fl_find_segment, fl_header, fl_load, fl_monotonic_ns, fl_or, fl_show, fl_slot, fl_store, fl_swap, fl_take_out,
     fl_wake_waiters, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_COUNT_PUBLISHED, AT_FLUSH_BEGUN, AT_FLUSH_COUNT_READ, AT_FLUSH_END_READ,
-    AT_FLUSH_ENDED, AT_FLUSH_MARKED, AT_FLUSH_PUBLISHED, AT_FLUSH_TAIL_READ, AT_MARK_MOVED, AT_NAMES_SYNCED,
+    AT_FLUSH_ENDED, AT_FLUSH_MARKED, AT_FLUSHED, AT_FLUSH_PUBLISHED, AT_FLUSH_TAIL_READ, AT_MARK_MOVED, AT_NAMES_SYNCED,
     AT_RELEASE_LOCKED, AT_RELEASE_SEALED, AT_REWRITE, AT_REWRITTEN, AT_SEGMENT_SYNCED, failpoint, file_cut,
     file_drop_cache, file_fdatasync, file_fsync, file_mark, file_open, file_preallocate, file_pread, file_pwrite,
     file_rename, file_writeback,
@@ -183,7 +183,7 @@ cdef class PartitionFlusher:
         return error
 
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil:
-        """Take the partition out of service for appends and for flushes; reads up to the watermark go on."""
+        """Take the partition out of service for appends and for flushes; reads up to the visible end go on."""
         # counted first: whoever sees what a flush came to finds it in the counters
         fl_add(&self.counters[<int>N_FLUSH_FAILURES], 1)
         fl_take_out(&s.state, FL_STATE_READ_ONLY | FL_STATE_NO_FLUSH, why, <uint64_t>error)
@@ -292,9 +292,11 @@ cdef class PartitionFlusher:
                 break
         failpoint(AT_FLUSH_END_READ)
         newest = fl_load(fl_base_at(h, s, tail - 1))
-        high = s.high_watermark
+        high = s.flushed_end
         if end == high and tail == s.dir_synced_tail and s.parent_synced:
             fl_store(&s.flushed_messages, messages)
+            if fl_show(s):  # a flusher died between the two ends
+                fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
             fl_store(&s.flush_in_progress, 0)
             return 0
         r = self.mark(s, True)
@@ -345,7 +347,9 @@ cdef class PartitionFlusher:
         fl_store(&s.flushed_messages, messages)
         fl_store(&s.last_flush_ns, started)
         failpoint(AT_COUNT_PUBLISHED)
-        fl_store(&s.high_watermark, end)
+        fl_store(&s.flushed_end, end)
+        failpoint(AT_FLUSHED)
+        fl_show(s)
         failpoint(AT_FLUSH_PUBLISHED)
         fl_store(&s.flush_in_progress, 0)
         failpoint(AT_FLUSH_ENDED)
@@ -395,7 +399,7 @@ cdef class PartitionFlusher:
         cdef statfs_t space
         cdef int r
         base = fl_load(fl_base_at(h, s, tail - 1))
-        if st.fd >= 0 and st.index != tail - 1 and fl_load(&s.high_watermark) < base:
+        if st.fd >= 0 and st.index != tail - 1 and fl_load(&s.flushed_end) < base:
             return  # the older one still has to be synced through the descriptor that saw its writes
         if self.take_segment(s, tail - 1) != 0:
             return
@@ -413,7 +417,7 @@ cdef class PartitionFlusher:
                 elif r == -EOPNOTSUPP or r == -EINVAL:
                     self.preallocation_off[s.directory] = 1
         if self.writeback_bytes:
-            st.written_back = max(st.written_back, max(base, fl_load(&s.high_watermark)))
+            st.written_back = max(st.written_back, max(base, fl_load(&s.flushed_end)))
             if end - st.written_back >= self.writeback_bytes:
                 file_writeback(st.fd, st.written_back - base, end - st.written_back)
                 st.written_back = end
@@ -442,7 +446,7 @@ cdef class PartitionFlusher:
             self.leave_segment(s)
 
     cdef int rewrite(self, fl_slot* s) noexcept nogil:
-        """Read, check and write again [high watermark, log end), so that its pages are dirty and the next sync is honest.
+        """Read, check and write again [flushed end, log end), so that its pages are dirty and the next sync is honest.
 
         0; -EBUSY when the append lock could not be had within two seconds, or another error that ``passing`` knows; else
         -errno, and the bytes are damaged or cannot be read or written.
@@ -458,11 +462,11 @@ cdef class PartitionFlusher:
             return -r
         failpoint(AT_REWRITE)
         tail = s.table_tail
-        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, s.high_watermark)
+        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, s.flushed_end)
         r = 0
         while i < tail and r == 0:
             base = fl_load(fl_base_at(h, s, i))
-            start = max(base, s.high_watermark)
+            start = max(base, s.flushed_end)
             end = s.log_end if i + 1 == tail else fl_load(fl_base_at(h, s, i + 1))
             if end > start:
                 fd = self.open_segment(s, i)

@@ -13,7 +13,7 @@ cdef struct Place:
 
 cdef enum LocateStatus:
     LOCATED = 0
-    LOCATE_EMPTY = 1         # offset equals the high watermark
+    LOCATE_EMPTY = 1         # offset equals the visible end
     LOCATE_OUT_OF_RANGE = 2
 
 # THE function from an offset to (segment, position) of the 0.7 format; nothing else assumes that offsets are bytes.

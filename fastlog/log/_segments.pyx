@@ -26,15 +26,15 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, Place* out) noexcept nogil:
-    """Find ``offset`` among the flushed bytes of a partition; takes no lock and never waits.
+    """Find ``offset`` among the visible bytes of a partition; takes no lock and never waits.
 
-    The order of the reads (watermark, tail, entries, head) makes what it returns consistent: when the head that is read
+    The order of the reads (visible end, tail, entries, head) makes what it returns consistent: when the head that is read
     last is above where the search began, the search may have met entries that are gone or used again, and what it found
     says nothing. Then it looks again; each time retention must have dropped more, so that this ends.
     """
     cdef uint64_t high, tail, head, index
     while True:
-        high = fl_load(&s.high_watermark)
+        high = fl_load(&s.visible_end)
         failpoint(AT_LOCATE_WATERMARK)
         tail = fl_load(&s.table_tail)
         failpoint(AT_LOCATE_TAIL)
@@ -196,7 +196,7 @@ cdef class SegmentFiles:
                 s = fl_slot_at(h, self.entries[e].slot)
                 index = self.entries[e].index
                 end = fl_load(fl_base_at(h, s, index + 1)) if index + 1 < fl_load(&s.table_tail) else fl_load(&s.log_end)
-                if end <= fl_load(&s.high_watermark) or index < fl_load(&s.table_head):
+                if end <= fl_load(&s.flushed_end) or index < fl_load(&s.table_head):
                     return e
                 if second < 0:
                     second = e

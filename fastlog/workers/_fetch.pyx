@@ -41,7 +41,7 @@ cdef bint flush_owed(fl_slot* s) noexcept nogil:
     """Whether 0.7.2 would have flushed what is appended here and not flushed, or a part of it, by now."""
     cdef uint64_t appended = fl_load(&s.appended_messages)
     cdef uint64_t flushed = min(appended, fl_load(&s.flushed_messages))
-    return fl_load(&s.log_end) > fl_load(&s.high_watermark) and (
+    return fl_load(&s.log_end) > fl_load(&s.flushed_end) and (
         (appended - flushed) * 2 >= s.flush_messages or appended // s.flush_messages != flushed // s.flush_messages
     )
 
@@ -72,7 +72,7 @@ cdef class Fetches:
 
     cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
                    Found* out) noexcept nogil:
-        """Find the bytes one fetch gets, at most to the end of their segment and never past the high watermark."""
+        """Find the bytes one fetch gets, at most to the end of their segment and never past the visible end."""
         cdef Place place
         cdef uint64_t readable
         cdef int r
@@ -84,7 +84,7 @@ cdef class Fetches:
         r = self.topics.resolve(name, size, &partition, TO_READ, &out.slot)
         if r == RESOLVED:
             out.log_start = fl_load(&out.slot.log_start)
-            out.watermark = fl_load(&out.slot.high_watermark)
+            out.watermark = fl_load(&out.slot.visible_end)
         elif r != RESOLVE_ABSENT:
             out.watermark = out.log_start = <uint64_t>-1
         if r == RESOLVE_INVALID_TOPIC:
@@ -236,7 +236,7 @@ cdef class Fetches:
         fl_or(&s.waiters, <uint64_t>1 << self.process)
         fl_ask(&s.demand, 1)
         self.want_flush_now(s)
-        if fl_load(&s.high_watermark) != watermark:
+        if fl_load(&s.visible_end) != watermark:
             return False
         c.park |= PARK_HOLD
         return True
@@ -249,15 +249,15 @@ cdef class Fetches:
         if size >= 0 and n >= <size_t>size + 18 and <int64_t>be64(body + 6 + size) == TIME_LATEST:
             s = self.topics.find(body + 2, size, <int32_t>be32(body + 2 + size))
         if s != NULL:
-            watermark = fl_load(&s.high_watermark)
+            watermark = fl_load(&s.visible_end)
             if c.hold_until_ns == 0:
                 c.hold_end = fl_load(&s.log_end) if flush_owed(s) else 0
             while watermark < c.hold_end:
                 if self.hold(c, s, watermark, now_ns):
                     return True
-                if fl_load(&s.high_watermark) == watermark:
+                if fl_load(&s.visible_end) == watermark:
                     break  # it waits no longer
-                watermark = fl_load(&s.high_watermark)
+                watermark = fl_load(&s.visible_end)
         c.hold_until_ns = c.hold_end = 0
         return False
 
@@ -278,7 +278,7 @@ cdef class Fetches:
                 break
             if self.hold(c, found.slot, found.watermark, now_ns):
                 return FETCH_PARKED
-            if fl_load(&found.slot.high_watermark) == found.watermark:
+            if fl_load(&found.slot.visible_end) == found.watermark:
                 break  # it waits no longer
         c.hold_until_ns = 0
         if found.cold and self.read_ahead(c, &found) == FETCH_PARKED:
@@ -308,7 +308,7 @@ cdef class Fetches:
 
     cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil:
         """Have what is appended behind the watermark flushed soon."""
-        if fl_load(&s.log_end) > watermark and not fl_load(&s.demand):
+        if fl_load(&s.log_end) > max(watermark, fl_load(&s.flushed_end)) and not fl_load(&s.demand):
             fl_or(&s.demand, 1)
             fl_mark_dirty(self.arena.header, s.index)
             fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
@@ -365,7 +365,7 @@ cdef class Fetches:
             # nothing to pin: no part has a byte
             if self.hold(c, owed, owed_at, now_ns):
                 result = FETCH_PARKED
-            elif fl_load(&owed.high_watermark) != owed_at:
+            elif fl_load(&owed.visible_end) != owed_at:
                 free(found)
                 return self.multifetch(c, body, n, now_ns)
         if result != FETCH_PARKED:
@@ -444,7 +444,7 @@ cdef class Fetches:
                     fl_or(&found.slot.demand, 1)
                 fl_fence()
                 self.want_flush_now(found.slot)
-                if fl_load(&found.slot.high_watermark) == found.watermark:
+                if fl_load(&found.slot.visible_end) == found.watermark:
                     return FETCH_PARKED
             # something moved while we said that we wait: look again
             c.park &= ~(<int>PARK_HOLD)
@@ -467,6 +467,6 @@ cdef class Fetches:
 
     cdef void want_flush_now(self, fl_slot* s) noexcept nogil:
         """After demand was set: an append that did not see it yet has left unflushed bytes, so wake the flusher."""
-        if fl_load(&s.log_end) > fl_load(&s.high_watermark):
+        if fl_load(&s.log_end) > fl_load(&s.flushed_end):
             fl_mark_dirty(self.arena.header, s.index)
             fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)

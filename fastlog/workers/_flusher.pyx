@@ -166,7 +166,7 @@ cdef class FlusherLoop:
         cdef int what = 0
         if __atomic_load_int(&st.busy):
             return now + self.heartbeat_ns
-        high = fl_load(&s.high_watermark)
+        high = fl_load(&s.flushed_end)
         end = fl_load(&s.log_end)
         if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, end, high):
             fl_and(fl_dirty_word(h, s.index), ~(<uint64_t>1 << (s.index & 63)))
@@ -204,7 +204,7 @@ cdef class FlusherLoop:
             st = &self.partitions.states[index]
             if st.fd >= 0 and not __atomic_load_int(&st.busy) and (all_now or now - st.last_used_ns > <uint64_t>IDLE_CLOSE_NS):
                 if is_clean(fl_slot_at(self.arena.header, index), fl_load(&fl_slot_at(self.arena.header, index).log_end),
-                            fl_load(&fl_slot_at(self.arena.header, index).high_watermark)):
+                            fl_load(&fl_slot_at(self.arena.header, index).flushed_end)):
                     self.push(index, JOB_RELEASE)
 
     def adopt(self):
@@ -227,7 +227,7 @@ cdef class FlusherLoop:
             if __atomic_load_int(&self.partitions.states[index].busy):
                 continue
             s = fl_slot_at(h, index)
-            high = fl_load(&s.high_watermark)
+            high = fl_load(&s.flushed_end)
             if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, fl_load(&s.log_end), high):
                 continue
             if not fl_load(fl_dirty_word(h, index)) & (<uint64_t>1 << (index & 63)):

@@ -88,7 +88,7 @@ cdef class Runs:
         """The log has what this answer is for: it is ready, or waits for the flush and asks for it."""
         cdef fl_slot* s = ack.slot
         ack.state = ACK_READY
-        if ack.flushed and fl_load(&s.high_watermark) < ack.next:
+        if ack.flushed and fl_load(&s.flushed_end) < ack.next:
             ack.state = ACK_WAIT_FLUSH
             failpoint(AT_ACK_WAITS)
             # said only now: a demand that stands before the append is cleared by the flush before it
@@ -166,7 +166,7 @@ cdef class Runs:
             ack = ack_at(c, c.ack_head)
             if ack.state == ACK_PENDING:
                 break
-            if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.high_watermark) < ack.next:
+            if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.flushed_end) < ack.next:
                 if fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
                     ack.code = CODE_OFFLINE
                 else:

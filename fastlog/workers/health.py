@@ -217,7 +217,7 @@ class Health:
         total = largest = oldest_ns = 0
         where: dict[str, Any] | None = None
         for view in self._arena.views():
-            lag = view.log_end - view.high_watermark
+            lag = view.log_end - view.flushed_end
             total += lag
             if lag > largest:
                 largest, where = lag, {"topic": view.topic, "partition": view.partition}

@@ -60,7 +60,7 @@ class Keeper:
         self._appender = Appender(shared.arena, self._segment_files, KEEPER)
         self._policy = retention.load_policy(self._config.retention_policy)
         self._states: dict[int, int] = {}
-        self._written: dict[int, tuple[int, int, float]] = {}  # slot: (high watermark, tail, when)
+        self._written: dict[int, tuple[int, int, float]] = {}  # slot: (flushed end, tail, when)
         self._again: set[int] = set()
         self._jumped = False
         self._believed = retention.BelievedTimes()
@@ -146,12 +146,12 @@ class Keeper:
             if view.state != before:
                 self._states[view.index] = view.state
                 log.error(
-                    "partition %s topic=%r partition=%d high_watermark=%d log_end=%d: reads below the watermark go on "
+                    "partition %s topic=%r partition=%d visible_end=%d log_end=%d: reads below the visible end go on "
                     "unless it is offline; start again to recover it%s",
                     self._arena.describe_state(view.state),
                     view.topic,
                     view.partition,
-                    view.high_watermark,
+                    view.visible_end,
                     view.log_end,
                     f" path={self._directory(view) / segment_name(view.log_end)}" if _why(view) == WHY_NAME else "",
                 )
@@ -161,11 +161,11 @@ class Keeper:
             last = self._written.get(view.index)
             if last is None:
                 self._written[view.index] = last = self._on_disk(view, now)
-            moved, rolled = view.high_watermark - last[0], view.table_tail != last[1]
+            moved, rolled = view.flushed_end - last[0], view.table_tail != last[1]
             late = final or now - last[2] >= CHECKPOINT_SECONDS
             due = rolled or moved >= CHECKPOINT_BYTES or (moved > 0 and late)
             if due and self._write_side_file(view):
-                self._written[view.index] = (view.high_watermark, view.table_tail, now)
+                self._written[view.index] = (view.flushed_end, view.table_tail, now)
 
     def _on_disk(self, view: SlotView, now: float) -> tuple[int, int, float]:
         """What the side file says that a former keeper, or nobody, wrote."""
@@ -184,7 +184,7 @@ class Keeper:
         side = SideFile(
             created_ms=view.created_ms,
             format=FORMAT_NAMES[view.format],
-            checkpoint=view.high_watermark,
+            checkpoint=view.flushed_end,
             segments={item.base: (item.first_ms, item.last_ms) for item in segments if item.last_ms},
         )
         try:
@@ -251,9 +251,10 @@ class Keeper:
                 self._arena.demand_flush(view.index)
                 self._again.add(view.index)
             self._segment_files.close_unused()
-        # only what is flushed may go, so that the log start never passes the watermark; and only while the name of what
+        # only what is flushed and visible may go, so that the log start passes neither; and only while the name of what
         # stays is durable, so that a power loss never leaves a partition without any segment
-        while drop and (rows[drop].base > view.high_watermark or rows[drop].index >= view.dir_synced_tail):
+        most = min(view.flushed_end, view.visible_end)
+        while drop and (rows[drop].base > most or rows[drop].index >= view.dir_synced_tail):
             drop -= 1
             self._again.add(view.index)
         if drop:
@@ -261,7 +262,7 @@ class Keeper:
 
     def _held(self, view: SlotView, rows: list[Segment], now_ms: int) -> Iterator[retention.HeldSegment]:
         for number, row in enumerate(rows):
-            end = rows[number + 1].base if number + 1 < len(rows) else max(view.high_watermark, row.base)
+            end = rows[number + 1].base if number + 1 < len(rows) else max(view.flushed_end, row.base)
             last_ms = row.last_ms and self._believed.last_ms((view.index, row.index), row.last_ms, now_ms)
             yield retention.HeldSegment(row.base, end - row.base, row.first_ms, last_ms)
 

@@ -70,7 +70,7 @@ def reader(log: SharedLog, seed: int) -> Callable[[], int]:
         source = random.Random(seed)
         shown: list[tuple[int, bytes]] = []
         position = 0
-        while not log.arena.stopping or position < log.view().high_watermark:
+        while not log.arena.stopping or position < log.view().flushed_end:
             again = bool(shown) and source.random() < 0.3
             offset, expected = source.choice(shown) if again else (position, b"")
             try:
@@ -168,8 +168,8 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
                 stop(flusher)
                 flusher = start_flusher(log.arena)
             view = log.view()
-            outcome.expect(watermark <= view.high_watermark <= view.log_end, f"the watermark: {watermark}, then {view}")
-            watermark = view.high_watermark
+            outcome.expect(watermark <= view.flushed_end <= view.log_end, f"the watermark: {watermark}, then {view}")
+            watermark = view.flushed_end
             outcome.runs += 1
     finally:
         for pid in appenders:
@@ -181,7 +181,7 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
     stop(pid)
     while roll_now(log.appender, 0) is False:  # takes the lock over, and so cuts what the last one left behind
         time.sleep(0.001)
-    wait_until(lambda: log.view().high_watermark == log.view().log_end, what="everything flushed")
+    wait_until(lambda: log.view().flushed_end == log.view().log_end, what="everything flushed")
     log.arena.set_stopping(2)
     for reading in readers:
         code = wait(reading, 2 * PATIENCE)  # it has everything to read yet, at the worst

@@ -115,7 +115,7 @@ def test_a_file_with_bytes_in_the_place_of_the_next_segment_is_never_touched(tmp
     assert log.try_append(ENTRY)[::3] == (FAILED, errno.EEXIST)
     assert log.append(ENTRY) == OFFLINE
     assert log.path(12).read_bytes() == b"somebody's"
-    assert log.view().high_watermark == log.view().log_end == 12
+    assert log.view().flushed_end == log.view().log_end == 12
     assert "name of the next segment" in log.arena.describe_state(log.view().state)
 
 
@@ -171,7 +171,7 @@ def test_a_flushed_partition_admits_one_request_of_any_size(tmp_path: Path) -> N
         assert log.append(ENTRY * 100, 100) == DONE
         assert log.append(ENTRY) == FULL
         assert log.flush() == 0
-        assert log.view().high_watermark == 1200 * (turn + 1)
+        assert log.view().flushed_end == 1200 * (turn + 1)
 
 
 def test_an_append_waits_when_the_oldest_byte_is_twice_s_old(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_write_that_cannot_be_cut_back_ends_appends(tmp_path: Path) -> None:
     _files.arm("pwrite@1=short,pwrite@2=EIO,ftruncate@1=EIO", "test")
     assert log.append(message(5000)) == FAILED
     assert log.append(ENTRY) == OFFLINE
-    assert log.view().log_end == log.view().high_watermark == 12
+    assert log.view().log_end == log.view().flushed_end == 12
     assert "cutting back" in log.arena.describe_state(log.view().state)
 
 
@@ -357,7 +357,7 @@ def test_a_failed_repair_ends_appends_and_says_why(tmp_path: Path) -> None:
     assert log.append(ENTRY) == OFFLINE
     assert log.view().state & STATE_READ_ONLY
     assert "repair" in log.arena.describe_state(log.view().state)
-    assert log.view().high_watermark == 12
+    assert log.view().flushed_end == 12
 
 
 def test_repair_never_makes_a_file_longer(tmp_path: Path) -> None:

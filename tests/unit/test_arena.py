@@ -56,7 +56,7 @@ def test_a_slot_says_what_it_was_made_of(tmp_path: Path) -> None:
     index = arena.add(spec("größe", 7, segments=[(0, 1, 2), (50, 3, 4)], log_end=90))
     view = arena.view(index)
     assert (view.topic, view.partition, view.created_ms) == ("größe", 7, 5)
-    assert (view.log_start, view.high_watermark, view.log_end, view.table_tail) == (0, 90, 90, 2)
+    assert (view.log_start, view.flushed_end, view.log_end, view.table_tail) == (0, 90, 90, 2)
     assert [tuple(item) for item in arena.segments(index)] == [(0, 0, 1, 2), (1, 50, 3, 4)]
 
 

@@ -542,7 +542,7 @@ def test_a_partition_out_of_service_has_no_end(log: SharedLog) -> None:
     assert finish(log) == 1
     assert not (log.directory / MARKER).exists()
     # whose state was set although all was flushed: nothing is said of it
-    whole = log.view(1)._replace(high_watermark=30, log_end=30)
+    whole = log.view(1)._replace(flushed_end=30, log_end=30)
 
     class Views:
         def views(self) -> list[Any]:

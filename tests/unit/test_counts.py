@@ -222,7 +222,7 @@ def test_what_came_during_a_flush_is_not_counted_as_flushed(tmp_path: Path) -> N
         assert workers.arena.view(0).flushed_messages == 1
         wait_until("the flush came through", lambda: workers.arena.view(0).flushed_messages > 1)
         view = workers.arena.view(0)
-        assert (view.flushed_messages, view.high_watermark) == (2, 2 * len(ONE))
+        assert (view.flushed_messages, view.flushed_end) == (2, 2 * len(ONE))
         assert client.recv_own()[1].error == client.recv_own()[1].error == 0
         assert client.produce_ack("t", 0, ONE, raw.FLUSHED).error == 0
         assert (workers.arena.view(0).flushed_messages, workers.arena.view(0).appended_messages) == (11, 11)

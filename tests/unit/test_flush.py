@@ -61,9 +61,9 @@ def test_what_is_appended_is_visible_after_a_flush_and_not_before(tmp_path: Path
     """S19: the paper's rule."""
     log = SharedLog(tmp_path)
     log.append(ENTRY * 3, 3)
-    assert log.view().high_watermark == 0
+    assert log.view().flushed_end == 0
     assert log.flush() == 0
-    assert (log.view().high_watermark, log.view().flushed_messages) == (36, 3)
+    assert (log.view().flushed_end, log.view().flushed_messages) == (36, 3)
 
 
 def test_who_sees_a_flush_finds_it_counted(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_who_sees_a_flush_finds_it_counted(tmp_path: Path) -> None:
     _files.arm("mark@2=slow:500", "test")  # the mark is taken away again when the watermark has moved
     flushing = threading.Thread(target=log.flush)
     flushing.start()
-    wait_until(lambda: log.view().high_watermark == 12)
+    wait_until(lambda: log.view().flushed_end == 12)
     assert (log.counter("flushes", FLUSHER), log.counter("flushed_bytes", FLUSHER)) == (1, 12)
     assert log.counter("flush_ns", FLUSHER) > 0
     flushing.join()
@@ -87,7 +87,7 @@ def test_the_watermark_passes_a_roll_after_every_sync_it_needs(call: str, tmp_pa
         log.append(ENTRY)
     _files.arm(f"{call}=EIO", "test")
     assert log.flush() == errno.EIO
-    assert log.view().high_watermark == 0
+    assert log.view().flushed_end == 0
     assert log.view().state
 
 
@@ -98,7 +98,7 @@ def test_three_segments_need_three_syncs_and_a_new_partition_three_of_directorie
         log.append(ENTRY)
     _files.arm("fdatasync@4-=EIO,fsync@4-=EIO", "test")
     assert log.flush() == 0
-    assert log.view().high_watermark == 36
+    assert log.view().flushed_end == 36
     assert log.flush() == 0  # nothing is unflushed: nothing is synced
 
 
@@ -111,7 +111,7 @@ def test_a_new_segment_is_durable_before_its_base_is_passed(tmp_path: Path) -> N
     log.append(ENTRY)
     _files.arm("fsync@1=EIO", "test")
     assert log.flush() == errno.EIO
-    assert log.view().high_watermark == 12
+    assert log.view().flushed_end == 12
 
 
 def test_a_failed_flush_is_never_tried_again(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_failed_flush_is_never_tried_again(tmp_path: Path) -> None:
         assert log.flush() == errno.EIO
     assert log.append(ENTRY) == OFFLINE
     view = log.view()
-    assert (view.high_watermark, view.log_end) == (12, 24)
+    assert (view.flushed_end, view.log_end) == (12, 24)
     assert not view.state & STATE_OFFLINE  # reads up to the watermark go on
     assert log.arena.describe_state(view.state) == "read-only: a flush failed (Input/output error)"
     assert log.flush(1) == 0  # other partitions are not concerned
@@ -168,7 +168,7 @@ def test_what_was_appended_before_a_failure_is_flushed(leave: Callable[[SharedLo
     end = log.view().log_end
     assert end >= 24
     assert log.flush() == 0
-    assert (log.view().high_watermark, log.view().log_end) == (end, end)
+    assert (log.view().flushed_end, log.view().log_end) == (end, end)
     assert log.append(ENTRY) == OFFLINE
     assert log.arena.describe_state(log.view().state).startswith(f"read-only: {reason}")
     assert log.flush() == 0
@@ -183,7 +183,7 @@ def test_a_failed_flush_is_final_out_of_service_too(leave: Callable[[SharedLog],
     _files.arm("fdatasync@1=EIO", "test")
     for _ in range(3):
         assert log.flush() == errno.EIO
-    assert log.view().high_watermark == 0
+    assert log.view().flushed_end == 0
     told = log.arena.describe_state(log.view().state)
     assert reason in told
     assert told.endswith(", then a flush failed")
@@ -199,7 +199,7 @@ def test_the_flusher_does_not_wait_with_a_partition_that_left_service(
     log.append(ENTRY * 2, 2)
     children.append(start_flusher(log.arena))
     leave(log)
-    wait_until(lambda: log.view().high_watermark == log.view().log_end, what="flushed")
+    wait_until(lambda: log.view().flushed_end == log.view().log_end, what="flushed")
 
 
 def test_a_partition_that_was_found_damaged_is_not_flushed(tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_being_out_of_descriptors_is_no_failed_flush(faults: str, tmp_path: Path
     log.append(ENTRY)
     _files.arm(faults, "test")
     assert log.flush() in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-    assert (log.view().high_watermark, log.view().state) == (0, 0)
+    assert (log.view().flushed_end, log.view().state) == (0, 0)
     assert log.flush() == 0
-    assert log.view().high_watermark == 12
+    assert log.view().flushed_end == 12
     assert log.counter("rewritten_bytes", FLUSHER) == 0
 
 
@@ -236,11 +236,11 @@ def test_a_successor_writes_again_what_a_dead_flusher_had_in_hand(point: str, tm
         log.append(message(4000))
     stored = log.stored()
     assert in_child(log.flush, f"{point}@1=kill") == -9
-    assert log.view().high_watermark == 12
+    assert log.view().flushed_end == 12
     log.append(ENTRY)
     successor = make_partition_flusher(log.arena, 64, 0, 0)
     assert flush_now(successor, 0) == 0
-    assert log.view().high_watermark == len(stored) + 12
+    assert log.view().flushed_end == len(stored) + 12
     assert log.counter("rewritten_bytes", FLUSHER) == len(stored)
     assert log.stored() == stored + ENTRY
     log.append(ENTRY)
@@ -255,7 +255,7 @@ def test_a_successor_without_descriptors_or_lock_tries_again(tmp_path: Path) -> 
     _files.arm("open@1-3=EMFILE", "test")
     for _ in range(3):
         assert log.flush() == errno.EMFILE
-        assert (log.view().state, log.view().high_watermark) == (0, 0)
+        assert (log.view().state, log.view().flushed_end) == (0, 0)
     assert log.flush() == 0
     assert log.counter("rewritten_bytes", FLUSHER) == 12
 
@@ -269,7 +269,7 @@ def test_a_successor_without_room_tries_again(error: str, tmp_path: Path) -> Non
     _files.arm(f"pwrite@1-2={error}", "test")
     for _ in range(2):
         assert log.flush() == getattr(errno, error)
-        assert (log.view().state, log.view().high_watermark) == (0, 0)
+        assert (log.view().state, log.view().flushed_end) == (0, 0)
     assert log.flush() == 0
     assert log.counter("rewritten_bytes", FLUSHER) == 12
 
@@ -284,7 +284,7 @@ def test_bytes_that_changed_are_never_shown(tmp_path: Path) -> None:
     data[100] ^= 1
     log.path(0).write_bytes(data)
     assert log.flush() == errno.EIO
-    assert log.view().high_watermark == 12
+    assert log.view().flushed_end == 12
     assert "could not be read back" in log.arena.describe_state(log.view().state)
     assert log.flush() == errno.EIO
 
@@ -295,7 +295,7 @@ def test_a_message_longer_than_the_window_is_checked_too(tmp_path: Path) -> None
     log.append(ENTRY)
     assert in_child(log.flush, "flush.before_sync@1=kill") == -9
     assert log.flush() == 0
-    assert log.view().high_watermark == (9 << 20) + 12
+    assert log.view().flushed_end == (9 << 20) + 12
 
 
 # -- reserved space ----------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_reserved_space_of_a_sealed_segment_is_given_back(flushed: bool, ahead: 
     assert flush_now(flusher, 0) == 0
     assert reserved(log.path(0)) == 0
     assert log.path(0).stat().st_size == 12
-    assert log.view().high_watermark == 24
+    assert log.view().flushed_end == 24
 
 
 def test_a_successor_gives_back_what_a_dead_flusher_reserved(tmp_path: Path) -> None:
@@ -375,12 +375,12 @@ def test_half_of_m_or_b_is_due_at_once_and_less_is_not(tmp_path: Path, children:
     assert log.append(ENTRY * 4, 4, 0) == DONE
     assert log.append(ENTRY * 5, 5, 1) == DONE
     assert log.append(message(600), 1, 2) == DONE
-    wait_until(lambda: log.view(1).high_watermark == 60)
-    wait_until(lambda: log.view(2).high_watermark == 600)
+    wait_until(lambda: log.view(1).flushed_end == 60)
+    wait_until(lambda: log.view(2).flushed_end == 600)
     time.sleep(0.05)
-    assert log.view(0).high_watermark == 0
+    assert log.view(0).flushed_end == 0
     assert log.append(ENTRY, 1, 0) == DONE
-    wait_until(lambda: log.view(0).high_watermark == 60)
+    wait_until(lambda: log.view(0).flushed_end == 60)
 
 
 @pytest.mark.slow
@@ -390,7 +390,7 @@ def test_a_byte_is_flushed_when_it_is_s_old(tmp_path: Path, children: list[int])
     children.append(start_flusher(log.arena))
     for turn in range(1, 4):
         assert log.append(ENTRY) == DONE
-        assert wait_until(lambda turn=turn: log.view().high_watermark == 12 * turn) > 0.09  # type: ignore[misc]
+        assert wait_until(lambda turn=turn: log.view().flushed_end == 12 * turn) > 0.09  # type: ignore[misc]
 
 
 def test_somebody_who_waits_makes_a_flush_due(tmp_path: Path, children: list[int]) -> None:
@@ -399,7 +399,7 @@ def test_somebody_who_waits_makes_a_flush_due(tmp_path: Path, children: list[int
     for turn in range(1, 6):
         assert log.append(ENTRY) == DONE
         log.arena.demand_flush(0)
-        wait_until(lambda turn=turn: log.view().high_watermark == 12 * turn)  # type: ignore[misc]
+        wait_until(lambda turn=turn: log.view().flushed_end == 12 * turn)  # type: ignore[misc]
 
 
 def test_a_new_flusher_looks_at_everything(tmp_path: Path, children: list[int]) -> None:
@@ -410,7 +410,7 @@ def test_a_new_flusher_looks_at_everything(tmp_path: Path, children: list[int]) 
     assert in_child(lambda: log.flush(1), "flush.after_sync@1=kill") == -9
     children.append(start_flusher(log.arena))
     for slot in range(3):
-        wait_until(lambda slot=slot: log.view(slot).high_watermark == 12)  # type: ignore[misc]
+        wait_until(lambda slot=slot: log.view(slot).flushed_end == 12)  # type: ignore[misc]
     assert log.counter("rewritten_bytes", FLUSHER) == 12
 
 
@@ -424,8 +424,8 @@ def test_the_last_flush_takes_everything_and_leaves_a_failed_partition(tmp_path:
     log.arena.set_stopping(2)
     assert wait(pid) == 0
     views = log.arena.views()
-    assert sorted(view.high_watermark for view in views) == [0] + [12] * 19
-    assert [view.high_watermark for view in views if view.state] == [0]
+    assert sorted(view.flushed_end for view in views) == [0] + [12] * 19
+    assert [view.flushed_end for view in views if view.state] == [0]
 
 
 @pytest.mark.slow
@@ -441,7 +441,7 @@ def test_a_flusher_with_few_descriptors_flushes_many_partitions(tmp_path: Path, 
     for turn in range(1, 4):
         for slot in range(60):
             assert log.append(ENTRY, slot=slot) == DONE
-        wait_until(lambda turn=turn: all(view.high_watermark == 12 * turn for view in log.arena.views()))  # type: ignore[misc]
+        wait_until(lambda turn=turn: all(view.flushed_end == 12 * turn for view in log.arena.views()))  # type: ignore[misc]
 
 
 # -- the page cache ----------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def test_where_not_even_an_empty_mark_has_room_nothing_is_synced(tmp_path: Path)
     files = full_for_marks()
     arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 8, 64)
     LogManager(BrokerConfig.from_properties({"log.dir": str(tmp_path)}), arena, files).load([{"u-0": bases[3]}])
-    states = {view.topic: (arena.describe_state(view.state), view.high_watermark) for view in arena.views()}
+    states = {view.topic: (arena.describe_state(view.state), view.flushed_end) for view in arena.views()}
     assert states == {"t": ("read-only: the disk was full at start", bases[2]), "u": ("ok", bases[3])}
     assert files.calls["fdatasync"] == 0
     load(tmp_path, FileOps())
@@ -202,14 +202,14 @@ def test_nothing_is_synced_without_a_mark(tmp_path: Path) -> None:
     log.append(ENTRY)
     _files.arm("mark@1=ENOSPC,mark@2=EMFILE,fdatasync@1=EIO", "test")
     assert [log.flush(), log.flush()] == [errno.ENOSPC, errno.EMFILE]
-    assert (log.view().state, log.view().high_watermark) == (0, 0)
+    assert (log.view().state, log.view().flushed_end) == (0, 0)
     _files.arm("", "test")
     assert log.flush() == 0
     log.append(ENTRY)
     _files.arm("mark@1=EIO,fdatasync@1=ENODEV", "test")
     assert log.flush() == errno.EIO
     assert log.view().state
-    assert log.view().high_watermark == len(ENTRY)
+    assert log.view().flushed_end == len(ENTRY)
 
 
 def test_a_mark_that_stays_only_costs_time(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_mark_that_stays_only_costs_time(tmp_path: Path) -> None:
     log.append(ENTRY)
     _files.arm("mark@2=EIO", "test")
     assert log.flush() == 0
-    assert log.view().high_watermark == len(ENTRY)
+    assert log.view().flushed_end == len(ENTRY)
     assert in_doubt(tmp_path)
 
 
@@ -340,9 +340,9 @@ def test_a_limit_of_file_sizes_is_a_disk_that_is_full(tmp_path: Path) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
         assert log.flush() == errno.EFBIG
-        assert (log.view().state, log.view().high_watermark) == (0, 0)
+        assert (log.view().state, log.view().flushed_end) == (0, 0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         return log.flush()
 
     assert in_child(flush) == 0
-    assert (log.view().state, log.view().high_watermark) == (0, len(ENTRY))
+    assert (log.view().state, log.view().flushed_end) == (0, len(ENTRY))

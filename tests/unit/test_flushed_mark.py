@@ -65,14 +65,14 @@ def test_it_names_the_newest_segment_once_that_is_flushed(tmp_path: Path) -> Non
     log = rolled(tmp_path)
     assert marks(log.folder()) == [0]
     assert log.flush() == 0
-    assert (marks(log.folder()), log.view().high_watermark) == ([120], 140)
+    assert (marks(log.folder()), log.view().flushed_end) == ([120], 140)
 
 
 def test_a_flush_that_fails_before_it_leaves_it(tmp_path: Path) -> None:
     log = rolled(tmp_path)
     _files.arm("fdatasync@2=EIO", "test")
     assert log.flush() == errno.EIO
-    assert (marks(log.folder()), log.view().high_watermark) == ([0], 40)
+    assert (marks(log.folder()), log.view().flushed_end) == ([0], 40)
 
 
 @pytest.mark.parametrize(("fault", "named"), [("rename@1=EIO", 0), ("fsync@1=EIO", 0), ("fsync@2=EIO", 120)])
@@ -82,7 +82,7 @@ def test_the_watermark_waits_for_it_and_for_its_name(fault: str, named: int, tmp
     _files.arm(fault, "test")
     assert log.flush() == errno.EIO
     assert log.view().state
-    assert (marks(log.folder()), log.view().high_watermark) == ([named], 40)
+    assert (marks(log.folder()), log.view().flushed_end) == ([named], 40)
 
 
 def test_a_flush_that_was_put_off_behind_it_syncs_its_name(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_flush_that_was_put_off_behind_it_syncs_its_name(tmp_path: Path) -> No
             moved += 1
             _files.arm("fsync@1=EIO", "test")
             assert log.flush() == errno.EIO
-            assert log.view().high_watermark == 40
+            assert log.view().flushed_end == 40
         _files.arm("", "test")
     assert moved
 
@@ -107,9 +107,9 @@ def test_a_disk_without_room_for_it_is_tried_again(error: str, tmp_path: Path) -
     log = rolled(tmp_path)
     _files.arm(f"rename@1={error}", "test")
     assert log.flush() != 0
-    assert (log.view().state, log.view().high_watermark) == (0, 40)
+    assert (log.view().state, log.view().flushed_end) == (0, 40)
     assert log.flush() == 0
-    assert (marks(log.folder()), log.view().high_watermark) == ([120], 140)
+    assert (marks(log.folder()), log.view().flushed_end) == ([120], 140)
 
 
 @pytest.mark.parametrize("point", ["rename@1=kill", "flush.after_sync@1=kill"])
@@ -120,7 +120,7 @@ def test_a_successor_of_a_dead_flusher_moves_it(point: str, tmp_path: Path) -> N
         (log.folder() / flushed_mark_name(0)).rename(log.folder() / flushed_mark_name(120))
     assert in_child(lambda: log.flush(), point) == -9
     assert log.flush() == 0
-    assert (marks(log.folder()), log.view().high_watermark) == ([120], 140)
+    assert (marks(log.folder()), log.view().flushed_end) == ([120], 140)
 
 
 # -- recovery ----------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_by_size_at_least_the_limit_stays(tmp_path: Path) -> None:
     house.clean(house.keeper())
     assert house.bases() == house.files() == list(range(94 * 140, 14_000, 140))
     view = house.arena.view(0)
-    assert (view.log_start, view.log_end, view.high_watermark) == (94 * 140, 14_000, 14_000)
+    assert (view.log_start, view.log_end, view.flushed_end) == (94 * 140, 14_000, 14_000)
 
 
 def test_by_age_everything_goes_and_the_end_stays(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_by_age_everything_goes_and_the_end_stays(tmp_path: Path) -> None:
     house.clean(keeper)
     assert house.bases() == house.files() == [350]
     house.fill(1)
-    assert house.arena.view(0).high_watermark == 364
+    assert house.arena.view(0).flushed_end == 364
     house.open_segments.close_unused()
     assert not [name for name in open_descriptors().values() if "(deleted)" in name and str(tmp_path) in name]
 
@@ -148,7 +148,7 @@ def test_unflushed_bytes_never_go(tmp_path: Path) -> None:
     keeper = house.keeper()
     house.clean(keeper)
     view = house.arena.view(0)
-    assert (view.log_start, view.high_watermark) == (0, 140)
+    assert (view.log_start, view.flushed_end) == (0, 140)
     assert house.files() == [0, 140, 280, 420]
     assert keeper._again == {0}
     house.flush()

@@ -62,15 +62,15 @@ class Life:
     def flush(self) -> None:
         self.flushes.append(flush_now(self.flusher, 0))
         if self.flushes[-1] == 0:
-            assert self.log.view().high_watermark == len(self.acknowledged)
+            assert self.log.view().flushed_end == len(self.acknowledged)
             assert self.log.view().flushed_messages == self.log.view().appended_messages
         self.check()
 
     def check(self) -> None:
         view = self.log.view()
         assert view.log_end == len(self.acknowledged)
-        assert self.visible <= view.high_watermark <= view.log_end
-        self.visible = view.high_watermark
+        assert self.visible <= view.flushed_end <= view.log_end
+        self.visible = view.flushed_end
         stored = self.log.stored()
         assert stored[: len(self.acknowledged)] == self.acknowledged
         if not view.state:
@@ -236,4 +236,4 @@ def test_what_a_flush_comes_to_is_counted_once(faults: str, counted: str, memory
     _files.arm("", "test")
     assert flush_now(successor, 0) == (errno.EIO if counted == "flush_failures" else 0)
     assert log.counter("rewritten_bytes", FLUSHER) == 0
-    assert log.view().high_watermark == (12 if counted == "flush_failures" else 24)
+    assert log.view().flushed_end == (12 if counted == "flush_failures" else 24)

@@ -44,7 +44,7 @@ def die(log: SharedLog, rules: str, data: bytes = LOST, count: int = 3) -> None:
 def said(log: SharedLog) -> tuple[int, int, int]:
     """End, watermark, messages appended."""
     view = log.view()
-    return view.log_end, view.high_watermark, view.appended_messages
+    return view.log_end, view.flushed_end, view.appended_messages
 
 
 # -- owners of the append lock -----------------------------------------------------------------------------------------
@@ -156,12 +156,12 @@ def test_whoever_repairs_may_be_killed_too(point: str, published: int, repair: s
 
 def forgotten(log: SharedLog, other: int = 1) -> None:
     """Return when the running flusher has nothing to do with slot 0: it has flushed others since, more than once."""
-    wait_until(lambda: log.view().high_watermark == log.view().log_end, what="the first flush")
+    wait_until(lambda: log.view().flushed_end == log.view().log_end, what="the first flush")
     for _ in range(3):
         assert log.append(ENTRY, slot=other) == DONE
         log.arena.demand_flush(other)
         end = log.view(other).log_end
-        wait_until(lambda end=end: log.view(other).high_watermark == end)  # type: ignore[misc]
+        wait_until(lambda end=end: log.view(other).flushed_end == end)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_a_successor_in_its_place_makes_whole_what_it_left_and_has_it_flushed(wa
     Appender(watched.arena, SegmentFiles(watched.arena, 8), FIRST_PROCESSOR).take_over()
     assert watched.arena.cell(FIRST_PROCESSOR)[4] == 0
     assert watched.counter("repairs") == 1
-    wait_until(lambda: watched.view().high_watermark == 52, what="a flush that nobody asked for")
+    wait_until(lambda: watched.view().flushed_end == 52, what="a flush that nobody asked for")
     assert watched.stored() == ENTRY + LOST
 
 
@@ -197,7 +197,7 @@ def test_the_name_of_a_new_segment_is_made_durable_without_any_append(watched: S
 def test_what_is_appended_is_flushed_without_anybody_who_asks(watched: SharedLog) -> None:
     """The other side of the two above: the append itself tells the flusher."""
     assert watched.append(LOST) == DONE
-    wait_until(lambda: watched.view().high_watermark == 52, what="a flush that nobody asked for")
+    wait_until(lambda: watched.view().flushed_end == 52, what="a flush that nobody asked for")
 
 
 def test_a_successor_whose_lock_others_have_meanwhile_leaves_it_to_them(memory: Path) -> None:
@@ -234,6 +234,7 @@ FLUSHING = [
     ("flush.mark_moved", 12, True, 32),
     ("flush.after_sync", 12, True, 32),
     ("flush.count_published", 12, True, 32),
+    ("flush.flushed", 44, True, 0),
     ("flush.published", 44, True, 0),
     ("flush.ended", 44, True, 0),
 ]
@@ -253,18 +254,19 @@ def test_a_flush_that_ends_at_a_point_is_made_again(
     assert log.bases() == [0, 24]
     point = point if "@" in point else f"{point}@1"
     assert in_child(log.flush, f"{point}=kill") == KILLED
-    assert log.view().high_watermark == high
+    assert log.view().flushed_end == high
+    assert log.view().visible_end == (12 if point == "flush.flushed@1" else high)
     marks = memory / ".fastlog-flushing"
     assert marks.read_bytes()[1:2] == (b"\1" if marked else b"\0")
     assert log.view().dir_synced_tail == (2 if high == 44 or "count_published" in point or "after_sync" in point else 1)
     if late:
         assert log.append(late) == DONE
     successor = make_partition_flusher(log.arena, 64, 0, 0)
-    again = rewritten + (len(late) if rewritten or point == "flush.published@1" else 0)
+    again = rewritten + (len(late) if rewritten or point in ("flush.flushed@1", "flush.published@1") else 0)
     assert flush_now(successor, 0) == 0
     assert log.counter("rewritten_bytes", FLUSHER) == again
     view = log.view()
-    assert view.high_watermark == view.log_end == 44 + len(late)
+    assert view.visible_end == view.flushed_end == view.log_end == 44 + len(late)
     assert view.flushed_messages == view.appended_messages
     assert log.stored() == ENTRY * 2 + OTHER + late
     assert [path.name for path in log.folder().glob(".flushed-*")] == [f".flushed-{24:020}"]
@@ -273,7 +275,7 @@ def test_a_flush_that_ends_at_a_point_is_made_again(
     assert flush_now(successor, 0) == 0
     assert marks.read_bytes()[1:2] == b"\0"
     assert log.counter("rewritten_bytes", FLUSHER) == again
-    assert log.view().high_watermark == log.view().log_end
+    assert log.view().flushed_end == log.view().log_end
 
 
 @pytest.mark.parametrize("point", ["flush.rewrite", "flush.rewritten", "pwrite"])
@@ -285,7 +287,7 @@ def test_a_successor_that_dies_while_it_writes_again_has_a_successor(point: str,
     assert in_child(log.flush, "flush.after_sync@1=kill") == KILLED
     for _ in range(2):
         assert in_child(log.flush, f"{point}@1=kill") == KILLED
-        assert log.view().high_watermark == 0
+        assert log.view().flushed_end == 0
     assert log.append(ENTRY) == DONE
     assert log.counter("repairs") + log.counter("repairs", FLUSHER) == 2
     assert log.flush() == 0
@@ -365,7 +367,7 @@ def test_a_partition_is_there_when_its_slot_is_counted_and_not_before(point: str
     log = SharedLog.over(arena)
     assert log.append(ENTRY) == DONE
     assert log.flush() == 0
-    assert log.view().high_watermark == 12
+    assert log.view().flushed_end == 12
 
 
 def test_the_lock_is_held_for_as_long_as_its_owner_lives(memory: Path) -> None:

@@ -5,6 +5,7 @@ One process stands at a named point, others do their work, then it goes on: all 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def no_faults() -> Iterator[None]:
 def flushed(log: SharedLog) -> tuple[int, int]:
     """The watermark, and how many messages count as flushed."""
     view = log.view()
-    return view.high_watermark, view.flushed_messages
+    return view.flushed_end, view.flushed_messages
 
 
 def synced_files(calls: list[str]) -> list[str]:
@@ -54,6 +55,7 @@ AFTER_READ = [
     "flush.mark_moved",
     "flush.after_sync",
     "flush.count_published",
+    "flush.flushed",
     "flush.published",
     "flush.ended",
 ]
@@ -67,10 +69,13 @@ def test_what_comes_while_a_flush_syncs_waits_for_the_next_one(point: str, segme
     log = SharedLog(memory, durable=False, segment_bytes=segment_bytes)
     log.append(ENTRY * 2, 2)
     with stopped_at(point, log.flush) as flusher:
-        before = log.view().high_watermark
-        assert before == (24 if point in ("flush.published", "flush.ended") else 0)
+        ends = log.view().flushed_end, log.view().visible_end
+        published = point in ("flush.published", "flush.ended")
+        assert ends == (24 if published or point == "flush.flushed" else 0, 24 if published else 0)
+        with pytest.raises(OffsetOutOfRangeError) if not published else contextlib.nullcontext():
+            assert locate_offset(log.arena, 0, 24) is None
         assert log.append(OTHER, 5) == DONE
-        assert log.view().high_watermark == before
+        assert (log.view().flushed_end, log.view().visible_end) == ends
         assert flusher.go_on() == 0
     assert flushed(log) == (24, 2)
     assert (log.view().log_end, log.view().appended_messages) == (44, 7)
@@ -121,7 +126,7 @@ def test_a_second_roll_while_a_flush_reads_is_read_again(memory: Path) -> None:
             flusher.go_on_to_next()
         log.append(ENTRY)
         assert flusher.go_on() == 0
-    assert log.view().high_watermark == 48
+    assert log.view().flushed_end == 48
     assert synced_files([call.short for call in calls]) == [log.path(base).name for base in (0, 12, 24, 36)]
 
 
@@ -137,7 +142,7 @@ def test_whoever_asks_for_a_flush_during_one_gets_another(point: str, memory: Pa
         assert log.append(ENTRY) == DONE
         log.arena.demand_flush(0)
         os.kill(flusher, signal.SIGCONT)
-        wait_until(lambda: log.view().high_watermark == 24, what="the second request")
+        wait_until(lambda: log.view().flushed_end == 24, what="the second request")
     finally:
         stop(flusher)
 
@@ -191,7 +196,7 @@ def test_a_flush_in_the_middle_of_a_roll_knows_the_segment_or_does_not(
             assert (row.index, row.last_ms) == (1, 0)
             assert abs(row.first_ms - log.segments()[0].last_ms) < 60_000
         assert log.flush() == 0
-        assert log.view().high_watermark == 12
+        assert log.view().flushed_end == 12
         assert [path.name for path in log.folder().glob(".flushed-*")] == [f".flushed-{mark:020}"]
         assert log.view().dir_synced_tail == len(bases)
         assert locate_offset(log.arena, 0, 0) == (0, 0, 0, 12)
@@ -323,9 +328,9 @@ def test_a_look_up_finds_what_is_there_or_says_that_it_is_not(
         except OffsetOutOfRangeError:
             assert offset < after.log_start
             return
-    assert offset <= after.high_watermark
+    assert offset <= after.visible_end
     if place is None:
-        assert offset in (72, after.high_watermark)
+        assert offset in (72, after.visible_end)
         return
     index, base, position, end = place
     assert (base, position) == (index * 12, offset - base)
@@ -369,14 +374,14 @@ def test_a_list_of_segments_is_one_that_there_was(
     assert rows[-1].index <= held[-1].index
 
 
-@pytest.mark.parametrize("point", ["view.watermark_read"])
+@pytest.mark.parametrize("point", ["view.ends_read"])
 def test_a_view_never_shows_more_than_there_is(point: str, memory: Path) -> None:
     log = grown(memory)
     log.append(ENTRY * 2, 2)
     with stopped_at(point, log.view) as reader:
         wrap(log)
         view = reader.go_on()
-    assert view.high_watermark <= view.log_end
+    assert view.log_start <= view.visible_end <= view.flushed_end <= view.log_end
     assert view.flushed_messages <= view.appended_messages
     assert view.table_head < view.table_tail
 

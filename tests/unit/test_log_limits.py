@@ -178,7 +178,7 @@ def test_the_last_offset_that_there_is(size: int, status: int, memory: Path) -> 
     assert log.view().log_end == end
     assert log.view().state == 0
     assert log.flush() == 0
-    assert log.view().high_watermark == end
+    assert log.view().flushed_end == end
 
 
 @pytest.mark.parametrize(("asked", "entries"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64)])
@@ -389,10 +389,10 @@ def test_each_of_many_partitions_is_seen_by_the_flusher(memory: Path) -> None:
         log.arena.demand_flush(slot)
     flusher = start_flusher(log.arena)
     try:
-        wait_until(lambda: all(log.view(slot).high_watermark == 12 for slot in slots), what="all of them")
+        wait_until(lambda: all(log.view(slot).flushed_end == 12 for slot in slots), what="all of them")
     finally:
         stop(flusher)
-    assert sum(view.high_watermark for view in log.arena.views()) == 12 * len(slots)
+    assert sum(view.flushed_end for view in log.arena.views()) == 12 * len(slots)
 
 
 # -- space and pages ---------------------------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_entries_are_written_again_whatever_their_place_in_the_window(sizes: lis
     assert log.counter("rewritten_bytes", FLUSHER) == sum(sizes)
     written = [(call.position, call.size) for call in calls if call.name == "pwrite"]
     assert [position for position, _ in written] == list(itertools.accumulate((n for _, n in written), initial=0))[:-1]
-    assert log.view().high_watermark == sum(sizes)
+    assert log.view().flushed_end == sum(sizes)
     assert log.stored() == b"".join(message(size, b"%d" % number) for number, size in enumerate(sizes))
 
 
@@ -532,7 +532,7 @@ def test_short_calls_write_all_of_it_again(faults: str, memory: Path) -> None:
     _files.arm(faults, "test")
     assert log.flush() == 0
     assert log.counter("rewritten_bytes", FLUSHER) == 5312
-    assert log.view().high_watermark == 5312
+    assert log.view().flushed_end == 5312
 
 
 @pytest.mark.parametrize("left", [0, 11, 12, 23])
@@ -544,6 +544,6 @@ def test_a_file_that_ends_before_the_log_does_is_damage(left: int, memory: Path)
     assert in_child(log.flush, "flush.before_sync@1=kill") == -9
     log.path(0).write_bytes((ENTRY * 2)[:left])
     assert log.flush() == errno.EIO
-    assert (log.view().high_watermark, log.stored()) == (0, (ENTRY * 2)[:left])
+    assert (log.view().flushed_end, log.stored()) == (0, (ENTRY * 2)[:left])
     assert "could not be read back" in log.arena.describe_state(log.view().state)
     assert log.append(ENTRY) == OFFLINE

@@ -187,7 +187,7 @@ def test_what_is_visible_survives_a_power_loss_whenever_it_comes(root: Path, aft
             if size < 0:
                 assert roll_now(log.appender, 0)
             assert log.flush() == 0
-            ends.append(log.view().high_watermark)
+            ends.append(log.view().flushed_end)
     names = [call.name for call in calls]
     published = [end for number, end in enumerate(ends) if number == 0 or end > ends[number - 1] or number in (4, 6)]
     assert names.count("flush.published") == len(published)

@@ -99,7 +99,7 @@ def test_what_lies_on_disk_is_served_whatever_the_count_says(tmp_path: Path) -> 
     logs.write_segments(tmp_path / "t-5", [ENTRY * 3, ENTRY])
     manager = manager_of(tmp_path, num_partitions="2")
     view = manager.slot("t", 5)
-    assert view is not None and (view.high_watermark, view.log_end, view.table_tail) == (56, 56, 2)
+    assert view is not None and (view.flushed_end, view.log_end, view.table_tail) == (56, 56, 2)
     assert manager.partition_count("t") == 6
     assert [item.partition for item in manager.partitions("t")] == [5]
 

@@ -126,7 +126,7 @@ def test_a_look_up_beside_retention_finds_what_is_held(tmp_path: Path) -> None:
             assert time.monotonic() < begun + PATIENCE
             for _ in range(100):
                 view = log.view()
-                offset = view.high_watermark - 12 if looked % 2 and view.high_watermark >= 12 else view.high_watermark
+                offset = view.flushed_end - 12 if looked % 2 and view.flushed_end >= 12 else view.flushed_end
                 try:
                     place = locate_offset(log.arena, 0, offset)
                     assert place is None or place[1] + place[2] == offset

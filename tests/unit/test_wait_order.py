@@ -61,7 +61,7 @@ def test_a_flush_between_the_append_and_its_acknowledgement(workers: Workers) ->
     )
     with first, second:
         assert first.recv_own()[1].error == 0
-        assert workers.arena.view(0).high_watermark == 3 * 14
+        assert workers.arena.view(0).flushed_end == 3 * 14
 
 
 @pytest.mark.parametrize("acks", [raw.APPENDED, raw.FLUSHED])

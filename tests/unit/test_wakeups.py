@@ -6,6 +6,7 @@ loop that turns without a reason never stands still.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from fastlog.log import _files
+from fastlog.log._flush import flush_now, make_partition_flusher
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
+from tests.harness.shared_log import in_child
 from tests.harness.workers import Workers, drain, is_silent, reset
 
 GOOD = raw.entry(b"good")
@@ -77,6 +80,21 @@ def test_a_held_fetch_of_a_topic_that_is_made(two: Workers, maker: str, writer_a
         writer.produce("t", 2, GOOD)
         for client in (reader, other):
             assert raw.decode_held(client.recv_own()[1]).messages == GOOD
+
+
+def test_a_held_fetch_of_what_a_flusher_flushed_and_did_not_show(tmp_path: Path) -> None:
+    """It was killed between the two ends; for the next one there is nothing left to flush, and something to show."""
+    with Workers(tmp_path, flusher=False, fetch_max_wait_ms=LONG_MS) as workers, workers.connect() as client:
+        assert client.produce_ack("t", 0, GOOD).error == 0
+        dying = make_partition_flusher(workers.arena, 64, 0, 0)
+        assert in_child(lambda: flush_now(dying, 0), "flush.flushed@1=kill") == -signal.SIGKILL
+        view = workers.arena.view(0)
+        assert (view.visible_end, view.flushed_end) == (0, 14)
+        client.send_raw(held("t", 0))
+        wait_taken(workers, client)
+        assert is_silent(client)
+        assert flush_now(make_partition_flusher(workers.arena, 64, 0, 0), 0) == 0
+        assert raw.decode_held(client.recv_own()[1]).messages == GOOD
 
 
 def test_a_held_fetch_of_several_bytes_by_the_append_that_completes_them(two: Workers) -> None:
@@ -157,9 +175,9 @@ def test_the_flusher_by_half_of_what_may_be_unflushed(tmp_path: Path, settings: 
         for _ in range(count - 1):
             assert client.produce_ack("t", 0, GOOD).error == 0
         workers.wait_still()
-        assert workers.arena.view(0).high_watermark == 14
+        assert workers.arena.view(0).flushed_end == 14
         client.produce("t", 0, GOOD)
-        wait_until("it is flushed", lambda: workers.arena.view(0).high_watermark == (count + 1) * 14)
+        wait_until("it is flushed", lambda: workers.arena.view(0).flushed_end == (count + 1) * 14)
 
 
 def test_the_flusher_by_the_first_byte_that_grows_old(tmp_path: Path) -> None:
@@ -169,7 +187,7 @@ def test_the_flusher_by_the_first_byte_that_grows_old(tmp_path: Path) -> None:
         for number in range(2, 5):
             begun = time.monotonic()
             assert client.produce_ack("t", 0, GOOD).error == 0
-            wait_until("it is flushed", lambda: workers.arena.view(0).high_watermark == number * 14)  # noqa: B023
+            wait_until("it is flushed", lambda: workers.arena.view(0).flushed_end == number * 14)  # noqa: B023
             assert time.monotonic() - begun > 0.1
         workers.wait_still()
 
@@ -242,7 +260,7 @@ def test_a_stop_wakes_everybody(tmp_path: Path) -> None:
             assert (size - 26) % len(GOOD) == 0
             assert len(answers) == size + 26 + 30
         view = workers.arena.view(0)
-        assert (view.high_watermark, view.log_end) == (5 * 14, 5 * 14)
+        assert (view.flushed_end, view.log_end) == (5 * 14, 5 * 14)
         assert [processor.results for processor in workers.processors] == [[0], [0]]
 
 
