@@ -222,13 +222,16 @@ static inline void fl_wake(fl_header *h, const int *eventfds, int process) {
         (void)r;
     }
 }
+static inline void fl_clear_wake_flag(fl_header *h, int process) {
+    fl_swap(&h->wake_flags[process], 0);
+    fl_fence();
+}
 static inline void fl_wake_taken(fl_header *h, const int *eventfds, int process) {
     uint64_t count;
     ssize_t r = read(eventfds[process], &count, 8);
     (void)r;
-    fl_swap(&h->wake_flags[process], 0);
+    fl_clear_wake_flag(h, process);
 }
-static inline void fl_clear_wake_flag(fl_header *h, int process) { fl_swap(&h->wake_flags[process], 0); }
 static inline void fl_wake_mask(fl_header *h, const int *eventfds, uint64_t mask) {
     while (mask) {
         int process = __builtin_ctzll(mask);
@@ -240,6 +243,11 @@ static inline void fl_wake_mask(fl_header *h, const int *eventfds, uint64_t mask
  * this is loaded before; the reverse of fl_wake_waiters. */
 static inline void fl_ask(uint64_t *word, uint64_t bits) {
     fl_or(word, bits);
+    fl_fence();
+}
+/* The same for what others may have asked for already, whose cache line it is then. */
+static inline void fl_ask_once(uint64_t *word, uint64_t bits) {
+    if (!(fl_load(word) & bits)) fl_or(word, bits);
     fl_fence();
 }
 /* After a shared word was stored: wake whoever said it waits for it. */
@@ -262,6 +270,11 @@ static inline void fl_mark_dirty(fl_header *h, uint64_t slot) {
     uint64_t *word = fl_dirty_word(h, slot), bit = 1ull << (slot & 63);
     fl_fence();
     if (!(fl_load(word) & bit)) fl_or(word, bit);
+}
+/* Before the words of a partition are looked at once more. */
+static inline void fl_clear_dirty(fl_header *h, uint64_t slot) {
+    fl_and(fl_dirty_word(h, slot), ~(1ull << (slot & 63)));
+    fl_fence();
 }
 
 /* The index of the segment that holds offset, by bisection over base offsets; tail when the table is empty. The caller

@@ -52,7 +52,6 @@ cdef extern from "_arena.h" nogil:
     void fl_store(uint64_t*, uint64_t)
     void fl_fence()
     uint64_t fl_or(uint64_t*, uint64_t)
-    uint64_t fl_and(uint64_t*, uint64_t)
     uint64_t fl_swap(uint64_t*, uint64_t)
     void fl_take_out(uint64_t*, uint64_t, uint64_t, uint64_t)
     void fl_add(uint64_t*, uint64_t)
@@ -72,10 +71,12 @@ cdef extern from "_arena.h" nogil:
     void fl_clear_wake_flag(fl_header*, int)
     void fl_wake_mask(fl_header*, const int*, uint64_t)
     void fl_ask(uint64_t*, uint64_t)
+    void fl_ask_once(uint64_t*, uint64_t)
     void fl_wake_waiters(fl_header*, const int*, uint64_t*)
     uint64_t fl_may_see(const fl_slot*)
     bint fl_show(fl_slot*)
     void fl_mark_dirty(fl_header*, uint64_t)
+    void fl_clear_dirty(fl_header*, uint64_t)
     uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
 
 

@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
-    Arena, fl_ask, fl_bump, fl_cell_at, fl_fence, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
+    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
@@ -439,10 +439,8 @@ cdef class Fetches:
                 if not fl_load(&found.slot.waiters) & (<uint64_t>1 << self.process):
                     fl_or(&found.slot.waiters, <uint64_t>1 << self.process)
                 self.want_flush(found.slot, found.watermark)
-                if not fl_load(&found.slot.demand):
-                    # nothing is unflushed now: the next append wakes the flusher at once
-                    fl_or(&found.slot.demand, 1)
-                fl_fence()
+                # where nothing is unflushed now, the next append wakes the flusher at once
+                fl_ask_once(&found.slot.demand, 1)
                 self.want_flush_now(found.slot)
                 if fl_load(&found.slot.visible_end) == found.watermark:
                     return FETCH_PARKED

@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_and, fl_cell_at, fl_dirty_word, fl_fence, fl_header, fl_load,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_clear_dirty, fl_dirty_word, fl_header, fl_load,
     fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
 from fastlog.log._files cimport AT_FLUSHER_CLEAN, failpoint
@@ -169,10 +169,9 @@ cdef class FlusherLoop:
         high = fl_load(&s.flushed_end)
         end = fl_load(&s.log_end)
         if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, end, high):
-            fl_and(fl_dirty_word(h, s.index), ~(<uint64_t>1 << (s.index & 63)))
+            # an append stores the log end and looks at the dirty bit again, we do the reverse
+            fl_clear_dirty(h, s.index)
             failpoint(AT_FLUSHER_CLEAN)
-            # the fence: an append stores the log end and looks at the dirty bit again, we do the reverse
-            fl_fence()
             if not is_clean(s, fl_load(&s.log_end), high) and not fl_load(&s.state) & FL_STATE_NO_FLUSH:
                 fl_mark_dirty(h, s.index)
                 return now
@@ -275,7 +274,6 @@ cdef class FlusherLoop:
         with nogil:
             while True:
                 fl_wake_taken(h, self.arena.eventfds, FL_FLUSHER)
-                fl_fence()
                 now = fl_monotonic_ns()
                 fl_store(&fl_cell_at(h, FL_FLUSHER).heartbeat_ns, now)
                 fl_store(&fl_cell_at(h, FL_FLUSHER).disk_ns, self.oldest_ns())

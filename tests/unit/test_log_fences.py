@@ -50,14 +50,30 @@ void one_waits(uint64_t *waiters, const uint64_t *word, uint64_t *found) {
 STEPS = """
 #include <stdint.h>
 #include <stdio.h>
-#define __atomic_fetch_or(word, bits, order) (puts("or " #order), (uint64_t)(*(word) |= (bits)))
+#include <stdlib.h>
+#define KEPT(step, word, changed) ({ uint64_t kept = *(word); *(word) = changed; puts(step); kept; })
+#define __atomic_fetch_or(word, bits, order) KEPT("or " #order, word, kept | (bits))
+#define __atomic_fetch_and(word, bits, order) KEPT("and " #order, word, kept & (bits))
+#define __atomic_exchange_n(word, value, order) KEPT("swap " #order, word, value)
 #define __atomic_thread_fence(order) puts("fence " #order)
 #define __atomic_load_n(word, order) (puts("load " #order), *(word))
 #include "_arena.h"
-int main(void) {
-    uint64_t waiters = 1, word = 7;
-    fl_ask(&waiters, 4);
-    return waiters == 5 && fl_load(&word) == 7 ? 0 : 1;
+static struct { fl_header header; uint64_t dirty[2]; } arena;
+int main(int count, char **arguments) {
+    fl_header *h = &arena.header;
+    int none[] = {-1};
+    uint64_t waiters = 1;
+    h->dirty_offset = (uint64_t)((char *)arena.dirty - (char *)h);
+    h->wake_flags[0] = arena.dirty[1] = 3;
+    switch (count > 1 ? atoi(arguments[1]) : 0) {
+    case 1: fl_ask(&waiters, 4); return waiters != 5;
+    case 2: fl_ask_once(&waiters, 4); return waiters != 5;
+    case 3: fl_ask_once(&waiters, 1); return waiters != 1;
+    case 4: fl_wake_taken(h, none, 0); return h->wake_flags[0] != 0;
+    case 5: fl_clear_wake_flag(h, 0); return h->wake_flags[0] != 0;
+    case 6: fl_clear_dirty(h, 65); return arena.dirty[1] != 1;
+    }
+    return 1;
 }
 """
 
@@ -110,7 +126,25 @@ def test_nothing_is_loaded_before_the_store_is_seen(name: str, instructions: dic
     assert len(before) <= constant, lines
 
 
-def test_who_asks_to_be_woken_looks_again_behind_a_fence(tmp_path: Path) -> None:
-    """Also where what asks is a barrier by itself, so that no run shows the fence: the steps are told."""
-    done = subprocess.run([compiled(STEPS, tmp_path, "-pthread")], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["or __ATOMIC_SEQ_CST", "fence __ATOMIC_SEQ_CST", "load __ATOMIC_ACQUIRE"]
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that does one thing and prints its steps."""
+    return compiled(STEPS, tmp_path_factory.mktemp("steps"), "-pthread")
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (1, ["or", "fence"]),
+        (2, ["load", "or", "fence"]),
+        (3, ["load", "fence"]),
+        (4, ["swap", "fence"]),
+        (5, ["swap", "fence"]),
+        (6, ["and", "fence"]),
+    ],
+)
+def test_who_looks_once_more_does_so_behind_a_fence(steps: Path, case: int, expected: list[str]) -> None:
+    """Also where the change before it is a barrier by itself, so that no run shows the fence: the steps are told."""
+    done = subprocess.run([steps, str(case)], check=True, capture_output=True, text=True)
+    orders = {"load": "ACQUIRE"}
+    assert done.stdout.splitlines() == [f"{step} __ATOMIC_{orders.get(step, 'SEQ_CST')}" for step in expected]
