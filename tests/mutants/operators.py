@@ -117,13 +117,30 @@ _FENCE = re.compile(r"\b(fl_fence|__atomic_thread_fence)\(")
 _REPORTING = re.compile(r"^\s*(?:self\.)?_?(?:log|LOG|logger|logging|say|print|click|warnings)\b|super\(\)|^\s*raise\b")
 _ASSIGNED = re.compile(r"^\s*[\w\[\]]+(?:\.[\w\[\]]+)+ = \S.*$")
 _PUBLISH = re.compile(
-    r"^\s*(?:fl_(?:store|or|ask|and|swap|bump|mark_dirty|wake\w*|fence)|atomic_\w+|(?:os|self|[\w.]+)\."
+    r"^\s*(?:fl_(?:store|or|ask\w*|and|swap|bump|mark_dirty|clear\w*|wake\w*|fence)|atomic_\w+|(?:os|self|[\w.]+)\."
     r"(?:replace|rename|fsync|fdatasync|unlink|truncate|write\w*|sync\w*|set|clear|notify\w*|release|close|wake\w*|put\w*)"
     r"|file_\w+|sync_\w+|fsync_\w+)\(.*\);?$"
 )
 _GUARD = re.compile(r"^(?P<indent>\s*)(?P<word>if|elif) (?P<condition>.+):$")
 _LEAVES = re.compile(r"^\s*(raise|return|continue|break)\b")
 _RAISES = re.compile(r"^(?P<indent>\s*)raise\b.*$")
+_ALLOCATES = re.compile(r"^\s*(?:cdef [\w* ]*?)?(?P<name>[\w.]+) = (?:<[\w* ]+>)?(?:malloc|calloc|realloc)\(")
+_NO_MEMORY = re.compile(r"[\w.]+(?= == NULL)")
+
+
+def _asks_for_memory(masks: list[str], index: int) -> bool:
+    """Whether a line asks only if what the lines right above have allocated is there.
+
+    Nowhere does a test run where memory is refused, so nobody can tell what is done then.
+    """
+    guard = _GUARD.match(masks[index]) if index >= 0 else None
+    asked = {f"{name} == NULL" for name in _NO_MEMORY.findall(guard["condition"])} if guard else set()
+    if not guard or set(guard["condition"].split(" or ")) != asked:
+        return False
+    while index and (found := _ALLOCATES.match(masks[index - 1])):
+        asked.discard(f"{found['name']} == NULL")
+        index -= 1
+    return not asked
 
 
 def _balanced(mask: str) -> bool:
@@ -147,9 +164,9 @@ def _statement_mutants(lines: list[str], masks: list[str], index: int, is_c: boo
         yield "assignment", [nothing]
     guard = _GUARD.match(mask)
     following = masks[index + 1] if index + 1 < len(masks) else ""
-    if guard and _LEAVES.match(following):
+    if guard and _LEAVES.match(following) and not _asks_for_memory(masks, index):
         yield "check", [f"{indent}{guard['word']} False:"]
-    if not is_c and _RAISES.match(mask):
+    if not is_c and _RAISES.match(mask) and not _asks_for_memory(masks, index - 1):
         yield "error", [nothing]
     if (
         following
@@ -197,6 +214,8 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
                     yield made(index, operator, after)
             continue
         for operator, rewrite in LINE_OPERATORS.items():
+            if operator == "logic" and _asks_for_memory(masks, index):
+                continue
             for after_line in rewrite(line, mask):
                 yield made(index, operator, [after_line])
         for operator, after in _statement_mutants(lines, masks, index, is_c):

@@ -100,6 +100,39 @@ def test_what_is_planted_in_c_and_python(planted) -> None:
     assert not [after for _, after in python if "LOG" in after or "&" in after]
 
 
+def test_what_follows_when_there_is_no_memory_is_left_alone(planted) -> None:
+    """No test runs where memory is refused; a check of anything else is planted as ever."""
+    text = """
+cdef int made(self, size_t n) except -1:
+    self.a = <int*>calloc(n, sizeof(int))
+    self.b = malloc(n)
+    if self.a == NULL or self.b == NULL:
+        raise MemoryError
+    if self.c == NULL:
+        raise MemoryError
+    found = <Thing*>realloc(found, n)
+    if found == NULL or n == 3:
+        return -2
+    other = malloc(n)
+    if found == NULL:
+        return -2
+    if other == NULL:
+        return -2
+    again = malloc(n)
+    if again == NULL:
+        return -2
+"""
+    found = planted("a.pyx", text)
+    wanted = ("check", "error", "logic")
+    assert [(operator, after) for operator, after in found if operator in wanted] == [
+        ("check", "if False:"),
+        ("error", "pass"),
+        ("logic", "if found == NULL and n == 3:"),
+        *[("check", "if False:")] * 3,
+    ]
+    assert ("equality", "if again != NULL:") in found
+
+
 def test_blanks_keep_every_column() -> None:
     """Masking changes neither lengths nor lines."""
     for text, suffix in ((CYTHON, ".pyx"), (C, ".h"), (PYTHON, ".py")):
