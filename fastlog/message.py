@@ -6,11 +6,13 @@ are; a deep one opens them. ``docs/format.md`` describes the bytes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastlog import _segment, codecs
+from fastlog._deep import DeepCount
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, ScanResult
 from fastlog.errors import (
     BrokerError,
@@ -226,16 +228,28 @@ def count_deep(buffer: Buffer, limits: DeepLimits = DEFAULT_LIMITS) -> int:
         InflateLimitError: the wrappers together go over a limit.
         MissingCodecError: the library for a codec is not installed.
     """
+    counting = deep_count(buffer, limits)
+    counting.step(sys.maxsize, sys.maxsize)
+    return counting.count
+
+
+def deep_count(buffer: Buffer, limits: DeepLimits = DEFAULT_LIMITS, *, bytes_per_piece: int = 0) -> DeepCount:
+    """Begin to count as ``count_deep`` does, for whoever does it step by step; raises what is wrong at the top.
+
+    ``bytes_per_piece`` above 0 bounds the work by what was sent: besides the first ``codecs.FREE_PIECES``, so many
+    bytes of the set admit one gzip member or snappy block, those of wrappers inside wrappers included.
+    """
     result = _segment.scan(buffer)
     if result.status not in (SCAN_OK, SCAN_TAIL):
         raise _damaged(result, 0)
-    count = result.count - result.wrappers
     view = memoryview(buffer).cast("B")
     if result.status == SCAN_TAIL and not result.valid_bytes and len(view) >= LENGTH_BYTES:
         raise InvalidMessageError("the first message is longer than the set")
-    if not result.wrappers:
-        return count
-    return count + _count_wrappers(view[: result.valid_bytes], _Budget(limits), 1)
+    budget = _Budget(limits)
+    if bytes_per_piece:
+        budget.pieces_left = min(budget.pieces_left, codecs.FREE_PIECES + len(view) // bytes_per_piece)
+    plain = result.count - result.wrappers
+    return DeepCount(view, plain, result.valid_bytes if result.wrappers else 0, budget, _damaged_inside)
 
 
 class _Budget(codecs.InflateBudget):
@@ -258,29 +272,10 @@ class _Budget(codecs.InflateBudget):
             raise InflateLimitError(f"the compressed sets hold more than {self.max_messages} messages")
 
 
-def _count_wrappers(span: memoryview, budget: _Budget, depth: int) -> int:
-    """The messages inside the wrappers of a span of valid entries, which lie at this depth."""
-    budget.enter(depth)
-    count = position = 0
-    while position < len(span) and (found := _segment.find_wrapper(span, position)) is not None:
-        end, start, codec = found
-        try:
-            for inner, result in _inflated_spans(codec, span[start:end], budget, cut_is_damage=True):
-                count += result.count - result.wrappers
-                if result.wrappers:
-                    count += _count_wrappers(inner, budget, depth + 1)
-        except InvalidMessageError as error:
-            if depth > 1:
-                raise  # positions inside inflated bytes help nobody
-            raise type(error)(f"{error}; in the wrapper at byte {start - HEADER_BYTES[1]}") from error
-        position = end
-    return count
-
-
 def _inner_messages(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iterator[Message]:
     """The plain messages inside a wrapper at this depth, wrappers inside it opened as well."""
     budget.enter(depth)
-    for span, _ in _inflated_spans(codec, data, budget, cut_is_damage=False):
+    for span, _ in _inflated_spans(codec, data, budget):
         for _, _, magic, attributes, payload in _segment.entries(span):
             if attributes:
                 yield from _inner_messages(attributes, payload, budget, depth + 1)
@@ -311,7 +306,7 @@ def _wrapper_spans(codec: int, data: memoryview, offset: int, next_offset: int, 
 def _inner_pieces(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iterator[tuple[memoryview, int]]:
     """The plain entries inside a wrapper at this depth and how many they are, wrappers inside it opened as well."""
     budget.enter(depth)
-    for span, result in _inflated_spans(codec, data, budget, cut_is_damage=False):
+    for span, result in _inflated_spans(codec, data, budget):
         if not result.wrappers:
             yield span, result.count
             continue
@@ -327,9 +322,7 @@ def _inner_pieces(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iter
             yield span[position:], _segment.scan(span[position:]).count
 
 
-def _inflated_spans(
-    codec: int, data: Buffer, budget: _Budget, *, cut_is_damage: bool
-) -> Iterator[tuple[memoryview, ScanResult]]:
+def _inflated_spans(codec: int, data: Buffer, budget: _Budget) -> Iterator[tuple[memoryview, ScanResult]]:
     """The set inside a wrapper as spans of whole, checked entries, each as soon as its bytes are inflated."""
     parts: list[bytes] = []  # joined once the next entry is complete, so that a long one is not copied again and again
     held_bytes = position = 0
@@ -353,8 +346,6 @@ def _inflated_spans(
         needed_bytes = LENGTH_BYTES
         if held_bytes >= LENGTH_BYTES:
             needed_bytes += int.from_bytes(rest[:LENGTH_BYTES], "big")
-    if held_bytes and cut_is_damage:
-        raise InvalidMessageError(f"the compressed set ends inside the message at byte {position}")
     if held_bytes >= LENGTH_BYTES and not position:
         raise InvalidFetchSizeError("the first message of the compressed set is longer than the set")
 
@@ -378,6 +369,10 @@ def _damaged(result: ScanResult, base_offset: int) -> InvalidMessageError:
     error = InvalidMessageError(f"the message at byte {offset} has {_REASONS[result.status]}")
     error.offset = offset
     return error
+
+
+def _damaged_inside(status: int, position: int) -> InvalidMessageError:
+    return InvalidMessageError(f"the message at byte {position} has {_REASONS[status]}")
 
 
 def _in_wrapper(error: BrokerError, offset: int) -> BrokerError:

@@ -58,6 +58,18 @@ cdef struct Span:
     uint64_t position
     uint64_t size
 
+cdef struct Conn
+
+# Work of one connection that is not the loop's, at most one at a time. The loop fills it in and queues it; from then on it
+# is the thread's until that hands it back, and only ``cancelled`` is stored by the loop meanwhile.
+cdef struct Job:
+    Conn* next                   # in its queue, or among the finished ones
+    int fd
+    uint64_t position
+    uint64_t size
+    const uint8_t* data          # of the request, in the connection's own buffer
+    int cancelled                # nobody takes the result
+
 cdef struct Conn:
     Conn* previous
     Conn* next
@@ -92,14 +104,17 @@ cdef struct Conn:
     uint32_t ack_room
     uint32_t ack_head            # sequence numbers; the ring is indexed by them
     uint32_t ack_tail
-    # the helper thread's work for this connection
+    # work off the loop, see ``_helper``
+    Job job
     int helper_kind
-    int helper_busy
-    int helper_done
+    int helper_queue
+    int helper_busy              # from the hand-over to the queue until the loop has taken the result
+    int helper_done              # its result is there, for the request that asked for it
     size_t helper_offset         # the set to inflate, from buffer[start]
     size_t helper_size
     int helper_entry
     uint64_t helper_position
+    bint read_for_send           # what was probed last was not in memory and has been read: it leaves before more is probed
     uint64_t probed_to           # file position up to which the first span was seen in memory, or read ahead
     long long created            # HELP_CREATE: the slot, or why there is none
     int32_t chosen               # the partition drawn for a part that asked for -1; -1: not drawn yet

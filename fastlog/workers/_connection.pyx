@@ -22,6 +22,7 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum:
     SPARE_RUNS = 8
     PROBE_STEP = 64 << 10
+    READ_AHEAD_BYTES = 256 << 10     # what is read at once where it is not in memory, as in ``_helper``
     KEPT_ROOM = 16               # spans and owed answers a connection that rests keeps room for
     FIRST_ACK = 0xFFFFFFC0       # answers are numbered up to the wrap and beyond: every connection passes it soon
 
@@ -277,10 +278,16 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
                 return SENT_SOME
             n = min(span.size, slice)
             seen = max(c.probed_to, span.position)
-            if seen < span.position + n:
+            if c.read_for_send and seen > span.position:
+                n = min(n, seen - span.position)
+            elif seen < span.position + n:
+                c.read_for_send = False
                 c.probed_to = span.position + n
                 if not resident(files.fd(span.entry), seen, span.position + n - seen):
                     # asked for once: what is gone again after that is waited for here
+                    n = min(n, <uint64_t>READ_AHEAD_BYTES)
+                    c.read_for_send = True
+                    c.probed_to = span.position + n
                     c.helper_entry = span.entry
                     c.helper_position = span.position
                     c.helper_size = n

@@ -38,6 +38,7 @@ cdef class Fetches:
                    Found* out) noexcept nogil
     cdef int check_boundary(self, Found* found, uint64_t available, uint64_t readable) noexcept nogil
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil
+    cdef int queue_read(self, Conn* c, int entry, uint64_t position, uint64_t size) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil

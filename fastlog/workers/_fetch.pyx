@@ -10,13 +10,13 @@ from libc.stdlib cimport free, malloc
 from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
-    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_wake,
+    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_slot_at, fl_wake,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file, out_give_back
-from fastlog.workers._helper cimport HELP_READ_AHEAD, Helper, HelperJob
+from fastlog.workers._helper cimport HELP_READ_AHEAD, QUEUE_DISK, READ_AHEAD_BYTES, Helper
 from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
 from fastlog.workers._unreadable cimport Unreadable
 
@@ -161,27 +161,30 @@ cdef class Fetches:
         return 0
 
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil:
-        """Let the helper bring the span into memory and look at the request again afterwards; FETCH_DONE: it cannot."""
-        cdef HelperJob job
+        """Have the beginning of the span read into memory and look at the request again afterwards; FETCH_DONE: it
+        cannot be. The rest is read when its turn to be sent comes."""
         if c.helper_done and c.helper_kind == HELP_READ_AHEAD:
             # it was read a moment ago and is gone again: the machine is short of memory
             c.helper_done = 0
             return FETCH_DONE
-        job.conn = c
-        job.kind = HELP_READ_AHEAD
-        job.fd = self.files.fd(found.entry)
-        job.position = found.position
-        job.size = found.size
-        self.files.pin(found.entry)
-        c.helper_kind = HELP_READ_AHEAD
-        c.helper_entry = found.entry
-        if self.helper.submit(job) != 0:
-            self.files.unpin(found.entry)
-            c.helper_entry = -1
+        if self.queue_read(c, found.entry, found.position, found.size) != 0:
             return FETCH_DONE
         fl_bump(&self.counters[<int>N_READ_AHEAD], 1)
         c.park |= PARK_HELPER
         return FETCH_PARKED
+
+    cdef int queue_read(self, Conn* c, int entry, uint64_t position, uint64_t size) noexcept nogil:
+        """Queue the read of at most READ_AHEAD_BYTES of a segment, pinned until it is done; -1: it cannot be."""
+        cdef fl_slot* s = fl_slot_at(self.arena.header, self.files.entries[entry].slot)
+        c.helper_kind = HELP_READ_AHEAD
+        c.helper_entry = entry
+        self.files.pin(entry)
+        if self.helper.submit(c, <int>QUEUE_DISK + <int>s.directory, self.files.fd(entry), position,
+                              min(size, <uint64_t>READ_AHEAD_BYTES), NULL) != 0:
+            self.files.unpin(entry)
+            c.helper_entry = -1
+            return -1
+        return 0
 
     cdef int put(self, Conn* c, Found* found) noexcept nogil:
         """Add the set's bytes to the answer: a copy when it is small and in memory, else a span for sendfile.

@@ -1,13 +1,13 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 
 from fastlog.log._arena cimport Arena
 from fastlog.workers._connection cimport Conn
 
 cdef enum HelperKind:
-    HELP_INFLATE = 1     # count_deep over buffer[start + helper_offset:][:helper_size]
-    HELP_READ_AHEAD = 2  # bring helper_size bytes of helper_entry at helper_position into memory
-    HELP_ANSWER = 3      # make the answer to the request of helper_size bytes at buffer[start + 4:]
-    HELP_CREATE = 4      # make partition helper_position of the topic whose name is helper_size bytes of the request
+    HELP_INFLATE = 1     # count the messages of the compressed sets in data[:size]
+    HELP_READ_AHEAD = 2  # bring size bytes of fd at position into memory
+    HELP_ANSWER = 3      # make the answer to the request in data[:size]
+    HELP_CREATE = 4      # make partition ``position`` of the topic whose name is data[:size]
 
 # What became of HELP_CREATE, when it is not the number of a slot.
 cdef enum CreateState:
@@ -21,27 +21,47 @@ cdef enum AnswerState:
     ANSWER_MADE = 1
     ANSWER_AGAIN = 2     # another process creates a partition: ask again when woken
 
-cdef struct HelperJob:
-    Conn* conn
-    int kind
-    int fd
-    uint64_t position
-    uint64_t size
-    const unsigned char* data
+# Queues, each with a thread of its own: what waits for one kind of work never waits for another kind.
+cdef enum Queue:
+    QUEUE_CONTROL = 0    # answers from memory alone
+    QUEUE_CHECK = 1      # what decompresses
+    QUEUE_CREATE = 2     # what makes files
+    QUEUE_DISK = 3       # what reads files: one for each log directory, from this number on
+
+cdef enum:
+    READ_AHEAD_BYTES = 256 << 10  # of one job: a reader of much takes turns with the readers of little
+
+cdef struct JobQueue:
+    Conn* first
+    Conn* last
+    int waiting
+    int begun            # jobs taken out that are not done
+    bint started         # its thread is there
+    void* ready
 
 cdef class Helper:
     cdef Arena arena
-    cdef int process
     cdef object validate
     cdef object make_answer
     cdef object make_partition
-    cdef object thread
-    cdef HelperJob* ring
-    cdef uint64_t room, head, tail
-    cdef void* mutex
-    cdef void* ready
-    cdef int submit(self, HelperJob job) noexcept nogil
-    cdef long long inflate(self, HelperJob job) noexcept with gil
-    cdef void answer(self, HelperJob job) noexcept with gil
-    cdef long long create(self, HelperJob job) noexcept with gil
-    cdef void read_ahead(self, HelperJob job, void* scratch) noexcept nogil
+    cdef dict checks             # by the name of the connection: what has been begun and waits for its next turn
+    cdef JobQueue* queues
+    cdef int queue_count
+    cdef void* mutex             # of everything in the queues, and of ``done``
+    cdef Conn* done              # finished jobs that the loop has not taken yet
+    cdef int eventfd             # tells the loop of them
+    cdef bint closing
+    cdef readonly uint64_t steps # how often a thread took a job up
+
+    cdef int submit(self, Conn* c, int queue, int fd, uint64_t position, uint64_t size, const uint8_t* data) noexcept nogil
+    cdef int start(self, int queue) noexcept nogil
+    cdef void push(self, int queue, Conn* c) noexcept nogil
+    cdef Conn* take_done(self) noexcept nogil
+    cdef void cancel(self, Conn* c) noexcept nogil
+    cdef void close(self) noexcept nogil
+    cdef int jobs(self) noexcept nogil
+    cdef bint work_on(self, Conn* c, int queue, void* scratch) noexcept nogil
+    cdef bint inflate(self, Conn* c) noexcept with gil
+    cdef bint answer(self, Conn* c, int queue) noexcept with gil
+    cdef long long create(self, Conn* c) noexcept with gil
+    cdef void read_ahead(self, Conn* c, void* scratch) noexcept nogil

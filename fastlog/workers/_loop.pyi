@@ -38,5 +38,9 @@ class Loop:
     def held(self) -> dict[str, int]:
         """What is taken and not given back, by name: connections, memory for requests, pinned descriptors, jobs."""
 
+    @property
+    def job_steps(self) -> int:
+        """How often a thread took up work that is not the loop's, a step of a long job counted as one."""
+
     def run(self, parent: int) -> int:
         """Serve; 0 when the stop finished every connection or its time was over, 1 when the supervisor is gone."""

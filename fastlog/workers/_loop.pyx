@@ -13,9 +13,8 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._connection cimport (
-    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, conn_trim, out_pending,
+    PARK_BUDGET, PARK_CREATE, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, conn_trim,
 )
-from fastlog.workers._helper cimport HELP_READ_AHEAD
 from fastlog.workers._requests cimport Requests
 from fastlog.workers._sockets cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
@@ -35,12 +34,6 @@ cdef extern from "_handoff.h" nogil:
     # receives one descriptor: >= 0, -1 nothing there, -2 a message without one (this process is out of descriptors)
     int fl_receive_fd(int)
 
-cdef extern from *:
-    """
-    static inline int loop_load(const int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-    """
-    int loop_load(const int*) nogil
-
 cdef enum:
     LAST_CALL_NS = 2500000000
     LONG_TURN_NS = 1000000000
@@ -52,6 +45,7 @@ cdef enum:
     TAG_WAKE = 1
     TAG_HANDOFF = 2
     TAG_SIGNAL = 3
+    TAG_HELPER = 4
     TAG_LISTENER = 16
     TAGS_END = 4096
 
@@ -90,6 +84,7 @@ cdef class Loop:
                                        retry_ms)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
+        self.watch_fd(requests.helper.eventfd, TAG_HELPER, EPOLLIN)
         if handoff >= 0:
             self.watch_fd(handoff, TAG_HANDOFF, EPOLLIN)
         for number, fd in enumerate(listeners):
@@ -127,14 +122,7 @@ cdef class Loop:
         while c != NULL:
             after = c.watch_next
             if c.helper_busy:
-                if loop_load(&c.helper_done):
-                    c.helper_busy = 0
-                    c.park &= ~(<int>PARK_HELPER)
-                    if c.helper_kind == HELP_READ_AHEAD:
-                        self.files.unpin(c.helper_entry)
-                        if out_pending(c):
-                            c.helper_done = 0
-                    self.connections.pump(c)
+                pass  # the helper tells when it is done
             elif c.park & PARK_BUDGET and self.over_budget() and c.ack_head == c.ack_tail:
                 self.connections.budget_waiters = True
             else:
@@ -156,8 +144,13 @@ cdef class Loop:
             "memory": self.requests.runs.pool.used,
             "over budget": self.requests.runs.pool.over != NULL,
             "pins": pins,
-            "jobs": self.requests.helper.tail - self.requests.helper.head,
+            "jobs": self.requests.helper.jobs(),
         }
+
+    @property
+    def job_steps(self):
+        """How often a thread of the helper has taken up a job."""
+        return self.requests.helper.steps
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -328,6 +321,8 @@ cdef class Loop:
                     if tag == TAG_WAKE:
                         fl_wake_taken(h, self.arena.eventfds, self.process)
                         woken = True
+                    elif tag == TAG_HELPER:
+                        connections.take_jobs()
                     elif tag == TAG_HANDOFF:
                         self.take_handoffs()
                     elif tag == TAG_SIGNAL:
@@ -354,6 +349,7 @@ cdef class Loop:
                         elif what & EPOLLOUT or (c.dead and not c.park):
                             if connections.settle(c):
                                 connections.pump(c)
+            self.requests.helper.close()
         return result
 
     cdef void signals(self) noexcept nogil:

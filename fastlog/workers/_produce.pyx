@@ -22,7 +22,7 @@ from fastlog.workers._connection cimport (
     ACK_PENDING, ACK_READY, MAX_RUNS, NO_ACK, PARK_ACKS, PARK_CREATE, PARK_HELPER, RUN_PIECES, STAGE_BYTES, Ack, Conn, Run,
     ack_at, ack_push, run_take,
 )
-from fastlog.workers._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE
+from fastlog.workers._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE, QUEUE_CHECK, QUEUE_CREATE
 from fastlog.workers._runs cimport (
     CODE_FEATURE, CODE_INVALID_MESSAGE, CODE_MALFORMED, CODE_OFFLINE, CODE_STORAGE, CODE_TOO_LARGE, CODE_VERSION,
     FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs,
@@ -315,6 +315,7 @@ cdef class Produces:
         cdef long long made = c.created
         if not (c.helper_done and c.helper_kind == HELP_CREATE):
             c.helper_kind = HELP_CREATE
+            c.helper_queue = QUEUE_CREATE
             c.helper_offset = frame_offset
             c.helper_size = name_size
             c.helper_position = partition
@@ -357,6 +358,7 @@ cdef class Produces:
                 return FRAME_DONE
         fl_bump(&self.counters[<int>N_INFLATED], 1)
         c.helper_kind = HELP_INFLATE
+        c.helper_queue = QUEUE_CHECK
         c.helper_offset = frame_offset
         c.helper_size = size
         c.helper_done = 0

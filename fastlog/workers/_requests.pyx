@@ -12,13 +12,15 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from fastlog.log._arena cimport (
-    N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at,
+    N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_slot,
 )
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bytes cimport be16, be32, put16, put32, put64
 from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, out_bytes, out_enough
 from fastlog.workers._fetch cimport FETCH_MALFORMED, Fetches
-from fastlog.workers._helper cimport ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, Helper
+from fastlog.workers._helper cimport (
+    ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
+)
 from fastlog.workers._produce cimport (
     ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, METADATA_VERSION, MULTIFETCH,
     MULTIPRODUCE, OFFSETS, OWN_VERSION, PRODUCE, TODAYS_API_VERSIONS, Produces,
@@ -65,8 +67,7 @@ cdef class Requests:
         self.topics = Topics(arena, control)
         self.runs = Runs(arena, files, process, control, memory_bytes)
         self.produces = Produces(arena, self.topics, self.runs, process, control, max_message)
-        self.helper = Helper(arena, process, control.count_deep, control.answer_off_loop,
-                             control.create_partition)
+        self.helper = Helper(arena, control.count_deep, control.answer_off_loop, control.create_partition)
         self.fetches = Fetches(arena, files, self.topics, self.helper, process, control, max_wait_ms)
         self.max_request = max_request
         self.trace = trace
@@ -172,7 +173,7 @@ cdef class Requests:
             if r == FETCH_MALFORMED:
                 r = self.own_error(c, kind, correlation, CODE_MALFORMED)
         else:
-            r = self.answer_off_loop(c, kind, size, correlation)
+            r = self.answer_off_loop(c, kind, p, size, correlation)
         if r != FRAME_PARKED:
             fl_bump(&self.counters[<int>N_OWN], 1)
         return r
@@ -220,8 +221,21 @@ cdef class Requests:
                 return FRAME_DONE
         return self.produces.malformed(c, OFFSETS, "malformed request")
 
-    cdef int answer_off_loop(self, Conn* c, int kind, size_t size, int32_t correlation) noexcept nogil:
-        """Have the helper thread make the answer to one of fastlog's rare requests, and pass it on."""
+    cdef int queue_of(self, int kind, const uint8_t* p, size_t size) noexcept nogil:
+        """The queue in which the answer to one of fastlog's rare requests is made; ``p`` stands at the request id."""
+        cdef int name_size
+        cdef fl_slot* s = NULL
+        if kind == CREATE_TOPIC:
+            return QUEUE_CREATE
+        if kind != CUT_POINTS and kind != LOCAL_READ:
+            return QUEUE_CONTROL
+        name_size = <int16_t>be16(p + 8) if size >= 10 else -1
+        if name_size >= 0 and size >= <size_t>name_size + 14:
+            s = self.topics.find(p + 10, name_size, <int32_t>be32(p + 10 + name_size))
+        return <int>QUEUE_DISK + (<int>s.directory if s != NULL else 0)
+
+    cdef int answer_off_loop(self, Conn* c, int kind, const uint8_t* p, size_t size, int32_t correlation) noexcept nogil:
+        """Have a thread make the answer to one of fastlog's rare requests, and pass it on."""
         cdef uint8_t* room
         cdef uint8_t* made = c.answer
         cdef int result = FRAME_CLOSE
@@ -229,6 +243,7 @@ cdef class Requests:
             return self.own_error(c, kind, correlation, CODE_MALFORMED)
         if not (c.helper_done and c.helper_kind == HELP_ANSWER):
             c.helper_kind = HELP_ANSWER
+            c.helper_queue = self.queue_of(kind, p, size)
             c.helper_offset = 0
             c.helper_size = size
             c.helper_done = 0

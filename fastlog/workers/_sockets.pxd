@@ -57,4 +57,5 @@ cdef class Connections:
     cdef void discard_output(self, Conn* c) noexcept nogil
     cdef bint settle(self, Conn* c) noexcept nogil
     cdef void start_helper(self, Conn* c) noexcept nogil
+    cdef void take_jobs(self) noexcept nogil
     cdef void finish(self, Conn* c) noexcept nogil

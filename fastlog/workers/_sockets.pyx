@@ -19,7 +19,7 @@ from fastlog.workers._connection cimport (
     PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
     SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_enough, out_pending, out_send,
 )
-from fastlog.workers._helper cimport HELP_READ_AHEAD, HelperJob
+from fastlog.workers._helper cimport HELP_READ_AHEAD
 from fastlog.workers._requests cimport Requests
 from fastlog.workers._runs cimport FRAME_CLOSE
 
@@ -344,7 +344,6 @@ cdef class Connections:
 
         True when nothing holds up the requests that were received: the caller goes on with them.
         """
-        cdef HelperJob job
         cdef uint64_t sent = 0
         cdef int status
         cdef uint32_t events
@@ -372,17 +371,8 @@ cdef class Connections:
                     c.dead = c.leaving = True
                     self.discard_output(c)
                 elif status == SEND_READ_AHEAD:
-                    job.conn = c
-                    job.kind = HELP_READ_AHEAD
-                    job.fd = self.files.fd(c.helper_entry)
-                    job.position = c.helper_position
-                    job.size = c.helper_size
-                    c.helper_kind = HELP_READ_AHEAD
-                    self.files.pin(c.helper_entry)
-                    if self.requests.helper.submit(job) == 0:
+                    if self.requests.fetches.queue_read(c, c.helper_entry, c.helper_position, c.helper_size) == 0:
                         c.park |= PARK_HELPER
-                    else:
-                        self.files.unpin(c.helper_entry)
         if c.park == 0 and not c.closing and not out_pending(c) and self.requests.whole_frame(c):
             return True
         if c.start == c.end:
@@ -421,15 +411,25 @@ cdef class Connections:
 
     cdef void start_helper(self, Conn* c) noexcept nogil:
         """Hand a part of the request to the helper: now that its bytes stand in the connection's own buffer."""
-        cdef HelperJob job
-        job.conn = c
-        job.kind = c.helper_kind
-        job.data = c.buffer + c.start + 4 + c.helper_offset
-        job.size = c.helper_size
-        job.fd = -1
-        job.position = c.helper_position
-        if self.requests.helper.submit(job) != 0:
+        cdef const uint8_t* data = c.buffer + c.start + 4 + c.helper_offset
+        if self.requests.helper.submit(c, c.helper_queue, -1, c.helper_position, c.helper_size, data) != 0:
             self.retry_at = min(self.retry_at, self.now + self.retry_ns)
+
+    cdef void take_jobs(self) noexcept nogil:
+        """Go on with the connections whose jobs are finished."""
+        cdef Conn* c = self.requests.helper.take_done()
+        cdef Conn* after
+        while c != NULL:
+            after = c.job.next
+            c.helper_busy = 0
+            c.helper_done = 1
+            c.park &= ~(<int>PARK_HELPER)
+            if c.helper_kind == HELP_READ_AHEAD:
+                self.files.unpin(c.helper_entry)
+                if out_pending(c):
+                    c.helper_done = 0
+            self.pump(c)
+            c = after
 
     cdef void finish(self, Conn* c) noexcept nogil:
         cdef uint64_t before, total = 0

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastlog import logs, segment_files
+from fastlog._deep import DeepCount
 from fastlog.config import BrokerConfig
-from fastlog.errors import BrokerError, InflateLimitError, InvalidTopicError, LogError, WrongPartitionError
+from fastlog.errors import BrokerError, InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
-from fastlog.message import DeepLimits, count_deep
+from fastlog.message import DeepLimits, deep_count
 from fastlog.workers.answers import Answers
 
 Made = TypeVar("Made")
@@ -25,7 +26,10 @@ Made = TypeVar("Made")
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("fastlog.request")
 
-SMALL_INFLATED_BYTES = 1 << 20
+STEP_BYTES = 1 << 20
+"""Decompressed in one step; a set of no more is looked at where it arrives."""
+STEP_WRAPPERS = 128
+"""Opened in one step, for those with little in them."""
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
 REFUSED, OFF_LOOP = -1, -2
 MOST_REASONS = 1024
@@ -38,8 +42,8 @@ BYTES = ("a message larger than max.message.size was dropped", "the announced re
 class Control:
     """The Python side of one processor.
 
-    Its loop's thread calls everything but ``count_deep``, ``create_partition`` and ``answer_off_loop``, which are the
-    helper thread's; what a log manager remembers is for one thread, so each has one.
+    Its loop's thread calls everything but ``count_deep``, ``create_partition`` and ``answer_off_loop``, which are those
+    of the helper's threads, a queue each; what a log manager remembers is for one thread, so each has one.
     """
 
     def __init__(self, config: BrokerConfig, arena: Arena, process: int, advertised: tuple[str, int]) -> None:
@@ -48,19 +52,14 @@ class Control:
         self._process = process
         self._manager = LogManager(config, arena, FileOps())
         self._answers = Answers(config, arena, self._manager, advertised)
-        self._helper_manager = LogManager(config, arena, FileOps())
-        self._helper_answers = Answers(config, arena, self._helper_manager, advertised)
+        self._creation_manager = LogManager(config, arena, FileOps())
+        self._advertised = advertised
+        self._answers_by_queue: dict[int, Answers] = {}
         self._limits = DeepLimits(
             max_inflated_bytes=config.max_inflated_bytes,
             max_depth=config.max_inflated_depth,
             max_messages=config.max_inflated_messages,
         )
-        self._small = DeepLimits(
-            max_inflated_bytes=min(SMALL_INFLATED_BYTES, config.max_inflated_bytes),
-            max_depth=config.max_inflated_depth,
-            max_messages=config.max_inflated_messages,
-        )
-
         self._reasons: dict[int, str] = {}  # by connection: why its compressed set is invalid
 
     def partition_count(self, name: bytes) -> int:
@@ -78,7 +77,7 @@ class Control:
 
     def _create(self, name: bytes, partition: int) -> int:
         try:
-            return self._helper_manager.create_partition(name.decode(), partition)
+            return self._creation_manager.create_partition(name.decode(), partition)
         except CreationBusyError:
             return BUSY
         except (InvalidTopicError, WrongPartitionError, UnicodeDecodeError):
@@ -101,33 +100,36 @@ class Control:
         """The answer frame of an OFFSETS request; None when it is cut short."""
         return self._answers.offsets(body)
 
-    def answer_off_loop(self, request: bytes) -> bytes | bool | None:
-        """The answer frame of one of fastlog's rare requests, see ``Answers.answer``."""
+    def answer_off_loop(self, request: bytes, queue: int) -> bytes | bool | None:
+        """The answer frame of one of fastlog's rare requests, see ``Answers.answer``; ``queue`` tells its thread."""
         try:
-            return self._unless_busy(lambda: self._helper_answers.answer(request), False)
+            answers = self._answers_by_queue.get(queue)
+            if answers is None:
+                manager = LogManager(self._config, self._arena, FileOps())
+                answers = self._answers_by_queue[queue] = Answers(self._config, self._arena, manager, self._advertised)
+            return self._unless_busy(lambda: answers.answer(request), False)
         except Exception as error:
             self.unexpected(error)
             return None
 
     def count_deep_small(self, data: memoryview, connection: int) -> int:
-        """Deep messages of a set that inflates to little; OFF_LOOP: it inflates to more; REFUSED: it is invalid."""
+        """Deep messages of a set that is counted in one step; OFF_LOOP: it takes more; REFUSED: it is invalid."""
         try:
-            return count_deep(data, self._small)
-        except InflateLimitError:
-            return OFF_LOOP
+            counting = self._begin(data)
+            return counting.count if counting.step(STEP_BYTES, STEP_WRAPPERS) else OFF_LOOP
         except BrokerError as error:
             return self._refuse_set(connection, error)
-        finally:
-            data.release()
 
-    def count_deep(self, data: memoryview, connection: int) -> int:
-        """Deep messages of any set within the limits, REFUSED else; runs in the helper thread."""
+    def count_deep(self, data: memoryview, connection: int, begun: DeepCount | None) -> DeepCount | int:
+        """Deep messages of any set within the limits, REFUSED else; after one step of many, what goes on with it."""
         try:
-            return count_deep(data, self._limits)
+            counting = begun or self._begin(data)
+            return counting.count if counting.step(STEP_BYTES, STEP_WRAPPERS) else counting
         except Exception as error:
             return self._refuse_set(connection, error)
-        finally:
-            data.release()
+
+    def _begin(self, data: memoryview) -> DeepCount:
+        return deep_count(data, self._limits)
 
     def _refuse_set(self, connection: int, error: Exception) -> int:
         if len(self._reasons) >= MOST_REASONS:  # of connections that went away before they were told

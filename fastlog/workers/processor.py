@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
@@ -13,10 +14,14 @@ from fastlog.workers.control import Control
 
 log = logging.getLogger(__name__)
 
+SWITCH_SECONDS = 0.0005
+
 
 def run(shared: child.Shared, number: int) -> int:
     """Serve until the broker stops; the exit code of the process."""
     signal_fd = child.begin(shared, number)
+    # the loop needs the interpreter now and then, and takes it from a thread that computes
+    sys.setswitchinterval(SWITCH_SECONDS)
     config = shared.config
     files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
     listener = shared.listeners[0]

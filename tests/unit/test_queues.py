@@ -1,0 +1,145 @@
+"""Work off the loop waits for work of its own kind alone, and long work takes turns.
+
+A thread of one kind is held in the middle of its work, by an event and not by time; what is asked for meanwhile is
+answered before it is let go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastlog.log import _files
+from fastlog.log.manager import LogManager
+from fastlog.workers.answers import Answers
+from fastlog.workers.control import Control
+from tests.harness import raw_client as raw
+from tests.harness.broker import wait_until
+from tests.harness.timing import PATIENCE
+from tests.harness.workers import Workers
+
+GOOD = raw.entry(b"good")
+LARGE = raw.wrapper(raw.entry(bytes(500_000)) * 5, raw.GZIP)
+"""A set that decompresses to more than one step."""
+LARGER = raw.wrapper(raw.entry(bytes(500_000)) * 20, raw.GZIP)
+
+
+class Held:
+    """Stands in a method until ``go`` is set; ``reached`` says that it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self.go = threading.Event()
+        self.reached = threading.Event()
+        self.armed = False
+        inner = getattr(owner, name)
+
+        def method(*arguments: Any, **named: Any) -> Any:
+            if self.armed:
+                self.armed = False
+                self.reached.set()
+                assert self.go.wait(PATIENCE)
+            return inner(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, method)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Held]:
+    """For each kind of work, what it can be held with."""
+    return {
+        "check": Held(monkeypatch, Control, "count_deep"),
+        "creation": Held(monkeypatch, LogManager, "create_partition"),
+        "disk": Held(monkeypatch, Answers, "_cut_points"),
+        "control": Held(monkeypatch, Answers, "_metadata"),
+    }
+
+
+@pytest.fixture
+def workers(tmp_path: Path, held: dict[str, Held]) -> Iterator[Workers]:
+    """``held`` comes first: what the loop calls is taken up when it is made."""
+    with Workers(tmp_path, partitions=4) as running:
+        with running.connect() as client:
+            assert client.produce_ack("t", 0, GOOD, raw.FLUSHED).error == 0
+        yield running
+        for one in held.values():
+            one.go.set()
+
+
+REQUESTS: dict[str, Callable[[raw.RawClient], object]] = {
+    "check": lambda client: client.send_raw(
+        raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 1, LARGE, raw.APPENDED), correlation=1)
+    ),
+    "creation": lambda client: client.send_raw(raw.own_frame(raw.CREATE_TOPIC, raw.place("u", 2), correlation=1)),
+    "disk": lambda client: client.send_raw(
+        raw.own_frame(raw.CUT_POINTS, raw.cut_points_body("t", 0, 0, 14, 10, 10), correlation=1)
+    ),
+    "control": lambda client: client.send_raw(raw.own_frame(raw.METADATA, raw.metadata_body(["t"]), correlation=1)),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_no_kind_of_work_waits_for_another(workers: Workers, held: dict[str, Held], kind: str) -> None:
+    """One of each kind is asked for while the thread of one kind stands; those of the other kinds are answered."""
+    with ExitStack() as stack:
+        clients = {name: stack.enter_context(workers.connect()) for name in REQUESTS}
+        if kind == "check":
+            assert clients["creation"].produce_ack("t", 1, GOOD).error == 0  # its set meets a partition that is there
+        held[kind].armed = True
+        REQUESTS[kind](clients[kind])
+        assert held[kind].reached.wait(PATIENCE)
+        for name in REQUESTS:
+            if name != kind and (name, kind) != ("check", "creation"):  # that one would make its partition first
+                REQUESTS[name](clients[name])
+                assert clients[name].recv_own()[1].error == 0, name
+        assert workers.held()["jobs"] == 1
+        held[kind].go.set()
+        assert clients[kind].recv_own()[1].error == 0
+    wait_until("all is done", lambda: not workers.held()["jobs"])
+
+
+def test_long_checks_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of three steps that comes while one of ten is at its first is done before that one."""
+    steps: list[int] = []
+    first, go = threading.Event(), threading.Event()
+    inner = Control.count_deep
+
+    def count_deep(self: Control, data: memoryview, connection: int, begun: Any) -> Any:
+        steps.append(connection)
+        if len(steps) == 1:
+            first.set()
+            assert go.wait(PATIENCE)
+        return inner(self, data, connection, begun)
+
+    monkeypatch.setattr(Control, "count_deep", count_deep)
+    with Workers(tmp_path, partitions=4) as workers, workers.connect() as one, workers.connect() as other:
+        for client, messages in ((one, LARGER), (other, LARGE)):
+            body = raw.produce_ack_body("t", 0, messages, raw.APPENDED)
+            client.send_raw(raw.own_frame(raw.PRODUCE_ACK, body, correlation=1))
+            if client is one:
+                assert first.wait(PATIENCE)
+        wait_until("both are queued", lambda: workers.held()["jobs"] == 2)
+        go.set()
+        for client in (one, other):
+            assert client.recv_own()[1].error == 0
+    long, short = steps[0], next(name for name in steps if name != steps[0])
+    assert steps.count(long) > 2 * steps.count(short) > 2
+    together = steps[1 : 2 * steps.count(short) + 1]
+    assert together == [short, long] * steps.count(short) or together == [long, short] * steps.count(short)
+
+
+def test_what_is_not_in_memory_is_read_in_bounded_pieces(workers: Workers) -> None:
+    """A fetch of 900 kB is five jobs: one for its beginning before it is answered, and one for each quarter."""
+    messages = raw.entry(bytes(range(256)) * 3500)
+    with workers.connect() as client:
+        assert client.produce_ack("t", 3, messages, raw.FLUSHED).error == 0
+        before = workers.processors[0].loop.job_steps
+        _files.arm("pread@1-1000=EAGAIN", "test")
+        answer = client.fetch("t", 3, 0, len(messages))
+        _files.arm("", "test")
+        assert answer.body == messages
+        assert workers.processors[0].loop.job_steps - before == 1 + 4
