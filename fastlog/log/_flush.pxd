@@ -20,6 +20,7 @@ cdef class PartitionFlusher:
     cdef Appender appender
     cdef pthread_mutex_t append_turn   # the appender serves one thread at a time
     cdef FlushState* states
+    cdef PartitionFlusher beside       # whose states they are; None: its own
     cdef uint64_t* counters
     cdef uint64_t preallocate_bytes
     cdef uint64_t writeback_bytes

@@ -81,10 +81,13 @@ cdef inline bint no_room(int r) noexcept nogil:
 
 @cython.no_gc_clear  # __dealloc__ asks the arena
 cdef class PartitionFlusher:
-    """Flushes partitions; several threads may work at once, on different partitions."""
+    """Flushes partitions; several threads may work at once, on different partitions.
+
+    One that is made ``beside`` another works on other partitions, and neither waits for a lock of the other.
+    """
 
     def __cinit__(self, Arena arena, Appender appender, int process, uint64_t preallocate_bytes, uint64_t writeback_bytes,
-                  int64_t keep_bytes, int descriptors):
+                  int64_t keep_bytes, int descriptors, PartitionFlusher beside=None):
         cdef uint64_t i
         self.descriptors = descriptors
         self.arena = arena
@@ -95,11 +98,15 @@ cdef class PartitionFlusher:
         self.preallocate_bytes = preallocate_bytes
         self.writeback_bytes = writeback_bytes
         self.keep_bytes = keep_bytes
-        self.states = <FlushState*>calloc(arena.header.max_partitions, sizeof(FlushState))
-        if self.states == NULL:
-            raise MemoryError
-        for i in range(arena.header.max_partitions):
-            self.states[i].fd = -1
+        self.beside = beside
+        if beside is not None:
+            self.states = beside.states
+        else:
+            self.states = <FlushState*>calloc(arena.header.max_partitions, sizeof(FlushState))
+            if self.states == NULL:
+                raise MemoryError
+            for i in range(arena.header.max_partitions):
+                self.states[i].fd = -1
         self.marks = <int*>calloc(len(arena.log_dirs), sizeof(int))
         if self.marks == NULL:
             raise MemoryError
@@ -111,11 +118,11 @@ cdef class PartitionFlusher:
 
     def __dealloc__(self):
         cdef uint64_t i
-        if self.states != NULL:
+        if self.states != NULL and self.beside is None:
             for i in range(self.arena.header.max_partitions):
                 if self.states[i].fd >= 0:
                     close(self.states[i].fd)
-        free(self.states)
+            free(self.states)
         free(self.preallocation_off)
         if self.marks != NULL:
             for i in range(<uint64_t>len(self.arena.log_dirs)):
@@ -525,10 +532,11 @@ cdef class PartitionFlusher:
         return result
 
 
-def make_partition_flusher(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, keep_bytes=-1):
+def make_partition_flusher(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, keep_bytes=-1,
+                           PartitionFlusher beside=None):
     """What flushes in the flusher process, with its own segment descriptors and its own turn at the append locks."""
     appender = Appender(arena, SegmentFiles(arena, 16), FL_FLUSHER)
-    return PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes, keep_bytes, descriptors)
+    return PartitionFlusher(arena, appender, FL_FLUSHER, preallocate_bytes, writeback_bytes, keep_bytes, descriptors, beside)
 
 
 def flush_now(PartitionFlusher flusher, uint64_t slot):

@@ -1,4 +1,4 @@
-"""The flusher's loop: which partition is due, and a few threads that flush."""
+"""The flusher's loop: which partition is due, and a few threads for each log directory that flush."""
 
 from fastlog.log._arena import Arena
 
@@ -10,10 +10,13 @@ class FlusherLoop:
         """How often its loop has turned."""
 
     def run(self, threads: int, parent: int) -> int:
-        """Flush until the final flush of the stop is done (0) or the supervisor is gone (1)."""
+        """Flush until the final flush of the stop is done (0) or the supervisor is gone (1).
 
-    def work(self) -> None:
-        """Flush what the loop hands out until it closes; the target of its threads."""
+        ``threads`` is how many each log directory has.
+        """
+
+    def work(self, directory: int, number: int) -> None:
+        """Flush what the loop hands out of one log directory until it closes; the target of its threads."""
 
 def make_flusher_loop(
     arena: Arena,

@@ -1,6 +1,7 @@
-"""The flusher's loop: which partition is due, and a few threads that flush.
+"""The flusher's loop: which partition is due, and a few threads for each log directory that flush.
 
-Due is a partition with half of M messages or half of B bytes unflushed, with a byte that is S old, or with somebody who
+Each log directory has a queue and threads of its own, and they share no lock, so that a disk that is slow or silent keeps
+nobody waiting but the partitions that lie on it. Due is a partition with half of M messages or half of B bytes unflushed, with a byte that is S old, or with somebody who
 waits for a flush (then at most once per ``flush.min.interval.ms``). The loop itself never waits for a disk.
 """
 
@@ -15,6 +16,7 @@ from fastlog.log._files cimport AT_FLUSHER_CLEAN, failpoint
 from fastlog.log._flush cimport FlushState, PartitionFlusher
 
 import threading
+import time
 
 from fastlog.log._flush import make_partition_flusher
 
@@ -42,102 +44,135 @@ cdef extern from "<poll.h>" nogil:
 cdef enum:
     IDLE_CLOSE_NS = 2000000000
     RETRY_NS = 50000000
-    MOST_THREADS = 64
     AHEAD_BYTES = 2 << 20
     JOB_FLUSH = 1
     JOB_AHEAD = 2
     JOB_RELEASE = 4
+    JOB_TAKE_OVER = 8
 
 cdef struct Job:
     uint64_t slot
     int what
+
+# The queue of one log directory.
+cdef struct Lane:
+    Job* jobs
+    uint64_t head, tail
+    int running                # in the queue, or with a thread
+    bint closing
+    pthread_mutex_t mutex
+    pthread_cond_t ready
 
 
 cdef class FlusherLoop:
     """The flusher process: ``run`` in its main thread, ``work`` in each helper thread."""
 
     cdef Arena arena
-    cdef PartitionFlusher partitions
+    cdef list flushers                   # by log directory
+    cdef FlushState* states
     cdef uint64_t min_interval_ns, heartbeat_ns
     cdef readonly uint64_t turns         # of the loop so far
     cdef bint runs_ahead
-    cdef Job* jobs
-    cdef uint64_t job_room, job_head, job_tail
+    cdef Lane* lanes
+    cdef int lane_count
+    cdef uint64_t job_room
     cdef uint64_t* ahead_seen
     cdef uint64_t* retry_at
-    cdef pthread_mutex_t mutex
-    cdef pthread_cond_t ready
-    cdef bint closing
-    cdef int running
-    cdef uint64_t[MOST_THREADS] begun_ns   # when each thread began what it does now; 0: nothing
+    cdef uint64_t* begun_ns              # when each thread began what it does now; 0: nothing
     cdef int threads
 
-    def __cinit__(self, Arena arena, PartitionFlusher partitions, min_interval_ms, bint runs_ahead, heartbeat_ms):
+    def __cinit__(self, Arena arena, list flushers, min_interval_ms, bint runs_ahead, heartbeat_ms):
+        cdef PartitionFlusher first = flushers[0]
+        cdef int i
         self.arena = arena
-        self.partitions = partitions
+        self.flushers = flushers
+        self.states = first.states
         self.min_interval_ns = <uint64_t>(min_interval_ms * 1000000)
         self.heartbeat_ns = heartbeat_ms * 1000000
         self.runs_ahead = runs_ahead
         # one job per partition at most: a partition in the queue or with a worker is busy
         self.job_room = arena.header.max_partitions + 1
-        self.jobs = <Job*>calloc(self.job_room, sizeof(Job))
+        self.lanes = <Lane*>calloc(len(flushers), sizeof(Lane))
         self.ahead_seen = <uint64_t*>calloc(arena.header.max_partitions, 8)
         self.retry_at = <uint64_t*>calloc(arena.header.max_partitions, 8)
-        if self.jobs == NULL or self.ahead_seen == NULL or self.retry_at == NULL:
+        if self.lanes == NULL or self.ahead_seen == NULL or self.retry_at == NULL:
             raise MemoryError
-        pthread_mutex_init(&self.mutex, NULL)
-        pthread_cond_init(&self.ready, NULL)
+        self.lane_count = len(flushers)
+        for i in range(self.lane_count):
+            self.lanes[i].jobs = <Job*>calloc(self.job_room, sizeof(Job))
+            if self.lanes[i].jobs == NULL:
+                raise MemoryError
+            pthread_mutex_init(&self.lanes[i].mutex, NULL)
+            pthread_cond_init(&self.lanes[i].ready, NULL)
 
     def __dealloc__(self):
-        free(self.jobs)
+        cdef int i
+        for i in range(self.lane_count):
+            free(self.lanes[i].jobs)
+        free(self.lanes)
         free(self.ahead_seen)
         free(self.retry_at)
+        free(self.begun_ns)
 
-    cdef void push(self, uint64_t slot, int what) noexcept nogil:
-        self.partitions.states[slot].busy = 1
-        pthread_mutex_lock(&self.mutex)
-        self.jobs[self.job_tail % self.job_room].slot = slot
-        self.jobs[self.job_tail % self.job_room].what = what
-        self.job_tail += 1
-        self.running += 1
-        pthread_cond_signal(&self.ready)
-        pthread_mutex_unlock(&self.mutex)
+    cdef void push(self, fl_slot* s, int what) noexcept nogil:
+        cdef Lane* lane = &self.lanes[s.directory]
+        self.states[s.index].busy = 1
+        pthread_mutex_lock(&lane.mutex)
+        lane.jobs[lane.tail % self.job_room].slot = s.index
+        lane.jobs[lane.tail % self.job_room].what = what
+        lane.tail += 1
+        lane.running += 1
+        pthread_cond_signal(&lane.ready)
+        pthread_mutex_unlock(&lane.mutex)
 
-    def work(self, int number):
-        """Flush what the loop hands out until it closes, as the thread with this number."""
+    def work(self, int directory, int number):
+        """Flush what the loop hands out of a log directory until it closes, as the thread with this number."""
+        cdef Lane* lane = &self.lanes[directory]
+        cdef PartitionFlusher partitions = self.flushers[directory]
         cdef Job job
         cdef fl_slot* s
         cdef int r
         cdef uint64_t* begun_ns = &self.begun_ns[number]
         with nogil:
             while True:
-                pthread_mutex_lock(&self.mutex)
-                while self.job_head == self.job_tail and not self.closing:
-                    pthread_cond_wait(&self.ready, &self.mutex)
-                if self.job_head == self.job_tail:
-                    pthread_mutex_unlock(&self.mutex)
+                pthread_mutex_lock(&lane.mutex)
+                while lane.head == lane.tail and not lane.closing:
+                    pthread_cond_wait(&lane.ready, &lane.mutex)
+                if lane.head == lane.tail:
+                    pthread_mutex_unlock(&lane.mutex)
                     break
-                job = self.jobs[self.job_head % self.job_room]
-                self.job_head += 1
-                pthread_mutex_unlock(&self.mutex)
+                job = lane.jobs[lane.head % self.job_room]
+                lane.head += 1
+                pthread_mutex_unlock(&lane.mutex)
                 s = fl_slot_at(self.arena.header, job.slot)
                 fl_store(begun_ns, fl_monotonic_ns())
+                if job.what & JOB_TAKE_OVER:
+                    self.take_over(partitions, s)
                 if job.what & JOB_AHEAD:
-                    self.partitions.run_ahead(s)
+                    partitions.run_ahead(s)
                 if job.what & JOB_FLUSH:
-                    r = self.partitions.flush(s)
+                    r = partitions.flush(s)
                     self.retry_at[job.slot] = 0 if r == 0 else fl_monotonic_ns() + <uint64_t>RETRY_NS
-                    if self.partitions.over_budget():
-                        self.partitions.leave_segment(s)
+                    if partitions.over_budget():
+                        partitions.leave_segment(s)
                 if job.what & JOB_RELEASE:
-                    self.partitions.release(s)
+                    partitions.release(s)
                 fl_store(begun_ns, 0)
                 # in this order: when nothing runs, no partition is busy
-                __atomic_store_int(&self.partitions.states[job.slot].busy, 0)
-                pthread_mutex_lock(&self.mutex)
-                self.running -= 1
-                pthread_mutex_unlock(&self.mutex)
+                __atomic_store_int(&self.states[job.slot].busy, 0)
+                pthread_mutex_lock(&lane.mutex)
+                lane.running -= 1
+                pthread_mutex_unlock(&lane.mutex)
                 fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+
+    cdef void take_over(self, PartitionFlusher partitions, fl_slot* s) noexcept nogil:
+        """Finish what a dead flusher had begun under an append lock; as ``Appender.take_over``, which a slow disk holds up."""
+        pthread_mutex_lock(&partitions.append_turn)
+        if partitions.appender.lock(s) == 0:
+            partitions.appender.unlock(s)
+        elif fl_load(&fl_cell_at(self.arena.header, FL_FLUSHER).holding) == s.index + 1:
+            fl_store(&fl_cell_at(self.arena.header, FL_FLUSHER).holding, 0)  # somebody else has it by now
+        pthread_mutex_unlock(&partitions.append_turn)
 
     cdef uint64_t look(self, uint64_t now, bint all_now) noexcept nogil:
         """Hand out what is due; returns when to look again at the latest (0: nothing is dirty)."""
@@ -161,7 +196,7 @@ cdef class FlusherLoop:
     cdef uint64_t consider(self, fl_slot* s, uint64_t now, bint all_now) noexcept nogil:
         """Hand one dirty partition out if it is due; returns when it will be (0: it is clean)."""
         cdef fl_header* h = self.arena.header
-        cdef FlushState* st = &self.partitions.states[s.index]
+        cdef FlushState* st = &self.states[s.index]
         cdef uint64_t end, high, unflushed, due
         cdef int what = 0
         if __atomic_load_int(&st.busy):
@@ -192,7 +227,7 @@ cdef class FlusherLoop:
         if due <= now:
             what |= JOB_FLUSH
         if what:
-            self.push(s.index, what)
+            self.push(s, what)
             return now + self.heartbeat_ns
         return due
 
@@ -200,17 +235,20 @@ cdef class FlusherLoop:
         cdef uint64_t index
         cdef FlushState* st
         for index in range(fl_load(&self.arena.header.slot_count)):
-            st = &self.partitions.states[index]
+            st = &self.states[index]
             if st.fd >= 0 and not __atomic_load_int(&st.busy) and (all_now or now - st.last_used_ns > <uint64_t>IDLE_CLOSE_NS):
                 if is_clean(fl_slot_at(self.arena.header, index), fl_load(&fl_slot_at(self.arena.header, index).log_end),
                             fl_load(&fl_slot_at(self.arena.header, index).flushed_end)):
-                    self.push(index, JOB_RELEASE)
+                    self.push(fl_slot_at(self.arena.header, index), JOB_RELEASE)
 
     def adopt(self):
-        """At start: look at every partition a predecessor may have left dirty, and wake everybody who waits."""
+        """At start: look at every partition a predecessor may have left dirty or locked, and wake everybody who waits."""
         cdef fl_header* h = self.arena.header
         cdef uint64_t index
         cdef fl_slot* s
+        cdef uint64_t held = fl_load(&fl_cell_at(h, FL_FLUSHER).holding)
+        if held:
+            self.push(self.arena.slot(held - 1), JOB_TAKE_OVER)
         self.sweep()
         for index in range(fl_load(&h.slot_count)):
             s = fl_slot_at(h, index)
@@ -223,7 +261,7 @@ cdef class FlusherLoop:
         cdef fl_slot* s
         cdef bint found = False
         for index in range(fl_load(&h.slot_count)):
-            if __atomic_load_int(&self.partitions.states[index].busy):
+            if __atomic_load_int(&self.states[index].busy):
                 continue
             s = fl_slot_at(h, index)
             high = fl_load(&s.flushed_end)
@@ -244,15 +282,28 @@ cdef class FlusherLoop:
                 oldest = begun
         return oldest
 
-    cdef int idle(self) noexcept nogil:
-        cdef int quiet
-        pthread_mutex_lock(&self.mutex)
-        quiet = self.running == 0
-        pthread_mutex_unlock(&self.mutex)
+    cdef bint idle(self) noexcept nogil:
+        cdef bint quiet = True
+        cdef int i
+        for i in range(self.lane_count):
+            pthread_mutex_lock(&self.lanes[i].mutex)
+            quiet = quiet and self.lanes[i].running == 0
+            pthread_mutex_unlock(&self.lanes[i].mutex)
         return quiet
+
+    cdef void close_lanes(self) noexcept nogil:
+        cdef int i
+        for i in range(self.lane_count):
+            pthread_mutex_lock(&self.lanes[i].mutex)
+            self.lanes[i].closing = True
+            pthread_cond_broadcast(&self.lanes[i].ready)
+            pthread_mutex_unlock(&self.lanes[i].mutex)
 
     def run(self, int threads, uint64_t parent):
         """Flush until the supervisor asks for the final flush (stopping = 2) or is gone.
+
+        Args:
+            threads: for each log directory.
 
         Returns:
             0 when every partition in service is flushed, 1 when the supervisor died.
@@ -261,10 +312,13 @@ cdef class FlusherLoop:
         cdef pollfd waiting
         cdef uint64_t now, wake_at, beat_at = 0
         cdef int stage, timeout, result = 0
-        self.partitions.appender.take_over()
-        self.threads = min(threads, <int>MOST_THREADS)
+        self.begun_ns = <uint64_t*>calloc(threads * self.lane_count, 8)
+        if self.begun_ns == NULL:
+            raise MemoryError
+        self.threads = threads * self.lane_count
         workers = [
-            threading.Thread(target=self.work, args=(n,), name=f"flush-{n}", daemon=True) for n in range(self.threads)
+            threading.Thread(target=self.work, args=(n // threads, n), name=f"flush-{n // threads}-{n % threads}", daemon=True)
+            for n in range(self.threads)
         ]
         for worker in workers:
             worker.start()
@@ -299,12 +353,10 @@ cdef class FlusherLoop:
                     timeout = 5
                 self.turns += 1
                 poll(&waiting, 1, timeout)
-            pthread_mutex_lock(&self.mutex)
-            self.closing = True
-            pthread_cond_broadcast(&self.ready)
-            pthread_mutex_unlock(&self.mutex)
+            self.close_lanes()
+        patience = time.monotonic() + 1.0
         for worker in workers:
-            worker.join(timeout=1.0)
+            worker.join(timeout=max(0.0, patience - time.monotonic()))
         return result
 
 
@@ -329,6 +381,13 @@ cdef inline bint is_clean(fl_slot* s, uint64_t end, uint64_t high) noexcept nogi
 
 def make_flusher_loop(Arena arena, int descriptors, preallocate_bytes, writeback_bytes, min_interval_ms, keep_bytes=-1,
                       heartbeat_ms=250):
-    """The loop of the flusher process; it keeps about ``descriptors`` segments open."""
-    partitions = make_partition_flusher(arena, descriptors, preallocate_bytes, writeback_bytes, keep_bytes)
-    return FlusherLoop(arena, partitions, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0, heartbeat_ms)
+    """The loop of the flusher process; it keeps about ``descriptors`` segments open, as many of each log directory."""
+    flushers = []
+    for _ in arena.log_dirs:
+        flushers.append(
+            make_partition_flusher(
+                arena, max(1, descriptors // len(arena.log_dirs)), preallocate_bytes, writeback_bytes, keep_bytes,
+                flushers[0] if flushers else None,
+            )
+        )
+    return FlusherLoop(arena, flushers, min_interval_ms, preallocate_bytes > 0 or writeback_bytes > 0, heartbeat_ms)

@@ -36,13 +36,17 @@ def message(size: int = 14, fill: bytes = b"x") -> bytes:
 
 
 class SharedLog:
-    """An arena and some partitions of topic ``t`` below a directory; ``limits`` replace those of ``LIMITS``."""
+    """An arena and some partitions of topic ``t`` below a directory; ``limits`` replace those of ``LIMITS``.
+
+    With several log directories, which are made below it, partitions lie in them by turns.
+    """
 
     def __init__(
         self,
         directory: Path,
         *,
         partitions: int = 1,
+        directories: int = 1,
         table_entries: int = 64,
         base: int = 0,
         durable: bool = True,
@@ -50,14 +54,17 @@ class SharedLog:
         **limits: int,
     ) -> None:
         self.directory = directory
-        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 8, max(partitions, 1), table_entries)
+        self.roots = [directory] if directories == 1 else [directory / str(number) for number in range(directories)]
+        for root in self.roots:
+            root.mkdir(exist_ok=True)
+        self.arena = Arena([str(root) for root in self.roots], FIRST_PROCESSOR + 8, max(partitions, 1), table_entries)
         for partition in range(partitions):
             self.folder(partition).mkdir()
             self.path(base, partition).touch()
             spec = SlotSpec(
                 topic="t",
                 partition=partition,
-                directory=0,
+                directory=partition % directories,
                 format=0,
                 created_ms=1,
                 segments=[(base, 1, 0)],
@@ -73,6 +80,7 @@ class SharedLog:
         """The partitions that an arena has, or will have, in its first log directory."""
         log = cls.__new__(cls)
         log.directory, log.arena = Path(arena.log_dirs[0]), arena
+        log.roots = [log.directory]
         log._open(64)
         return log
 
@@ -82,7 +90,7 @@ class SharedLog:
         self.flusher: PartitionFlusher = make_partition_flusher(self.arena, 64, 0, 0)
 
     def folder(self, slot: int = 0) -> Path:
-        return self.directory / f"t-{slot}"
+        return self.roots[slot % len(self.roots)] / f"t-{slot}"
 
     def path(self, base: int, slot: int = 0) -> Path:
         return self.folder(slot) / f"{base:020}.kafka"

@@ -78,13 +78,13 @@ def test_the_flusher_keeps_a_quarter_of_its_descriptors_for_segments(
         11,
         -1,
         child.HEARTBEAT_MS,
-        3,
+        4,
         99,
     )
 
 
-@pytest.mark.parametrize(("directories", "threads"), [(1, 3), (2, 5), (3, 7), (4, 8), (9, 8)])
-def test_the_flusher_s_threads_go_by_the_directories(tmp_path: Path, directories: int, threads: int) -> None:
+@pytest.mark.parametrize(("directories", "threads"), [(1, 4), (2, 4), (16, 4), (17, 3), (40, 1), (70, 1)])
+def test_the_flusher_has_threads_for_each_directory(tmp_path: Path, directories: int, threads: int) -> None:
     flusher.run(shared_by(tmp_path, directories=directories), FLUSHER)
     assert Started.last[-2:] == (threads, 99)
 

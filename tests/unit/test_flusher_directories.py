@@ -1,0 +1,111 @@
+"""The flusher over several log directories: a disk that does not answer keeps nobody waiting but what lies on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog.log._append import Appender, append_bytes
+from fastlog.log._arena import FLUSHER
+from fastlog.log._segments import SegmentFiles
+from tests.harness.shared_log import DONE, SharedLog, in_child, message, start_flusher, stop, wait, wait_until
+
+ENTRY = message(12)
+FOR_EVER = "slow:600000"
+THREADS = 2
+"""Of each directory, in ``start_flusher``."""
+
+
+@pytest.fixture
+def children() -> Iterator[list[int]]:
+    """Pids that are killed at the end."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        stop(pid)
+
+
+def flushed(log: SharedLog, *slots: int) -> int:
+    return sum(log.view(slot).flushed_end == 12 for slot in slots)
+
+
+def syncing(log: SharedLog, directory: int) -> int:
+    """How many partitions of a directory have begun a sync of which nobody knows yet what came of it."""
+    path = log.roots[directory] / ".fastlog-flushing"
+    return sum(path.read_bytes()[1:]) if path.exists() else 0
+
+
+def test_syncs_that_do_not_come_back_take_no_thread_of_another_directory(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path, partitions=12, directories=2, flush_messages=2)
+    children.append(start_flusher(log.arena, f"fdatasync@1-{THREADS}={FOR_EVER}"))
+    for slot in range(0, 12, 2):
+        assert log.append(ENTRY, slot=slot) == DONE
+    wait_until(lambda: syncing(log, 0) == THREADS)
+    beat = log.arena.cell(FLUSHER)[1]
+    for slot in range(1, 12, 2):
+        assert log.append(ENTRY, slot=slot) == DONE
+    # the mark is left a moment before the call: one that overtook it may have got the fault
+    wait_until(lambda: flushed(log, *range(1, 12, 2)) >= 5)
+    assert flushed(log, *range(0, 12, 2)) < 6
+    wait_until(lambda: log.arena.cell(FLUSHER)[1] > beat)
+
+
+def test_what_a_dead_flusher_had_in_hand_is_written_again_by_directory(tmp_path: Path, children: list[int]) -> None:
+    """Each reads and writes the disk under a lock of the process."""
+    log = SharedLog(tmp_path, partitions=2, directories=2)
+    for slot in range(2):
+        log.append(ENTRY, slot=slot)
+        assert in_child(lambda slot=slot: log.flush(slot), "flush.before_sync@1=kill") == -9  # type: ignore[misc]
+    children.append(start_flusher(log.arena, f"flush.rewrite@1={FOR_EVER}"))
+    wait_until(lambda: flushed(log, 0, 1) == 1)
+
+
+def killed_with_the_lock(log: SharedLog, slot: int) -> None:
+    """The flusher dies while it holds an append lock, and has written bytes that nobody will publish."""
+    appender = Appender(log.arena, SegmentFiles(log.arena, 16), FLUSHER)
+    assert in_child(lambda: append_bytes(appender, slot, message(40), 1), "append.mid_write@1=kill") == -9
+    assert log.arena.cell(FLUSHER)[4] == 1 + slot
+
+
+def test_the_lock_of_a_dead_flusher_is_taken_over(tmp_path: Path, children: list[int]) -> None:
+    """Nobody else wants it; what was written under it and not published goes."""
+    log = SharedLog(tmp_path, partitions=2, directories=2)
+    assert log.append(ENTRY, slot=1) == DONE
+    killed_with_the_lock(log, 1)
+    children.append(start_flusher(log.arena))
+    wait_until(lambda: log.counter("repairs", FLUSHER) == 1)
+    wait_until(lambda: log.arena.cell(FLUSHER)[4] == 0)
+    assert log.stored(1) == ENTRY
+
+
+def test_a_repair_on_a_disk_that_does_not_answer_delays_no_other_directory(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path, partitions=2, directories=2, flush_messages=2)
+    killed_with_the_lock(log, 0)
+    started = time.monotonic_ns()
+    children.append(start_flusher(log.arena, f"repair.inside@1={FOR_EVER}"))
+    assert log.append(ENTRY, slot=1) == DONE
+    wait_until(lambda: flushed(log, 1) == 1)
+    wait_until(lambda: log.arena.cell(FLUSHER)[1] > started)
+    assert log.stored(0) != b"", "not cut yet"
+
+
+def test_a_lock_that_somebody_else_has_taken_over_is_left_to_him(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path, partitions=1)
+    killed_with_the_lock(log, 0)
+    assert log.append(ENTRY) == DONE
+    children.append(start_flusher(log.arena))
+    wait_until(lambda: log.arena.cell(FLUSHER)[4] == 0)
+    assert log.stored() == ENTRY
+
+
+def test_the_last_flush_takes_every_directory(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path, partitions=30, directories=3)
+    for slot in range(30):
+        log.append(ENTRY, slot=slot)
+    log.arena.set_stopping(2)
+    assert wait(start_flusher(log.arena)) == 0
+    assert flushed(log, *range(30)) == 30
+    assert [syncing(log, directory) for directory in range(3)] == [0, 0, 0]
