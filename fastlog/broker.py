@@ -273,9 +273,9 @@ def _finish(
     for view in arena.views():
         name = partition_directory_name(view.topic, view.partition)
         if view.flushed_end == view.log_end and not view.state:
-            ends[view.directory][name] = view.log_end
+            ends[view.directory][name] = view.log_offset
         elif view.flushed_end != view.log_end:
-            unflushed.append(f"{name} offsets {view.flushed_end} to {view.log_end}")
+            unflushed.append(f"{name} offsets {view.flushed_offset} to {view.log_offset}")
     if clean and not unflushed:
         try:
             for directory, named in zip(directories, ends, strict=True):

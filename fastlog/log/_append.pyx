@@ -11,12 +11,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
     EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR, N_APPENDS,
-    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_first_ms_at, fl_header,
-    fl_last_ms_at, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_store, fl_take_out, fl_wake,
+    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own,
+    fl_end_read, fl_file_position, fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake,
     fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
-    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_APPEND_PUBLISHED, AT_BEFORE_UNLOCK, AT_END_STORED, AT_IN_REPAIR, AT_MID_WRITE,
+    AT_AFTER_LOCK, AT_AFTER_WRITE, AT_APPEND_PUBLISHED, AT_BEFORE_UNLOCK, AT_CELL_FILLED, AT_CELL_OPEN, AT_IN_REPAIR, AT_MID_WRITE,
     AT_REPAIR_CUT, AT_REPAIR_DONE, AT_REPAIR_MARKED, AT_ROLL_CREATED, AT_ROLL_ENTRY, AT_ROLL_PUBLISHED, AT_UNLOCKED,
     failpoint, file_cut, file_open, file_pwrite, mid_write_cut,
 )
@@ -134,24 +134,25 @@ cdef class Appender:
     cdef int repair(self, fl_slot* s) noexcept nogil:
         """Bring a partition back after its lock owner died: 0, or -errno."""
         cdef fl_header* h = self.arena.header
+        cdef const fl_end* end = fl_end_own(&s.log_end, s.log_ends)
         cdef uint64_t last = s.table_tail - 1
-        cdef uint64_t base = fl_base_at(h, s, last)[0]
+        cdef uint64_t size = fl_file_position(h, s, last, end.position)
         cdef int entry, fd, r
         cdef char[PATH_BYTES] path
         cdef stat_t found
         failpoint(AT_IN_REPAIR)
-        entry = self.files.acquire(s, last, base)
+        entry = self.files.acquire(s, last, fl_base_at(h, s, last)[0])
         if entry < 0:
             return entry
         # never below the flushed end: the log end is at or above it, so no reader sees a byte disappear
-        r = file_cut(self.files.fd(entry), s.log_end - base)
+        r = file_cut(self.files.fd(entry), size)
         if r != 0:
             return r
         failpoint(AT_REPAIR_CUT)
-        if s.log_end == base:
+        if size == 0:
             return 0
         # a roll that got as far as its file and no further: adopt the empty file, refuse one that holds bytes
-        if segment_path(self.arena, s, s.log_end, path, PATH_BYTES) != 0:
+        if segment_path(self.arena, s, end.offset, path, PATH_BYTES) != 0:
             return -EIO
         fd = file_open(path, O_RDWR, 0)
         if fd == -ENOENT:
@@ -161,13 +162,15 @@ cdef class Appender:
         if fstat(fd, &found) != 0 or found.st_size != 0:
             close(fd)
             return -EEXIST
-        self.publish_segment(s, s.log_end, fd)
+        self.publish_segment(s, end, fd)
         return 0
 
-    cdef void publish_segment(self, fl_slot* s, uint64_t base, int fd) noexcept nogil:
+    cdef void publish_segment(self, fl_slot* s, const fl_end* end, int fd) noexcept nogil:
         cdef fl_header* h = self.arena.header
         cdef uint64_t index = s.table_tail
-        fl_store(fl_base_at(h, s, index), base)
+        fl_store(fl_base_at(h, s, index), end.offset)
+        fl_store(fl_start_at(h, s, index), end.position)
+        fl_store(fl_generation_at(h, s, index), 0)
         fl_store(fl_first_ms_at(h, s, index), fl_wall_ms())
         fl_store(fl_last_ms_at(h, s, index), 0)
         failpoint(AT_ROLL_ENTRY)
@@ -185,10 +188,11 @@ cdef class Appender:
         An existing file of that name is never deleted: an empty one is adopted, one with bytes is refused (-EEXIST), and
         the partition takes no more appends until somebody has looked at it.
         """
+        cdef const fl_end* end = fl_end_own(&s.log_end, s.log_ends)
         cdef char[PATH_BYTES] path
         cdef stat_t found
         cdef int fd
-        if segment_path(self.arena, s, s.log_end, path, PATH_BYTES) != 0:
+        if segment_path(self.arena, s, end.offset, path, PATH_BYTES) != 0:
             return -EIO
         fd = file_open(path, O_RDWR | O_CREAT | O_EXCL, 0o644)
         if (fd == -EMFILE or fd == -ENFILE) and self.files.give_back():
@@ -204,21 +208,21 @@ cdef class Appender:
         if fd < 0:
             return fd
         failpoint(AT_ROLL_CREATED)
-        self.publish_segment(s, s.log_end, fd)
+        self.publish_segment(s, end, fd)
         return 0
 
-    cdef int write_all(self, fl_slot* s, int fd, uint64_t base, const uint8_t* data, uint64_t n) noexcept nogil:
-        """Write at the log end, going on after a short write from where it stopped; on failure cut back. 0 or -errno."""
+    cdef int write_all(self, fl_slot* s, int fd, uint64_t position, const uint8_t* data, uint64_t n) noexcept nogil:
+        """Write at ``position`` of the file, where the log ends; go on after a short write, cut back on failure. 0 or -errno."""
         cdef uint64_t written = 0
         cdef uint64_t part = mid_write_cut(n)
         cdef int64_t r
         cdef int cut
         while written < n:
-            r = file_pwrite(fd, data + written, min(part, n - written), s.log_end - base + written)
+            r = file_pwrite(fd, data + written, min(part, n - written), position + written)
             if r <= 0:
                 if r == 0:
                     r = -ENOSPC
-                cut = file_cut(fd, s.log_end - base)
+                cut = file_cut(fd, position)
                 if cut != 0:
                     take_out(s, FL_WHY_CUT, -cut)
                 return <int>r
@@ -231,13 +235,13 @@ cdef class Appender:
 
     cdef int admit(self, fl_slot* s, const Piece* pieces, int n, uint64_t now_ns) noexcept nogil:
         """How many of the pieces the bound of unflushed data lets in now; a fully flushed partition always takes one."""
-        cdef uint64_t high = fl_load(&s.flushed_end)
-        cdef uint64_t unflushed_bytes = s.log_end - high
-        cdef uint64_t unflushed = 0
-        cdef uint64_t oldest
+        cdef fl_end flushed
+        cdef uint64_t unflushed_bytes, unflushed, oldest
         cdef int i = 0
+        fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
+        unflushed_bytes = s.log_end - flushed.position
         if unflushed_bytes:
-            unflushed = s.appended_messages - min(s.appended_messages, fl_load(&s.flushed_messages))
+            unflushed = fl_end_own(&s.log_end, s.log_ends).messages - flushed.messages
             oldest = max(s.dirty_since_ns, fl_load(&s.last_flush_ns))
             if now_ns > oldest and now_ns - oldest > 2 * s.flush_ns:
                 return 0
@@ -265,7 +269,9 @@ cdef class Appender:
         Safe from any process; the caller tries again with the rest after APPEND_BUSY and APPEND_FULL.
         """
         cdef fl_header* h = self.arena.header
-        cdef uint64_t now_ns, now_ms, last, base, size, bytes_now, messages, end_before, limit, first_ms
+        cdef uint64_t now_ns, now_ms, last, size, bytes_now, limit, first_ms
+        cdef fl_end end
+        cdef fl_end* cell
         cdef int r, k, admitted, entry, status = APPENDED
         cdef bint was_clean = False, nudge = False
         out.done = 0
@@ -277,7 +283,9 @@ cdef class Appender:
         if r != 0:
             return APPEND_BUSY if r == EBUSY else APPEND_OFFLINE
         failpoint(AT_AFTER_LOCK)
-        out.first = out.next = end_before = s.log_end
+        end = fl_end_own(&s.log_end, s.log_ends)[0]
+        out.first = out.next = end.offset
+        out.position = end.position
         now_ns = fl_monotonic_ns()
         now_ms = fl_wall_ms()
         while out.done < n:
@@ -289,8 +297,7 @@ cdef class Appender:
                 status = APPEND_FULL
                 break
             last = s.table_tail - 1
-            base = fl_base_at(h, s, last)[0]
-            size = s.log_end - base
+            size = fl_file_position(h, s, last, end.position)
             first_ms = fl_first_ms_at(h, s, last)[0]
             if size and (size > s.segment_bytes or (first_ms and now_ms > first_ms and now_ms - first_ms > s.roll_ms)):
                 # a full table only makes segments longer
@@ -303,25 +310,25 @@ cdef class Appender:
                         status = APPEND_FAILED
                         break
                     last += 1
-                    base = s.log_end
                     size = 0
             # what one request at a time would have put into this segment
             k = 0
             bytes_now = 0
-            messages = 0
             limit = s.segment_bytes
             while k < admitted and (k == 0 or size + bytes_now <= limit):
-                offsets[out.done + k] = s.log_end + bytes_now
+                offsets[out.done + k] = end.offset
+                end.offset += pieces[out.done + k].span
+                end.messages += pieces[out.done + k].count
                 bytes_now += pieces[out.done + k].size
-                messages += pieces[out.done + k].count
                 k += 1
-            if bytes_now > MAX_OFFSET - s.log_end:
+            end.position += bytes_now
+            if end.offset > MAX_OFFSET or end.position > MAX_OFFSET:
                 out.error = EFBIG
                 status = APPEND_FAILED
                 break
             self.begin_disk()
-            entry = self.files.acquire(s, last, base)
-            r = entry if entry < 0 else self.write_all(s, self.files.fd(entry), base, data + out.bytes, bytes_now)
+            entry = self.files.acquire(s, last, fl_base_at(h, s, last)[0])
+            r = entry if entry < 0 else self.write_all(s, self.files.fd(entry), size, data + out.bytes, bytes_now)
             self.end_disk()
             if r < 0:
                 out.error = -r
@@ -334,17 +341,19 @@ cdef class Appender:
             if size == 0 or first_ms == 0:
                 fl_store(fl_first_ms_at(h, s, last), now_ms)
             fl_store(fl_last_ms_at(h, s, last), now_ms)
-            fl_store(&s.log_end, s.log_end + bytes_now)
-            failpoint(AT_END_STORED)
-            fl_store(&s.appended_messages, s.appended_messages + messages)
+            cell = fl_end_open(&s.log_end, s.log_ends)
+            failpoint(AT_CELL_OPEN)
+            fl_end_fill(cell, &end)
+            failpoint(AT_CELL_FILLED)
+            fl_store(&s.log_end, end.position)
             failpoint(AT_APPEND_PUBLISHED)
             out.done += k
             out.bytes += bytes_now
-        out.next = s.log_end
+            out.next = end.offset
         if out.bytes:
             fl_bump(&self.counters[<int>N_APPENDS], 1)
             fl_mark_dirty(h, s.index)
-            nudge = was_clean or (end_before >> NUDGE_SHIFT) != (s.log_end >> NUDGE_SHIFT) or flush_due(s)
+            nudge = was_clean or (out.position >> NUDGE_SHIFT) != (s.log_end >> NUDGE_SHIFT) or flush_due(s)
         if status == APPEND_FULL:
             # somebody waits for a flush now, also when neither half of a bound is reached
             fl_or(&s.demand, 1)
@@ -362,9 +371,11 @@ cdef class Appender:
 
 cdef bint flush_due(fl_slot* s) noexcept nogil:
     """Whether the flusher should look now and not at its next tick; the caller holds the append lock."""
+    cdef fl_end flushed
+    fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
     return (fl_load(&s.demand) != 0
-            or s.appended_messages - min(s.appended_messages, fl_load(&s.flushed_messages)) >= (s.flush_messages + 1) // 2
-            or s.log_end - fl_load(&s.flushed_end) >= s.flush_bytes // 2)
+            or fl_end_own(&s.log_end, s.log_ends).messages - flushed.messages >= (s.flush_messages + 1) // 2
+            or s.log_end - flushed.position >= s.flush_bytes // 2)
 
 
 def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
@@ -387,7 +398,7 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
     if r != 0:
         return False
     active = s.table_tail - 1
-    if s.log_end == fl_base_at(appender.arena.header, s, active)[0]:
+    if fl_file_position(appender.arena.header, s, active, s.log_end) == 0:
         r = 0
     elif s.table_tail - fl_load(&s.table_head) >= appender.arena.header.table_entries:
         r = -1
@@ -403,6 +414,8 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
 def append_sets(Appender appender, uint64_t slot, sets):
     """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
+
+    A set takes as many offsets as it has bytes; a third number says how many, where that is otherwise.
     """
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece[64] pieces
@@ -416,6 +429,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
     for i in range(n):
         pieces[i].size = <uint32_t>len(sets[i][0])
         pieces[i].count = sets[i][1]
+        pieces[i].span = sets[i][2] if len(sets[i]) > 2 else pieces[i].size
     with nogil:
         status = appender.append(s, start, pieces, n, offsets, &out)
     return status, [offsets[i] for i in range(out.done)], out.next, out.error
@@ -431,6 +445,7 @@ def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint
         raise ValueError(f"a message set of {data.shape[0]} bytes")
     piece.size = <uint32_t>data.shape[0]
     piece.count = count
+    piece.span = piece.size
     cdef int status
     with nogil:
         status = appender.append(s, &data[0], &piece, 1, &offset, &out)

@@ -6,6 +6,10 @@
  * (named beside it), is stored with release and loaded with acquire order, and words of different writers lie on
  * different cache lines. A word that says "any" is changed by atomic read-modify-write alone.
  *
+ * An end of a log is a position: how many bytes of the partition's stream lie before it. What belongs to that end (the
+ * offset of the next message, the messages counted) is its cell: fl_end_publish and fl_end_read keep the two together.
+ * Positions are of this start; on disk a place is a segment and a position in its file.
+ *
  * What happens when a writer dies half-way stands beside each group.
  */
 #ifndef FASTLOG_ARENA_H
@@ -26,6 +30,7 @@
 #define FL_LINE __attribute__((aligned(64)))
 #define FL_COUNTERS 48
 #define FL_NO_MARK UINT64_MAX
+#define FL_NO_POSITION UINT64_MAX
 
 /* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last
  * cell, for its heartbeat alone */
@@ -91,6 +96,14 @@ typedef struct {
     uint64_t counters[FL_COUNTERS] FL_LINE;
 } fl_cell;
 
+/* An end of a log and what belongs to it. Two of them lie behind each word that says where an end is: the one whose position
+ * the word names is in use, its writer fills the other one. */
+typedef struct {
+    uint64_t position; /* FL_NO_POSITION while it is being filled */
+    uint64_t offset;   /* of the next message */
+    uint64_t messages; /* appended since the start; those of compressed sets counted */
+} fl_end;
+
 typedef struct {
     /* written before slot_count passes this slot, constant afterwards */
     uint32_t partition;
@@ -113,17 +126,18 @@ typedef struct {
     /* written by the holder of the append lock; a holder that dies between two of these stores leaves a log end that is
      * at most behind what it wrote, and repair cuts the file back to it */
     uint64_t log_end FL_LINE;
-    uint64_t table_tail;        /* entries ever published */
-    uint64_t appended_messages; /* since start; stored after log_end, so it may lag, never lead */
-    uint64_t dirty_since_ns;    /* time of the append that found everything flushed */
-    uint64_t torn;              /* 1 from the moment an owner was found dead until repair is done, by whoever comes */
+    fl_end log_ends[2];
+    uint64_t table_tail FL_LINE; /* entries ever published */
+    uint64_t dirty_since_ns;     /* time of the append that found everything flushed */
+    uint64_t torn;               /* 1 from the moment an owner was found dead until repair is done, by whoever comes */
 
     /* written by the flusher; a flusher that dies leaves flush_in_progress set, and its successor checks and rewrites
      * [flushed_end, log_end) before it syncs */
     uint64_t flushed_end FL_LINE; /* all before it is durable: admission, checkpoints and clean markers go by it */
-    uint64_t visible_end;         /* what readers go by; as fl_may_see decided last */
-    uint64_t flushed_messages;
-    uint64_t last_flush_ns;   /* when the last flush that succeeded began: nothing unflushed is older than that */
+    fl_end flushed_ends[2];
+    uint64_t visible_end FL_LINE; /* what readers go by; as fl_may_see decided last */
+    fl_end visible_ends[2];
+    uint64_t last_flush_ns FL_LINE; /* when the last flush that succeeded began: nothing unflushed is older than that */
     uint64_t flush_in_progress;
     uint64_t dir_synced_tail; /* table entries whose directory entries are durable */
     uint64_t parent_synced;   /* 1 once the partition directory's own entry is durable */
@@ -139,7 +153,10 @@ typedef struct {
     uint64_t state FL_LINE;
 } fl_slot;
 
-/* The tables follow the slot's page; an entry is addressed by an index that is never reused, at index & mask. */
+/* The tables follow the slot's page; an entry is addressed by an index that is never reused, at index & mask. It is the
+ * segment's base offset, the position of its first byte, a generation (even; odd while its file is exchanged) and the times of
+ * its first and last append. Sizes are not stored. */
+#define FL_TABLE_WORDS 5u
 #define FL_SLOT_PAGE 4096u
 _Static_assert(sizeof(fl_slot) <= FL_SLOT_PAGE, "a slot's words fit in one page");
 _Static_assert(sizeof(pthread_mutex_t) <= 64, "a mutex fits in one cache line");
@@ -191,6 +208,52 @@ static inline uint64_t *fl_first_ms_at(fl_header *h, fl_slot *s, uint64_t i) {
 }
 static inline uint64_t *fl_last_ms_at(fl_header *h, fl_slot *s, uint64_t i) {
     return fl_table(s) + 2ull * h->table_entries + (i & (h->table_entries - 1));
+}
+static inline uint64_t *fl_start_at(fl_header *h, fl_slot *s, uint64_t i) {
+    return fl_table(s) + 3ull * h->table_entries + (i & (h->table_entries - 1));
+}
+static inline uint64_t *fl_generation_at(fl_header *h, fl_slot *s, uint64_t i) {
+    return fl_table(s) + 4ull * h->table_entries + (i & (h->table_entries - 1));
+}
+/* THE way from a position to a place in the file of the segment that it lies in or ends. */
+static inline uint64_t fl_file_position(fl_header *h, fl_slot *s, uint64_t i, uint64_t position) {
+    return position - fl_load(fl_start_at(h, s, i));
+}
+
+/* By the one writer of the word: move an end, whole, in three steps; one that does not move is not published again. Whoever dies before the last has moved nothing: open the
+ * cell that is not in use, fill it, store the word. */
+static inline fl_end *fl_end_open(const uint64_t *word, fl_end *ends) {
+    fl_end *unused = &ends[ends[0].position == *word];
+    fl_store(&unused->position, FL_NO_POSITION);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    return unused;
+}
+static inline void fl_end_fill(fl_end *unused, const fl_end *end) {
+    __atomic_store_n(&unused->offset, end->offset, __ATOMIC_RELAXED);
+    __atomic_store_n(&unused->messages, end->messages, __ATOMIC_RELAXED);
+    fl_store(&unused->position, end->position);
+}
+static inline void fl_end_publish(uint64_t *word, fl_end *ends, const fl_end *end) {
+    fl_end_fill(fl_end_open(word, ends), end);
+    fl_store(word, end->position);
+}
+/* The end as its own writer knows it. */
+static inline const fl_end *fl_end_own(const uint64_t *word, const fl_end *ends) {
+    return &ends[ends[0].position != *word];
+}
+/* By anybody: an end as it was at one moment. A turn more means that it has moved twice meanwhile. */
+static inline void fl_end_read(const uint64_t *word, const fl_end *ends, fl_end *out) {
+    for (;;) {
+        uint64_t position = fl_load(word);
+        for (int i = 0; i < 2; i++) {
+            if (fl_load(&ends[i].position) != position) continue;
+            out->position = position;
+            out->offset = __atomic_load_n(&ends[i].offset, __ATOMIC_RELAXED);
+            out->messages = __atomic_load_n(&ends[i].messages, __ATOMIC_RELAXED);
+            __atomic_thread_fence(__ATOMIC_ACQUIRE);
+            if (__atomic_load_n(&ends[i].position, __ATOMIC_RELAXED) == position) return;
+        }
+    }
 }
 
 static inline int fl_mutex_init(pthread_mutex_t *m) {
@@ -257,12 +320,13 @@ static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *
 }
 /* THE place that decides how far readers may see; nothing else may conclude it from other words. Today: what is flushed. A
  * further bound (open transactions, replicas) is a smaller number here; whoever moves one calls fl_show afterwards. */
-static inline uint64_t fl_may_see(const fl_slot *s) { return fl_load(&s->flushed_end); }
+static inline void fl_may_see(const fl_slot *s, fl_end *out) { fl_end_read(&s->flushed_end, s->flushed_ends, out); }
 /* By the flusher, after a word that fl_may_see reads was stored; 1 when readers see more now. What was seen stays so. */
 static inline int fl_show(fl_slot *s) {
-    uint64_t end = fl_may_see(s);
-    if (end <= s->visible_end) return 0;
-    fl_store(&s->visible_end, end);
+    fl_end end;
+    fl_may_see(s, &end);
+    if (end.position <= s->visible_end) return 0;
+    fl_end_publish(&s->visible_end, s->visible_ends, &end);
     return 1;
 }
 /* After a shared word was stored: the flusher clears the bit and looks at the words again, this is the reverse. */
@@ -277,7 +341,7 @@ static inline void fl_clear_dirty(fl_header *h, uint64_t slot) {
     fl_fence();
 }
 
-/* The index of the segment that holds offset, by bisection over base offsets; tail when the table is empty. The caller
+/* The index of the segment that holds an offset, by bisection over base offsets; tail when the table is empty. The caller
  * has read tail before and checks table_head again afterwards. */
 static inline uint64_t fl_find_segment(fl_header *h, fl_slot *s, uint64_t head, uint64_t tail, uint64_t offset) {
     uint64_t low = head, high = tail;
@@ -285,6 +349,17 @@ static inline uint64_t fl_find_segment(fl_header *h, fl_slot *s, uint64_t head, 
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
         if (fl_load(fl_base_at(h, s, middle)) <= offset) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+/* The same for a position. */
+static inline uint64_t fl_find_position(fl_header *h, fl_slot *s, uint64_t head, uint64_t tail, uint64_t position) {
+    uint64_t low = head, high = tail;
+    if (head >= tail) return tail;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        if (fl_load(fl_start_at(h, s, middle)) <= position) low = middle;
         else high = middle;
     }
     return low;

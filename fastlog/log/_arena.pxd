@@ -19,10 +19,10 @@ cdef extern from "_arena.h" nogil:
         FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
-        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE
+        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
-    uint64_t FL_NO_MARK
+    uint64_t FL_NO_MARK, FL_NO_POSITION
 
     # The meaning, the writer and the fate of each field stand in _arena.h.
     ctypedef struct fl_header:
@@ -36,15 +36,21 @@ cdef extern from "_arena.h" nogil:
         uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns
         uint64_t* counters
 
+    ctypedef struct fl_end:
+        uint64_t position, offset, messages
+
     ctypedef struct fl_slot:
         uint32_t partition, directory, name_bytes, format
         uint64_t created_ms, segment_bytes, roll_ms, flush_messages, flush_bytes, flush_ns, index
         uint8_t* name
         pthread_mutex_t lock
         uint64_t lock_waiters
-        uint64_t log_end, table_tail, appended_messages, dirty_since_ns, torn
-        uint64_t flushed_end, visible_end, flushed_messages, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
+        uint64_t log_end, table_tail, dirty_since_ns, torn
+        fl_end* log_ends
+        uint64_t flushed_end, visible_end, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
         uint64_t flushed_base
+        fl_end* flushed_ends
+        fl_end* visible_ends
         uint64_t log_start, table_head
         uint64_t waiters, demand, state
 
@@ -64,6 +70,9 @@ cdef extern from "_arena.h" nogil:
     uint64_t* fl_base_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_first_ms_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_last_ms_at(fl_header*, fl_slot*, uint64_t)
+    uint64_t* fl_start_at(fl_header*, fl_slot*, uint64_t)
+    uint64_t* fl_generation_at(fl_header*, fl_slot*, uint64_t)
+    uint64_t fl_file_position(fl_header*, fl_slot*, uint64_t, uint64_t)
     int fl_mutex_init(pthread_mutex_t*)
     int fl_mutex_timedlock_ms(pthread_mutex_t*, uint64_t)
     void fl_wake(fl_header*, const int*, int)
@@ -73,11 +82,17 @@ cdef extern from "_arena.h" nogil:
     void fl_ask(uint64_t*, uint64_t)
     void fl_ask_once(uint64_t*, uint64_t)
     void fl_wake_waiters(fl_header*, const int*, uint64_t*)
-    uint64_t fl_may_see(const fl_slot*)
+    fl_end* fl_end_open(const uint64_t*, fl_end*)
+    void fl_end_fill(fl_end*, const fl_end*)
+    void fl_end_publish(uint64_t*, fl_end*, const fl_end*)
+    const fl_end* fl_end_own(const uint64_t*, const fl_end*)
+    void fl_end_read(const uint64_t*, const fl_end*, fl_end*)
+    void fl_may_see(const fl_slot*, fl_end*)
     bint fl_show(fl_slot*)
     void fl_mark_dirty(fl_header*, uint64_t)
     void fl_clear_dirty(fl_header*, uint64_t)
     uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
+    uint64_t fl_find_position(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
 
 
 cdef class Arena:

@@ -16,7 +16,10 @@ WHY_NAME: Final[int]
 WHY_ROOM: Final[int]
 
 class SlotView(NamedTuple):
-    """What one partition's slot said at one moment; words of different writers may be a moment apart."""
+    """What one partition's slot said at one moment; words of different writers may be a moment apart.
+
+    ``*_end`` are positions, with the offset and the count of messages that belong to each; ``log_start`` is an offset.
+    """
 
     index: int  # type: ignore[assignment]
     topic: str
@@ -26,8 +29,11 @@ class SlotView(NamedTuple):
     created_ms: int
     log_start: int
     flushed_end: int
+    flushed_offset: int
     visible_end: int
+    visible_offset: int
     log_end: int
+    log_offset: int
     state: int
     table_head: int
     table_tail: int
@@ -55,17 +61,20 @@ class SlotSpec(NamedTuple):
     state: int = 0
     durable: bool = True
     flushed_base: int | None = None
+    starts: list[int] | None = None
 
 class Segment(NamedTuple):
-    """One entry of a segment table: index (never reused), base offset, times of its first and last append.
+    """One entry of a segment table: index (never reused), base offset, times of its first and last append, position.
 
-    While it is empty, the last time is 0 and the first one that of its making (0: unknown).
+    While it is empty, the last time is 0 and the first one that of its making (0: unknown). ``start`` is the position
+    of its first byte: what lies between two of them, or one and an end, are bytes of its file.
     """
 
     index: int  # type: ignore[assignment]
     base: int
     first_ms: int
     last_ms: int
+    start: int
 
 class Arena:
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""

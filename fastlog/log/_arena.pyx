@@ -72,7 +72,10 @@ WHY = {
 
 
 class SlotView(NamedTuple):
-    """What one partition's slot said at one moment; words of different writers may be a moment apart."""
+    """What one partition's slot said at one moment; words of different writers may be a moment apart.
+
+    ``*_end`` are positions, with the offset and the count of messages that belong to each; ``log_start`` is an offset.
+    """
 
     index: int
     topic: str
@@ -82,8 +85,11 @@ class SlotView(NamedTuple):
     created_ms: int
     log_start: int
     flushed_end: int
+    flushed_offset: int
     visible_end: int
+    visible_offset: int
     log_end: int
+    log_offset: int
     state: int
     table_head: int
     table_tail: int
@@ -107,22 +113,25 @@ class SlotSpec(NamedTuple):
     flush_bytes: int
     flush_ns: int
     segments: list[tuple[int, int, int]]  # (base offset, first append ms, last append ms)
-    log_end: int
+    log_end: int  # the offset of the next message
     state: int = 0
     durable: bool = True  # the directory entries of segments and partition have been synced
     flushed_base: int | None = None  # what the flushed mark on the disk names
+    starts: list[int] | None = None  # positions of the segments and of the log end; None where offsets are positions
 
 
 class Segment(NamedTuple):
-    """One entry of a segment table: index (never reused), base offset, times of its first and last append.
+    """One entry of a segment table: index (never reused), base offset, times of its first and last append, position.
 
-    While it is empty, the last time is 0 and the first one that of its making (0: unknown).
+    While it is empty, the last time is 0 and the first one that of its making (0: unknown). ``start`` is the position
+    of its first byte: what lies between two of them, or one and an end, are bytes of its file.
     """
 
     index: int
     base: int
     first_ms: int
     last_ms: int
+    start: int
 
 
 cdef class Arena:
@@ -150,7 +159,7 @@ cdef class Arena:
         cdef uint64_t entries = 16
         while entries < <uint64_t>table_entries:
             entries *= 2
-        cdef uint64_t slot_bytes = FL_SLOT_PAGE + 3 * 8 * entries
+        cdef uint64_t slot_bytes = FL_SLOT_PAGE + FL_TABLE_WORDS * 8 * entries
         cdef uint64_t dirty_offset = 4096
         cdef uint64_t cells_offset = dirty_offset + ((max_partitions + 63) // 64 * 8 + 4095) // 4096 * 4096
         cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
@@ -317,22 +326,31 @@ cdef class Arena:
         if fl_mutex_init(&s.lock) != 0:
             raise LogError("the system has no robust process-shared mutexes")
         cdef uint64_t i = 0
+        cdef fl_end end
+        starts = spec.starts or [*(base for base, _, _ in spec.segments), spec.log_end]
         for base, first_ms, last_ms in spec.segments:
             fl_base_at(h, s, i)[0] = base
+            fl_start_at(h, s, i)[0] = starts[i]
+            fl_generation_at(h, s, i)[0] = 0
             fl_first_ms_at(h, s, i)[0] = first_ms
             fl_last_ms_at(h, s, i)[0] = last_ms
             i += 1
         s.table_tail = i
-        s.log_end = spec.log_end
-        s.flushed_end = spec.log_end
-        s.visible_end = fl_may_see(s)
+        end.position = starts[s.table_tail]
+        end.offset = spec.log_end
+        end.messages = 0
+        for i in range(2):
+            s.log_ends[i].position = s.flushed_ends[i].position = s.visible_ends[i].position = FL_NO_POSITION
+        fl_end_publish(&s.log_end, s.log_ends, &end)
+        fl_end_publish(&s.flushed_end, s.flushed_ends, &end)
+        fl_end_publish(&s.visible_end, s.visible_ends, &end)
         s.log_start = spec.segments[0][0]
         s.flushed_base = FL_NO_MARK if spec.flushed_base is None else spec.flushed_base
         s.state = spec.state
         if spec.state:
             s.state |= FL_STATE_NO_FLUSH | (0 if spec.state >> 8 else FL_WHY_START << 8)
         if spec.durable:
-            s.dir_synced_tail = i
+            s.dir_synced_tail = s.table_tail
             s.parent_synced = 1
         failpoint(AT_CREATE_SLOT)
         fl_store(&h.slot_count, index + 1)
@@ -345,16 +363,17 @@ cdef class Arena:
     def view(self, uint64_t index):
         """The words of one slot as a ``SlotView``; read in the order that keeps visible ≤ flushed ≤ log end."""
         cdef fl_slot* s = self.slot(index)
-        cdef uint64_t flushed = fl_load(&s.flushed_messages)
+        cdef fl_end visible, flushed, end
         cdef uint64_t start = fl_load(&s.log_start)
-        cdef uint64_t visible = fl_load(&s.visible_end)
-        cdef uint64_t flushed_end = fl_load(&s.flushed_end)
+        fl_end_read(&s.visible_end, s.visible_ends, &visible)
+        fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
         failpoint(AT_VIEW_ENDS)
+        fl_end_read(&s.log_end, s.log_ends, &end)
         # By position: with names it takes three times as long, and whoever asks for all topics asks for all slots.
         return SlotView._make((
             index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory, s.format, s.created_ms,
-            start, flushed_end, visible, fl_load(&s.log_end), fl_load(&s.state),
-            fl_load(&s.table_head), fl_load(&s.table_tail), fl_load(&s.appended_messages), flushed,
+            start, flushed.position, flushed.offset, visible.position, visible.offset, end.position, end.offset,
+            fl_load(&s.state), fl_load(&s.table_head), fl_load(&s.table_tail), end.messages, flushed.messages,
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
         ))
 
@@ -370,7 +389,7 @@ cdef class Arena:
             failpoint(AT_SEGMENTS_TAIL)
             rows = [
                 Segment(i, fl_load(fl_base_at(self.header, s, i)), fl_load(fl_first_ms_at(self.header, s, i)),
-                        fl_load(fl_last_ms_at(self.header, s, i)))
+                        fl_load(fl_last_ms_at(self.header, s, i)), fl_load(fl_start_at(self.header, s, i)))
                 for i in range(fl_load(&s.table_head), tail)
             ]
             failpoint(AT_SEGMENTS_READ)
@@ -395,8 +414,10 @@ cdef class Arena:
     def publish_retention(self, uint64_t index, uint64_t new_head, uint64_t new_start):
         """Move the log start of one slot up; the keeper alone calls it, and before it unlinks a file."""
         cdef fl_slot* s = self.slot(index)
-        cdef uint64_t most = min(fl_load(&s.visible_end), fl_load(&s.flushed_end))
-        if new_start > most or new_start < s.log_start or new_head < s.table_head:
+        cdef fl_end visible, flushed
+        fl_end_read(&s.visible_end, s.visible_ends, &visible)
+        fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
+        if new_start > min(visible.offset, flushed.offset) or new_start < s.log_start or new_head < s.table_head:
             raise LogError("log start may only grow, up to what is flushed and visible", found=new_start)
         fl_store(&s.log_start, new_start)
         failpoint(AT_RETENTION_START)

@@ -73,8 +73,9 @@ OPS = {
     "append.after_lock": AT_AFTER_LOCK,
     "append.mid_write": AT_MID_WRITE,              # half of the bytes are in the file
     "append.after_write": AT_AFTER_WRITE,          # all of them, and nobody knows
-    "append.end_stored": AT_END_STORED,            # the log end says so, the count of messages not yet
-    "append.published": AT_APPEND_PUBLISHED,       # both do, the flusher was not told
+    "append.cell_open": AT_CELL_OPEN,              # the cell that is not in use says nothing
+    "append.cell_filled": AT_CELL_FILLED,          # it says all of the new log end, which stands where it was
+    "append.published": AT_APPEND_PUBLISHED,       # the log end has moved, the flusher was not told
     "append.before_unlock": AT_BEFORE_UNLOCK,
     "append.unlocked": AT_UNLOCKED,                # the lock is free, its waiters and the flusher sleep on
     "roll.created": AT_ROLL_CREATED,               # the file is there, the table does not name it
@@ -86,7 +87,6 @@ OPS = {
     "repair.done": AT_REPAIR_DONE,                 # all is whole, the slot still says it is torn
     # a flush, in this order
     "flush.begun": AT_FLUSH_BEGUN,                 # flush_in_progress is set, no word was read
-    "flush.count_read": AT_FLUSH_COUNT_READ,       # the count of messages was read, the table's tail not
     "flush.tail_read": AT_FLUSH_TAIL_READ,         # the tail was read, the log end not
     "flush.end_read": AT_FLUSH_END_READ,           # the log end was read, no mark left
     "flush.marked": AT_FLUSH_MARKED,
@@ -95,7 +95,7 @@ OPS = {
     "flush.names_synced": AT_NAMES_SYNCED,         # the directories are synced, the flushed mark was not moved
     "flush.mark_moved": AT_MARK_MOVED,             # it was moved, and its name not synced
     "flush.after_sync": AT_AFTER_SYNC,             # everything is synced, nothing published
-    "flush.count_published": AT_COUNT_PUBLISHED,   # the count and the time are told, both ends stand
+    "flush.time_stored": AT_TIME_STORED,           # the time is told, both ends stand
     "flush.flushed": AT_FLUSHED,                   # the flushed end has moved, readers see no more than before
     "flush.published": AT_FLUSH_PUBLISHED,         # the visible end has moved, too, flush_in_progress is set
     "flush.ended": AT_FLUSH_ENDED,                 # it is not any more, and nobody was woken

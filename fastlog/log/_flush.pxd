@@ -9,8 +9,8 @@ cdef struct FlushState:
     int fd                    # the newest segment it knows, or -1
     uint64_t index            # which segment that is
     uint64_t preallocated     # file position up to which that segment has blocks
-    uint64_t written_back     # offset up to which write-back was started
-    uint64_t dropped          # offset up to which the kernel was told to forget pages
+    uint64_t written_back     # position up to which write-back was started
+    uint64_t dropped          # position up to which the kernel was told to forget pages
     uint64_t last_start_ns    # when the last flush began
     uint64_t last_used_ns
     int busy                  # 1 while a worker has it
@@ -24,7 +24,7 @@ cdef class PartitionFlusher:
     cdef uint64_t* counters
     cdef uint64_t preallocate_bytes
     cdef uint64_t writeback_bytes
-    cdef int64_t keep_bytes            # behind the watermark, of what the page cache should keep; -1: all
+    cdef int64_t keep_bytes            # behind the flushed end, of what the page cache should keep; -1: all
     cdef int* preallocation_off        # per log directory: 1 once the file system refused
     cdef int* marks                    # per log directory: its flush marks, open, or negative
     cdef pthread_mutex_t marks_turn    # whoever opens one

@@ -17,13 +17,13 @@ from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
     N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at,
-    fl_fence, fl_find_segment, fl_header, fl_load, fl_monotonic_ns, fl_or, fl_show, fl_slot, fl_store, fl_swap, fl_take_out,
-    fl_wake_waiters, pthread_mutex_t,
+    fl_end, fl_end_publish, fl_end_read, fl_fence, fl_file_position, fl_find_position, fl_header, fl_load, fl_monotonic_ns,
+    fl_or, fl_show, fl_slot, fl_start_at, fl_store, fl_swap, fl_take_out, fl_wake_waiters, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
-    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_COUNT_PUBLISHED, AT_FLUSH_BEGUN, AT_FLUSH_COUNT_READ, AT_FLUSH_END_READ,
+    AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_FLUSH_BEGUN, AT_FLUSH_END_READ,
     AT_FLUSH_ENDED, AT_FLUSH_MARKED, AT_FLUSHED, AT_FLUSH_PUBLISHED, AT_FLUSH_TAIL_READ, AT_MARK_MOVED, AT_NAMES_SYNCED,
-    AT_RELEASE_LOCKED, AT_RELEASE_SEALED, AT_REWRITE, AT_REWRITTEN, AT_SEGMENT_SYNCED, failpoint, file_cut,
+    AT_RELEASE_LOCKED, AT_RELEASE_SEALED, AT_REWRITE, AT_REWRITTEN, AT_SEGMENT_SYNCED, AT_TIME_STORED, failpoint, file_cut,
     file_drop_cache, file_fdatasync, file_fsync, file_mark, file_open, file_preallocate, file_pread, file_pwrite,
     file_rename, file_writeback,
 )
@@ -167,7 +167,7 @@ cdef class PartitionFlusher:
             return
         if st.preallocated and st.index + 1 < fl_load(&s.table_tail):
             failpoint(AT_RELEASE_SEALED)
-            size = fl_load(fl_base_at(h, s, st.index + 1)) - fl_load(fl_base_at(h, s, st.index))
+            size = fl_file_position(h, s, st.index, fl_load(fl_start_at(h, s, st.index + 1)))
             fl_fence()
             if st.index >= fl_load(&s.table_head):
                 file_cut(st.fd, size)
@@ -267,7 +267,8 @@ cdef class PartitionFlusher:
         cdef fl_header* h = self.arena.header
         cdef FlushState* st = &self.states[s.index]
         cdef uint64_t started = fl_monotonic_ns()
-        cdef uint64_t messages, end, tail, newest, high, i
+        cdef fl_end end
+        cdef uint64_t tail, newest, high, i
         cdef int r
         if fl_load(&s.state) & FL_STATE_NO_FLUSH:
             return -EIO
@@ -288,20 +289,17 @@ cdef class PartitionFlusher:
         fl_store(&s.flush_in_progress, 1)
         failpoint(AT_FLUSH_BEGUN)
         fl_swap(&s.demand, 0)
-        messages = fl_load(&s.appended_messages)
-        failpoint(AT_FLUSH_COUNT_READ)
         while True:
             # every segment that is looked at begins at or below the end, and there is none behind it
             tail = fl_load(&s.table_tail)
             failpoint(AT_FLUSH_TAIL_READ)
-            end = fl_load(&s.log_end)
+            fl_end_read(&s.log_end, s.log_ends, &end)
             if tail == fl_load(&s.table_tail):
                 break
         failpoint(AT_FLUSH_END_READ)
         newest = fl_load(fl_base_at(h, s, tail - 1))
         high = s.flushed_end
-        if end == high and tail == s.dir_synced_tail and s.parent_synced:
-            fl_store(&s.flushed_messages, messages)
+        if end.position == high and tail == s.dir_synced_tail and s.parent_synced:
             if fl_show(s):  # a flusher died between the two ends
                 fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
             fl_store(&s.flush_in_progress, 0)
@@ -312,7 +310,7 @@ cdef class PartitionFlusher:
         if r != 0:
             return self.fail(s, FL_WHY_FLUSH, -r)
         failpoint(AT_FLUSH_MARKED)
-        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, high)
+        i = fl_find_position(h, s, fl_load(&s.table_head), tail, high)
         while i < tail:
             r = self.take_segment(s, i)
             if passing(r):
@@ -320,7 +318,7 @@ cdef class PartitionFlusher:
             if r != 0:
                 return self.fail(s, FL_WHY_FLUSH, -r)
             failpoint(AT_BEFORE_SYNC)
-            if end > high:
+            if end.position > high:
                 # whatever it says: a second call would find the pages clean
                 r = file_fdatasync(st.fd)
                 if r != 0:
@@ -349,12 +347,11 @@ cdef class PartitionFlusher:
             fl_store(&s.parent_synced, 1)
         failpoint(AT_AFTER_SYNC)
         fl_add(&self.counters[<int>N_FLUSHES], 1)  # first, as in fail()
-        fl_add(&self.counters[<int>N_FLUSHED_BYTES], end - high)
+        fl_add(&self.counters[<int>N_FLUSHED_BYTES], end.position - high)
         fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
-        fl_store(&s.flushed_messages, messages)
         fl_store(&s.last_flush_ns, started)
-        failpoint(AT_COUNT_PUBLISHED)
-        fl_store(&s.flushed_end, end)
+        failpoint(AT_TIME_STORED)
+        fl_end_publish(&s.flushed_end, s.flushed_ends, &end)
         failpoint(AT_FLUSHED)
         fl_show(s)
         failpoint(AT_FLUSH_PUBLISHED)
@@ -363,7 +360,7 @@ cdef class PartitionFlusher:
         fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
         self.mark(s, False)  # one that stays only makes the next start write more
         if self.keep_bytes >= 0:
-            self.drop_behind(s, high, end)
+            self.drop_behind(s, high, end.position)
         return 0
 
     cdef void drop_behind(self, fl_slot* s, uint64_t start, uint64_t end) noexcept nogil:
@@ -382,10 +379,10 @@ cdef class PartitionFlusher:
         if end < keep or end - keep < st.dropped + <uint64_t>DROP_BYTES:
             return
         target = end - keep
-        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, st.dropped)
+        i = fl_find_position(h, s, fl_load(&s.table_head), tail, st.dropped)
         while i < tail and st.dropped < target:
-            base = fl_load(fl_base_at(h, s, i))
-            stop = min(target, fl_load(fl_base_at(h, s, i + 1))) if i + 1 < tail else target
+            base = fl_load(fl_start_at(h, s, i))
+            stop = min(target, fl_load(fl_start_at(h, s, i + 1))) if i + 1 < tail else target
             fd = st.fd if st.fd >= 0 and st.index == i else self.open_segment(s, i)
             if fd >= 0:  # retention may have been faster
                 if base < stop:
@@ -405,7 +402,7 @@ cdef class PartitionFlusher:
         cdef uint64_t base, position, limit
         cdef statfs_t space
         cdef int r
-        base = fl_load(fl_base_at(h, s, tail - 1))
+        base = fl_load(fl_start_at(h, s, tail - 1))
         if st.fd >= 0 and st.index != tail - 1 and fl_load(&s.flushed_end) < base:
             return  # the older one still has to be synced through the descriptor that saw its writes
         if self.take_segment(s, tail - 1) != 0:
@@ -445,7 +442,7 @@ cdef class PartitionFlusher:
                 failpoint(AT_RELEASE_LOCKED)
                 # under the append lock: an append between reading the end and cutting to it would be lost
                 if st.index == s.table_tail - 1:
-                    file_cut(st.fd, s.log_end - fl_load(fl_base_at(self.arena.header, s, st.index)))
+                    file_cut(st.fd, fl_file_position(self.arena.header, s, st.index, s.log_end))
                 self.appender.unlock(s)
             self.appender.files.close_retired()
             pthread_mutex_unlock(&self.append_turn)
@@ -469,12 +466,12 @@ cdef class PartitionFlusher:
             return -r
         failpoint(AT_REWRITE)
         tail = s.table_tail
-        i = fl_find_segment(h, s, fl_load(&s.table_head), tail, s.flushed_end)
+        i = fl_find_position(h, s, fl_load(&s.table_head), tail, s.flushed_end)
         r = 0
         while i < tail and r == 0:
-            base = fl_load(fl_base_at(h, s, i))
+            base = fl_load(fl_start_at(h, s, i))
             start = max(base, s.flushed_end)
-            end = s.log_end if i + 1 == tail else fl_load(fl_base_at(h, s, i + 1))
+            end = s.log_end if i + 1 == tail else fl_load(fl_start_at(h, s, i + 1))
             if end > start:
                 fd = self.open_segment(s, i)
                 if fd < 0:

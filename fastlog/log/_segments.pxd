@@ -1,14 +1,15 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastlog.log._arena cimport Arena, fl_header, fl_slot
+from fastlog.log._arena cimport Arena, fl_end, fl_header, fl_slot
 
 
 # A place in the log: which segment, its file position, and where the readable bytes of that segment end.
 cdef struct Place:
     uint64_t index       # segment, by its never-reused number
-    uint64_t base        # offset of the segment's first byte
+    uint64_t base        # the segment's base offset
+    uint64_t start       # the position of its first byte
     uint64_t position    # file position of the wanted offset
-    uint64_t end         # offset where this segment's visible bytes end
+    uint64_t end         # position where this segment's visible bytes end
     int sealed           # 1 when a later segment exists
 
 cdef enum LocateStatus:
@@ -17,7 +18,7 @@ cdef enum LocateStatus:
     LOCATE_OUT_OF_RANGE = 2
 
 # THE function from an offset to (segment, position) of the 0.7 format; nothing else assumes that offsets are bytes.
-cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, Place* out) noexcept nogil
+cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Place* out) noexcept nogil
 
 cdef struct FdEntry:
     int fd

@@ -10,7 +10,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    Arena, fl_base_at, fl_fence, fl_find_segment, fl_header, fl_load, fl_slot, fl_slot_at,
+    Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_header, fl_load, fl_slot, fl_slot_at, fl_start_at,
 )
 from fastlog.log._files cimport (
     AT_LOCATE_ENTRY, AT_LOCATE_HEAD, AT_LOCATE_TAIL, AT_LOCATE_WATERMARK, failpoint, file_open,
@@ -25,40 +25,40 @@ cdef extern from "<unistd.h>" nogil:
     int close(int)
 
 
-cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, uint64_t* watermark, Place* out) noexcept nogil:
+cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Place* out) noexcept nogil:
     """Find ``offset`` among the visible bytes of a partition; takes no lock and never waits.
 
     The order of the reads (visible end, tail, entries, head) makes what it returns consistent: when the head that is read
     last is above where the search began, the search may have met entries that are gone or used again, and what it found
     says nothing. Then it looks again; each time retention must have dropped more, so that this ends.
     """
-    cdef uint64_t high, tail, head, index
+    cdef uint64_t tail, head, index
     while True:
-        high = fl_load(&s.visible_end)
+        fl_end_read(&s.visible_end, s.visible_ends, visible)
         failpoint(AT_LOCATE_WATERMARK)
         tail = fl_load(&s.table_tail)
         failpoint(AT_LOCATE_TAIL)
         head = fl_load(&s.table_head)
         failpoint(AT_LOCATE_HEAD)
-        watermark[0] = high
-        if offset > high or offset < fl_load(&s.log_start):
+        if offset > visible.offset or offset < fl_load(&s.log_start):
             return LOCATE_OUT_OF_RANGE
         index = fl_find_segment(h, s, head, tail, offset)
         if index >= tail:
             continue  # the tail was read before a roll, the head after retention: a table is never empty
         out.index = index
         out.base = fl_load(fl_base_at(h, s, index))
+        out.start = fl_load(fl_start_at(h, s, index))
         out.sealed = index + 1 < tail
-        out.end = high
+        out.end = visible.position
         if out.sealed:
-            out.end = min(high, fl_load(fl_base_at(h, s, index + 1)))
+            out.end = min(visible.position, fl_load(fl_start_at(h, s, index + 1)))
         failpoint(AT_LOCATE_ENTRY)
         fl_fence()
         if fl_load(&s.table_head) != head:
             continue
         if offset < out.base:
             return LOCATE_OUT_OF_RANGE
-        if offset == high:
+        if offset == visible.offset:
             return LOCATE_EMPTY
         out.position = offset - out.base
         return LOCATED
@@ -195,7 +195,7 @@ cdef class SegmentFiles:
             if self.entries[e].pins == 0:
                 s = fl_slot_at(h, self.entries[e].slot)
                 index = self.entries[e].index
-                end = fl_load(fl_base_at(h, s, index + 1)) if index + 1 < fl_load(&s.table_tail) else fl_load(&s.log_end)
+                end = fl_load(fl_start_at(h, s, index + 1)) if index + 1 < fl_load(&s.table_tail) else fl_load(&s.log_end)
                 if end <= fl_load(&s.flushed_end) or index < fl_load(&s.table_head):
                     return e
                 if second < 0:
@@ -290,10 +290,10 @@ def locate_offset(Arena arena, uint64_t slot, uint64_t offset):
     """Where the flushed bytes from ``offset`` on lie: ``(index, base, position, end)``; for tools and tests."""
     cdef fl_slot* s = arena.slot(slot)
     cdef Place place
-    cdef uint64_t watermark
+    cdef fl_end visible
     cdef int r
     with nogil:
-        r = locate(arena.header, s, offset, &watermark, &place)
+        r = locate(arena.header, s, offset, &visible, &place)
     if r == LOCATE_OUT_OF_RANGE:
-        raise OffsetOutOfRangeError(f"offset {offset} is not in the log, whose high watermark is {watermark}")
+        raise OffsetOutOfRangeError(f"offset {offset} is not in the log, whose visible end is {visible.offset}")
     return None if r == LOCATE_EMPTY else (place.index, place.base, place.position, place.end)

@@ -50,6 +50,7 @@ cdef struct Ack:
     int code
     uint64_t base
     uint64_t next
+    uint64_t end                 # the position behind it in the partition's stream
     fl_slot* slot
 
 # One part of an answer: bytes of the output buffer, or a span of a segment file.

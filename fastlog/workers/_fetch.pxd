@@ -13,7 +13,9 @@ cdef struct Found:
     int entry                # descriptor entry, -1: nothing to send
     uint64_t position
     uint64_t size
-    uint64_t watermark
+    uint64_t watermark       # the offset of the visible end
+    uint64_t visible         # its position
+    uint64_t ahead           # bytes from the wanted offset to it
     uint64_t log_start
     fl_slot* slot            # NULL: nobody has written to it
     bint cold                # its first bytes are not in memory: nothing of it may be read here
@@ -43,9 +45,9 @@ cdef class Fetches:
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
-    cdef bint hold(self, Conn* c, fl_slot* s, uint64_t watermark, uint64_t now_ns) noexcept nogil
+    cdef bint hold(self, Conn* c, fl_slot* s, uint64_t visible, uint64_t now_ns) noexcept nogil
     cdef bint hold_offsets(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil
     cdef void look_ahead(self, Found* found, uint64_t offset) noexcept nogil
-    cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil
+    cdef void want_flush(self, fl_slot* s, uint64_t visible) noexcept nogil
     cdef void want_flush_now(self, fl_slot* s) noexcept nogil

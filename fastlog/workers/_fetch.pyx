@@ -10,7 +10,8 @@ from libc.stdlib cimport free, malloc
 from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
-    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_slot_at, fl_wake,
+    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_mark_dirty, fl_or, fl_slot,
+    fl_slot_at, fl_wake,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
@@ -24,7 +25,7 @@ cdef enum:
     PEEK_BYTES = 4096
     # an answer this small is read and sent in one call: cheaper than a header and a sendfile
     COPY_BYTES = 16 << 10
-    ANSWERS_AHEAD = 32  # this near the watermark, counted in answers like the last one, a reader has the next flush begin
+    ANSWERS_AHEAD = 32  # this near the visible end, counted in answers like the last one, a reader has the next flush begin
     COPY_IN_ALL = 256 << 10  # of a MULTIFETCH: many parts may ask for the same few bytes
     MAX_SET_BYTES = 0x7fffff00  # an answer's size is a signed 32-bit number
     MAX_PARTS_BYTES = 0x7ff00000  # the same, with room for the heads of 32767 parts
@@ -39,10 +40,12 @@ cdef enum:
 
 cdef bint flush_owed(fl_slot* s) noexcept nogil:
     """Whether 0.7.2 would have flushed what is appended here and not flushed, or a part of it, by now."""
-    cdef uint64_t appended = fl_load(&s.appended_messages)
-    cdef uint64_t flushed = min(appended, fl_load(&s.flushed_messages))
-    return fl_load(&s.log_end) > fl_load(&s.flushed_end) and (
-        (appended - flushed) * 2 >= s.flush_messages or appended // s.flush_messages != flushed // s.flush_messages
+    cdef fl_end flushed, end
+    fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
+    fl_end_read(&s.log_end, s.log_ends, &end)
+    return end.position > flushed.position and (
+        (end.messages - flushed.messages) * 2 >= s.flush_messages
+        or end.messages // s.flush_messages != flushed.messages // s.flush_messages
     )
 
 
@@ -74,17 +77,20 @@ cdef class Fetches:
                    Found* out) noexcept nogil:
         """Find the bytes one fetch gets, at most to the end of their segment and never past the visible end."""
         cdef Place place
-        cdef uint64_t readable
+        cdef fl_end visible
+        cdef uint64_t at, readable
         cdef int r
         out.code = 0
         out.entry = -1
         out.size = 0
         out.cold = False
-        out.watermark = out.log_start = 0
+        out.watermark = out.visible = out.ahead = out.log_start = 0
         r = self.topics.resolve(name, size, &partition, TO_READ, &out.slot)
         if r == RESOLVED:
             out.log_start = fl_load(&out.slot.log_start)
-            out.watermark = fl_load(&out.slot.visible_end)
+            fl_end_read(&out.slot.visible_end, out.slot.visible_ends, &visible)
+            out.watermark = visible.offset
+            out.visible = visible.position
         elif r != RESOLVE_ABSENT:
             out.watermark = out.log_start = <uint64_t>-1
         if r == RESOLVE_INVALID_TOPIC:
@@ -100,12 +106,18 @@ cdef class Fetches:
         else:
             r = LOCATE_OUT_OF_RANGE
             if offset >= 0:
-                r = locate(self.arena.header, out.slot, <uint64_t>offset, &out.watermark, &place)
+                r = locate(self.arena.header, out.slot, <uint64_t>offset, &visible, &place)
+                out.watermark = visible.offset
+                out.visible = visible.position
             if r == LOCATE_OUT_OF_RANGE:
                 out.code = CODE_OUT_OF_RANGE
                 if offset > <int64_t>out.watermark and (fl_load(&out.slot.state) >> 8 & 0xff) == FL_WHY_ROOM:
                     out.code = CODE_OFFLINE  # it is there, and may have been read: nobody is to begin anew elsewhere
-            elif r == LOCATED and max_bytes > 0:
+            elif r == LOCATED:
+                at = place.start + place.position
+                out.ahead = visible.position - at
+                if max_bytes == 0:
+                    return
                 out.entry = self.files.acquire(out.slot, place.index, place.base)
                 if out.entry < 0:
                     # a segment that is gone was retired between the look-up and the open
@@ -117,11 +129,11 @@ cdef class Fetches:
                     out.entry = -1
                     return
                 out.position = place.position
-                out.size = min(<uint64_t>min(max_bytes, <int32_t>MAX_SET_BYTES), place.end - <uint64_t>offset)
-                readable = self.unreadable.cut(out.slot, <uint64_t>offset, place.end - <uint64_t>offset)
+                out.size = min(<uint64_t>min(max_bytes, <int32_t>MAX_SET_BYTES), place.end - at)
+                readable = self.unreadable.cut(out.slot, at, place.end - at)
                 out.size = min(out.size, readable)
                 # what check_boundary may look at is not cut by max_bytes
-                out.code = self.check_boundary(out, place.end - <uint64_t>offset, readable)
+                out.code = self.check_boundary(out, place.end - at, readable)
                 if out.code:
                     out.entry = -1
                     out.size = 0
@@ -224,8 +236,8 @@ cdef class Fetches:
             return -1
         return 0
 
-    cdef bint hold(self, Conn* c, fl_slot* s, uint64_t watermark, uint64_t now_ns) noexcept nogil:
-        """Whether a request of 0.7 is to wait until the watermark moves from here; the connection is parked then.
+    cdef bint hold(self, Conn* c, fl_slot* s, uint64_t visible, uint64_t now_ns) noexcept nogil:
+        """Whether a request of 0.7 is to wait until the visible end moves from here; the connection is parked then.
 
         0.7.2 flushes within the produce that completes ``log.flush.interval`` messages: who produces and then asks
         sees them. Here the flusher does it meanwhile, so whoever asks waits for what it owes, for a bounded time.
@@ -239,7 +251,7 @@ cdef class Fetches:
         fl_or(&s.waiters, <uint64_t>1 << self.process)
         fl_ask(&s.demand, 1)
         self.want_flush_now(s)
-        if fl_load(&s.visible_end) != watermark:
+        if fl_load(&s.visible_end) != visible:
             return False
         c.park |= PARK_HOLD
         return True
@@ -248,19 +260,19 @@ cdef class Fetches:
         """Whether OFFSETS is to wait for the log end that it met; ``body`` begins after the request id."""
         cdef int size = <int16_t>be16(body) if n >= 2 else -1
         cdef fl_slot* s = NULL
-        cdef uint64_t watermark
+        cdef uint64_t visible
         if size >= 0 and n >= <size_t>size + 18 and <int64_t>be64(body + 6 + size) == TIME_LATEST:
             s = self.topics.find(body + 2, size, <int32_t>be32(body + 2 + size))
         if s != NULL:
-            watermark = fl_load(&s.visible_end)
+            visible = fl_load(&s.visible_end)
             if c.hold_until_ns == 0:
                 c.hold_end = fl_load(&s.log_end) if flush_owed(s) else 0
-            while watermark < c.hold_end:
-                if self.hold(c, s, watermark, now_ns):
+            while visible < c.hold_end:
+                if self.hold(c, s, visible, now_ns):
                     return True
-                if fl_load(&s.visible_end) == watermark:
+                if fl_load(&s.visible_end) == visible:
                     break  # it waits no longer
-                watermark = fl_load(&s.visible_end)
+                visible = fl_load(&s.visible_end)
         c.hold_until_ns = c.hold_end = 0
         return False
 
@@ -279,9 +291,9 @@ cdef class Fetches:
                       <int32_t>be32(body + 14 + size), &found)
             if not at_owed_flush(&found, be64(body + 6 + size)):
                 break
-            if self.hold(c, found.slot, found.watermark, now_ns):
+            if self.hold(c, found.slot, found.visible, now_ns):
                 return FETCH_PARKED
-            if fl_load(&found.slot.visible_end) == found.watermark:
+            if fl_load(&found.slot.visible_end) == found.visible:
                 break  # it waits no longer
         c.hold_until_ns = 0
         if found.cold and self.read_ahead(c, &found) == FETCH_PARKED:
@@ -301,17 +313,17 @@ cdef class Fetches:
         return FETCH_DONE
 
     cdef void look_ahead(self, Found* found, uint64_t offset) noexcept nogil:
-        """After a fetch without an error: a reader that comes near the watermark has the next flush begin now.
+        """After a fetch without an error: a reader that comes near the visible end has the next flush begin now.
 
-        At the watermark it would only begin when everything before it is read, and reading would then wait for all that
+        At that end it would only begin when everything before it is read, and reading would then wait for all that
         was appended meanwhile.
         """
-        if found.slot != NULL and found.watermark - offset <= found.size * (ANSWERS_AHEAD + 1):
-            self.want_flush(found.slot, found.watermark)
+        if found.slot != NULL and found.ahead <= found.size * (ANSWERS_AHEAD + 1):
+            self.want_flush(found.slot, found.visible)
 
-    cdef void want_flush(self, fl_slot* s, uint64_t watermark) noexcept nogil:
-        """Have what is appended behind the watermark flushed soon."""
-        if fl_load(&s.log_end) > max(watermark, fl_load(&s.flushed_end)) and not fl_load(&s.demand):
+    cdef void want_flush(self, fl_slot* s, uint64_t visible) noexcept nogil:
+        """Have what is appended behind the visible end flushed soon."""
+        if fl_load(&s.log_end) > max(visible, fl_load(&s.flushed_end)) and not fl_load(&s.demand):
             fl_or(&s.demand, 1)
             fl_mark_dirty(self.arena.header, s.index)
             fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
@@ -359,7 +371,7 @@ cdef class Fetches:
                 self.look_ahead(&found[i], be64(body + at + 6 + size))
                 if waits and at_owed_flush(&found[i], be64(body + at + 6 + size)):
                     owed = found[i].slot
-                    owed_at = found[i].watermark
+                    owed_at = found[i].visible
             if total + found[i].size > MAX_PARTS_BYTES:
                 found[i].size = 0  # this part comes with the next request
             total += 6 + found[i].size
@@ -399,7 +411,7 @@ cdef class Fetches:
         return result
 
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil:
-        """Request 1001: as a fetch, but it waits at the watermark until min_bytes are there or the time is over."""
+        """Request 1001: as a fetch, but it waits at the visible end until min_bytes are there or the time is over."""
         cdef Found found
         cdef int size
         cdef int32_t wait_ms, min_bytes
@@ -427,7 +439,7 @@ cdef class Fetches:
         if found.code == 0 and min_bytes > 0 and now_ns < c.hold_until_ns and not c.leaving:
             if found.slot == NULL:
                 waiting = 1
-            elif found.watermark - <uint64_t>offset < <uint64_t>min_bytes:
+            elif found.ahead < <uint64_t>min_bytes:
                 waiting = 1
         if waiting:
             c.park |= PARK_HOLD
@@ -441,11 +453,11 @@ cdef class Fetches:
                 failpoint(AT_HOLD_LOOKED)
                 if not fl_load(&found.slot.waiters) & (<uint64_t>1 << self.process):
                     fl_or(&found.slot.waiters, <uint64_t>1 << self.process)
-                self.want_flush(found.slot, found.watermark)
+                self.want_flush(found.slot, found.visible)
                 # where nothing is unflushed now, the next append wakes the flusher at once
                 fl_ask_once(&found.slot.demand, 1)
                 self.want_flush_now(found.slot)
-                if fl_load(&found.slot.visible_end) == found.watermark:
+                if fl_load(&found.slot.visible_end) == found.visible:
                     return FETCH_PARKED
             # something moved while we said that we wait: look again
             c.park &= ~(<int>PARK_HOLD)

@@ -9,8 +9,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_clear_dirty, fl_dirty_word, fl_header, fl_load,
-    fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
+    FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
+    fl_header, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
 from fastlog.log._files cimport AT_FLUSHER_CLEAN, failpoint
 from fastlog.log._flush cimport FlushState, PartitionFlusher
@@ -198,6 +198,7 @@ cdef class FlusherLoop:
         cdef fl_header* h = self.arena.header
         cdef FlushState* st = &self.states[s.index]
         cdef uint64_t end, high, unflushed, due
+        cdef fl_end newest
         cdef int what = 0
         if __atomic_load_int(&st.busy):
             return now + self.heartbeat_ns
@@ -215,7 +216,8 @@ cdef class FlusherLoop:
             if self.ahead_seen[s.index]:
                 what = JOB_AHEAD
             self.ahead_seen[s.index] = end
-        unflushed = fl_load(&s.appended_messages) - min(fl_load(&s.appended_messages), s.flushed_messages)
+        fl_end_read(&s.log_end, s.log_ends, &newest)
+        unflushed = newest.messages - fl_end_own(&s.flushed_end, s.flushed_ends).messages
         due = max(fl_load(&s.dirty_since_ns), s.last_flush_ns) + s.flush_ns
         if fl_load(&s.demand):
             due = min(due, st.last_start_ns + self.min_interval_ns)

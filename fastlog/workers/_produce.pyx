@@ -15,7 +15,7 @@ from libc.string cimport memcpy
 from fastlog._segment cimport SCAN_OK, SCAN_TAIL, SCAN_TOO_LARGE, Scan, scan_set
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_INVALID_REQUEST, N_OWN,
-    N_PRODUCE, N_SUSPICIOUS, N_TOO_LARGE, Arena, fl_bump, fl_cell_at, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+    N_PRODUCE, N_SUSPICIOUS, N_TOO_LARGE, Arena, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
 )
 from fastlog.workers._bytes cimport be16, be32, be64
 from fastlog.workers._connection cimport (
@@ -215,6 +215,7 @@ cdef class Produces:
         cdef Scan found
         cdef Run* run
         cdef Run* last
+        cdef fl_end end
         cdef long long count
         cdef int r
         if partition == -1:
@@ -277,7 +278,9 @@ cdef class Produces:
             if ack != NULL:
                 if run != NULL:
                     return NEED_COMMIT  # its answer speaks of the log behind what this connection sent before
-                ack.base = ack.next = fl_load(&s.log_end)
+                fl_end_read(&s.log_end, s.log_ends, &end)
+                ack.base = ack.next = end.offset
+                ack.end = end.position
                 self.runs.appended(ack)
             return FRAME_DONE
         if found.suspicious:
@@ -296,7 +299,7 @@ cdef class Produces:
             else:
                 c.runs = run
             c.run_count += 1
-        run.pieces[run.count].size = <uint32_t>found.valid_bytes
+        run.pieces[run.count].size = run.pieces[run.count].span = <uint32_t>found.valid_bytes
         run.pieces[run.count].count = <uint32_t>min(count, <long long>0x7FFFFFFF)
         run.acks[run.count] = sequence
         run.count += 1

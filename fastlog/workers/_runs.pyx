@@ -88,7 +88,7 @@ cdef class Runs:
         """The log has what this answer is for: it is ready, or waits for the flush and asks for it."""
         cdef fl_slot* s = ack.slot
         ack.state = ACK_READY
-        if ack.flushed and fl_load(&s.flushed_end) < ack.next:
+        if ack.flushed and fl_load(&s.flushed_end) < ack.end:
             ack.state = ACK_WAIT_FLUSH
             failpoint(AT_ACK_WAITS)
             # said only now: a demand that stands before the append is cleared by the flush before it
@@ -102,18 +102,21 @@ cdef class Runs:
         cdef Appended out
         cdef Ack* ack
         cdef int status, i, waited = 0
-        cdef uint64_t messages
+        cdef uint64_t messages, end
         cdef uint64_t mine = <uint64_t>1 << self.process
         while run.done < run.count:
             status = self.appender.append(s, run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
                                           self.offsets, &out)
             messages = 0
+            end = out.position
             for i in range(out.done):
                 messages += run.pieces[run.done + i].count
+                end += run.pieces[run.done + i].size
                 if run.acks[run.done + i] != <uint32_t>NO_ACK:
                     ack = ack_at(c, run.acks[run.done + i])
                     ack.base = self.offsets[i]
-                    ack.next = self.offsets[i] + run.pieces[run.done + i].size
+                    ack.next = self.offsets[i] + run.pieces[run.done + i].span
+                    ack.end = end
                     self.appended(ack)
             run.done += out.done
             run.done_bytes += out.bytes
@@ -166,7 +169,7 @@ cdef class Runs:
             ack = ack_at(c, c.ack_head)
             if ack.state == ACK_PENDING:
                 break
-            if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.flushed_end) < ack.next:
+            if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.flushed_end) < ack.end:
                 if fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
                     ack.code = CODE_OFFLINE
                 else:

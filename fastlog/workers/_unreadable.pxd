@@ -15,4 +15,4 @@ cdef class Unreadable:
     cdef void failed(self, int entry, uint64_t position, int error) noexcept nogil
     cdef void not_opened(self, fl_slot* s, uint64_t base, uint64_t position, int error) noexcept nogil
     cdef void say(self, fl_slot* s, uint64_t base, uint64_t position, int error) noexcept nogil
-    cdef uint64_t cut(self, fl_slot* s, uint64_t offset, uint64_t size) noexcept nogil
+    cdef uint64_t cut(self, fl_slot* s, uint64_t position, uint64_t size) noexcept nogil

@@ -9,6 +9,7 @@ from libc.stdint cimport uint64_t
 
 from fastlog.log._arena cimport (
     N_READ_FAILURES, Arena, fl_base_at, fl_bump, fl_cell_at, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+    fl_start_at,
 )
 from fastlog.log._segments cimport SegmentFiles
 
@@ -30,7 +31,7 @@ cdef class Unreadable:
         cdef fl_slot* s = fl_slot_at(self.arena.header, self.files.entries[entry].slot)
         cdef uint64_t base = fl_load(fl_base_at(self.arena.header, s, self.files.entries[entry].index))
         self.slot = s
-        self.at = base + position
+        self.at = fl_load(fl_start_at(self.arena.header, s, self.files.entries[entry].index)) + position
         self.until_ns = fl_monotonic_ns() + BELIEVED_NS
         self.say(s, base, position, error)
 
@@ -46,8 +47,8 @@ cdef class Unreadable:
             except Exception as raised:
                 self.control.unexpected(raised)
 
-    cdef uint64_t cut(self, fl_slot* s, uint64_t offset, uint64_t size) noexcept nogil:
-        """How many of these bytes lie before the place that could not be read, all when none of them did."""
-        if s != self.slot or offset >= self.at or offset + size <= self.at or fl_monotonic_ns() > self.until_ns:
+    cdef uint64_t cut(self, fl_slot* s, uint64_t position, uint64_t size) noexcept nogil:
+        """How many of these bytes of the partition's stream lie before the place that could not be read, all when none of them did."""
+        if s != self.slot or position >= self.at or position + size <= self.at or fl_monotonic_ns() > self.until_ns:
             return size
-        return self.at - offset
+        return self.at - position

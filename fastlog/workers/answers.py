@@ -99,7 +99,7 @@ class Answers:
         if view.state & STATE_OFFLINE:
             return responses.encode_offsets(UNKNOWN)
         segments = self._arena.segments(view.index)
-        watermark = self._arena.view(view.index).visible_end
+        watermark = self._arena.view(view.index).visible_offset
         now_ms = time.time_ns() // 1_000_000
         return responses.encode_offsets(0, offsets_before(segments, watermark, request.time, request.max_count, now_ms))
 
@@ -135,8 +135,8 @@ class Answers:
                 view.partition,
                 _wire_state(view.state),
                 view.log_start,
-                view.visible_end,
-                view.log_end,
+                view.visible_offset,
+                view.log_offset,
                 # until the side file's name is durable, a power loss can put another log in the place of this one
                 # with nothing lost that anybody has seen
                 view.created_ms if view.dir_synced_tail else 0,
@@ -162,14 +162,14 @@ class Answers:
             return responses.CutPointsAnswer(request.correlation_id, view)
         if request.step_bytes <= 0 or request.max_points < 0 or request.end < request.start:
             return responses.CutPointsAnswer(request.correlation_id, MALFORMED)
-        if request.start < view.log_start or request.end > view.visible_end:
+        if request.start < view.log_start or request.end > view.visible_offset:
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
         limit = min(request.max_points, MAX_CUT_POINTS)
         bases = [item.base for item in self._arena.segments(view.index)]
         if bases and request.start < bases[0]:  # retention was quicker
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
         log = view.topic, view.partition
-        walk = Walk(log, view.visible_end, self._directory(view), bases, self._landmarks)
+        walk = Walk(log, view.visible_offset, self._directory(view), bases, self._landmarks)
         points = walk.boundaries(request.start, request.end, request.step_bytes, limit)
         return responses.CutPointsAnswer(request.correlation_id, 0, tuple(points))
 
@@ -181,14 +181,14 @@ class Answers:
         view = self._existing(request.topic, request.partition)
         if isinstance(view, int):
             return responses.LocalReadAnswer(request.correlation_id, view)
-        bases = [item.base for item in self._arena.segments(view.index) if item.base <= view.visible_end]
+        bases = [item.base for item in self._arena.segments(view.index) if item.base <= view.visible_offset]
         return responses.LocalReadAnswer(
             request.correlation_id,
             0,
             directory=os.fspath(self._directory(view).resolve()),
             format=FORMAT_NAMES.get(view.format, "unknown"),
             log_start=view.log_start,
-            high_watermark=view.visible_end,
+            high_watermark=view.visible_offset,
             base_offsets=tuple(bases),
         )
 

@@ -151,9 +151,9 @@ class Keeper:
                     self._arena.describe_state(view.state),
                     view.topic,
                     view.partition,
-                    view.visible_end,
-                    view.log_end,
-                    f" path={self._directory(view) / segment_name(view.log_end)}" if _why(view) == WHY_NAME else "",
+                    view.visible_offset,
+                    view.log_offset,
+                    f" path={self._directory(view) / segment_name(view.log_offset)}" if _why(view) == WHY_NAME else "",
                 )
             if view.state or view.format not in FORMAT_NAMES:
                 # what is damaged keeps the checkpoint it had
@@ -168,23 +168,27 @@ class Keeper:
                 self._written[view.index] = (view.flushed_end, view.table_tail, now)
 
     def _on_disk(self, view: SlotView, now: float) -> tuple[int, int, float]:
-        """What the side file says that a former keeper, or nobody, wrote."""
+        """What the side file says that a former keeper, or nobody, wrote; its checkpoint as a position.
+
+        As many bytes back as offsets; where an offset takes several bytes that is too few, and time alone makes it due.
+        """
         try:
             side = read_side_file(self._directory(view), self._files)
         except OSError:
             side = None
         if side is None:
             return 0, -1, now
+        position = view.flushed_end - (view.flushed_offset - side.checkpoint)
         sealed = self._arena.segments(view.index)[:-1]
         known = all(item.base in side.segments for item in sealed if item.last_ms)
-        return side.checkpoint, view.table_tail if known else -1, now
+        return position, view.table_tail if known else -1, now
 
     def _write_side_file(self, view: SlotView) -> bool:
         segments = self._arena.segments(view.index)
         side = SideFile(
             created_ms=view.created_ms,
             format=FORMAT_NAMES[view.format],
-            checkpoint=view.flushed_end,
+            checkpoint=view.flushed_offset,
             segments={item.base: (item.first_ms, item.last_ms) for item in segments if item.last_ms},
         )
         try:
@@ -254,7 +258,7 @@ class Keeper:
         # only what is flushed and visible may go, so that the log start passes neither; and only while the name of what
         # stays is durable, so that a power loss never leaves a partition without any segment
         most = min(view.flushed_end, view.visible_end)
-        while drop and (rows[drop].base > most or rows[drop].index >= view.dir_synced_tail):
+        while drop and (rows[drop].start > most or rows[drop].index >= view.dir_synced_tail):
             drop -= 1
             self._again.add(view.index)
         if drop:
@@ -262,9 +266,9 @@ class Keeper:
 
     def _held(self, view: SlotView, rows: list[Segment], now_ms: int) -> Iterator[retention.HeldSegment]:
         for number, row in enumerate(rows):
-            end = rows[number + 1].base if number + 1 < len(rows) else max(view.flushed_end, row.base)
+            end = rows[number + 1].start if number + 1 < len(rows) else max(view.flushed_end, row.start)
             last_ms = row.last_ms and self._believed.last_ms((view.index, row.index), row.last_ms, now_ms)
-            yield retention.HeldSegment(row.base, end - row.base, row.first_ms, last_ms)
+            yield retention.HeldSegment(row.base, end - row.start, row.first_ms, last_ms)
 
     def _delete(self, view: SlotView, rows: list[Segment], drop: int, now_ms: int) -> None:
         """Publish the new start, unlink, have every process close its descriptors; readers in flight finish theirs."""

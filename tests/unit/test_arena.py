@@ -57,7 +57,7 @@ def test_a_slot_says_what_it_was_made_of(tmp_path: Path) -> None:
     view = arena.view(index)
     assert (view.topic, view.partition, view.created_ms) == ("größe", 7, 5)
     assert (view.log_start, view.flushed_end, view.log_end, view.table_tail) == (0, 90, 90, 2)
-    assert [tuple(item) for item in arena.segments(index)] == [(0, 0, 1, 2), (1, 50, 3, 4)]
+    assert [tuple(item) for item in arena.segments(index)] == [(0, 0, 1, 2, 0), (1, 50, 3, 4, 50)]
 
 
 def test_what_starts_damaged_says_so(tmp_path: Path) -> None:

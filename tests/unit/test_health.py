@@ -387,7 +387,7 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
     assert probe.problems() == []
     monkeypatch.setattr(disk_probe, "SLOW_SECONDS", 0.0)
     assert "a write has not come back" in probe.problems()[0]
-    assert threading.active_count() < 50 and sum(t.name == "fastlog-disk-probe" for t in threading.enumerate()) == 1
+    assert sum(thread.name == "fastlog-disk-probe" for thread in threading.enumerate()) == 1
     goes_on.set()
     for item in probe._directories:
         assert item.done.wait(30.0)

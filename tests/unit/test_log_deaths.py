@@ -53,7 +53,8 @@ HOLDING = [
     ("append.after_lock", 0, 0, 0),
     ("append.mid_write", 20, 0, 0),
     ("append.after_write", 40, 0, 0),
-    ("append.end_stored", 40, 40, 0),
+    ("append.cell_open", 40, 0, 0),
+    ("append.cell_filled", 40, 0, 0),
     ("append.published", 40, 40, 3),
     ("append.before_unlock", 40, 40, 3),
 ]
@@ -222,7 +223,6 @@ def test_a_successor_of_one_that_held_nothing_takes_nothing(memory: Path) -> Non
 
 FLUSHING = [
     ("flush.begun", 12, False, 32),
-    ("flush.count_read", 12, False, 32),
     ("flush.tail_read", 12, False, 32),
     ("flush.end_read", 12, False, 32),
     ("flush.marked", 12, True, 32),
@@ -233,7 +233,7 @@ FLUSHING = [
     ("flush.names_synced", 12, True, 32),
     ("flush.mark_moved", 12, True, 32),
     ("flush.after_sync", 12, True, 32),
-    ("flush.count_published", 12, True, 32),
+    ("flush.time_stored", 12, True, 32),
     ("flush.flushed", 44, True, 0),
     ("flush.published", 44, True, 0),
     ("flush.ended", 44, True, 0),
@@ -258,7 +258,7 @@ def test_a_flush_that_ends_at_a_point_is_made_again(
     assert log.view().visible_end == (12 if point == "flush.flushed@1" else high)
     marks = memory / ".fastlog-flushing"
     assert marks.read_bytes()[1:2] == (b"\1" if marked else b"\0")
-    assert log.view().dir_synced_tail == (2 if high == 44 or "count_published" in point or "after_sync" in point else 1)
+    assert log.view().dir_synced_tail == (2 if high == 44 or "time_stored" in point or "after_sync" in point else 1)
     if late:
         assert log.append(late) == DONE
     successor = make_partition_flusher(log.arena, 64, 0, 0)

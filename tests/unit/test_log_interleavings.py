@@ -45,7 +45,7 @@ def synced_files(calls: list[str]) -> list[str]:
 
 # -- a flusher and an appender -----------------------------------------------------------------------------------------
 
-BEFORE_READ = ["flush.begun", "flush.count_read", "flush.tail_read"]
+BEFORE_READ = ["flush.begun", "flush.tail_read"]
 AFTER_READ = [
     "flush.end_read",
     "flush.marked",
@@ -54,7 +54,7 @@ AFTER_READ = [
     "flush.names_synced",
     "flush.mark_moved",
     "flush.after_sync",
-    "flush.count_published",
+    "flush.time_stored",
     "flush.flushed",
     "flush.published",
     "flush.ended",
@@ -92,18 +92,18 @@ def test_what_comes_while_a_flush_syncs_waits_for_the_next_one(point: str, segme
 
 
 @ROLLS
-@pytest.mark.parametrize(("point", "count"), [("flush.begun", 7), ("flush.count_read", 2), ("flush.tail_read", 2)])
+@pytest.mark.parametrize("point", BEFORE_READ)
 def test_what_comes_before_a_flush_reads_the_end_is_synced_with_it(
-    point: str, count: int, segment_bytes: int, memory: Path
+    point: str, segment_bytes: int, memory: Path
 ) -> None:
-    """All that becomes visible was synced, the segment of a roll and its name too; a count may lag, never lead."""
+    """All that becomes visible was synced, the segment of a roll and its name too, and it is counted."""
     log = SharedLog(memory, segment_bytes=segment_bytes)
     log.append(ENTRY * 2, 2)
     with recorded_calls(memory) as calls, stopped_at(point, log.flush) as flusher:
         assert log.append(OTHER, 5) == DONE
         assert flusher.go_on() == 0
     names = [call.short for call in calls]
-    assert flushed(log) == (44, count)
+    assert flushed(log) == (44, 7)
     rolled = segment_bytes == 5
     expected = [log.path(0).name, log.path(24).name] if rolled else [log.path(0).name]
     assert synced_files(names) == expected
@@ -153,7 +153,8 @@ def test_whoever_asks_for_a_flush_during_one_gets_another(point: str, memory: Pa
         ("append.after_lock", 12, 1),
         ("append.mid_write", 12, 1),
         ("append.after_write", 12, 1),
-        ("append.end_stored", 32, 1),
+        ("append.cell_open", 12, 1),
+        ("append.cell_filled", 12, 1),
         ("append.published", 32, 6),
         ("append.before_unlock", 32, 6),
         ("append.unlocked", 32, 6),
@@ -213,7 +214,9 @@ def test_a_flush_in_the_middle_of_a_roll_knows_the_segment_or_does_not(
 
 
 @ROLLS
-@pytest.mark.parametrize("point", ["append.after_lock", "append.mid_write", "append.after_write", "append.end_stored"])
+@pytest.mark.parametrize(
+    "point", ["append.after_lock", "append.mid_write", "append.after_write", "append.cell_open", "append.cell_filled"]
+)
 def test_a_second_appender_is_told_that_the_lock_is_held(point: str, segment_bytes: int, memory: Path) -> None:
     log = SharedLog(memory, segment_bytes=segment_bytes)
     log.append(ENTRY)

@@ -8,7 +8,7 @@ from fastlog.log._arena import Segment
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 
 NOW = 1_000_000
-THREE = [Segment(0, 0, 100, 200), Segment(1, 108, 300, 400), Segment(2, 216, 500, 600)]
+THREE = [Segment(0, 0, 100, 200, 0), Segment(1, 108, 300, 400, 108), Segment(2, 216, 500, 600, 216)]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_vectors(time_ms: int, count: int, expected: list[int]) -> None:
 
 
 def test_an_empty_log_begins_and_ends_at_the_same_offset() -> None:
-    made = [Segment(0, 0, 50, 0)]
+    made = [Segment(0, 0, 50, 0, 0)]
     assert offsets_before(made, 0, LATEST, 10, NOW) == [0]
     assert offsets_before(made, 0, EARLIEST, 10, NOW) == [0]
     assert offsets_before(made, 0, NOW, 10, NOW) == [0]
@@ -47,7 +47,7 @@ def test_an_empty_log_begins_and_ends_at_the_same_offset() -> None:
 
 def test_an_empty_last_segment_is_the_end_and_counts_from_its_making() -> None:
     """0.7: no pair for "now"; and what was asked for before it was made is not its offset."""
-    rows = [*THREE, Segment(3, 240, 700, 0)]
+    rows = [*THREE, Segment(3, 240, 700, 0, 240)]
     assert offsets_before(rows, 240, LATEST, 10, NOW) == [240, 216, 108, 0]
     assert offsets_before(rows, 240, NOW, 10, NOW) == [240, 216, 108, 0]
     assert offsets_before(rows, 240, 699, 10, NOW) == [216, 108, 0]
