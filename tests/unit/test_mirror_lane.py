@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,6 +17,7 @@ from fastlog.consumer._delivery import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run
 from fastlog.errors import FastlogError, MessageTooLargeError
+from fastlog.mirror import lane as lane_module
 from fastlog.mirror.config import TargetConfig
 from fastlog.mirror.lane import Lane, Stored
 from fastlog.mirror.pieces import Piece, TargetPartition
@@ -296,6 +300,31 @@ def test_it_goes_on_only_where_what_was_acknowledged_counts() -> None:
         assert found.lane.resume_at() is None
         found.place.done(START + 7 * ENTRY)
         assert found.resume() == START + 7 * ENTRY
+
+
+REASONS: dict[str, Callable[[Lane], object]] = {
+    "it has not failed": lambda lane: setattr(lane, "_is_failed", False),
+    "something is under way": lambda lane: setattr(lane, "_sent", deque([None])),
+    "nothing was taken": lambda lane: setattr(lane, "place", None),
+    "nobody sends": lambda lane: setattr(lane, "pipe", None),
+    "no connection": lambda lane: setattr(lane, "pipe", SimpleNamespace(is_connected=False)),
+    "what was acknowledged does not count yet": lambda lane: setattr(lane, "_settled_to", START + 1),
+    "the partition is another's": lambda lane: lane.place and lane.place.end(),
+    "its pause lasts": lambda lane: setattr(lane, "_retry_at", 50.25),
+}
+
+
+@pytest.mark.parametrize("reason", list(REASONS))
+def test_each_reason_alone_keeps_a_lane_from_going_on(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on the moment its pause is over, when there is none of them."""
+    monkeypatch.setattr(lane_module, "time", SimpleNamespace(monotonic=lambda: 50.0))
+    lane = Lane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
+    lane._is_failed, lane._settled_to, lane._retry_at = True, START, 50.0
+    lane.place = Place(SOURCE, START, by_hand=True)
+    lane.pipe = cast(Pipe, SimpleNamespace(is_connected=True))
+    assert lane.resume_at() == START
+    REASONS[reason](lane)
+    assert lane.resume_at() is None
 
 
 def test_it_goes_no_further_ahead_of_what_is_committed_than_it_may() -> None:

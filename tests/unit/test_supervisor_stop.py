@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, Arena
 from fastlog.supervisor import Stop
-from fastlog.workers.child import CANNOT_START
+from fastlog.workers import stalls
+from fastlog.workers.child import CANNOT_START, role_name
 from fastlog.workers.stalls import Sighting
 from tests.harness.simulated_processes import Played, Processes, woken
 
@@ -341,6 +342,23 @@ def test_what_a_disk_has_taken_before_the_stop_does_not_count(make: Callable[...
     machine.supervisor.start()
     assert not machine.supervisor.run().clean
     assert STALLED < machine.passed - 600.0 < STALLED + WHOLE + 1.0
+
+
+def test_who_has_left_and_the_mirror_are_not_asked_whether_they_wait_for_a_disk(
+    make: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one's number in the arena may be another program's by now, the other has none there."""
+    machine = make(mirror_file="x")
+    machine.leave_seconds = {"mirror": 1.0, "processor-0": 1.0, "flusher": 0.5}
+    asked: set[str] = set()
+
+    def disk_wait(_arena: Arena, number: int, _now_ns: int) -> float:
+        asked.add(machine.now_running(role_name(number)).role)  # which raises when it has left
+        return 0.0
+
+    monkeypatch.setattr(stalls, "disk_wait", disk_wait)
+    assert stop(machine).clean
+    assert asked == {"acceptor", "processor-0", "processor-1", "flusher", "keeper"}
 
 
 def test_two_stalls_share_the_minute(make: Callable[..., Processes]) -> None:
