@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -33,11 +33,13 @@ from fastlog.producer import (
     ProducerData,
     StringEncoder,
     SyncProducer,
+    auditing,
 )
 from fastlog.producer._buffer import Quota
 from fastlog.producer._stamp import Stamp
 from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
 from fastlog.producer.ledger import Ledger
+from fastlog.producer.router import Router
 from fastlog.producer.rows import RowSender
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
@@ -257,6 +259,49 @@ def test_what_the_queue_refuses_is_not_claimed() -> None:
             producer.close()
             assert claimed(events(broker)) == arrived(broker)
             assert 9 <= sum(arrived(broker).values()) < 120
+
+
+RANGES = [
+    ([], [], [[(0, 9, [])], [(10, 19, [])]], []),
+    ([(0, 1)], [], [[(0, 9, [(0, 0)])], [(10, 19, [])]], []),
+    ([(9, 10), (10, 11)], [], [[(0, 9, [(9, 9)])], [(10, 19, [(10, 10)])]], []),
+    ([(10, 12), (20, 21)], [], [[(0, 9, [])], [(10, 19, [(10, 11)])]], [(20, 20)]),
+    ([(8, 11)], [], [[(0, 9, [(8, 9)])], [(10, 19, [(10, 10)])]], []),
+    ([(0, 20)], [], [[(0, 9, [(0, 9)])], [(10, 19, [(10, 19)])]], []),
+    ([(19, 22), (25, 27)], [3], [[(0, 9, [(3, 3)])], [(10, 19, [(19, 19)])]], [(19, 21), (25, 26)]),
+    ([(1, 3), (5, 8)], [6], [[(0, 9, [(1, 2), (5, 7)])], [(10, 19, [])]], []),
+    ([(1, 2), (4, 6), (6, 8)], [3], [[(0, 9, [(1, 1), (3, 7)])], [(10, 19, [])]], []),
+    ([], [1, 4, 7], [[(0, 6, [(1, 1), (4, 4)]), (7, 9, [(7, 7)])], [(10, 19, [])]], []),
+    ([(4, 6)], [1, 8, 12, 14, 16, 18],
+     [[(0, 7, [(1, 1), (4, 5)]), (8, 9, [(8, 8)])], [(10, 15, [(12, 12), (14, 14)]), (16, 19, [(16, 16), (18, 18)])]],
+     []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("voids", "failed", "expected", "kept"), RANGES)
+def test_what_failed_is_left_out_of_the_runs_that_it_is_in(
+    voids: list[tuple[int, int]],
+    failed: list[int],
+    expected: list[list[tuple[int, int, list[tuple[int, int]]]]],
+    kept: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also out of both when the window changed in the middle of it; what no run needs any more is forgotten."""
+    monkeypatch.setattr(auditing, "_FAILED_RANGES", 2)
+    config = ProducerConfig(broker_list="localhost:1", server="web-1", audit_topic="audit")
+    numbers = FailedNumbers("audit")
+    numbers.by_topic["t"] = {(number, number) for number in failed}
+    reporter = Reporter(config, Stamps(config), numbers, cast(Router, None), Ledger(Quota(10, 10), None))
+    stamp = Stamp("t", SERVER, 7, 1000, True)
+    for low, behind in voids:
+        stamp.void(low, behind - low)
+    found = [reporter._count(stamp, 1000 * start, start, start + 10) for start in (0, 10)]
+    assert [[(event.first, event.last, list(event.failed)) for event in part] for part in found] == expected
+    assert sum(event.n for part in found for event in part) == 20 - len(
+        {number for low, behind in [*voids, *[(one, one + 1) for one in failed]] for number in range(low, behind)}
+        & set(range(20))
+    )
+    assert sorted(numbers.by_topic["t"]) == kept
 
 
 def test_a_report_waits_for_what_is_on_its_way() -> None:
