@@ -302,7 +302,8 @@ class BrokerConfig:
         low=2**16,
         high=2**40,
         unit="bytes",
-        doc="Memory of one processor for requests that are not complete; connections above it wait.",
+        doc="Memory of one processor for requests that are not complete, and as much again for answers that are not "
+        "sent; connections above it wait.",
     )
     fetch_max_wait_ms: int = prop(
         "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time a held fetch may ask to wait."

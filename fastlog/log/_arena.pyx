@@ -5,6 +5,7 @@ shows them to Python; what moves the words lives in ``_append`` (log end, table)
 ``retention`` (log start).
 """
 
+cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -134,6 +135,7 @@ class Segment(NamedTuple):
     start: int
 
 
+@cython.no_gc_clear  # others ask it in their __dealloc__
 cdef class Arena:
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
 

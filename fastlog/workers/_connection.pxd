@@ -9,6 +9,7 @@ cdef enum:
     RUN_PIECES = 2048            # requests one coalesced write holds
     NO_ACK = 0xFFFFFFFF
     SEND_AT = 64 << 10           # small answers leave together up to this size
+    LARGE_ANSWER = 64 << 10      # one that waits while the memory for answers is used up
     MAX_RUNS = 16                # partitions coalesced at once on one connection
 
 # Why a connection does not go on with its requests for the moment.
@@ -22,6 +23,7 @@ cdef enum Park:
     PARK_ACKS = 32       # a request that is answered at once waits for earlier answers
     PARK_BUDGET = 64     # the memory for requests is used up
     PARK_TURN = 128      # other connections have a turn first
+    PARK_ANSWER = 256    # the memory for answers is used up
 
 # Requests of one connection to one partition that will be written together.
 cdef struct Run:
@@ -60,6 +62,7 @@ cdef struct Span:
     uint64_t size
 
 cdef struct Conn
+cdef struct Pool
 
 # Work of one connection that is not the loop's, at most one at a time. The loop fills it in and queues it; from then on it
 # is the thread's until that hands it back, and only ``cancelled`` is stored by the loop meanwhile.
@@ -72,6 +75,7 @@ cdef struct Job:
     int cancelled                # nobody takes the result
 
 cdef struct Conn:
+    Pool* pool                   # where its memory counts
     Conn* previous
     Conn* next
     Conn* watch_previous
@@ -121,6 +125,7 @@ cdef struct Conn:
     int32_t chosen               # the partition drawn for a part that asked for -1; -1: not drawn yet
     uint8_t* answer              # HELP_ANSWER: the answer frame, made by the helper; the connection frees it
     size_t answer_size
+    uint64_t answer_reserved     # HELP_ANSWER: what it was expected to take, counted until it is there
     int answer_state
     long long deep_count         # -2: not asked, -1: refused, else the number of deep messages
     # a held fetch, or a request of 0.7 that waits for a flush it is owed
@@ -138,21 +143,21 @@ cdef struct Conn:
     bint has_files
     int read_error               # SEND_UNREADABLE: errno, 0 when the file ended before the answer did
 
-cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns) noexcept nogil
+cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept nogil
 cdef void conn_trim(Conn* c) noexcept nogil
 cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil
 cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil
 cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil
 
+cdef void out_discard(Conn* c, SegmentFiles files) noexcept nogil
+cdef bint answer_admitted(Conn* c, uint64_t size) noexcept nogil
+cdef uint64_t answer_memory(Conn* c) noexcept nogil
 cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil
 cdef void out_give_back(Conn* c, size_t n) noexcept nogil
 cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uint64_t size) noexcept nogil
 cdef inline bint out_pending(Conn* c) noexcept nogil:
     return c.span_start < c.span_end
 
-cdef inline bint out_enough(Conn* c) noexcept nogil:
-    """Whether an answer should leave before the next request is looked at."""
-    return c.span_start < c.span_end and (c.has_files or c.out_end - c.out_start > SEND_AT)
 
 cdef enum SendStatus:
     SENT_ALL = 0
@@ -171,6 +176,14 @@ cdef struct Pool:
     uint64_t used
     uint64_t budget
     Conn* over               # the one connection that may go over budget, so that something always moves
+    uint64_t answers         # bytes for answers that are made, owed or not sent yet, against the same budget
+    Conn* answering          # the one connection that may be given a large answer over budget
+
+cdef inline bint out_enough(Conn* c) noexcept nogil:
+    """Whether an answer should leave before the next request is looked at."""
+    return c.span_start < c.span_end and (
+        c.has_files or c.out_end - c.out_start > SEND_AT or c.pool.answers > c.pool.budget
+    )
 
 cdef Run* run_take(Pool* pool, fl_slot* slot) noexcept nogil
 cdef void run_give(Pool* pool, Run* run) noexcept nogil

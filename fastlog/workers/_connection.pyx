@@ -27,9 +27,10 @@ cdef enum:
     FIRST_ACK = 0xFFFFFFC0       # answers are numbered up to the wrap and beyond: every connection passes it soon
 
 
-cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns) noexcept nogil:
+cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept nogil:
     cdef Conn* c = <Conn*>calloc(1, sizeof(Conn))
     if c != NULL:
+        c.pool = pool
         c.fd = fd
         c.name = name
         c.active_ns = now_ns
@@ -69,18 +70,47 @@ cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil:
 
 cdef void conn_trim(Conn* c) noexcept nogil:
     """Give back what the answers of a busier time needed, when nothing is owed."""
-    if c.out != NULL and not out_pending(c):
-        free(c.out)
-        c.out = NULL
-        c.out_room = c.out_start = c.out_end = 0
-    if c.span_room > KEPT_ROOM and not out_pending(c):
-        free(c.spans)
-        c.spans = NULL
-        c.span_room = c.span_start = c.span_end = 0
+    if not out_pending(c):
+        out_forget(c, 0)
     if c.ack_room > KEPT_ROOM and c.ack_head == c.ack_tail:
+        c.pool.answers -= c.ack_room * sizeof(Ack)
         free(c.acks)
         c.acks = NULL
         c.ack_room = 0
+
+
+cdef void out_forget(Conn* c, size_t keep) noexcept nogil:
+    """After everything has left: give back what the answers took, but for an output buffer of at most ``keep`` bytes."""
+    if c.out_room > keep:
+        c.pool.answers -= c.out_room
+        free(c.out)
+        c.out = NULL
+        c.out_room = 0
+    if c.span_room > KEPT_ROOM:
+        c.pool.answers -= c.span_room * sizeof(Span)
+        free(c.spans)
+        c.spans = NULL
+        c.span_room = 0
+    c.span_start = c.span_end = 0
+    c.out_start = c.out_end = 0
+
+
+cdef uint64_t answer_memory(Conn* c) noexcept nogil:
+    """What the connection has of the memory for answers, in bytes."""
+    return c.out_room + c.span_room * sizeof(Span) + c.ack_room * sizeof(Ack) + c.answer_reserved
+
+
+cdef bint answer_admitted(Conn* c, uint64_t size) noexcept nogil:
+    """Whether an answer of about ``size`` bytes may be made now; small ones always, large ones within the budget, and
+    one at a time above it. One that may not parks the connection."""
+    cdef Pool* pool = c.pool
+    if size <= <uint64_t>LARGE_ANSWER or pool.answers <= pool.budget or pool.answering == c:
+        return True
+    if pool.answering == NULL:
+        pool.answering = c
+        return True
+    c.park |= PARK_ANSWER
+    return False
 
 
 cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
@@ -90,10 +120,10 @@ cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
         after = run.next
         run_give(pool, run)
         run = after
-    while c.span_start < c.span_end:
-        if c.spans[c.span_start].entry >= 0:
-            files.unpin(c.spans[c.span_start].entry)
-        c.span_start += 1
+    out_discard(c, files)
+    if pool.answering == c:
+        pool.answering = NULL
+    pool.answers -= answer_memory(c)
     conn_release_buffer(c, pool)
     if c.fd >= 0:
         close(c.fd)
@@ -153,6 +183,7 @@ cdef Ack* ack_push(Conn* c) noexcept nogil:
             larger[i & (room - 1)] = c.acks[i & (c.ack_room - 1)]
             i += 1
         free(c.acks)
+        c.pool.answers += (room - c.ack_room) * sizeof(Ack)
         c.acks = larger
         c.ack_room = room
     c.ack_tail += 1
@@ -172,6 +203,7 @@ cdef int grow_spans(Conn* c) noexcept nogil:
     larger = <Span*>realloc(c.spans, room * sizeof(Span))
     if larger == NULL:
         return -1
+    c.pool.answers += <uint64_t>(room - c.span_room) * sizeof(Span)
     c.spans = larger
     c.span_room = room
     return 0
@@ -192,6 +224,7 @@ cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil:
         larger = <uint8_t*>realloc(c.out, room)
         if larger == NULL:
             return NULL
+        c.pool.answers += room - c.out_room
         c.out = larger
         c.out_room = room
     if c.span_end > c.span_start and c.spans[c.span_end - 1].entry < 0:
@@ -224,6 +257,29 @@ cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uin
     c.span_end += 1
     c.has_files = True
     return 0
+
+
+cdef void out_discard(Conn* c, SegmentFiles files) noexcept nogil:
+    """Drop what is owed: there is nobody to send it to."""
+    while c.span_start < c.span_end:
+        if c.spans[c.span_start].entry >= 0:
+            files.unpin(c.spans[c.span_start].entry)
+        c.span_start += 1
+    # what is still to be answered to nobody takes the same place again
+    out_end(c)
+
+
+cdef void out_end(Conn* c) noexcept nogil:
+    """Nothing is owed any more."""
+    c.span_start = c.span_end = 0
+    c.out_start = c.out_end = 0
+    c.has_files = False
+    if c.pool.answering == c:
+        c.pool.answering = NULL
+    if c.pool.answers > c.pool.budget:
+        out_forget(c, 0)
+    elif c.out_room > STAGE_BYTES:
+        out_forget(c, STAGE_BYTES)
 
 
 cdef bint resident(int fd, uint64_t position, uint64_t size) noexcept nogil:
@@ -311,11 +367,5 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
                 files.unpin(span.entry)
             c.span_start += 1
             c.probed_to = 0
-    c.span_start = c.span_end = 0
-    c.out_start = c.out_end = 0
-    c.has_files = False
-    if c.out_room > STAGE_BYTES:
-        free(c.out)
-        c.out = NULL
-        c.out_room = 0
+    out_end(c)
     return SENT_ALL

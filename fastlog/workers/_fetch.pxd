@@ -43,6 +43,7 @@ cdef class Fetches:
     cdef int queue_read(self, Conn* c, int entry, uint64_t position, uint64_t size) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil
     cdef int put_or_fail(self, Conn* c, Found* found, uint32_t head_bytes, uint32_t code_at) noexcept nogil
+    cdef bint malformed(self, bint several, const uint8_t* body, size_t n) noexcept nogil
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef bint hold(self, Conn* c, fl_slot* s, uint64_t visible, uint64_t now_ns) noexcept nogil

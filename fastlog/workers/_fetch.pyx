@@ -208,7 +208,8 @@ cdef class Fetches:
         cdef int64_t r
         if found.size == 0:
             return 0
-        if found.size > COPY_BYTES or found.cold or c.out_end - c.out_start > COPY_IN_ALL:
+        if found.size > COPY_BYTES or found.cold or c.out_end - c.out_start > COPY_IN_ALL \
+                or c.pool.answers > c.pool.budget:
             fl_bump(&self.counters[<int>N_BYTES_OUT], found.size)
             return out_file(c, self.files, found.entry, found.position, found.size)
         room = out_bytes(c, found.size)
@@ -274,6 +275,23 @@ cdef class Fetches:
                     break  # it waits no longer
                 visible = fl_load(&s.visible_end)
         c.hold_until_ns = c.hold_end = 0
+        return False
+
+    cdef bint malformed(self, bint several, const uint8_t* body, size_t n) noexcept nogil:
+        """Whether ``fetch``, or ``multifetch`` for ``several``, refuses a request; ``body`` begins after its id."""
+        cdef int count = 1, size
+        cdef size_t at = 0
+        if several:
+            count = <int16_t>be16(body) if n >= 2 else -1
+            at = 2
+        if count < 0:
+            return True
+        while count:
+            size = <int16_t>be16(body + at) if n - at >= 2 else -1
+            if size < 0 or n - at < <size_t>size + 18:
+                return True
+            at += <size_t>size + 18
+            count -= 1
         return False
 
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil:

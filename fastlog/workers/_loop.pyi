@@ -27,6 +27,7 @@ class Loop:
         max_connections: int = 1 << 40,
         heartbeat_ms: int = 250,
         retry_ms: int = 5,
+        stalled_ms: int = 10_000,
     ) -> None:
         """``heartbeat_ms`` and, for locks, ``retry_ms`` heal what a dead process left: nothing else relies on them."""
 
@@ -37,6 +38,10 @@ class Loop:
     @property
     def held(self) -> dict[str, int]:
         """What is taken and not given back, by name: connections, memory for requests, pinned descriptors, jobs."""
+
+    @property
+    def answer_bytes(self) -> int:
+        """Memory for answers, in bytes: of those that are made, owed or not sent yet, and what is kept for the next."""
 
     @property
     def job_steps(self) -> int:

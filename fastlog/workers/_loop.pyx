@@ -13,7 +13,8 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._connection cimport (
-    PARK_BUDGET, PARK_CREATE, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, conn_trim,
+    LARGE_ANSWER, PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, answer_memory, conn_trim,
+    out_pending,
 )
 from fastlog.workers._requests cimport Requests
 from fastlog.workers._sockets cimport (
@@ -40,7 +41,6 @@ cdef enum:
     EVENTS = 128
     HANDOFFS_PER_TURN = 64
     BACKLOG_TURNS = 16              # as many as wait in the queue of a listening socket, at the stop
-    STALLED_NS = 10000000000        # how long others wait for the one that may go over budget and sends nothing
     RESTING_NS = 1000000000
     TAG_WAKE = 1
     TAG_HANDOFF = 2
@@ -62,13 +62,14 @@ cdef class Loop:
     cdef int[16] listeners
     cdef int listener_count
     cdef uint64_t idle_ns, max_connections, heartbeat_ns
+    cdef uint64_t stalled_ns             # how long others wait for memory of one that neither sends nor takes anything
     cdef readonly uint64_t turns         # of the loop so far
     cdef bint listening
     cdef uint64_t* counters
 
     def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, control, int process, int handoff, int signal_fd,
                   listeners, idle_ms, connection_limit, send_buffer, receive_buffer, max_connections=1 << 40,
-                  heartbeat_ms=250, retry_ms=5):
+                  heartbeat_ms=250, retry_ms=5, stalled_ms=10_000):
         self.arena = arena
         self.requests = requests
         self.files = files
@@ -79,6 +80,7 @@ cdef class Loop:
         self.idle_ns = idle_ms * 1000000
         self.max_connections = max_connections
         self.heartbeat_ns = heartbeat_ms * 1000000
+        self.stalled_ns = stalled_ms * 1000000
         self.counters = fl_cell_at(arena.header, process).counters
         self.connections = Connections(arena, requests, files, process, connection_limit, send_buffer, receive_buffer,
                                        retry_ms)
@@ -119,18 +121,25 @@ cdef class Loop:
         self.connections.retry_at = <uint64_t>-1
         self.connections.deadline = <uint64_t>-1
         self.connections.budget_waiters = False
+        self.connections.answer_waiters = False
         while c != NULL:
             after = c.watch_next
             if c.helper_busy:
                 pass  # the helper tells when it is done
             elif c.park & PARK_BUDGET and self.over_budget() and c.ack_head == c.ack_tail:
                 self.connections.budget_waiters = True
+            elif c.park & PARK_ANSWER and self.answers_wait() and not c.dead:
+                self.connections.answer_waiters = True
             else:
                 self.connections.pump(c)
             c = after
 
     cdef bint over_budget(self) noexcept nogil:
         return self.requests.runs.pool.used > self.requests.runs.pool.budget and self.requests.runs.pool.over != NULL
+
+    cdef bint answers_wait(self) noexcept nogil:
+        return self.requests.runs.pool.answers > self.requests.runs.pool.budget \
+            and self.requests.runs.pool.answering != NULL
 
     @property
     def held(self):
@@ -142,10 +151,15 @@ cdef class Loop:
         return {
             "connections": self.connections.count,
             "memory": self.requests.runs.pool.used,
-            "over budget": self.requests.runs.pool.over != NULL,
+            "over budget": (self.requests.runs.pool.over != NULL) + (self.requests.runs.pool.answering != NULL),
             "pins": pins,
             "jobs": self.requests.helper.jobs(),
         }
+
+    @property
+    def answer_bytes(self):
+        """Memory of answers that are made, owed or not sent yet, and what connections keep for the next ones."""
+        return self.requests.runs.pool.answers
 
     @property
     def job_steps(self):
@@ -213,16 +227,23 @@ cdef class Loop:
             after = c.next
             quiet = self.connections.now - c.active_ns
             if c.helper_busy or c.runs != NULL or c.ack_head != c.ack_tail \
-                    or c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE):
+                    or c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE | PARK_ANSWER):
                 pass  # it waits for us
             elif quiet > self.idle_ns or (c.frame_since_ns and self.connections.now - c.frame_since_ns > self.idle_ns) \
-                    or (c == self.requests.runs.pool.over and self.connections.budget_waiters
-                        and quiet > <uint64_t>STALLED_NS):
+                    or (quiet > self.stalled_ns and self.keeps_others_waiting(c)):
                 fl_bump(&self.counters[<int>N_IDLE_CLOSED], 1)
                 self.connections.remove(c)
             elif quiet > <uint64_t>RESTING_NS:
                 conn_trim(c)
             c = after
+
+    cdef bint keeps_others_waiting(self, Conn* c) noexcept nogil:
+        """Whether others wait for the memory of a connection that sends nothing or takes nothing."""
+        if c == self.requests.runs.pool.over and self.connections.budget_waiters:
+            return True
+        return self.connections.answer_waiters and out_pending(c) and (
+            c == self.requests.runs.pool.answering or answer_memory(c) > <uint64_t>LARGE_ANSWER
+        )
 
     cdef void excuse(self, uint64_t turn_ns) noexcept nogil:
         """A turn took long, for example on a stalled disk: what clients sent meanwhile has not been looked at."""
@@ -296,6 +317,8 @@ cdef class Loop:
                 connections.bury()
                 if connections.budget_waiters and not self.over_budget():
                     connections.retry_at = connections.now
+                if connections.answer_waiters and not self.answers_wait():
+                    connections.retry_at = connections.now
                 wake_at = min(beat_at, min(connections.retry_at, connections.deadline))
                 if connections.finishing:
                     # a disk that stalls takes nothing of the time in which the others come to their end
@@ -337,7 +360,7 @@ cdef class Loop:
                             c.interest = 0
                         if what & (EPOLLERR | EPOLLHUP):
                             # nothing received is cancelled: it is read and written, answers are dropped
-                            c.dead = c.leaving = True
+                            connections.gone(c)
                         if c.park & PARK_HOLD and what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
                             # whoever held a fetch has stopped sending: answer with what there is, then read on
                             c.leaving = True

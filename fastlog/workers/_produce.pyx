@@ -31,6 +31,7 @@ from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_WRONG_PARTITION, RE
 
 cdef enum:
     OWED_ACKS = 4096             # answers one connection may be owed before its requests wait
+    OWED_OVER_BUDGET = 64        # the same while the memory for answers is used up
     RING_PLACE = 0x7FFFFFFF      # of an answer's number: what finds it, and never NO_ACK
     INFLATE_NS = 10000000        # inflating on the loop's thread in one turn; more of it is the helper's
     PRODUCE_ACK_FIELDS = 23      # id to sequence, before the topic
@@ -146,10 +147,11 @@ cdef class Produces:
         """Read the head of an acknowledged produce and owe its answer."""
         cdef Ack* ack
         cdef int acks, code = 0
+        cdef uint32_t most = OWED_ACKS if c.pool.answers <= c.pool.budget else <uint32_t>OWED_OVER_BUDGET
         c.parts_left = 0
         if size < 8:
             return self.malformed(c, ACKED_PRODUCE, "a request too short for its correlation id")
-        if c.ack_tail - c.ack_head >= OWED_ACKS:
+        if c.ack_tail - c.ack_head >= most:
             if c.runs != NULL:
                 acks = self.runs.commit(c)
                 if acks != FRAME_DONE:
@@ -157,7 +159,7 @@ cdef class Produces:
             acks = self.runs.emit_acks(c)
             if acks != FRAME_DONE:
                 return acks
-            if c.ack_tail - c.ack_head >= OWED_ACKS:
+            if c.ack_tail - c.ack_head >= most:
                 c.park |= PARK_ACKS
                 return FRAME_PARKED
         ack = ack_push(c)

@@ -24,6 +24,8 @@ cdef class Requests:
     cdef int frame(self, Conn* c, uint8_t* p, size_t size, bint own, uint64_t now_ns) noexcept nogil
     cdef bint gate(self, Conn* c, int kind) noexcept nogil
     cdef int offsets_answer(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
+    cdef int answer_nobody(self, Conn* c, int kind, const uint8_t* p, size_t size) noexcept nogil
+    cdef uint64_t expected_bytes(self, int kind, const uint8_t* p, size_t size) noexcept nogil
     cdef int queue_of(self, int kind, const uint8_t* p, size_t size) noexcept nogil
     cdef int answer_off_loop(self, Conn* c, int kind, const uint8_t* p, size_t size, int32_t correlation) noexcept nogil
     cdef int own_error(self, Conn* c, int kind, int32_t correlation, int code) noexcept nogil

@@ -12,11 +12,11 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from fastlog.log._arena cimport (
-    N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_slot,
+    N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_load, fl_slot,
 )
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bytes cimport be16, be32, put16, put32, put64
-from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, out_bytes, out_enough
+from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
 from fastlog.workers._fetch cimport FETCH_MALFORMED, Fetches
 from fastlog.workers._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
@@ -39,6 +39,9 @@ cdef enum Right:
 cdef enum:
     MAX_OWN_BYTES = 1 << 20      # a request that Python decodes is no longer than this
     MAX_OFFSETS_BYTES = 2 + 32767 + 16
+    PARTITION_BYTES = 48         # of METADATA, with a share of the topic's name
+    MOST_PARTITIONS = 131072     # of METADATA, as in ``answers``
+    MOST_POINTS = 65536          # of CUT_POINTS, as there
 
 
 cdef Right right_of(int kind) noexcept nogil:
@@ -150,6 +153,8 @@ cdef class Requests:
                 fl_bump(&self.counters[<int>N_INVALID_REQUEST], 1)
                 self.runs.report(c, "unknown request kind", kind)
             return FRAME_CLOSE
+        if c.dead and kind != OFFSETS and kind != CREATE_TOPIC:
+            return self.answer_nobody(c, kind, p, size)
         if kind < ACKED_PRODUCE:
             if kind == OFFSETS:
                 if self.fetches.hold_offsets(c, p + 2, size - 2, now_ns):
@@ -177,6 +182,19 @@ cdef class Requests:
         if r != FRAME_PARKED:
             fl_bump(&self.counters[<int>N_OWN], 1)
         return r
+
+    cdef int answer_nobody(self, Conn* c, int kind, const uint8_t* p, size_t size) noexcept nogil:
+        """A request that only reads, of a client that is gone: whether it is malformed decides on those behind it."""
+        fl_bump(&self.counters[<int>N_OWN if kind >= ACKED_PRODUCE else <int>N_FETCH], 1)
+        c.helper_done = 0
+        c.hold_until_ns = 0
+        c.pool.answers -= c.answer_reserved
+        c.answer_reserved = 0
+        if c.pool.answering == c:
+            c.pool.answering = NULL
+        if size < 8 if kind >= ACKED_PRODUCE else self.fetches.malformed(kind == MULTIFETCH, p + 2, size - 2):
+            return self.produces.malformed(c, kind, "a malformed request of a client that is gone")
+        return FRAME_DONE
 
     cdef bint whole_frame(self, Conn* c) noexcept nogil:
         """Whether the received bytes begin with something to handle: a whole frame, or a size that is refused."""
@@ -234,14 +252,36 @@ cdef class Requests:
             s = self.topics.find(p + 10, name_size, <int32_t>be32(p + 10 + name_size))
         return <int>QUEUE_DISK + (<int>s.directory if s != NULL else 0)
 
+    cdef uint64_t expected_bytes(self, int kind, const uint8_t* p, size_t size) noexcept nogil:
+        """About how long the answer to one of fastlog's rare requests will be; ``p`` stands at the request id."""
+        cdef int32_t names
+        if kind == CUT_POINTS:
+            names = <int32_t>be32(p + size - 4) if size > 12 else 0
+            return 8 * <uint64_t>min(<uint32_t>max(names, 0), <uint32_t>MOST_POINTS)
+        if kind == LOCAL_READ:
+            return 8 * <uint64_t>self.arena.header.table_entries
+        if kind != METADATA:
+            return 0
+        names = <int32_t>be32(p + 8) if size >= 12 else 0
+        if names < 0:
+            return fl_load(&self.arena.header.slot_count) * PARTITION_BYTES
+        return size + min(<uint64_t>names * max(self.topics.largest, <uint64_t>1), <uint64_t>MOST_PARTITIONS) * PARTITION_BYTES
+
     cdef int answer_off_loop(self, Conn* c, int kind, const uint8_t* p, size_t size, int32_t correlation) noexcept nogil:
         """Have a thread make the answer to one of fastlog's rare requests, and pass it on."""
         cdef uint8_t* room
         cdef uint8_t* made = c.answer
+        cdef uint64_t expected
         cdef int result = FRAME_CLOSE
         if size > MAX_OWN_BYTES:
             return self.own_error(c, kind, correlation, CODE_MALFORMED)
         if not (c.helper_done and c.helper_kind == HELP_ANSWER):
+            expected = self.expected_bytes(kind, p, size)
+            if not answer_admitted(c, expected):
+                return FRAME_PARKED
+            if c.answer_reserved == 0:
+                c.answer_reserved = expected
+                c.pool.answers += expected
             c.helper_kind = HELP_ANSWER
             c.helper_queue = self.queue_of(kind, p, size)
             c.helper_offset = 0
@@ -250,6 +290,8 @@ cdef class Requests:
             c.park |= PARK_HELPER
             return FRAME_PARKED
         c.helper_done = 0
+        c.pool.answers -= c.answer_reserved
+        c.answer_reserved = 0
         if c.answer_state == ANSWER_AGAIN:
             c.park |= PARK_CREATE
             return FRAME_PARKED

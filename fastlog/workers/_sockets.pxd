@@ -40,7 +40,7 @@ cdef class Connections:
     cdef uint64_t now                     # read once a turn
     cdef uint64_t retry_ns                # how soon a wait for another process's lock is tried again if nobody wakes us
     cdef int events_now                   # events of this turn: how many others wait
-    cdef bint budget_waiters, finishing
+    cdef bint budget_waiters, answer_waiters, finishing
     cdef uint64_t* counters
 
     cdef void add(self, int fd, int listener) noexcept nogil
@@ -54,7 +54,7 @@ cdef class Connections:
     cdef void readable(self, Conn* c) noexcept nogil
     cdef void pump(self, Conn* c) noexcept nogil
     cdef void advance(self, Conn* c) noexcept nogil
-    cdef void discard_output(self, Conn* c) noexcept nogil
+    cdef void gone(self, Conn* c) noexcept nogil
     cdef bint settle(self, Conn* c) noexcept nogil
     cdef void start_helper(self, Conn* c) noexcept nogil
     cdef void take_jobs(self) noexcept nogil

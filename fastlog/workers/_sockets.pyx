@@ -16,10 +16,10 @@ from fastlog.log._arena cimport (
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bytes cimport be32
 from fastlog.workers._connection cimport (
-    PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
-    SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_enough, out_pending, out_send,
+    PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
+    SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_discard, out_enough, out_pending, out_send,
 )
-from fastlog.workers._helper cimport HELP_READ_AHEAD
+from fastlog.workers._helper cimport HELP_ANSWER, HELP_READ_AHEAD, QUEUE_CREATE
 from fastlog.workers._requests cimport Requests
 from fastlog.workers._runs cimport FRAME_CLOSE
 
@@ -101,7 +101,7 @@ cdef class Connections:
             fl_bump(&self.counters[<int>N_REFUSED], 1)
             close(fd)
             return
-        c = conn_new(fd, self.next_number << FD_BITS | <uint64_t>fd, self.now)
+        c = conn_new(fd, self.next_number << FD_BITS | <uint64_t>fd, self.now, &self.runs.pool)
         if c == NULL:
             close(fd)
             return
@@ -329,15 +329,12 @@ cdef class Connections:
             if used == 0 or c.park:
                 return
 
-    cdef void discard_output(self, Conn* c) noexcept nogil:
-        while c.span_start < c.span_end:
-            if c.spans[c.span_start].entry >= 0:
-                self.files.unpin(c.spans[c.span_start].entry)
-            c.span_start += 1
-        # what is still to be answered to nobody takes the same place again
-        c.span_start = c.span_end = 0
-        c.out_start = c.out_end = 0
-        c.has_files = False
+    cdef void gone(self, Conn* c) noexcept nogil:
+        """Nothing can be sent any more: what was received is still handled, but nothing is read to answer nobody."""
+        c.dead = c.leaving = True
+        if c.helper_busy and (c.helper_kind == HELP_READ_AHEAD
+                              or (c.helper_kind == HELP_ANSWER and c.helper_queue != QUEUE_CREATE)):
+            self.requests.helper.cancel(c)
 
     cdef bint settle(self, Conn* c) noexcept nogil:
         """After any work on a connection: start the helper, send, decide what it waits for next, or close it.
@@ -351,7 +348,7 @@ cdef class Connections:
             self.start_helper(c)
         if out_pending(c):
             if c.dead:
-                self.discard_output(c)
+                out_discard(c, self.files)
             elif not (c.helper_busy and c.has_files):
                 # one job at a time: sending from files may need the helper itself
                 if self.now - c.active_ns > <uint64_t>SEEN_NS:
@@ -368,8 +365,8 @@ cdef class Connections:
                     if status != SEND_GONE:
                         fl_bump(&self.counters[<int>N_SHORT_SENDS], 1)
                         c.ended = True
-                    c.dead = c.leaving = True
-                    self.discard_output(c)
+                    self.gone(c)
+                    out_discard(c, self.files)
                 elif status == SEND_READ_AHEAD:
                     if self.requests.fetches.queue_read(c, c.helper_entry, c.helper_position, c.helper_size) == 0:
                         c.park |= PARK_HELPER
@@ -388,6 +385,8 @@ cdef class Connections:
                 return False
         if c.park or c.ack_head != c.ack_tail:
             self.watch(c)
+            if c.park & PARK_ANSWER:
+                self.answer_waiters = True
             if c.park & (PARK_LOCK | PARK_CREATE):
                 self.retry_at = min(self.retry_at, self.now + self.retry_ns)
             if c.hold_until_ns:

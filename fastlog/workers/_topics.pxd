@@ -24,6 +24,7 @@ cdef class Topics:
     cdef uint32_t* table             # slot numbers + 1 by hash
     cdef uint64_t mask
     cdef uint64_t known              # slots taken into the table
+    cdef uint64_t largest            # partitions of the topic that has most of them
     cdef fl_slot* last
     cdef TopicCount* counts
     cdef int count_total

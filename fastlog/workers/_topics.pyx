@@ -64,6 +64,7 @@ cdef class Topics:
             while self.table[at]:
                 at = (at + 1) & self.mask
             self.table[at] = <uint32_t>self.known + 1
+            self.largest = max(self.largest, <uint64_t>s.partition + 1)
             self.known += 1
 
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastlog import logs, segment_files
 from fastlog.config import BrokerConfig
-from fastlog.errors import BrokerError, InvalidTopicError, LogError, ProtocolError
+from fastlog.errors import BrokerError, InvalidTopicError, LogError, MalformedRequestError, ProtocolError
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
 from fastlog.log.manager import FORMAT_NAMES, CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 UNKNOWN, OUT_OF_RANGE, WRONG_PARTITION = -1, 1, 3
 INVALID_TOPIC, OFFLINE, STORAGE, MALFORMED = 100, 101, 103, 107
 MAX_TOPIC_NAMES = 10_000
+MAX_METADATA_PARTITIONS = 131_072
+"""In one answer: a topic is described as often as its name is given."""
 MAX_CUT_POINTS = 65536
 MAX_NEW_PARTITIONS = 4096
 
@@ -110,6 +112,13 @@ class Answers:
 
     def _metadata(self, request: requests.MetadataRequest) -> responses.MetadataAnswer:
         names = self._manager.topics() if request.topics is None else request.topics
+        room = MAX_METADATA_PARTITIONS
+        topics = []
+        for name in names:
+            topics.append(self._topic(name))
+            room -= len(topics[-1].partitions)
+            if room < 0:
+                raise MalformedRequestError("the names stand for more partitions than one answer describes")
         return responses.MetadataAnswer(
             request.correlation_id,
             0,
@@ -121,7 +130,7 @@ class Answers:
             max_wait_ms=self._config.fetch_max_wait_ms,
             lowest_own_id=requests.LOWEST_OWN,
             highest_own_id=requests.HIGHEST_OWN,
-            topics=tuple(map(self._topic, names)),
+            topics=tuple(topics),
         )
 
     def _topic(self, name: str) -> responses.TopicMetadata:

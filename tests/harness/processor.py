@@ -34,6 +34,7 @@ class Processor:
         heartbeat_ms: int = 250,
         retry_ms: int = 5,
         connection_limit: int = 100,
+        stalled_ms: int = 10_000,
         listeners: tuple[int, ...] = (),
         **settings: Any,
     ) -> None:
@@ -72,6 +73,7 @@ class Processor:
             self.config.max_connections,
             heartbeat_ms,
             retry_ms,
+            stalled_ms,
         )
         self.results: list[int] = []
         self.thread = threading.Thread(target=self._run, daemon=True)

@@ -44,13 +44,19 @@ class Workers:
         heartbeat_ms: int = HOURS_MS,
         retry_ms: int = HOURS_MS,
         connection_limit: int = 1000,
+        stalled_ms: int = 10_000,
         **settings: Any,
     ) -> None:
         self.directory = directory
         self.arena = Arena([str(directory)], FIRST_PROCESSOR + processors, PARTITIONS, 64)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        options = {"heartbeat_ms": heartbeat_ms, "retry_ms": retry_ms, "connection_limit": connection_limit}
+        options = {
+            "heartbeat_ms": heartbeat_ms,
+            "retry_ms": retry_ms,
+            "connection_limit": connection_limit,
+            "stalled_ms": stalled_ms,
+        }
         self._make_processor: Callable[[int], Processor] = lambda number: Processor(
             directory, arena=self.arena, number=FIRST_PROCESSOR + number, **options, **settings
         )

@@ -1,0 +1,194 @@
+"""Memory for answers has a bound, and who has gone is not answered.
+
+Clients that do not read hold their answers in the processor: how many bytes that is, who waits for it, and what is done
+for the ones that have left, is counted.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fastlog.workers.answers import Answers
+from tests.harness import raw_client as raw
+from tests.harness.broker import wait_until
+from tests.harness.timing import PATIENCE
+from tests.harness.workers import Workers, drain, is_silent, reset
+
+GOOD = raw.entry(b"good")
+BLOCK = raw.entry(bytes(15_000))
+BUDGET = 1 << 20
+PARTS = 40
+SMALL = 16 << 10
+"""What a connection may have when the budget is used up."""
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    with Workers(tmp_path, partitions=4, request_memory_bytes=BUDGET) as running:
+        with running.connect() as client:
+            assert client.produce_ack("t", 0, BLOCK * PARTS, raw.FLUSHED).error == 0
+            assert client.produce_ack("u", 0, GOOD, raw.FLUSHED).error == 0
+        yield running
+
+
+def many_blocks() -> bytes:
+    return raw.multifetch_frame([("t", 0, number * len(BLOCK), len(BLOCK)) for number in range(PARTS)])
+
+
+def answer_to_many_blocks() -> bytes:
+    part = struct.pack(">ih", len(BLOCK) + 2, 0) + BLOCK
+    return struct.pack(">ih", 2 + PARTS * len(part), 0) + part * PARTS
+
+
+def metadata(names: int) -> bytes:
+    return raw.own_frame(raw.METADATA, raw.metadata_body(["t"] * names), correlation=1)
+
+
+def answer_bytes(workers: Workers) -> int:
+    return workers.processors[0].loop.answer_bytes
+
+
+def test_clients_that_do_not_read(workers: Workers) -> None:
+    """Fifty that ask for 5 MB each hold little more than the budget; others are served, they too once they read."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(workers.connect_narrow()) for _ in range(50)]
+        for client in clients:
+            client.send_raw(many_blocks() * 8)
+        workers.wait_still()
+        assert answer_bytes(workers) <= BUDGET + (512 << 10) + len(clients) * SMALL
+        with workers.connect() as other:
+            assert other.fetch("u", 0, 0).body == GOOD
+            assert other.produce_ack("u", 0, GOOD, raw.FLUSHED).error == 0
+            assert other.multifetch([("t", 0, 0, len(BLOCK))] * 3) == [(0, BLOCK)] * 3
+            other.send_raw(metadata(1))
+            assert other.recv_own()[1].error == 0
+        for client in clients[::10]:
+            client.finish_sending()
+            assert drain(client) == answer_to_many_blocks() * 8
+    wait_until("all is given back", lambda: answer_bytes(workers) == 0)
+
+
+def test_large_answers_over_budget_are_made_one_at_a_time(workers: Workers) -> None:
+    """The second of two waits until the first has left; what is small does not."""
+    with ExitStack() as stack:
+        fill(workers, stack)
+        workers.wait_still()
+        first, second = (stack.enter_context(workers.connect_narrow()) for _ in range(2))
+        first.send_raw(metadata(9_999))
+        wait_until("it has its answer", lambda: workers.held()["over budget"] == 1)
+        workers.wait_still()
+        before = workers.processors[0].loop.job_steps
+        second.send_raw(metadata(9_999))
+        with workers.connect() as other:
+            other.send_raw(metadata(1))
+            assert other.recv_own()[1].error == 0
+        assert workers.processors[0].loop.job_steps == before + 1
+        assert is_silent(second)
+        whole = [client.recv_answer() for client in (first, second)]
+        assert whole[0] == whole[1]
+    wait_until("all is given back", lambda: answer_bytes(workers) == 0)
+
+
+def fill(workers: Workers, stack: ExitStack) -> None:
+    """Use up the memory for answers by clients that do not read."""
+    for _ in range(20):
+        client = stack.enter_context(workers.connect_narrow())
+        client.send_raw(many_blocks())
+    wait_until("it is used up", lambda: answer_bytes(workers) > BUDGET)
+
+
+def test_one_for_which_others_wait_and_that_takes_nothing_is_closed(tmp_path: Path) -> None:
+    """Not before others wait for memory: until then nobody minds that it is slow."""
+    with (
+        Workers(tmp_path, request_memory_bytes=BUDGET, heartbeat_ms=20, stalled_ms=200) as workers,
+        ExitStack() as stack,
+    ):
+        with workers.connect() as client:
+            assert client.produce_ack("t", 0, BLOCK * PARTS, raw.FLUSHED).error == 0
+        fill(workers, stack)
+        assert not workers.count("idle_closed")
+        with workers.connect() as other:
+            other.send_raw(metadata(9_999))
+            assert other.recv_own()[1].error == 0
+            other.send_raw(metadata(9_999))
+            assert other.recv_own()[1].error == 0
+        first = stack.enter_context(workers.connect_narrow())
+        first.send_raw(metadata(9_999))
+        wait_until("it has its answer", lambda: answer_bytes(workers) > BUDGET and not workers.held()["jobs"])
+        with workers.connect() as other:
+            other.send_raw(metadata(9_999))
+            assert other.recv_own()[1].error == 0
+        wait_until("those that hold much are closed", lambda: workers.count("idle_closed"))
+
+
+def stuffed(workers: Workers, behind: bytes) -> raw.RawClient:
+    """A client that has sent 200 requests for 600 kB each and more, and reads nothing."""
+    leaver = workers.connect()
+    leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    leaver.send_raw(many_blocks() * 200 + behind)
+    workers.wait_still()
+    return leaver
+
+
+def test_reading_requests_of_one_that_is_gone_are_not_carried_out(workers: Workers) -> None:
+    """What it had sent is gone through to its end: a produce behind them is stored, and no byte is read for them."""
+    own = metadata(3) + raw.own_frame(raw.LOCAL_READ, raw.place("t", 0), correlation=1)
+    held = raw.own_frame(raw.HELD_FETCH, raw.held_fetch_body("u", 0, 14, 100, 30_000, 1), correlation=1)
+    leaver = stuffed(workers, own * 5 + held + raw.fetch_frame("t", 0, 0, 100) + raw.produce_frame("u", 0, GOOD))
+    before, steps = workers.counts(), workers.processors[0].loop.job_steps
+    leaver.close()
+    wait_until("it is gone", lambda: not workers.held()["connections"])
+    after = workers.counts()
+    assert after["bytes_out"] == before["bytes_out"]
+    assert after.get("held_fetches", 0) == 0
+    assert workers.processors[0].loop.job_steps == steps
+    assert after["fetch_requests"] == 201
+    assert after["own_requests"] - before["own_requests"] == 11
+    assert workers.arena.view(1).log_end == 2 * len(GOOD)
+    wait_until("all is given back", lambda: answer_bytes(workers) == 0)
+
+
+def test_a_malformed_request_of_one_that_is_gone_ends_its_requests(workers: Workers) -> None:
+    """As it does for one that is there: what is behind it is not stored."""
+    produce = raw.produce_frame("u", 0, GOOD)
+    leaver = stuffed(workers, produce + raw.frame(raw.MULTIFETCH, b"\0\2" + raw.place("t", 0)) + produce)
+    leaver.close()
+    wait_until("it is gone", lambda: not workers.held()["connections"])
+    assert workers.arena.view(1).log_end == 2 * len(GOOD)
+
+
+def test_a_job_of_one_that_is_gone_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits behind another one when its client leaves; a creation is no answer, and is done."""
+    made: list[str] = []
+    first, go = threading.Event(), threading.Event()
+
+    def answer(self: Answers, body: bytes) -> bytes | bool | None:
+        made.append(body[14:15].decode())
+        if len(made) == 1:
+            first.set()
+            assert go.wait(PATIENCE)
+        return inner(self, body)
+
+    inner = Answers.answer
+    monkeypatch.setattr(Answers, "answer", answer)
+    with Workers(tmp_path, partitions=4) as workers, workers.connect() as client:
+        client.send_raw(raw.own_frame(raw.METADATA, raw.metadata_body(["a"]), correlation=1))
+        assert first.wait(PATIENCE)
+        leavers = [workers.connect() for _ in range(3)]
+        for leaver in leavers:
+            leaver.send_raw(raw.own_frame(raw.METADATA, raw.metadata_body(["b"]), correlation=1))
+        wait_until("they wait", lambda: workers.held()["jobs"] == 4)
+        for leaver in leavers:
+            reset(leaver)
+        workers.wait_still()
+        go.set()
+        assert client.recv_own()[1].error == 0
+        wait_until("they are gone", lambda: workers.held()["connections"] == 1)
+        assert made == ["a"]
