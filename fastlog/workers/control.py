@@ -28,6 +28,9 @@ request_log = logging.getLogger("fastlog.request")
 
 STEP_BYTES = 1 << 20
 """Decompressed in one step; a set of no more is looked at where it arrives."""
+BYTES_PER_PIECE = 16
+"""Of a produced set, for each compressed set in it: a wrapper with a message in it takes more, so that only those are
+refused that are nested by the thousand."""
 STEP_WRAPPERS = 128
 """Opened in one step, for those with little in them."""
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
@@ -129,7 +132,7 @@ class Control:
             return self._refuse_set(connection, error)
 
     def _begin(self, data: memoryview) -> DeepCount:
-        return deep_count(data, self._limits)
+        return deep_count(data, self._limits, bytes_per_piece=BYTES_PER_PIECE)
 
     def _refuse_set(self, connection: int, error: Exception) -> int:
         if len(self._reasons) >= MOST_REASONS:  # of connections that went away before they were told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import tracemalloc
 import zlib
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastlog import codecs, message
+from fastlog import _segment, codecs, message
 from fastlog.errors import (
     InflateLimitError,
     InvalidFetchSizeError,
@@ -19,7 +20,7 @@ from fastlog.errors import (
     UnknownCodecError,
     UnknownMagicError,
 )
-from fastlog.message import DeepLimits, Message, MessageAndOffset, count_deep, deep, encode_set, shallow
+from fastlog.message import DeepLimits, Message, MessageAndOffset, count_deep, deep, deep_count, encode_set, shallow
 from tests import reference, strategies
 from tests.unit.test_codecs import repeated_gzip
 
@@ -299,6 +300,38 @@ def test_nesting(depth: int) -> None:
             list(deep(data))
     assert count_deep(data, DeepLimits(max_depth=depth)) == 3
     assert len(list(deep(data, limits=DeepLimits(max_depth=depth)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "admitted"), [(1, True), (1023, True), (1030, True), (1040, False), (3000, False)]
+)
+def test_wrappers_that_a_size_admits(wrappers: int, admitted: bool) -> None:
+    """Empty ones in one wrapper compress to nothing: their number is bounded by what was sent, not by the limits."""
+    data = wrapped(wrapped(b"", "gzip") * wrappers, "gzip")
+    size = len(data)
+    assert (wrappers + 1 <= 1024 + size // 16) == admitted
+    assert count_deep(data) == 0
+    counting = deep_count(data, bytes_per_piece=16)
+    if admitted:
+        assert counting.step(sys.maxsize, sys.maxsize)
+        assert counting.count == 0
+    else:
+        with pytest.raises(InflateLimitError):
+            counting.step(sys.maxsize, sys.maxsize)
+
+
+def test_wrappers_with_something_in_them_are_admitted_in_any_number() -> None:
+    """The smallest there are, beside one another: every one is sent, so the size admits it."""
+    smallest = wrapped(_segment.pack([b""], 0, 0), "raw snappy")
+    assert len(smallest) < 24
+    data = smallest * 5000
+    counting = deep_count(data, bytes_per_piece=16)
+    assert not counting.step(sys.maxsize, 100)
+    steps = 1
+    while not counting.step(sys.maxsize, 100):
+        steps += 1
+    assert steps == 5000 // 101
+    assert counting.count == 5000
 
 
 def test_a_depth_of_zero_refuses_wrappers() -> None:

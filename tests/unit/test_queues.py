@@ -143,3 +143,14 @@ def test_what_is_not_in_memory_is_read_in_bounded_pieces(workers: Workers) -> No
         _files.arm("", "test")
         assert answer.body == messages
         assert workers.processors[0].loop.job_steps - before == 1 + 4
+
+
+def test_sets_inside_a_set_by_the_thousand_are_refused(workers: Workers) -> None:
+    """Empty ones compress to nothing, and each would cost every reader for ever; none of it is stored."""
+    empty = raw.wrapper(b"", raw.GZIP)
+    with workers.connect() as client:
+        end = client.log_end("t", 0)
+        assert client.produce_ack("t", 0, raw.wrapper(empty * 20_000, raw.GZIP), raw.FLUSHED).error == 2
+        assert client.produce_ack("t", 0, raw.wrapper(empty * 1000 + GOOD, raw.GZIP), raw.FLUSHED).error == 0
+        assert client.log_end("t", 0) > end
+    assert workers.count("invalid_messages") == 1
