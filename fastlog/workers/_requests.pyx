@@ -7,20 +7,21 @@ is called in the helper thread.
 Source: Kafka 0.7.2 for requests 0-4, down to which of them close the connection; 1000-1005 are fastlog's own.
 """
 
-from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from fastlog.log._arena cimport (
-    N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_load, fl_slot,
+    FL_STATE_OFFLINE, N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_load, fl_slot,
 )
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._bytes cimport be16, be32, put16, put32, put64
+from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
 from fastlog.workers._fetch cimport FETCH_MALFORMED, Fetches
 from fastlog.workers._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
 )
+from fastlog.workers._offsets cimport OFFSETS_DONE, OFFSETS_PARKED, answer_offsets
 from fastlog.workers._produce cimport (
     ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, METADATA_VERSION, MULTIFETCH,
     MULTIPRODUCE, OFFSETS, OWN_VERSION, PRODUCE, TODAYS_API_VERSIONS, Produces,
@@ -159,8 +160,10 @@ cdef class Requests:
             if kind == OFFSETS:
                 if self.fetches.hold_offsets(c, p + 2, size - 2, now_ns):
                     return FRAME_PARKED
-                fl_bump(&self.counters[<int>N_OFFSETS], 1)
-                return self.offsets_answer(c, p + 2, min(size - 2, <size_t>MAX_OFFSETS_BYTES))
+                r = self.offsets_answer(c, p + 2, min(size - 2, <size_t>MAX_OFFSETS_BYTES))
+                if r != FRAME_PARKED:
+                    fl_bump(&self.counters[<int>N_OFFSETS], 1)
+                return r
             if kind == FETCH:
                 r = self.fetches.fetch(c, p + 2, size - 2, now_ns)
             else:
@@ -221,9 +224,20 @@ cdef class Requests:
         return FRAME_DONE
 
     cdef int offsets_answer(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
-        """Let Python answer OFFSETS, here and now: old clients ask it after each produce."""
+        """Answer OFFSETS here and now: old clients ask it after each produce. Python is asked where there is no log."""
         cdef uint8_t* room
         cdef Py_ssize_t size
+        cdef int32_t name_size = <int16_t>be16(body) if n >= 2 else -1
+        cdef int status
+        cdef fl_slot* s = NULL
+        if name_size >= 0 and n >= <size_t>name_size + 18 and <int32_t>be32(body + 14 + name_size) >= 0:
+            s = self.topics.find(body + 2, name_size, <int32_t>be32(body + 2 + name_size))
+        if s != NULL and not fl_load(&s.state) & FL_STATE_OFFLINE:
+            status = answer_offsets(self.arena.header, s, c, <int64_t>be64(body + 6 + name_size),
+                                    <int32_t>be32(body + 14 + name_size))
+            if status == OFFSETS_PARKED:
+                return FRAME_PARKED
+            return FRAME_DONE if status == OFFSETS_DONE else FRAME_CLOSE
         with gil:
             try:
                 made = self.control.offsets(<bytes>body[:n])
