@@ -25,6 +25,7 @@ from fastlog.log.manager import LogManager
 from fastlog.log.recovery import RecoveredPartition, recover_partition
 from fastlog.log.repair import keep_span, set_aside_strange_files
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
+from fastlog.segment_files import SIDE_FILE_NAME
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import logs, raw_format
@@ -459,6 +460,13 @@ def with_flushed_bytes_missing(directory: Path) -> None:
     logs.write_side_file(directory, SIZE + 100)
 
 
+def over_one_that_is_damaged(directory: Path) -> None:
+    """What is to be kept behind the damage begins where another segment does, whose name it takes."""
+    logs.write_segments(directory, [PARTS[0][: -ENTRY_BYTES // 2] + b"?" * (ENTRY_BYTES // 2) + PARTS[1]])
+    logs.segment_path(directory, SIZE).write_bytes(b"!" * 50)
+    logs.write_side_file(directory, SIZE)
+
+
 def repair(directory: Path, files: FileOps, keep: str, now_ms: int = NOW_MS) -> None:
     report = check_partition(directory, files)
     set_aside_strange_files(report, files, now_ms)
@@ -468,7 +476,13 @@ def repair(directory: Path, files: FileOps, keep: str, now_ms: int = NOW_MS) -> 
 
 REPAIRS = pytest.mark.parametrize(
     "found",
-    [damaged_below_the_checkpoint, damaged_above_a_low_mark, with_a_gap, with_flushed_bytes_missing],
+    [
+        damaged_below_the_checkpoint,
+        damaged_above_a_low_mark,
+        with_a_gap,
+        with_flushed_bytes_missing,
+        over_one_that_is_damaged,
+    ],
     ids=lambda found: found.__name__,
 )
 
@@ -536,6 +550,39 @@ def test_a_start_in_the_middle_of_a_repair_takes_no_gap_for_a_harmless_one(
         if result.state == "ok":
             log = stored(after / "t-0")
             assert expected in log or log == untouched, left
+
+
+def test_a_segment_leaves_the_log_only_once_the_side_file_asks_for_no_byte_of_it(root: Path, after: Path) -> None:
+    """A start in between finds a torn tail and goes on; it would miss flushed bytes otherwise, and show nothing."""
+    directory = root / "t-0"
+    damaged_below_the_checkpoint(directory)
+    disk, files = Disk(root), WrittenDown()
+    repair(directory, files, "before")
+    moments = 0
+    for left in after_power_loss(disk, files.steps):
+        if f"t-0/{2 * SIZE:020}.kafka" not in left.files:
+            left.put(after)
+            side = read_side_file(after / "t-0", FileOps())
+            assert side is not None and side.checkpoint == SIZE + ENTRY_BYTES, left
+            moments += 1
+    assert moments > 1
+
+
+def test_a_file_that_was_no_part_of_the_log_is_out_of_it_for_good(root: Path) -> None:
+    """Also where nothing else is wrong, and nothing comes behind it that would sync its name."""
+    directory = root / "t-0"
+    logs.write_segments(directory, PARTS[:2])
+    (directory / SIDE_FILE_NAME).write_bytes(b"?")
+    disk, files = Disk(root), WrittenDown()
+    report = check_partition(directory, files)
+    assert [problem.kind for problem in report.problems] == ["side-file"]
+    (line,) = set_aside_strange_files(report, files, NOW_MS)
+    assert check_partition(directory, files).problems == []
+    name = line.rpartition(" ")[2]
+    for left in after_power_loss(disk, files.steps):
+        if left.after == len(files.steps):
+            assert left.files[f"t-0/{name}"] == b"?", left
+            assert f"t-0/{SIDE_FILE_NAME}" not in left.files, left
 
 
 def test_half_a_copy_is_not_left_on_a_full_disk(root: Path) -> None:
