@@ -38,7 +38,6 @@ MAX_PARTITION = 2**31 - 1
 
 ReadInto = Callable[[int, memoryview, int], int]
 
-_SEGMENT_NAME = re.compile(r"([0-9]+)\.kafka", re.ASCII)
 _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 
@@ -75,17 +74,17 @@ class Window(NamedTuple):
     status: int
 
 
-def segment_name(base: int) -> str:
+def segment_name(base: int, suffix: str = SEGMENT_SUFFIX) -> str:
     """Return the file name of the segment that begins at this offset: 20 digits, as 0.7 writes them."""
-    return f"{base:020}{SEGMENT_SUFFIX}"
+    return f"{base:020}{suffix}"
 
 
-def parse_segment_name(name: str) -> int | None:
+def parse_segment_name(name: str, suffix: str = SEGMENT_SUFFIX) -> int | None:
     """Return the base offset in a segment's file name, however many digits it has; None for any other name."""
-    match = _SEGMENT_NAME.fullmatch(name)
-    if match is None or len(match[1].lstrip("0")) > 19:
+    digits = name.removesuffix(suffix)
+    if digits == name or not (digits.isascii() and digits.isdigit()) or len(digits.lstrip("0")) > 19:
         return None
-    base = int(match[1])
+    base = int(digits)
     return base if base <= MAX_OFFSET else None
 
 
@@ -107,7 +106,7 @@ def split_directory_name(name: str) -> tuple[str, int] | None:
     return topic, int(number)
 
 
-def list_segments(directory: Path) -> list[SegmentFile]:
+def list_segments(directory: Path, suffix: str = SEGMENT_SUFFIX) -> list[SegmentFile]:
     """Return the segments of a partition's directory, lowest base offset first.
 
     Only regular files count; those that vanish meanwhile are left out. The newest may be growing.
@@ -118,7 +117,7 @@ def list_segments(directory: Path) -> list[SegmentFile]:
     found = []
     with os.scandir(directory) as listing:
         for item in listing:
-            base = parse_segment_name(item.name)
+            base = parse_segment_name(item.name, suffix)
             if base is None:
                 continue
             try:

@@ -12,7 +12,6 @@ from libc.errno cimport EBUSY, EDQUOT, EFBIG, EINVAL, EIO, EMFILE, ENFILE, ENOEN
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
-from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
@@ -27,6 +26,7 @@ from fastlog.log._files cimport (
     file_drop_cache, file_fdatasync, file_fsync, file_mark, file_open, file_preallocate, file_pread, file_pwrite,
     file_rename, file_writeback,
 )
+from fastlog.log.formats._table cimport ENTRIES_CUT, ENTRIES_WHOLE, Entries, format_of
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, flushed_mark_path, marks_path, partition_path, segment_path
 
 cdef extern from "<fcntl.h>" nogil:
@@ -489,7 +489,7 @@ cdef class PartitionFlusher:
         cdef unsigned char* window = <unsigned char*>malloc(room)
         cdef unsigned char* larger
         cdef int64_t r
-        cdef Scan found
+        cdef Entries found
         cdef int result = 0
         while start < end and result == 0:
             have = 0
@@ -503,8 +503,8 @@ cdef class PartitionFlusher:
                 return -ENOMEM
             if result != 0:
                 break
-            scan_set(window, <Py_ssize_t>have, -1, &found)
-            if found.valid_bytes == 0 and found.status == SCAN_TAIL and have == room:
+            format_of(s.format).scan(window, have, &found)
+            if found.bytes == 0 and found.status == ENTRIES_CUT and have == room:
                 larger = <unsigned char*>realloc(window, room * 2)
                 if larger == NULL:
                     result = -ENOMEM
@@ -512,13 +512,13 @@ cdef class PartitionFlusher:
                 window = larger
                 room *= 2
                 continue
-            if found.valid_bytes == 0 or (found.status != SCAN_OK and found.status != SCAN_TAIL) \
-                    or (found.status == SCAN_TAIL and start + have == end):
+            if found.bytes == 0 or (found.status != ENTRIES_WHOLE and found.status != ENTRIES_CUT) \
+                    or (found.status == ENTRIES_CUT and start + have == end):
                 result = -EIO
                 break
             done = 0
-            while done < <size_t>found.valid_bytes:
-                r = file_pwrite(fd, window + done, <size_t>found.valid_bytes - done, start - base + done)
+            while done < found.bytes:
+                r = file_pwrite(fd, window + done, found.bytes - done, start - base + done)
                 if r <= 0:
                     result = <int>r if r < 0 else -ENOSPC
                     break

@@ -17,7 +17,7 @@ cdef enum LocateStatus:
     LOCATE_EMPTY = 1         # offset equals the visible end
     LOCATE_OUT_OF_RANGE = 2
 
-# THE function from an offset to (segment, position) of the 0.7 format; nothing else assumes that offsets are bytes.
+# THE function from an offset to a segment and a position in its file; the slot's format knows the last step.
 cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Place* out) noexcept nogil
 
 cdef struct FdEntry:

@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free
 from fastlog.log._arena cimport (
     Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_header, fl_load, fl_slot, fl_slot_at, fl_start_at,
 )
+from fastlog.log.formats._table cimport Format, format_of
 from fastlog.log._files cimport (
     AT_LOCATE_ENTRY, AT_LOCATE_HEAD, AT_LOCATE_TAIL, AT_LOCATE_WATERMARK, failpoint, file_open,
 )
@@ -60,7 +61,7 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Plac
             return LOCATE_OUT_OF_RANGE
         if offset == visible.offset:
             return LOCATE_EMPTY
-        out.position = offset - out.base
+        out.position = format_of(s.format).locate(out.base, offset)
         return LOCATED
 
 
@@ -72,9 +73,13 @@ cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcep
 
 
 cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil:
-    """Write a segment file's path; 0, or -1 when it does not fit."""
-    cdef int n = snprintf(out, room, "%s/%.*s-%u/%020llu.kafka", arena.directories[s.directory], <int>s.name_bytes,
-                          <char*>s.name, s.partition, <unsigned long long>base)
+    """Write a segment file's path; 0, or -1 when it does not fit or nobody knows the format."""
+    cdef const Format* found = format_of(s.format)
+    cdef int n
+    if found == NULL:
+        return -1
+    n = snprintf(out, room, "%s/%.*s-%u/%020llu%s", arena.directories[s.directory], <int>s.name_bytes,
+                 <char*>s.name, s.partition, <unsigned long long>base, found.suffix)
     return 0 if 0 < n < <int>room else -1
 
 

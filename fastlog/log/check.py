@@ -72,6 +72,7 @@ class Report:
     spans: list[Span] = field(default_factory=list)
     side: SideFile | None = None
     flushed_marks: list[int] = field(default_factory=list)
+    log_format: LogFormat = field(default_factory=lambda: FORMATS[KAFKA_0_7])
 
     @property
     def flushed_end(self) -> int:
@@ -96,7 +97,7 @@ class _Check:
         self.files = files
         self.live = live
         self.report = Report(directory)
-        self.format: LogFormat = FORMATS[KAFKA_0_7]
+        self.format = self.report.log_format
 
     def run(self) -> Report:
         report = self.report
@@ -104,12 +105,12 @@ class _Check:
             if not self.read_side_file():
                 return report
             self.find_strange_files()
-            segments = self.settled(list_segments(report.directory))
+            segments = self.settled(list_segments(report.directory, self.format.suffix))
         except OSError as error:
             self.problem("unreadable", Path(error.filename or report.directory), str(error.strerror))
             return report
         report.segments = len(segments)
-        for index, kind, text in segment_problems(segments):
+        for index, kind, text in segment_problems(segments, self.format):
             self.problem(kind, segments[index].path, text)
         for segment in segments:
             try:
@@ -136,14 +137,14 @@ class _Check:
             self.problem("format", path, f"names the log format {self.report.side.format!r}, unknown to this version")
             return False
         else:
-            self.format = FORMATS[self.report.side.format]
+            self.format = self.report.log_format = FORMATS[self.report.side.format]
         return True
 
     def find_strange_files(self) -> None:
         listing = self.files.listdir(self.report.directory)
         self.report.flushed_marks = flushed_marks(item.name for item in listing)
         for item in listing:
-            if parse_segment_name(item.name) is None:
+            if parse_segment_name(item.name, self.format.suffix) is None:
                 continue
             if not stat.S_ISREG(item.stat(follow_symlinks=False).st_mode):
                 self.problem(
@@ -197,14 +198,14 @@ class _Check:
                 bad = (size if position is None else position) - found.end
                 kind = "damage" if position is not None or not newest else "tail"
                 text = f"{found.found}, {bad} bytes"
-                if kind == "tail" and segment.base + found.end >= self.report.flushed_end:
+                if kind == "tail" and self.offset(segment, found.end) >= self.report.flushed_end:
                     text += "; a broker sets them aside when it starts"
                 self.problem(kind, segment.path, text, found.end, segment, bad)
 
     def add_span(self, segment: SegmentFile, start: int, end: int, messages: int) -> None:
         """Put a run of whole messages behind the last span, or begin another one."""
         spans = self.report.spans
-        first, last = segment.base + start, segment.base + end
+        first, last = self.offset(segment, start), self.offset(segment, end)
         continues = bool(spans) and spans[-1].end_offset == first
         if start == end and not continues and (start > 0 or (spans and first < spans[-1].end_offset)):
             return
@@ -216,11 +217,11 @@ class _Check:
 
     def compare_with_checkpoint(self, segments: list[SegmentFile]) -> None:
         report = self.report
-        end = segments[-1].base + segments[-1].size if segments else 0
+        end = self.format.end_offset(segments[-1]) if segments else 0
         flushed = report.flushed_end
         mark = report.flushed_marks[-1] if report.flushed_marks else 0
         if segments and segments[0].base < mark <= end and all(item.base != mark for item in segments):
-            path = report.directory / segment_name(mark)
+            path = report.directory / segment_name(mark, self.format.suffix)
             self.problem("short", path, "this segment is missing, whose beginning was flushed")
         if flushed <= end:
             return
@@ -228,6 +229,10 @@ class _Check:
         self.problem("short", segments[-1].path if segments else report.directory, text)
         # what a repair may choose instead: an empty log that goes on with the numbers that readers already know
         report.spans.append(Span(flushed, flushed))
+
+    def offset(self, segment: SegmentFile, position: int) -> int:
+        """The offset at a position of a segment's file."""
+        return self.format.end_offset(segment._replace(size=position))
 
     def problem(
         self,
@@ -238,5 +243,5 @@ class _Check:
         segment: SegmentFile | None = None,
         size: int | None = None,
     ) -> None:
-        offset = segment.base + position if segment is not None and position is not None else None
+        offset = self.offset(segment, position) if segment is not None and position is not None else None
         self.report.problems.append(Problem(kind, shown(path), text, position, offset, size))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fastlog.errors import RecoveryError
 from fastlog.escaping import printable
+from fastlog.log.formats import LogFormat
 from fastlog.segment_files import (
     CLEAN_MARKER_NAME,
     CREATORS_NAME,
@@ -92,10 +93,10 @@ def scan_log_dirs(directories: Sequence[Path]) -> tuple[list[FoundPartition], li
     return found, warnings
 
 
-def segment_problems(segments: Sequence[SegmentFile]) -> Iterator[tuple[int, str, str]]:
+def segment_problems(segments: Sequence[SegmentFile], log_format: LogFormat) -> Iterator[tuple[int, str, str]]:
     """Yield the index of each segment that the next one does not follow exactly, ``gap`` or ``overlap``, and why."""
     for index, (one, following) in enumerate(itertools.pairwise(segments)):
-        end = one.base + one.size
+        end = log_format.end_offset(one)
         # two names of different width for one offset are an overlap even when one of the files is empty
         if end != following.base or one.base == following.base:
             kind = "gap" if end < following.base else "overlap"
@@ -103,7 +104,7 @@ def segment_problems(segments: Sequence[SegmentFile]) -> Iterator[tuple[int, str
                 index,
                 kind,
                 f"{kind} between segments: {shown(one.path)} ends at offset {end}, found {following.path.name}, "
-                f"expected {segment_name(end)}",
+                f"expected {segment_name(end, log_format.suffix)}",
             )
 
 

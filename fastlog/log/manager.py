@@ -6,6 +6,7 @@ The supervisor loads; processors look up and create, one of them at a time by th
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import time
@@ -21,7 +22,7 @@ from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.flushed_mark import flushed_mark_name, put_flushed_mark
-from fastlog.log.formats import FORMATS
+from fastlog.log.formats import FORMATS, LogFormat, format_number, log_format
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
@@ -29,9 +30,6 @@ from fastlog.topics import valid_topic
 
 log = logging.getLogger(__name__)
 
-FORMAT_NUMBERS = {name: number for number, name in enumerate(FORMATS)}
-FORMAT_NAMES = {number: name for name, number in FORMAT_NUMBERS.items()}
-UNKNOWN_FORMAT = 0xFFFF
 _STATES = {"ok": 0, "read-only": STATE_READ_ONLY, "offline": STATE_OFFLINE}
 
 
@@ -102,6 +100,7 @@ class LogManager:
             dir_index,
             created_ms=found.created_ms,
             segments=segments,
+            starts=_starts(found),
             log_end=max(found.log_end, segments[0][0]),
             state=_STATES[found.state] | (WHY_ROOM << 8 if found.no_room else 0),
             format_name=found.format,
@@ -118,6 +117,7 @@ class LogManager:
         created_ms: int,
         segments: list[tuple[int, int, int]],
         log_end: int,
+        starts: list[int] | None = None,
         state: int = 0,
         format_name: str = KAFKA_0_7,
         durable: bool,
@@ -128,7 +128,7 @@ class LogManager:
             topic=topic,
             partition=partition,
             directory=dir_index,
-            format=FORMAT_NUMBERS.get(format_name, UNKNOWN_FORMAT),
+            format=format_number(format_name),
             created_ms=created_ms,
             segment_bytes=settings.segment_bytes,
             roll_ms=settings.roll_ms,
@@ -136,6 +136,7 @@ class LogManager:
             flush_bytes=self._config.flush_bytes,
             flush_ns=settings.flush_interval_ms * 1_000_000,
             segments=segments,
+            starts=starts,
             log_end=log_end,
             state=state,
             durable=durable,
@@ -187,11 +188,14 @@ class LogManager:
 
     # -- creating ------------------------------------------------------------------------------------------------------
 
-    def create_partition(self, topic: str, partition: int, *, count: int | None = None) -> int:
+    def create_partition(
+        self, topic: str, partition: int, *, count: int | None = None, format_name: str = KAFKA_0_7
+    ) -> int:
         """Make the directory, side file and first segment of a partition and give it a slot; returns the slot's index.
 
         Doing it twice is doing it once: what a dead creator left half-made is finished. The flusher makes the names
-        durable before anything in it becomes visible. ``count`` lifts the configured number of partitions.
+        durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
+        ``format_name`` is the log format, which counts for one that is not there yet.
 
         Raises:
             CreationBusyError: another process creates one now.
@@ -199,6 +203,7 @@ class LogManager:
             LogError: a directory of that name already holds messages, or no slot is free.
             OSError: the disk refused.
         """
+        made = log_format(format_name)
         allowed = self.partition_count(topic) if count is None else count
         if not 0 <= partition < allowed:
             raise WrongPartitionError(
@@ -221,7 +226,7 @@ class LogManager:
                 )
             dir_index, directory = self._place(topic, partition)
             now_ms = time.time_ns() // 1_000_000
-            self._make_files(directory, now_ms)
+            self._make_files(directory, now_ms, made)
             index = self._arena.add(
                 self._spec(
                     topic,
@@ -230,6 +235,7 @@ class LogManager:
                     created_ms=now_ms,
                     segments=[(0, now_ms, 0)],
                     log_end=0,
+                    format_name=format_name,
                     durable=False,
                     flushed_base=0,
                 )
@@ -252,11 +258,11 @@ class LogManager:
         number = used.index(min(used))
         return number, self._directories[number] / name
 
-    def _make_files(self, directory: Path, now_ms: int) -> None:
+    def _make_files(self, directory: Path, now_ms: int, made: LogFormat) -> None:
         try:
             self._files.mkdir(directory)
         except FileExistsError:
-            if not self._is_half_made(directory):
+            if not self._is_half_made(directory, made):
                 raise LogError(
                     "a directory for the new partition already holds something; it was put there while the broker "
                     "ran: start again to have it checked",
@@ -264,18 +270,18 @@ class LogManager:
                 ) from None
         _files.reach("create.directory")
         put_flushed_mark(directory, [], 0, self._files)
-        write_side_file(directory, SideFile(now_ms), self._files)
+        write_side_file(directory, SideFile(now_ms, made.name), self._files)
         _files.reach("create.side_file")
-        first = directory / segment_name(0)
+        first = directory / segment_name(0, made.suffix)
         with self._files.open(first, os.O_RDWR | os.O_CREAT) as descriptor:
             if self._files.size(descriptor):
                 raise OSError(errno.EEXIST, "the first segment already holds bytes", str(first))
         _files.reach("create.segment")
 
-    def _is_half_made(self, directory: Path) -> bool:
+    def _is_half_made(self, directory: Path, made: LogFormat) -> bool:
         """Whether a directory holds at most what a creation leaves that was stopped half-way: that may be finished."""
         for item in self._files.listdir(directory):
-            if item.name == segment_name(0):
+            if item.name == segment_name(0, made.suffix):
                 if not item.is_file(follow_symlinks=False) or item.stat(follow_symlinks=False).st_size:
                     return False
             elif item.name not in (SIDE_FILE_NAME, SIDE_FILE_NAME + ".tmp", flushed_mark_name(0)):
@@ -284,4 +290,12 @@ class LogManager:
             side = read_side_file(directory, self._files)
         except OSError:
             return False
-        return side is None or (side.format == KAFKA_0_7 and side.checkpoint == 0)
+        return side is None or (side.format == made.name and side.checkpoint == 0)
+
+
+def _starts(found: RecoveredPartition) -> list[int] | None:
+    """The positions of a partition's segments and of its end; None where its offsets are positions."""
+    made = FORMATS.get(found.format)
+    if made is None or not made.is_dense or not found.segments:
+        return None
+    return list(itertools.accumulate((item.size for item in found.segments), initial=0))

@@ -172,27 +172,26 @@ class _Recovery:
                 return self.offline(f"{shown(path)} names the log format {self.side.format!r}, unknown to this version")
             self.format = FORMATS[self.side.format]
         segments = self.list_segments() or [self.first_segment(clean_end)]
-        clean = clean_end == segments[-1].base + segments[-1].size
+        clean = clean_end == self.end(segments[-1])
         checkpoint = self.flushed_end()
         behind: Sequence[SegmentFile] = ()
         reason = ""
-        problem = next(segment_problems(segments), None)
+        problem = next(segment_problems(segments, self.format), None)
         if problem is not None:
             index, kind, reason = problem
-            last = segments[index]
-            end = last.base + last.size
+            end = self.end(segments[index])
             if clean or kind != "gap" or not self.never_flushed(segments, index, checkpoint):
                 return self.read_only(segments[: index + 1], min(end, segments[index + 1].base), reason)
             segments, behind = segments[: index + 1], segments[index + 1 :]
         newest = segments[-1]
-        end = newest.base + newest.size
+        end = self.end(newest)
         if checkpoint is not None and end < checkpoint:
             reason = f"{shown(newest.path)} ends at offset {end}, expected at least {checkpoint}, which was flushed"
             return self.read_only(segments, end, reason)
         missing = self.missing_segment(segments)
         if missing is not None:
             index, reason = missing
-            return self.read_only(segments[:index], segments[index - 1].base + segments[index - 1].size, reason)
+            return self.read_only(segments[:index], self.end(segments[index - 1]), reason)
         if clean:
             with self.files.open(newest.path, os.O_RDWR) as fd:
                 self.files.cut_to(fd, newest.size)
@@ -202,12 +201,20 @@ class _Recovery:
             return self.ok(segments)
         if checkpoint is not None:
             self.sure = [item for item in segments if item.base < checkpoint]
-            if self.sure and self.sure[-1].base + self.sure[-1].size > checkpoint:
-                self.sure[-1] = self.sure[-1]._replace(size=checkpoint - self.sure[-1].base)
+            if self.sure and self.end(self.sure[-1]) > checkpoint:
+                self.sure[-1] = self.sure[-1]._replace(size=self.format.position(self.sure[-1], checkpoint))
         if self.no_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory.parent / FLUSH_MARKS_NAME))
         start = newest.base if checkpoint is None else max(checkpoint, segments[0].base)
         return self.scan(segments, start, behind, reason)
+
+    def end(self, segment: SegmentFile) -> int:
+        """The offset behind a segment."""
+        return self.format.end_offset(segment)
+
+    def name(self, base: int) -> str:
+        """The file name of the segment that begins at this offset."""
+        return segment_name(base, self.format.suffix)
 
     def flushed_end(self) -> int | None:
         """An offset below which everything was flushed; None when nothing says so."""
@@ -222,15 +229,19 @@ class _Recovery:
         segment, and where no byte stands behind the gap.
         """
         segment = segments[index]
-        if checkpoint is None or checkpoint > segment.base + segment.size:
+        if checkpoint is None or checkpoint > self.end(segment):
             return False
         if self.marks:
             return self.marks[-1] <= segment.base
         if not any(item.size for item in segments[index + 1 :]):
             return True
         with self.files.open(segment.path, os.O_RDONLY) as fd:
-            start = max(checkpoint - segment.base, 0)
+            start = self.place(segment, checkpoint)
             return self.format.scan(self.files, fd, start, segment.size).end < segment.size
+
+    def place(self, segment: SegmentFile, checkpoint: int) -> int:
+        """Where in a segment's file checking begins: at the checkpoint, or at its start."""
+        return max(self.format.position(segment, checkpoint), 0)
 
     def put_mark(self, base: int) -> None:
         """Everything below ``base`` is durable. A full disk leaves it to the next flush to say so."""
@@ -251,7 +262,7 @@ class _Recovery:
         bases = [segment.base for segment in segments]
         if mark <= bases[0] or mark in bases:
             return None
-        path = self.directory / segment_name(mark)
+        path = self.directory / self.name(mark)
         return bisect_right(bases, mark), f"{shown(path)} is missing, a segment whose beginning was flushed"
 
     def list_segments(self) -> list[SegmentFile]:
@@ -261,7 +272,7 @@ class _Recovery:
         listing = self.files.listdir(self.directory)
         self.marks = flushed_marks(item.name for item in listing)
         for item in listing:
-            base = parse_segment_name(item.name)
+            base = parse_segment_name(item.name, self.format.suffix)
             path = self.directory / item.name
             if base is None:
                 if not item.name.startswith((".", SIDE_FILE_NAME)):
@@ -288,7 +299,7 @@ class _Recovery:
             with contextlib.suppress(OSError):  # the log is as good without it, but not told from one made anew
                 write_side_file(self.directory, made, self.files)
                 self.side = made
-        path = self.directory / segment_name(0)
+        path = self.directory / self.name(0)
         with self.files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             self.times[0] = self.clock.now_ms()
         self.files.fsync_dir(self.directory)
@@ -304,13 +315,13 @@ class _Recovery:
         """
         trusted: list[SegmentFile] = []
         for index, segment in enumerate(segments):
-            if segment.base + segment.size <= checkpoint and segment is not segments[-1]:
+            if self.end(segment) <= checkpoint and segment is not segments[-1]:
                 if self.side is None and not self.marks:
                     self.make_durable(segment)
                 trusted.append(segment)
                 continue
             with self.files.open(segment.path, os.O_RDWR) as fd:
-                start = max(checkpoint - segment.base, 0)
+                start = self.place(segment, checkpoint)
                 if self.in_doubt:
                     _files.reach("start.again")
                     self.files.write_again(fd, start)
@@ -328,7 +339,8 @@ class _Recovery:
                 if found.end < size:
                     saved = self.save_tail(fd, segment, found, size)
                     if saved:
-                        return self.read_only(segments[: index + 1], segment.base + found.end, saved)
+                        whole = segment._replace(size=found.end)
+                        return self.read_only(segments[: index + 1], self.end(whole), saved)
                     behind = [*segments[index + 1 :], *behind]
                     gap = f"it follows damage in {segment.path.name}"
                     self.set_aside_files(behind, gap)
@@ -426,9 +438,9 @@ class _Recovery:
         """Serve what lies below ``end``, as far as a message ends there; offline when that is nothing."""
         last = segments[-1]
         with self.files.open(last.path, os.O_RDONLY) as fd:
-            size = self.last_message_end(fd, end - last.base)
+            size = self.last_message_end(fd, self.format.position(last, end))
         reason = f"{reason}; nothing was cut; run: fastlog fsck {shown(self.directory)}"
-        if last.base + size <= segments[0].base:
+        if self.end(last._replace(size=size)) <= segments[0].base:
             return self.offline(reason)
         return self.served([*segments[:-1], last._replace(size=size)], READ_ONLY, reason)
 
@@ -464,7 +476,7 @@ class _Recovery:
         """The result, once each file has the name that the broker looks for: other widths are read, never written."""
         renamed = False
         for segment in segments:
-            target = self.directory / segment_name(segment.base)
+            target = self.directory / self.name(segment.base)
             if segment.path != target:
                 if os.path.lexists(target):  # renaming would replace it
                     raise RecoveryError(f"stands beside {target.name}, the same offset", path=shown(segment.path))
@@ -483,7 +495,7 @@ class _Recovery:
             state=state,
             reason=reason,
             segments=tuple(infos),
-            log_end=infos[-1].base + infos[-1].size,
+            log_end=self.end(segments[-1]),
             truncated_bytes=self.cut_bytes,
             truncated_messages=self.cut_messages,
             created_ms=self.side.created_ms if self.side else 0,

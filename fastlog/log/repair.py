@@ -17,6 +17,7 @@ from fastlog.log.check import Report, Span
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.flushed_mark import remove_flushed_marks
+from fastlog.log.formats import LogFormat
 from fastlog.log.side_file import write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, SIDE_FILE_NAME, SegmentFile, list_segments, segment_name
 
@@ -39,7 +40,7 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
     Raises:
         OSError: for example on a full disk. Nothing was removed; the repair can be repeated.
     """
-    directory, done = report.directory, []
+    directory, suffix, done = report.directory, report.log_format.suffix, []
     marks = FlushMarks(directory.parent, files)
     if marks.no_room:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory.parent / FLUSH_MARKS_NAME))
@@ -51,16 +52,19 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
         write_side_file(directory, replace(report.side, checkpoint=span.end_offset), files, sync_directory=True)
         done.append(f"{SIDE_FILE_NAME}: flushed end {report.side.checkpoint} is now {span.end_offset}")
     kept = {segment.path for segment, _, _ in span.parts}
-    done += [_segment_renamed(files, item.path, now_ms) for item in list_segments(directory) if item.path not in kept]
+    done += [
+        _segment_renamed(files, item.path, now_ms) for item in list_segments(directory, suffix) if item.path not in kept
+    ]
     files.fsync_dir(directory)
     for segment, start, end in span.parts:
         if start:
-            done += _shortened_at_front(segment, start, end, files, now_ms)
+            done += _shortened_at_front(report.log_format, segment, start, end, files, now_ms)
         elif end < segment.size:
             done += _cut(segment, end, files, now_ms)
     if not span.parts:
-        with files.open(directory / segment_name(span.start_offset), os.O_RDWR | os.O_CREAT | os.O_EXCL):
-            done.append(f"{segment_name(span.start_offset)}: new, empty")
+        name = segment_name(span.start_offset, suffix)
+        with files.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL):
+            done.append(f"{name}: new, empty")
     files.fsync_dir(directory)
     if not marks.in_doubt:
         marks.settle()
@@ -86,9 +90,12 @@ def _cut(segment: SegmentFile, end: int, files: FileOps, now_ms: int) -> list[st
     return [f"{segment.path.name}: cut at position {end}, {segment.size - end} bytes copied to {copy.name}"]
 
 
-def _shortened_at_front(segment: SegmentFile, start: int, end: int, files: FileOps, now_ms: int) -> list[str]:
+def _shortened_at_front(
+    log_format: LogFormat, segment: SegmentFile, start: int, end: int, files: FileOps, now_ms: int
+) -> list[str]:
     """A file of its own for the part that is kept, then the whole old one out of the way."""
-    target = segment.path.with_name(segment_name(segment.base + start))
+    base = log_format.end_offset(segment._replace(size=start))
+    target = segment.path.with_name(segment_name(base, log_format.suffix))
     temporary = target.with_name(target.name + ".tmp")
     with (
         files.open(segment.path, os.O_RDONLY) as fd,

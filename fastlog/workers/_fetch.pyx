@@ -7,13 +7,13 @@ from libc.errno cimport EAGAIN, EMFILE, ENFILE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from fastlog._crc cimport crc32_span
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
     Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_mark_dirty, fl_or, fl_slot,
     fl_slot_at, fl_wake,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
+from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file, out_give_back
@@ -146,8 +146,7 @@ cdef class Fetches:
         """
         cdef uint64_t want = min(available, <uint64_t>PEEK_BYTES)
         cdef int64_t r = file_pread_nowait(self.files.fd(found.entry), self.peek, want, found.position)
-        cdef uint64_t size
-        cdef int header
+        cdef int status
         if r == -EAGAIN:
             found.cold = True
             return 0
@@ -155,22 +154,11 @@ cdef class Fetches:
             r = file_pread(self.files.fd(found.entry), self.peek, want, found.position)
         if r < 0:
             self.unreadable.failed(found.entry, found.position, <int>-r)
-        if r < 5 or available < 9:
-            return CODE_INVALID_MESSAGE if r >= 0 else CODE_UNKNOWN
-        size = be32(self.peek)
-        if size < 5 or size > available - 4 or self.peek[4] > 1:
-            return CODE_INVALID_MESSAGE
-        if size + 4 > readable:
             return CODE_UNKNOWN
-        header = 5
-        if self.peek[4] == 1:
-            header = 6
-            if size < 6 or r < 6 or self.peek[5] > 2:
-                return CODE_INVALID_MESSAGE
-        if size + 4 <= <uint64_t>r:
-            if crc32_span(0, self.peek + 4 + header, size - header) != be32(self.peek + 4 + header - 4):
-                return CODE_INVALID_MESSAGE
-        return 0
+        status = format_of(found.slot.format).begins(self.peek, <uint64_t>r, available, readable)
+        if status == ENTRY_UNREADABLE:
+            return CODE_UNKNOWN
+        return 0 if status == ENTRY_BEGINS else CODE_INVALID_MESSAGE
 
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil:
         """Have the beginning of the span read into memory and look at the request again afterwards; FETCH_DONE: it

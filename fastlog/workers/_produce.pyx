@@ -12,10 +12,12 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog._segment cimport SCAN_OK, SCAN_TAIL, SCAN_TOO_LARGE, Scan, scan_set
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_INVALID_REQUEST, N_OWN,
     N_PRODUCE, N_SUSPICIOUS, N_TOO_LARGE, Arena, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+)
+from fastlog.log.formats._table cimport (
+    ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, Entries, format_of,
 )
 from fastlog.workers._bytes cimport be16, be32, be64
 from fastlog.workers._connection cimport (
@@ -214,7 +216,7 @@ cdef class Produces:
         FRAME_DONE also when a set was dropped and the connection stays open (a too large message, 0.7.2).
         """
         cdef fl_slot* s
-        cdef Scan found
+        cdef Entries found
         cdef Run* run
         cdef Run* last
         cdef fl_end end
@@ -233,25 +235,25 @@ cdef class Produces:
             return FRAME_DONE if ack != NULL else FRAME_CLOSE
         if size > <size_t>0x7fffffff:
             return FRAME_CLOSE
-        scan_set(data, <Py_ssize_t>size, self.max_message, &found)
-        if found.status == SCAN_TOO_LARGE:
+        format_of(s.format if s != NULL else FORMAT_OF_NEW).validate(data, size, self.max_message, &found)
+        if found.status == ENTRIES_TOO_LARGE:
             fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
             self.refuse(c, ack, CODE_TOO_LARGE, "a message larger than max.message.size was dropped",
-                        <int>be32(data + found.valid_bytes), name, name_size, partition)
+                        <int>found.next, name, name_size, partition)
             return FRAME_DONE
-        if found.status == SCAN_TAIL:
+        if found.status == ENTRIES_CUT:
             # 0.7 drops a cut last message silently; whoever waits for an answer is told
-            if ack != NULL or (found.valid_bytes == 0 and size >= 4):
+            if ack != NULL or (found.bytes == 0 and size >= 4):
                 found.status = -1
             else:
-                found.status = SCAN_OK
-        if found.status != SCAN_OK:
+                found.status = ENTRIES_WHOLE
+        if found.status != ENTRIES_WHOLE:
             fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
             self.refuse(c, ack, CODE_INVALID_MESSAGE, "an invalid message", found.status, name, name_size, partition)
             return FRAME_DONE if ack != NULL else FRAME_CLOSE
-        count = found.count
-        if found.wrappers:
-            r = self.deep(c, data, <size_t>found.valid_bytes, frame_offset)
+        count = <long long>found.count
+        if found.compressed:
+            r = self.deep(c, data, <size_t>found.bytes, frame_offset)
             if r == FRAME_PARKED:
                 return r
             if c.deep_count < 0:
@@ -276,7 +278,7 @@ cdef class Produces:
         while run != NULL and run.slot != s:
             last = run
             run = run.next
-        if found.valid_bytes == 0:
+        if found.bytes == 0:
             if ack != NULL:
                 if run != NULL:
                     return NEED_COMMIT  # its answer speaks of the log behind what this connection sent before
@@ -288,7 +290,7 @@ cdef class Produces:
         if found.suspicious:
             fl_bump(&self.counters[<int>N_SUSPICIOUS], found.suspicious)
         if run != NULL:
-            if run.count == RUN_PIECES or run.data != run.stage or STAGE_BYTES - run.size < <uint64_t>found.valid_bytes:
+            if run.count == RUN_PIECES or run.data != run.stage or STAGE_BYTES - run.size < <uint64_t>found.bytes:
                 return NEED_COMMIT
         else:
             if c.run_count == MAX_RUNS:
@@ -301,15 +303,16 @@ cdef class Produces:
             else:
                 c.runs = run
             c.run_count += 1
-        run.pieces[run.count].size = run.pieces[run.count].span = <uint32_t>found.valid_bytes
+        run.pieces[run.count].size = <uint32_t>found.bytes
+        run.pieces[run.count].span = <uint32_t>found.span
         run.pieces[run.count].count = <uint32_t>min(count, <long long>0x7FFFFFFF)
         run.acks[run.count] = sequence
         run.count += 1
-        run.size += <uint64_t>found.valid_bytes
-        if found.valid_bytes > STAGE_BYTES:
+        run.size += <uint64_t>found.bytes
+        if found.bytes > STAGE_BYTES:
             run.data = data
             return COMMIT_NOW
-        memcpy(run.stage + run.size - found.valid_bytes, data, found.valid_bytes)
+        memcpy(run.stage + run.size - found.bytes, data, found.bytes)
         return FRAME_DONE
 
     cdef int create(self, Conn* c, int32_t partition, int name_size, size_t frame_offset, fl_slot** out) noexcept nogil:

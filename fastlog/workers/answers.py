@@ -14,7 +14,8 @@ from fastlog import logs, segment_files
 from fastlog.config import BrokerConfig
 from fastlog.errors import BrokerError, InvalidTopicError, LogError, MalformedRequestError, ProtocolError
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
-from fastlog.log.manager import FORMAT_NAMES, CreationBusyError, LogManager
+from fastlog.log.formats import format_name
+from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
@@ -195,7 +196,7 @@ class Answers:
             request.correlation_id,
             0,
             directory=os.fspath(self._directory(view).resolve()),
-            format=FORMAT_NAMES.get(view.format, "unknown"),
+            format=format_name(view.format) or "unknown",
             log_start=view.log_start,
             high_watermark=view.visible_offset,
             base_offsets=tuple(bases),

@@ -17,7 +17,7 @@ from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
-from fastlog.log.manager import FORMAT_NAMES
+from fastlog.log.formats import FORMATS, format_name
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
 from fastlog.workers import advertised, child
@@ -153,9 +153,11 @@ class Keeper:
                     view.partition,
                     view.visible_offset,
                     view.log_offset,
-                    f" path={self._directory(view) / segment_name(view.log_offset)}" if _why(view) == WHY_NAME else "",
+                    f" path={self._directory(view) / segment_name(view.log_offset, _suffix(view))}"
+                    if _why(view) == WHY_NAME
+                    else "",
                 )
-            if view.state or view.format not in FORMAT_NAMES:
+            if view.state or format_name(view.format) is None:
                 # what is damaged keeps the checkpoint it had
                 continue
             last = self._written.get(view.index)
@@ -187,7 +189,7 @@ class Keeper:
         segments = self._arena.segments(view.index)
         side = SideFile(
             created_ms=view.created_ms,
-            format=FORMAT_NAMES[view.format],
+            format=str(format_name(view.format)),
             checkpoint=view.flushed_offset,
             segments={item.base: (item.first_ms, item.last_ms) for item in segments if item.last_ms},
         )
@@ -217,7 +219,7 @@ class Keeper:
         """Drop the segments of one partition that its policy lets go."""
         self._arena.beat(KEEPER)
         self._again.discard(view.index)
-        if view.state or view.format not in FORMAT_NAMES:
+        if view.state or format_name(view.format) is None:
             # what is damaged is kept whole for a person to look at
             return
         self._finish_deletions(view)
@@ -279,7 +281,7 @@ class Keeper:
         directory = self._directory(view)
         enough = time.monotonic() + DELETE_SECONDS
         for row in rows[:drop]:
-            if self._arena.stopping or not self._unlink(directory / segment_name(row.base)):
+            if self._arena.stopping or not self._unlink(directory / segment_name(row.base, _suffix(view))):
                 break  # oldest first, or the next start would find a gap
             log.info(
                 "segment dropped topic=%r partition=%d base=%d last_append_age_s=%d",
@@ -325,7 +327,7 @@ class Keeper:
             self._arena.publish_retention(view.index, head.index, view.log_start)
         enough = time.monotonic() + DELETE_SECONDS
         try:
-            for item in list_segments(self._directory(view)):
+            for item in list_segments(self._directory(view), _suffix(view)):
                 if item.base >= view.log_start or self._arena.stopping or not self._unlink(item.path):
                     break
                 if self._is_enough(view, enough):
@@ -360,6 +362,11 @@ class Keeper:
         self._reported = total
         text = " ".join(f"{name}={value}" for name, value in changed.items() if value)
         log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
+
+
+def _suffix(view: SlotView) -> str:
+    """The end of the names of a partition's segments."""
+    return FORMATS[str(format_name(view.format))].suffix
 
 
 def _why(view: SlotView) -> int:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import random
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastlog import _segment
-from fastlog.errors import InvalidMessageError, LogError, OffsetOutOfRangeError
+from fastlog.errors import LogError
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, SearchBudget, log_format
-from fastlog.segment_files import WINDOW_BYTES
+from fastlog.segment_files import WINDOW_BYTES, SegmentFile
 from tests import reference
 from tests.harness import raw_format
 from tests.strategies import damaged_sets
@@ -57,7 +57,7 @@ def test_scan_stops_where_the_reference_does(data: bytes, draw: st.DataObject) -
     valid_bytes, count, wrappers, suspicious, status = reference.scan(data[:end])
     with file_of(data) as fd:
         found = KAFKA.scan(FILES, fd, 0, end)
-    assert found == (valid_bytes, count, wrappers, suspicious, status)
+    assert found[:5] == (valid_bytes, count, wrappers, suspicious, status)
 
 
 @settings(max_examples=150)
@@ -131,7 +131,7 @@ def test_a_message_too_large_for_one_buffer_is_checked_in_pieces(magic: int) -> 
     small = raw_format.entry(b"small")
     data = small + raw_format.entry(payload, magic) + small
     with file_of(data) as fd:
-        assert KAFKA.scan(FILES, fd, 0, len(data)) == (len(data), 3, 0, 0, _segment.SCAN_OK)
+        assert KAFKA.scan(FILES, fd, 0, len(data))[:5] == (len(data), 3, 0, 0, _segment.SCAN_OK)
         os.pwrite(fd, b"?", 10 * MIB)
         found = KAFKA.scan(FILES, fd, 0, len(data))
         assert (found.end, found.status, found.found) == (len(small), _segment.SCAN_CRC, "a wrong checksum")
@@ -155,30 +155,15 @@ def test_a_deep_scan_opens_wrappers_and_goes_on_behind_damaged_ones() -> None:
     deep = DeepFindings()
     with file_of(data) as fd:
         found = KAFKA.scan(FILES, fd, 0, len(data), deep)
-    assert found == (len(data), 6, 4, 1, _segment.SCAN_OK)
+    assert found[:5] == (len(data), 6, 4, 1, _segment.SCAN_OK)
     assert [position for position, _ in deep.damaged_wrappers] == starts[3:5]
     assert deep.suspicious == [starts[2]]
     assert deep.messages == 1 + 3 + 1 + 3
 
 
-def test_validate_counts_the_messages_of_a_produced_set() -> None:
-    data = raw_format.entry(b"x", magic=0) + raw_format.message_set([b"one", b"two"], codec=raw_format.GZIP)
-    assert KAFKA.validate(data) == 3
-    with pytest.raises(InvalidMessageError):
-        KAFKA.validate(raw_format.entry(b"x", crc=zlib.crc32(b"x") ^ 1))
-
-
-def test_locate_is_a_bisection_and_a_subtraction() -> None:
-    bases = [100, 108, 216]
-    assert [KAFKA.locate(bases, offset) for offset in (100, 107, 108, 215, 216, 10**9)] == [
-        (0, 0),
-        (0, 7),
-        (1, 0),
-        (1, 107),
-        (2, 0),
-        (2, 10**9 - 216),
-    ]
-    with pytest.raises(OffsetOutOfRangeError, match="99"):
-        KAFKA.locate(bases, 99)
-    with pytest.raises(OffsetOutOfRangeError):
-        KAFKA.locate([], 0)
+def test_offsets_are_positions_in_the_stream() -> None:
+    """A message is addressed by its place, whatever stands there."""
+    segment = SegmentFile(108, Path("x"), 12)
+    assert not KAFKA.is_dense
+    assert (KAFKA.end_offset(segment), KAFKA.end_offset(segment._replace(size=0))) == (120, 108)
+    assert [KAFKA.position(segment, offset) for offset in (100, 108, 115, 120)] == [-8, 0, 7, 12]

@@ -11,7 +11,8 @@ import pytest
 
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_TAIL, SCAN_TOO_LARGE
 from fastlog.log.files import FileOps
-from fastlog.log.formats import MAX_BUFFERED_ENTRY_BYTES, DeepFindings, SearchBudget, log_format
+from fastlog.log.formats import DeepFindings, SearchBudget, log_format
+from fastlog.log.formats.kafka07 import MAX_BUFFERED_ENTRY_BYTES
 from fastlog.segment_files import WINDOW_BYTES, first_boundary, read_fully, windows
 from tests.harness import raw_format
 from tests.harness.shared_log import message
@@ -53,14 +54,14 @@ def test_a_large_entry_is_one_whatever_way_it_is_checked(size: int, magic: int) 
     assert len(entry) == size
     data = message(12) + entry + message(13)
     with file_of(data) as fd:
-        assert KAFKA.scan(FILES, fd, 0, len(data)) == (len(data), 3, 0, 0, SCAN_OK)
+        assert KAFKA.scan(FILES, fd, 0, len(data))[:5] == (len(data), 3, 0, 0, SCAN_OK)
         deep = DeepFindings()
         assert KAFKA.scan(FILES, fd, 0, len(data), deep)[:2] == (len(data), 3)
         assert (deep.messages, deep.suspicious, deep.damaged_wrappers) == (3, [], [])
-        assert KAFKA.scan(FILES, fd, 0, len(data) - 13) == (12 + size, 2, 0, 0, SCAN_OK)
-        assert KAFKA.scan(FILES, fd, 0, len(data) - 14) == (12, 1, 0, 0, SCAN_TAIL)
+        assert KAFKA.scan(FILES, fd, 0, len(data) - 13)[:5] == (12 + size, 2, 0, 0, SCAN_OK)
+        assert KAFKA.scan(FILES, fd, 0, len(data) - 14)[:5] == (12, 1, 0, 0, SCAN_TAIL)
         os.pwrite(fd, b"\1", 12 + size - 1)
-        assert KAFKA.scan(FILES, fd, 0, len(data)) == (12, 1, 0, 0, SCAN_CRC)
+        assert KAFKA.scan(FILES, fd, 0, len(data))[:5] == (12, 1, 0, 0, SCAN_CRC)
         assert KAFKA.find_entry(FILES, fd, 12, len(data), SearchBudget()) == 12 + size
 
 
@@ -72,7 +73,7 @@ def test_the_head_of_a_large_entry_is_checked_like_any_other(at: int, byte: int,
     entry = raw_format.entry(bytes(LARGE), magic=1)
     with file_of(entry) as fd:
         os.pwrite(fd, bytes([byte]), at)
-        assert KAFKA.scan(FILES, fd, 0, len(entry)) == (0, 0, 0, 0, status)
+        assert KAFKA.scan(FILES, fd, 0, len(entry))[:5] == (0, 0, 0, 0, status)
 
 
 @pytest.mark.parametrize("codec", [1, 2])
@@ -81,7 +82,7 @@ def test_a_large_wrapper_counts_as_one(codec: int) -> None:
     entry = bytearray(raw_format.entry(bytes(LARGE), magic=1))
     entry[5] = codec
     with file_of(bytes(entry)) as fd:
-        assert KAFKA.scan(FILES, fd, 0, len(entry)) == (len(entry), 1, 1, 0, SCAN_OK)
+        assert KAFKA.scan(FILES, fd, 0, len(entry))[:5] == (len(entry), 1, 1, 0, SCAN_OK)
 
 
 # -- an entry that stands behind a damaged one -------------------------------------------------------------------------

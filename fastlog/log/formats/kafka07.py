@@ -1,37 +1,36 @@
-"""One small object per log format: how its bytes are checked, counted, searched after damage, and addressed.
+"""The log of Kafka 0.7 as recovery, fsck and tools see it; ``_kafka07`` is what processors and the flusher see.
 
-A partition records its format when it is created, in its side file. Everything that depends on what the bytes mean goes
-through the object found in ``FORMATS``; a format that is not there is named, and its files are left alone. A later
-format adds its object here, with another file suffix.
+Source: Kafka 0.7.2 (message format, ``Log``, ``FileMessageSet``).
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple, Protocol
 
 from fastlog import _segment
 from fastlog._crc import crc32
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, SCAN_TOO_LARGE
-from fastlog.errors import InvalidMessageError, LogError, MissingCodecError, OffsetOutOfRangeError
+from fastlog.errors import InvalidMessageError, MissingCodecError
 from fastlog.log.files import FileOps
-from fastlog.message import DEFAULT_LIMITS, HEADER_BYTES, DeepLimits, count_deep
-from fastlog.segment_files import KAFKA_0_7, LENGTH_BYTES, SEGMENT_SUFFIX, WINDOW_BYTES, Window, read_fully, windows
+from fastlog.log.formats.base import DeepFindings, FileScan, SearchBudget
+from fastlog.message import HEADER_BYTES, count_deep
+from fastlog.segment_files import (
+    KAFKA_0_7,
+    LENGTH_BYTES,
+    SEGMENT_SUFFIX,
+    WINDOW_BYTES,
+    SegmentFile,
+    Window,
+    read_fully,
+    windows,
+)
 
 # An entry up to this size is checked in one buffer, a larger one piece by piece: what a damaged length claims costs
 # time, never memory.
 MAX_BUFFERED_ENTRY_BYTES = 4 * WINDOW_BYTES
 
 COMPRESSED_STARTS = (b"\x1f\x8b\x08", b"\x82SNAPPY")
-
-_MIN_ENTRY_BYTES = 9
-_BLOCK_BYTES = 65536
-_ZEROS = bytes(_BLOCK_BYTES + _MIN_ENTRY_BYTES)
-_CANDIDATE_COST_BYTES = 512
 
 STATUS_TEXT = {
     SCAN_OK: "the end of the bytes",
@@ -42,80 +41,10 @@ STATUS_TEXT = {
     SCAN_CRC: "a wrong checksum",
 }
 
-
-class FileScan(NamedTuple):
-    """How far a file is whole and valid: ``end`` is a position, the counts are of the entries before it."""
-
-    end: int
-    count: int  # type: ignore[assignment]  # tuple.count is of no use here
-    wrappers: int
-    suspicious: int
-    status: int
-
-    @property
-    def found(self) -> str:
-        """What stands at ``end``, in words."""
-        return STATUS_TEXT[self.status]
-
-
-class SearchBudget:
-    """What a search behind damage may cost, in bytes looked at; ``exhausted`` says that it was not enough.
-
-    Hostile bytes can look like the beginning of a message everywhere, each time with megabytes to check.
-    """
-
-    def __init__(self, limit_bytes: int | None = None) -> None:
-        self.bytes_left = limit_bytes
-        self.exhausted = False
-
-    def take(self, count: int) -> bool:
-        """Use up so many bytes; False when they are not there any more."""
-        if self.bytes_left is not None:
-            self.bytes_left -= count
-            self.exhausted = self.exhausted or self.bytes_left < 0
-        return not self.exhausted
-
-
-@dataclass(slots=True)
-class DeepFindings:
-    """What a deep scan adds: positions, with the reason where a compressed set does not hold what it should.
-
-    ``suspicious``: plain messages that begin like compressed data; the codec bit may be lost, which no checksum sees.
-    """
-
-    limits: DeepLimits = DEFAULT_LIMITS
-    damaged_wrappers: list[tuple[int, str]] = field(default_factory=list)
-    suspicious: list[int] = field(default_factory=list)
-    messages: int = 0
-
-
-class LogFormat(Protocol):
-    """What recovery, fsck and the handlers ask of a format; implementations hold no state and serve any process."""
-
-    @property
-    def name(self) -> str:
-        """The name in the side file."""
-
-    @property
-    def suffix(self) -> str:
-        """The end of its segments' file names."""
-
-    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
-        """Return how far ``[start, end)`` of an open segment is whole and valid; ``start`` is where an entry begins."""
-
-    def find_entry(self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget) -> int | None:
-        """Return where the first whole and valid entry behind a damaged one begins, or None."""
-
-    def count_entries(
-        self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
-    ) -> int:
-        """Return how many whole and valid entries can be found behind a damaged one."""
-
-    def validate(self, data: bytes | memoryview, limits: DeepLimits = DEFAULT_LIMITS) -> int:
-        """Return the number of messages in a produced set, checked at every depth; raise when it is not valid."""
-
-    def locate(self, bases: Sequence[int], offset: int) -> tuple[int, int]:
-        """Return the index of the segment that holds an offset, and the position in its file."""
+_MIN_ENTRY_BYTES = 9
+_BLOCK_BYTES = 65536
+_ZEROS = bytes(_BLOCK_BYTES + _MIN_ENTRY_BYTES)
+_CANDIDATE_COST_BYTES = 512
 
 
 class Kafka07:
@@ -123,6 +52,15 @@ class Kafka07:
 
     name = KAFKA_0_7
     suffix = SEGMENT_SUFFIX
+    is_dense = False
+
+    def end_offset(self, segment: SegmentFile) -> int:
+        """Return the offset behind a segment's bytes."""
+        return segment.base + segment.size
+
+    def position(self, segment: SegmentFile, offset: int) -> int:
+        """Return where in a segment's file the entry of an offset begins, which may lie outside of it."""
+        return offset - segment.base
 
     def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
         """Return how far ``[start, end)`` of an open segment is whole and valid.
@@ -143,10 +81,10 @@ class Kafka07:
                 if deep is not None:
                     self._look_inside(window, deep)
             if status != SCAN_TOO_LARGE:
-                return FileScan(position, count, wrappers, suspicious, status)
+                return FileScan(position, count, wrappers, suspicious, status, STATUS_TEXT[status])
             status, entry_bytes, codec = self._check_entry(files, fd, position, end)
             if status != SCAN_OK:
-                return FileScan(position, count, wrappers, suspicious, status)
+                return FileScan(position, count, wrappers, suspicious, status, STATUS_TEXT[status])
             if deep is not None:
                 view = memoryview(self._read(files, fd, position, entry_bytes))
                 result = _segment.scan(view)
@@ -195,29 +133,6 @@ class Kafka07:
                 break
             position = self.find_entry(files, fd, found.end, end, budget)
         return count
-
-    def validate(self, data: bytes | memoryview, limits: DeepLimits = DEFAULT_LIMITS) -> int:
-        """Return the number of messages in a produced set, those inside wrappers counted and the wrappers not.
-
-        Raises:
-            InvalidMessageError, InflateLimitError, MissingCodecError: as for ``message.count_deep``.
-        """
-        return count_deep(data, limits)
-
-    def locate(self, bases: Sequence[int], offset: int) -> tuple[int, int]:
-        """Return the index of the segment that holds an offset, and the position in its file.
-
-        ``bases`` are the segments' base offsets in order. The caller knows where the log ends.
-
-        Raises:
-            OffsetOutOfRangeError: the offset lies before the first segment.
-        """
-        index = bisect_right(bases, offset) - 1
-        if index < 0:
-            raise OffsetOutOfRangeError(
-                f"offset {offset} lies before {bases[0] if bases else 'a log without segments'}"
-            )
-        return index, offset - bases[index]
 
     def _look_inside(self, window: Window, deep: DeepFindings) -> None:
         """Open the wrappers of a window of valid entries, and find its suspicious ones."""
@@ -298,18 +213,3 @@ def _entry_start(highest_first_byte: int) -> re.Pattern[bytes]:
     """Matches one byte where an entry may begin: a length from 5 up, then magic 0, or magic 1 and a known codec."""
     larger = b"|[\\x01-\\x%02x]" % highest_first_byte if highest_first_byte else b""
     return re.compile(rb"(?:\x00(?!\x00\x00[\x00-\x04])" + larger + rb")(?=[\x00-\xff]{3}(?:\x00|\x01[\x00-\x02]))")
-
-
-FORMATS: dict[str, LogFormat] = {KAFKA_0_7: Kafka07()}
-
-
-def log_format(name: str) -> LogFormat:
-    """Return the object of a format.
-
-    Raises:
-        LogError: this version does not know the format.
-    """
-    try:
-        return FORMATS[name]
-    except KeyError:
-        raise LogError(f"unknown log format, known are {', '.join(FORMATS)}", found=name) from None

@@ -1,0 +1,45 @@
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef enum:
+    MAX_FORMATS = 8
+    FORMAT_OF_NEW = 0        # what a partition gets that is made by its first message
+
+# Why a walk over entries ended. The numbers between are a format's own, for its reports.
+cdef enum EntriesStatus:
+    ENTRIES_WHOLE = 0        # the bytes end exactly at the end of an entry
+    ENTRIES_CUT = 1          # the bytes end inside an entry
+    ENTRIES_TOO_LARGE = 6    # an entry above the limit
+
+# The whole and valid entries at the beginning of some bytes.
+cdef struct Entries:
+    uint64_t bytes           # they end here
+    uint64_t count           # entries
+    uint64_t compressed      # of these, those that hold others, which must be opened to be checked and counted
+    uint64_t suspicious      # of these, those that look as if a codec bit were lost
+    uint64_t span            # offsets that they take
+    uint64_t next            # what the next one claims to have, where it is above the limit
+    int status               # an EntriesStatus, or the format's own reason why the next one is not valid
+
+cdef enum EntryStatus:
+    ENTRY_BEGINS = 0
+    ENTRY_INVALID = 1        # what stands here is no entry
+    ENTRY_UNREADABLE = 2     # it is longer than what can be read
+
+# What compiled code asks of a log format. Functions hold no state, take no lock, and serve any process and thread.
+cdef struct Format:
+    const char* name
+    const char* suffix       # of the names of segment files, with its dot
+    # the entries of a produced set; a message above max_message bytes ends it, unless that is negative
+    void (*validate)(const uint8_t* p, uint64_t n, int64_t max_message, Entries* out) noexcept nogil
+    # the entries of stored bytes
+    void (*scan)(const uint8_t* p, uint64_t n, Entries* out) noexcept nogil
+    # where in a segment with this base offset the entry of an offset begins: a position in its file
+    uint64_t (*locate)(uint64_t base, uint64_t offset) noexcept nogil
+    # whether an entry begins at p, of which `have` bytes were read; `available` belong to the log, `readable` can be read
+    int (*begins)(const uint8_t* p, uint64_t have, uint64_t available, uint64_t readable) noexcept nogil
+
+# The format of a slot; NULL for a number that none has.
+cdef const Format* format_of(uint32_t number) noexcept nogil
+# Give a format the next number; the struct must stay. LogError when there is one of this name, or no room.
+cdef int add_format(const Format* added) except -1

@@ -1,0 +1,86 @@
+"""What recovery, fsck, the keeper and tools ask of a log format, and what they get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from fastlog.log.files import FileOps
+from fastlog.message import DEFAULT_LIMITS, DeepLimits
+from fastlog.segment_files import SegmentFile
+
+
+class FileScan(NamedTuple):
+    """How far a file is whole and valid: ``end`` is a position, the counts are of the entries before it."""
+
+    end: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    wrappers: int
+    suspicious: int
+    status: int
+    found: str
+    """What stands at ``end``, in words; ``status`` is the format's own number for it."""
+
+
+class SearchBudget:
+    """What a search behind damage may cost, in bytes looked at; ``exhausted`` says that it was not enough.
+
+    Hostile bytes can look like the beginning of a message everywhere, each time with megabytes to check.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.bytes_left = limit_bytes
+        self.exhausted = False
+
+    def take(self, count: int) -> bool:
+        """Use up so many bytes; False when they are not there any more."""
+        if self.bytes_left is not None:
+            self.bytes_left -= count
+            self.exhausted = self.exhausted or self.bytes_left < 0
+        return not self.exhausted
+
+
+@dataclass(slots=True)
+class DeepFindings:
+    """What a deep scan adds: positions, with the reason where a compressed set does not hold what it should.
+
+    ``suspicious``: plain messages that begin like compressed data; the codec bit may be lost, which no checksum sees.
+    """
+
+    limits: DeepLimits = DEFAULT_LIMITS
+    damaged_wrappers: list[tuple[int, str]] = field(default_factory=list)
+    suspicious: list[int] = field(default_factory=list)
+    messages: int = 0
+
+
+class LogFormat(Protocol):
+    """One log format; implementations hold no state and serve any process."""
+
+    @property
+    def name(self) -> str:
+        """The name in the side file."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of its segments' file names."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether offsets count messages. Else they are positions in the partition's stream, and stay so for ever."""
+
+    def end_offset(self, segment: SegmentFile) -> int:
+        """Return the offset behind a segment's bytes: that of the next message."""
+
+    def position(self, segment: SegmentFile, offset: int) -> int:
+        """Return where in a segment's file the entry of an offset begins, which may lie outside of it."""
+
+    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
+        """Return how far ``[start, end)`` of an open segment is whole and valid; ``start`` is where an entry begins."""
+
+    def find_entry(self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget) -> int | None:
+        """Return where the first whole and valid entry behind a damaged one begins, or None."""
+
+    def count_entries(
+        self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
+    ) -> int:
+        """Return how many whole and valid entries can be found behind a damaged one."""
