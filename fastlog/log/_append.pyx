@@ -13,7 +13,7 @@ from fastlog.log._arena cimport (
     EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR, N_APPENDS,
     N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own,
     fl_end_read, fl_file_position, fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake,
-    fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
+    fl_wake_flusher, fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
     AT_AFTER_LOCK, AT_AFTER_WRITE, AT_APPEND_PUBLISHED, AT_BEFORE_UNLOCK, AT_CELL_FILLED, AT_CELL_OPEN, AT_IN_REPAIR, AT_MID_WRITE,
@@ -110,8 +110,7 @@ cdef class Appender:
             fl_store(&s.torn, 0)
             fl_bump(&self.counters[<int>N_REPAIRS], 1)
             # the dead owner may have published bytes and not come to say so
-            fl_mark_dirty(self.arena.header, s.index)
-            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+            fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
             return 0
         if r == -EMFILE or r == -ENFILE or r == -ENOMEM:
             self.unlock(s)
@@ -119,8 +118,7 @@ cdef class Appender:
         take_out(s, FL_WHY_NAME if r == -EEXIST else FL_WHY_REPAIR, -r)
         self.unlock(s)
         # what was published before is whole: it is flushed and shown, and only then the partition stands still
-        fl_mark_dirty(self.arena.header, s.index)
-        fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+        fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
         fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
         return EIO
 

@@ -335,6 +335,11 @@ static inline void fl_mark_dirty(fl_header *h, uint64_t slot) {
     fl_fence();
     if (!(fl_load(word) & bit)) fl_or(word, bit);
 }
+/* The same, and have the flusher look now: a flusher that is woken before the bit is set may find nothing and sleep on. */
+static inline void fl_wake_flusher(fl_header *h, const int *eventfds, uint64_t slot) {
+    fl_mark_dirty(h, slot);
+    fl_wake(h, eventfds, FL_FLUSHER);
+}
 /* Before the words of a partition are looked at once more. */
 static inline void fl_clear_dirty(fl_header *h, uint64_t slot) {
     fl_and(fl_dirty_word(h, slot), ~(1ull << (slot & 63)));

@@ -90,6 +90,7 @@ cdef extern from "_arena.h" nogil:
     void fl_may_see(const fl_slot*, fl_end*)
     bint fl_show(fl_slot*)
     void fl_mark_dirty(fl_header*, uint64_t)
+    void fl_wake_flusher(fl_header*, const int*, uint64_t)
     void fl_clear_dirty(fl_header*, uint64_t)
     uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
     uint64_t fl_find_position(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)

@@ -436,8 +436,7 @@ cdef class Arena:
         """Ask the flusher to flush one partition soon."""
         cdef fl_slot* s = self.slot(index)
         fl_or(&s.demand, 1)
-        fl_mark_dirty(self.header, index)
-        fl_wake(self.header, self.eventfds, FL_FLUSHER)
+        fl_wake_flusher(self.header, self.eventfds, index)
 
     # -- process cells -------------------------------------------------------------------------------------------
 

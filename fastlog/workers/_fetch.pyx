@@ -8,9 +8,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 from libc.stdlib cimport free, malloc
 
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
-    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_mark_dirty, fl_or, fl_slot,
-    fl_slot_at, fl_wake,
+    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
+    Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_or, fl_slot,
+    fl_slot_at, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
@@ -331,8 +331,7 @@ cdef class Fetches:
         """Have what is appended behind the visible end flushed soon."""
         if fl_load(&s.log_end) > max(visible, fl_load(&s.flushed_end)) and not fl_load(&s.demand):
             fl_or(&s.demand, 1)
-            fl_mark_dirty(self.arena.header, s.index)
-            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+            fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
 
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil:
         """Request 2: each part has its own error, the outer one is always 0."""
@@ -487,5 +486,4 @@ cdef class Fetches:
     cdef void want_flush_now(self, fl_slot* s) noexcept nogil:
         """After demand was set: an append that did not see it yet has left unflushed bytes, so wake the flusher."""
         if fl_load(&s.log_end) > fl_load(&s.flushed_end):
-            fl_mark_dirty(self.arena.header, s.index)
-            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+            fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)

@@ -7,8 +7,8 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
-    fl_ask, fl_bump, fl_cell_at, fl_load, fl_mark_dirty, fl_or, fl_slot, fl_store, fl_wake,
+    FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
+    fl_ask, fl_bump, fl_cell_at, fl_load, fl_or, fl_slot, fl_store, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
@@ -94,8 +94,7 @@ cdef class Runs:
             # said only now: a demand that stands before the append is cleared by the flush before it
             fl_or(&s.waiters, <uint64_t>1 << self.process)
             fl_ask(&s.demand, 1)
-            fl_mark_dirty(self.arena.header, s.index)
-            fl_wake(self.arena.header, self.arena.eventfds, FL_FLUSHER)
+            fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
 
     cdef int commit_run(self, Conn* c, Run* run) noexcept nogil:
         cdef fl_slot* s = run.slot

@@ -72,6 +72,8 @@ int main(int count, char **arguments) {
     case 4: fl_wake_taken(h, none, 0); return h->wake_flags[0] != 0;
     case 5: fl_clear_wake_flag(h, 0); return h->wake_flags[0] != 0;
     case 6: fl_clear_dirty(h, 65); return arena.dirty[1] != 1;
+    case 7: fl_wake_waiters(h, none, &waiters); return waiters != 0 || h->wake_flags[FL_FLUSHER] != 1;
+    case 8: fl_wake_flusher(h, none, 66); return arena.dirty[1] != 7 || h->wake_flags[FL_FLUSHER] != 1;
     }
     return 1;
 }
@@ -141,10 +143,21 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (4, ["swap", "fence"]),
         (5, ["swap", "fence"]),
         (6, ["and", "fence"]),
+        (7, ["fence", "load", "swap", "swap"]),
     ],
 )
 def test_who_looks_once_more_does_so_behind_a_fence(steps: Path, case: int, expected: list[str]) -> None:
     """Also where the change before it is a barrier by itself, so that no run shows the fence: the steps are told."""
+    assert taken(steps, case) == expected
+
+
+def test_the_flusher_is_woken_when_it_can_see_what_for(steps: Path) -> None:
+    """One that runs at once finds the partition marked; the swap is of the flag that says it is woken."""
+    assert taken(steps, 8) == ["fence", "load", "or", "swap"]
+
+
+def taken(steps: Path, case: int) -> list[str]:
     done = subprocess.run([steps, str(case)], check=True, capture_output=True, text=True)
-    orders = {"load": "ACQUIRE"}
-    assert done.stdout.splitlines() == [f"{step} __ATOMIC_{orders.get(step, 'SEQ_CST')}" for step in expected]
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert all(order == ("__ATOMIC_ACQUIRE" if step == "load" else "__ATOMIC_SEQ_CST") for step, order in found), found
+    return [step for step, _ in found]
