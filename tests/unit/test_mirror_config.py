@@ -63,6 +63,7 @@ def test_settings_without_effect_are_named() -> None:
         ({"settings": {}}, "either a whitelist or a blacklist"),
         ({"settings": {**TOPICS, "mirror.topics.blacklist": "x"}}, "either a whitelist or a blacklist"),
         ({"settings": {"mirror.topics.whitelist": "("}}, "regular expression"),
+        ({"settings": {**TOPICS, "mirror.audit.topic": "counts"}}, "no effect without mirror.audit.stage"),
         ({"settings": {**TOPICS, "mirror.bad.messages": "drop"}}, "is none of stop, skip"),
         ({"settings": {**TOPICS, "mirror.consumer.numthreads": "0"}}, "too small"),
         ({"settings": {**TOPICS, "mirror.consumer.numthread": "4"}}, "did you mean 'mirror.consumer.numthreads'"),
