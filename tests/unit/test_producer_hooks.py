@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastlog._segment import payloads
-from fastlog.errors import ClosedError, ConfigError, DeliveryError, QueueFullError
+from fastlog.errors import ClosedError, ConfigError, DeliveryError, MessageTooLargeError, QueueFullError
 from fastlog.producer import (
     CallbackHandler,
     Encoder,
@@ -297,6 +297,26 @@ def test_a_handler_that_fails_loses_its_batch_loudly() -> None:
         assert [payloads(each) for each in broker.sets] == [[b"good"]]
 
 
+def test_a_handler_sends_all_of_a_batch_or_nothing() -> None:
+    """One message that is too large keeps back those before it, whichever it is: no batch is half sent."""
+    refused: list[MessageTooLargeError] = []
+
+    class Sending(EventHandler):
+        def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
+            with pytest.raises(MessageTooLargeError) as raised:
+                sender.multi_send([("t", -1, -1, [b"1"]), ("t", -1, -1, [b"2", b"x" * 101, b"3"])])
+            refused.append(raised.value)
+            sender.multi_send([("t", -1, -1, [b"4"]), ("t", -1, -1, []), ("t", -1, -1, [b"x" * 100])])
+
+    with FakeBroker() as broker:
+        with Producer(
+            broker.address, producer_type="async", event_handler=Sending(), max_message_bytes=100
+        ) as producer:
+            producer.send("t", b"an event")
+        assert len(refused) == 1
+        assert [one for each in broker.sets for one in payloads(each)] == [b"4", b"x" * 100]
+
+
 def test_handlers_by_their_07_names() -> None:
     """event.handler, callback.handler and serializer.class as dotted paths, with their props."""
     with FakeBroker() as broker:
@@ -323,6 +343,14 @@ def test_handlers_need_a_queue() -> None:
         pytest.raises(ConfigError, match="on_delivery"),
     ):
         producer.submit("t", b"x")
+    told: list[object] = []
+    with FakeBroker() as broker:
+        with (
+            Producer(broker.address, producer_type="async", callback_handler=CallbackHandler()) as producer,
+            pytest.raises(ConfigError, match="nobody knows which message went where"),
+        ):
+            producer.send("t", b"x", on_delivery=told.append)
+        assert (told, broker.sets) == ([], [])
 
 
 def test_an_event_handler_without_handle_is_refused_when_it_is_made() -> None:
