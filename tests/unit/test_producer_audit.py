@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
@@ -21,10 +22,12 @@ from fastlog.envelope import Envelope, server_id_of, unwrap
 from fastlog.errors import (
     ClosedError,
     ConfigError,
+    DeliveryError,
     FastlogError,
     InvalidTopicError,
     MessageTooLargeError,
     QueueFullError,
+    TransportError,
 )
 from fastlog.producer import (
     DefaultEventHandler,
@@ -318,6 +321,31 @@ def test_a_report_waits_for_what_is_on_its_way() -> None:
         wait_until("a report", lambda: events(broker) != [])
         producer.close()
         assert claimed(events(broker)) == arrived(broker)
+
+
+def test_a_report_that_cannot_wait_for_them_claims_nothing() -> None:
+    """What is on its way when its time is over may fail yet, as here; the next report says so."""
+    release = threading.Event()
+
+    def hook(request: rq.Request) -> bytes | None:
+        if not isinstance(request, rq.ProduceAckRequest) or request.topic != "t":
+            return None
+        assert release.wait(PATIENCE)
+        return refusal(request, 2)
+
+    with FakeBroker(hook=hook) as broker:
+        producer = audited(broker, producer_type="async")
+        try:
+            producer.send("t", [b"x"] * 5)
+            assert producer._reporter is not None
+            with pytest.raises(TransportError, match="still on their way"):
+                producer._reporter._report(time.monotonic())
+        finally:
+            release.set()
+        with pytest.raises(DeliveryError):
+            producer.close()
+        assert sum(claimed(events(broker)).values()) == 0
+        assert [event.failed for event in events(broker)] == [[(0, 4)]]
 
 
 def test_an_event_that_was_refused_comes_again(caplog: pytest.LogCaptureFixture) -> None:
