@@ -113,6 +113,19 @@ def test_pages_that_are_full_take_no_room() -> None:
     assert tally.seen(1, 0, 20_000 * PAGE) == 20_000 * PAGE
 
 
+def test_a_page_takes_no_room_from_its_last_number_on() -> None:
+    """40 MiB of bits; the last number of each page comes as a message."""
+    tally = Tally(WINDOW_MS)
+    tally.merge_page(1, 5, 10_000, b"\0" * (PAGE // 8))  # what it needs at all is there now
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for number in range(10_000):
+        tally.merge_page(1, 5, number, b"\xff" * (PAGE // 8 - 1) + b"\x7f")
+        tally.count_entries(pack([payload(1, (number + 1) * PAGE - 1)]), 1)
+    assert process.memory_info().rss - before < 10 * 2**20
+    assert tally.seen(1, 0, 10_000 * PAGE) == 10_000 * PAGE
+
+
 def test_not_more_gaps_than_wanted() -> None:
     tally = counted([payload(3, number) for number in range(0, 200, 2)])
     assert tally.missing(3, 0, 199, 3) == [(1, 1), (3, 3), (5, 5)]
