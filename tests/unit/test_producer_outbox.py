@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import resource
 import socket
 import threading
 import time
@@ -223,6 +225,18 @@ def test_descriptors_of_outboxes_go_with_them() -> None:
     assert descriptors() == before + 19
     del made
     assert descriptors() == before
+
+
+def test_an_outbox_without_a_bell_is_none() -> None:
+    """Its thread could not be woken: whoever makes it is told."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(OSError, match="open files") as raised:
+            Outbox(Quota(1, 1), HOUR_NS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert raised.value.errno == errno.EMFILE
 
 
 # --- limits to the message and to the byte ---
