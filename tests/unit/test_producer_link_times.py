@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from fastlog.client.connection import Connection
 from fastlog.errors import ClosedError, FastlogError, TransportError
 from tests.harness.still_link import NEVER, still_link
 
@@ -238,6 +239,35 @@ def test_a_connection_is_changed_after_so_many_requests(chance: float, sends: in
         assert link.link.possible_duplicates == sends
         assert link.step().accept().messages() == [b"%d" % sends]
         assert link.link.connections == 3
+
+
+@pytest.mark.parametrize("end", ["changed", "broken", "aborted"])
+def test_a_child_that_is_forked_while_a_connection_ends_closes_it(end: str) -> None:
+    """The link names it until it is closed: what it does not name, the child would keep open."""
+    left: list[bool] = []
+
+    class Ending(Connection):
+        def close(self) -> None:
+            left.append(link.link._connection is self)
+            super().close()
+
+    with still_link(reconnect_interval_sends=1) as link:
+        link.put([b"1"])
+        peer = link.step().accept()
+        connection = link.link._connection
+        assert connection is not None
+        connection.__class__ = Ending
+        if end == "aborted":
+            link.link.abort(ClosedError("over"))
+            assert link.ends()
+        else:
+            if end == "changed":
+                link.answer(peer, 0).step()
+                assert peer.is_at_end()
+            else:
+                assert peer.messages() == [b"1"]
+            link.end(peer).step()
+        assert left == [True]
 
 
 @pytest.mark.parametrize("chance", [0.75, 1.0])
