@@ -87,6 +87,39 @@ def test_a_starved_stream_fetches_by_itself(driven: Driven, own: bool) -> None:
         assert made.state(source_of()).gaps == 0
 
 
+@pytest.mark.usefixtures("patient")
+def test_who_finds_the_reading_free_may_drive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch that says it is driven when its reading is given back would turn away who comes just then."""
+    begin, stream = Fetch.__init__, threading.current_thread()
+    noted: list[bool] = []
+
+    class Noting:
+        def __init__(self, fetch: Fetch) -> None:
+            self._fetch, self._lock = fetch, fetch._reading
+            self.acquire = self._lock.acquire
+
+        def release(self) -> None:
+            if threading.current_thread() is stream:
+                noted.append(self._fetch._is_driven)
+            self._lock.release()
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+    def noting(self: Fetch, *given: Any) -> None:
+        begin(self, *given)
+        self._reading = Noting(self)  # type: ignore[assignment]
+
+    monkeypatch.setattr(Fetch, "__init__", noting)
+    with reading() as (_, made):
+        assert payloads(made.stream()) == MANY
+    assert noted
+    assert not any(noted)
+
+
 def test_one_that_is_slow_finds_its_queue_filled(driven: Driven) -> None:
     """What its thread fetched meanwhile comes first, and the thread takes over again."""
     with reading(queued_chunks=3) as (_, made):
