@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastlog.audit.events import SeenEvent, decode
+from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ClosedError, ConfigError, CoordinationError, OwnershipLostError, TransportError
 from fastlog.mirror import Forwarded, Mirror
 from fastlog.mirror import source as source_module
@@ -18,6 +19,7 @@ from fastlog.mirror.report import Report
 from fastlog.mirror.source import Source
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from fastlog.zkpaths import PartitionId
 from tests.harness import raw_format as raw
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import stored
@@ -359,6 +361,42 @@ def test_a_stage_of_the_audit_counts_what_is_forwarded_and_tells_another_observe
         assert int.from_bytes(event.pages[0].bits, "little") == 0b111
         assert [item.messages for item in event.duplicates] == [1]
     assert other.entries == 5
+
+
+def test_a_commit_that_leaves_a_lane_waiting_is_asked_for_again(site: Callable[..., Site]) -> None:
+    """The first one saves nothing of the partition and reports no error: who looks at the lanes sees that one waits."""
+    config, one = site().config(), TopicPartition("t", PartitionId(0, 0))
+    saved: dict[TopicPartition, int] = {}
+    calls: list[None] = []
+
+    def commit() -> None:
+        calls.append(None)
+        if len(calls) > 1:
+            saved[one] = 100
+
+    class Waiting:
+        committed = 0
+        wants_commit = property(lambda self: self.committed < 100)
+        resume_at = staticmethod(lambda: None)
+
+    target: Any = SimpleNamespace(partitions=lambda topic: [])
+    source = Source(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
+    consumer: Any = SimpleNamespace(commit_offsets=commit, committed=saved, topics={})
+    source.consumer, source.is_checked = consumer, True
+    source._streams = [SimpleNamespace(partitions={one}, wake=lambda: None)]  # type: ignore[list-item]
+    lane: Any = Waiting()
+    source._lanes[one] = lane
+    thread = threading.Thread(target=source._committer.run, args=(consumer, source._committed), daemon=True)
+    thread.start()
+    try:
+        source._committer.ring()
+        wait_until("a commit", lambda: len(calls) == 1)
+        source.look()
+        wait_until("another one", lambda: lane.committed == 100)
+    finally:
+        source._committer.stop()
+        thread.join(PATIENCE)
+    assert len(calls) == 2
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
