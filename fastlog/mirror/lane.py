@@ -125,8 +125,7 @@ class Lane:
         """The partition was acquired or repositioned: forget what was, once nothing of it is under way."""
         with self._lock:
             if self._sent:
-                return False
-            self._unsent.clear()
+                return False  # where nothing is, nothing is unsent either: the last that was settled has seen to that
             self.place = place
             self.committed = self._sent_to = self._settled_to = max(0, place.consumed)
             self._is_failed = False
