@@ -131,6 +131,23 @@ def test_pieces_are_what_the_broker_gets() -> None:
     assert {len(one) for one in broker.sets[:-1]} == {40 // ENTRY * ENTRY}
 
 
+def test_what_the_target_takes_as_it_is_is_not_walked_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all there is to forward is of this kind; to the byte."""
+    broker = FakeBroker(max_message_bytes=len(SET))
+    with way(broker) as found:
+        found.wait_wanted()
+        with monkeypatch.context() as patch:
+            patch.setattr(lane_module, "cut", walked)
+            found.take()
+        found.wait_consumed(START + len(SET))
+        assert found.told == [(START, len(PAYLOADS), None)]
+    assert broker.sets == [SET]
+
+
+def walked(*arguments: object) -> list[tuple[int, int, bool]]:
+    raise AssertionError("the entries are looked at")
+
+
 def test_with_plain_07_nothing_counts_before_the_broker_has_handled_it() -> None:
     """It acknowledges nothing; the answer to a request behind the produce shows that it was handled."""
     goes_on = threading.Event()
