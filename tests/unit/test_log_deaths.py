@@ -185,7 +185,8 @@ def test_a_successor_in_its_place_makes_whole_what_it_left_and_has_it_flushed(wa
     assert watched.arena.cell(FIRST_PROCESSOR)[4] == 0
     assert watched.counter("repairs") == 1
     wait_until(lambda: watched.view().flushed_end == 52, what="a flush that nobody asked for")
-    assert watched.stored() == ENTRY + LOST
+    assert watched.append(OTHER) == DONE  # nobody has the lock any more
+    assert watched.stored() == ENTRY + LOST + OTHER
 
 
 def test_the_name_of_a_new_segment_is_made_durable_without_any_append(watched: SharedLog) -> None:
