@@ -146,6 +146,14 @@ def test_the_number_of_a_partition_to_read(workers: Workers, partition: int, err
         assert held == (error, -1 if error else 0, -1 if error else 0, b"")
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 256])
+def test_a_name_that_cannot_be_is_an_unknown_error_to_0_7(workers: Workers, name: str) -> None:
+    """What it is here has a number of its own, which 0.7 does not know."""
+    with workers.connect() as client:
+        assert client.fetch(name, 0, 0) == (-1, b"")
+        assert client.multifetch([("t", 0, 0, 14), (name, 0, 0, 14)]) == [(0, GOOD), (-1, b"")]
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 32_767])
 def test_the_parts_of_a_multifetch(workers: Workers, count: int) -> None:
     with workers.connect() as client:
