@@ -37,6 +37,18 @@ def held(topic: str, offset: int, wait_ms: int = 20_000) -> bytes:
     return raw.own_frame(raw.HELD_FETCH, raw.held_fetch_body(topic, 0, offset, 1000, wait_ms, 1), correlation=7)
 
 
+def test_a_connection_goes_on_after_an_answer_of_many_parts(start_broker: Callable[..., Broker]) -> None:
+    """The list of what it sends is given back with the answer, and begins anew with the next one of many parts."""
+    # what is given back is no memory of the process any more, so whoever still uses it ends
+    broker = start_broker(environment={"MALLOC_MMAP_THRESHOLD_": str(32 << 10)})
+    message = raw.entry(bytes(990))
+    with broker.connect() as client:
+        assert client.produce_ack("t", 0, message, raw.FLUSHED).error == 0
+        for count in (2000, 1, 2000):
+            found = client.multifetch([("t", 0, 0, len(message))] * count)
+            assert found == [(0, message)] * count
+
+
 # --- leaving ---
 
 
