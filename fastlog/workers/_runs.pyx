@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
-    fl_ask, fl_bump, fl_cell_at, fl_load, fl_or, fl_slot, fl_store, fl_wake_flusher,
+    fl_ask, fl_bump, fl_cell_at, fl_load, fl_slot, fl_store, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
@@ -91,8 +91,8 @@ cdef class Runs:
         if ack.flushed and fl_load(&s.flushed_end) < ack.end:
             ack.state = ACK_WAIT_FLUSH
             failpoint(AT_ACK_WAITS)
-            # said only now: a demand that stands before the append is cleared by the flush before it
-            fl_or(&s.waiters, <uint64_t>1 << self.process)
+            # said only now: a demand that stands before the append is cleared by the flush before it. That it waits is said
+            # where the answer would leave, with another look at the flushed end behind it
             fl_ask(&s.demand, 1)
             fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
 
