@@ -45,6 +45,8 @@ _MIN_ENTRY_BYTES = 9
 _BLOCK_BYTES = 65536
 _ZEROS = bytes(_BLOCK_BYTES + _MIN_ENTRY_BYTES)
 _CANDIDATE_COST_BYTES = 512
+_NO_ENTRY = 0, 0
+"""Bytes and codec where no whole entry is: nobody looks at them."""
 
 
 class Kafka07:
@@ -183,18 +185,18 @@ class Kafka07:
         """Status, bytes and codec of the one entry at a position, read piece by piece."""
         head = self._read(files, fd, position, min(_MIN_ENTRY_BYTES + 1, end - position))
         if len(head) < _MIN_ENTRY_BYTES:
-            return SCAN_TAIL, 0, 0
+            return SCAN_TAIL, *_NO_ENTRY
         size = LENGTH_BYTES + int.from_bytes(head[:LENGTH_BYTES], "big", signed=True)
         magic = head[4]
         if size < _MIN_ENTRY_BYTES or (magic == 1 and size < _MIN_ENTRY_BYTES + 1):
-            return SCAN_SIZE, 0, 0
+            return SCAN_SIZE, *_NO_ENTRY
         if size > end - position:
-            return SCAN_TAIL, 0, 0
+            return SCAN_TAIL, *_NO_ENTRY
         if magic > 1:
-            return SCAN_MAGIC, 0, 0
+            return SCAN_MAGIC, *_NO_ENTRY
         codec = head[5] if magic else 0
         if codec > 2:
-            return SCAN_CODEC, 0, 0
+            return SCAN_CODEC, *_NO_ENTRY
         stored = int.from_bytes(head[5 + magic : 9 + magic], "big")
         crc = 0
         at, entry_end = position + _MIN_ENTRY_BYTES + magic, position + size
@@ -202,7 +204,7 @@ class Kafka07:
         while at < entry_end:
             came = read_fully(fd, buffer[: min(len(buffer), entry_end - at)], at, files.read_into)
             if came == 0:
-                return SCAN_TAIL, 0, 0
+                return SCAN_TAIL, *_NO_ENTRY
             crc = crc32(buffer[:came], crc)
             at += came
         return (SCAN_OK if crc == stored else SCAN_CRC), size, codec
