@@ -128,6 +128,7 @@ cdef struct Conn:
     uint64_t answer_reserved     # HELP_ANSWER: what it was expected to take, counted until it is there
     int answer_state
     long long deep_count         # -2: not asked, -1: refused, else the number of deep messages
+    void* parts                  # a MULTIFETCH that is under way: ``Parts`` of ``_fetch``; its answer has not its size yet
     # a held fetch, or a request of 0.7 that waits for a flush it is owed
     uint64_t hold_until_ns
     uint64_t hold_end            # OFFSETS: the log end it met, and waits for

@@ -131,6 +131,7 @@ cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
     free(c.out)
     free(c.spans)
     free(c.answer)
+    free(c.parts)
     free(c)
 
 

@@ -20,6 +20,21 @@ cdef struct Found:
     fl_slot* slot            # NULL: nobody has written to it
     bint cold                # its first bytes are not in memory: nothing of it may be read here
 
+# A MULTIFETCH that is under way; what has been looked at and not put into the answer yet is pinned.
+cdef struct Parts:
+    int count
+    int looked               # parts that have been looked at
+    int put                  # parts that stand in the answer
+    int pinned               # descriptors that it was the first to pin
+    size_t at                # where the next part begins in the body
+    uint64_t total           # bytes of the answer after its size
+    size_t total_at          # where that size stands among the bytes to be sent
+    bint has_head
+    bint waits               # no part has an error
+    fl_slot* owed            # a part found nothing because of a flush that is owed
+    uint64_t owed_at
+    Found[0] found           # as many as there are parts
+
 cdef enum FetchStatus:
     FETCH_DONE = 0
     FETCH_PARKED = 1
@@ -33,6 +48,7 @@ cdef class Fetches:
     cdef Helper helper
     cdef Unreadable unreadable
     cdef int process
+    cdef int pinned          # descriptors that MULTIFETCHes under way have pinned
     cdef uint64_t* counters
     cdef uint64_t max_wait_ms
     cdef uint8_t* peek
@@ -46,6 +62,11 @@ cdef class Fetches:
     cdef bint malformed(self, bint several, const uint8_t* body, size_t n) noexcept nogil
     cdef int fetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
+    cdef Parts* begin_parts(self, Conn* c, int count) noexcept nogil
+    cdef void forget_parts(self, Conn* c) noexcept nogil
+    cdef int next_turn(self, Conn* c) noexcept nogil
+    cdef int look_at_parts(self, Conn* c, Parts* parts, const uint8_t* body, size_t n, int* work) noexcept nogil
+    cdef int put_parts(self, Conn* c, Parts* parts, int* work) noexcept nogil
     cdef bint hold(self, Conn* c, fl_slot* s, uint64_t visible, uint64_t now_ns) noexcept nogil
     cdef bint hold_offsets(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil

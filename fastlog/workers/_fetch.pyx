@@ -6,6 +6,7 @@ Source: Kafka 0.7.2 for requests 1 and 2 (one segment per fetch, empty bodies on
 from libc.errno cimport EAGAIN, EMFILE, ENFILE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_FAILED_FETCH, N_HELD_FETCHES, N_READ_AHEAD,
@@ -16,7 +17,9 @@ from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_
 from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
-from fastlog.workers._connection cimport PARK_HELPER, PARK_HOLD, Conn, out_bytes, out_file, out_give_back
+from fastlog.workers._connection cimport (
+    PARK_HELPER, PARK_HOLD, PARK_TURN, Conn, Span, answer_admitted, out_bytes, out_file, out_give_back,
+)
 from fastlog.workers._helper cimport HELP_READ_AHEAD, QUEUE_DISK, READ_AHEAD_BYTES, Helper
 from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
 from fastlog.workers._unreadable cimport Unreadable
@@ -27,6 +30,7 @@ cdef enum:
     COPY_BYTES = 16 << 10
     ANSWERS_AHEAD = 32  # this near the visible end, counted in answers like the last one, a reader has the next flush begin
     COPY_IN_ALL = 256 << 10  # of a MULTIFETCH: many parts may ask for the same few bytes
+    TURN_PARTS = 512  # of a MULTIFETCH: looked at, or put into the answer, before others have a turn
     MAX_SET_BYTES = 0x7fffff00  # an answer's size is a signed 32-bit number
     MAX_PARTS_BYTES = 0x7ff00000  # the same, with room for the heads of 32767 parts
     OWED_FLUSH_NS = 5000000000  # how long a request of 0.7 waits at most for a flush that 0.7.2 would have done
@@ -334,86 +338,143 @@ cdef class Fetches:
             fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
 
     cdef int multifetch(self, Conn* c, const uint8_t* body, size_t n, uint64_t now_ns) noexcept nogil:
-        """Request 2: each part has its own error, the outer one is always 0."""
-        cdef int count, i, size, code, pinned = 0
-        cdef int32_t limit
-        cdef size_t at = 2
-        cdef uint64_t total = 2
-        cdef Found* found
-        cdef uint8_t* head
-        cdef int result = FETCH_DONE
-        cdef fl_slot* owed = NULL
-        cdef uint64_t owed_at = 0
-        cdef bint waits = True           # no part has an error
-        cdef size_t total_at = 0
-        if n < 2:
-            return FETCH_MALFORMED
-        count = <int16_t>be16(body)
-        if count < 0:
-            return FETCH_MALFORMED
-        found = <Found*>malloc((count + 1) * sizeof(Found))
-        if found == NULL:
-            return FETCH_CLOSE
-        for i in range(count):
-            size = <int16_t>be16(body + at) if n - at >= 2 else -1
-            if size < 0 or n - at < <size_t>size + 18:
-                result = FETCH_MALFORMED
-                count = i
-                break
-            limit = <int32_t>be32(body + at + 14 + size)
-            if pinned >= self.files.capacity // 2:
-                limit = min(limit, 0)  # one request does not take all descriptors: this part comes with the next one
-            self.look(body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
-                      limit, &found[i])
-            if found[i].entry >= 0:
-                pinned += self.files.entries[found[i].entry].pins == 0
-                self.files.pin(found[i].entry)
-            if found[i].code:
-                fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
-                owed = NULL
-                waits = False
-            else:
-                self.look_ahead(&found[i], be64(body + at + 6 + size))
-                if waits and at_owed_flush(&found[i], be64(body + at + 6 + size)):
-                    owed = found[i].slot
-                    owed_at = found[i].visible
-            if total + found[i].size > MAX_PARTS_BYTES:
-                found[i].size = 0  # this part comes with the next request
-            total += 6 + found[i].size
-            at += <size_t>size + 18
-        if result == FETCH_DONE and owed != NULL and total == 2 + 6 * <uint64_t>count:
-            # nothing to pin: no part has a byte
-            if self.hold(c, owed, owed_at, now_ns):
-                result = FETCH_PARKED
-            elif fl_load(&owed.visible_end) != owed_at:
-                free(found)
-                return self.multifetch(c, body, n, now_ns)
+        """Request 2: each part has its own error, the outer one is always 0. Of many parts, some in each turn."""
+        cdef Parts* parts = <Parts*>c.parts
+        cdef int count, result, work = TURN_PARTS
+        if parts == NULL:
+            count = <int16_t>be16(body) if n >= 2 else -1
+            if count < 0:
+                return FETCH_MALFORMED
+            if not answer_admitted(c, <uint64_t>count * (sizeof(Found) + 2 * sizeof(Span))):
+                return FETCH_PARKED
+            parts = self.begin_parts(c, count)
+            if parts == NULL:
+                return FETCH_CLOSE
+        if parts.looked < parts.count:
+            result = self.look_at_parts(c, parts, body, n, &work)
+            if result != FETCH_DONE:
+                if result != FETCH_PARKED:
+                    c.hold_until_ns = 0
+                    self.forget_parts(c)
+                return result
+            if parts.owed != NULL and parts.total == 2 + 6 * <uint64_t>parts.count:
+                # nothing to pin: no part has a byte
+                if self.hold(c, parts.owed, parts.owed_at, now_ns):
+                    self.forget_parts(c)
+                    return FETCH_PARKED
+                if fl_load(&parts.owed.visible_end) != parts.owed_at:
+                    self.forget_parts(c)
+                    return self.multifetch(c, body, n, now_ns)
+            c.hold_until_ns = 0
+        result = self.put_parts(c, parts, &work)
         if result != FETCH_PARKED:
             c.hold_until_ns = 0
-        if result == FETCH_DONE:
+            self.forget_parts(c)
+        return result
+
+    cdef Parts* begin_parts(self, Conn* c, int count) noexcept nogil:
+        cdef Parts* parts = <Parts*>malloc(sizeof(Parts) + count * sizeof(Found))
+        if parts == NULL:
+            return NULL
+        memset(parts, 0, sizeof(Parts))
+        parts.count = count
+        parts.at = 2
+        parts.total = 2
+        parts.waits = True
+        c.pool.answers += count * sizeof(Found)
+        c.parts = parts
+        return parts
+
+    cdef void forget_parts(self, Conn* c) noexcept nogil:
+        """Give back what a MULTIFETCH holds that is under way, if there is one."""
+        cdef Parts* parts = <Parts*>c.parts
+        cdef int i
+        if parts == NULL:
+            return
+        for i in range(parts.put, parts.looked):
+            if parts.found[i].entry >= 0:
+                self.files.unpin(parts.found[i].entry)
+        self.pinned -= parts.pinned
+        c.pool.answers -= parts.count * sizeof(Found)
+        c.parts = NULL
+        free(parts)
+
+    cdef int next_turn(self, Conn* c) noexcept nogil:
+        c.park |= PARK_TURN
+        return FETCH_PARKED
+
+    cdef int look_at_parts(self, Conn* c, Parts* parts, const uint8_t* body, size_t n, int* work) noexcept nogil:
+        """Find and pin the bytes of the parts that have not been looked at; FETCH_PARKED when the turn is over."""
+        cdef int size
+        cdef int32_t limit
+        cdef size_t at
+        cdef Found* found
+        while parts.looked < parts.count:
+            if work[0] == 0:
+                return self.next_turn(c)
+            work[0] -= 1
+            at = parts.at
+            found = &parts.found[parts.looked]
+            size = <int16_t>be16(body + at) if n - at >= 2 else -1
+            if size < 0 or n - at < <size_t>size + 18:
+                return FETCH_MALFORMED
+            limit = <int32_t>be32(body + at + 14 + size)
+            if self.pinned >= self.files.capacity // 2:
+                limit = min(limit, 0)  # requests for many do not take all descriptors: this part comes with the next one
+            self.look(body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
+                      limit, found)
+            parts.looked += 1
+            if found.entry >= 0:
+                if self.files.entries[found.entry].pins == 0:
+                    parts.pinned += 1
+                    self.pinned += 1
+                self.files.pin(found.entry)
+            if found.code:
+                fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+                parts.owed = NULL
+                parts.waits = False
+            else:
+                self.look_ahead(found, be64(body + at + 6 + size))
+                if parts.waits and at_owed_flush(found, be64(body + at + 6 + size)):
+                    parts.owed = found.slot
+                    parts.owed_at = found.visible
+            if parts.total + found.size > MAX_PARTS_BYTES:
+                found.size = 0  # this part comes with the next request
+            parts.total += 6 + found.size
+            parts.at += <size_t>size + 18
+        return FETCH_DONE
+
+    cdef int put_parts(self, Conn* c, Parts* parts, int* work) noexcept nogil:
+        """Add the answer, part by part; nothing of it may leave before its end, which may still change its size."""
+        cdef int code
+        cdef Found* found
+        cdef uint8_t* head
+        if not parts.has_head:
             head = out_bytes(c, 6)
             if head == NULL:
-                result = FETCH_CLOSE
-            else:
-                put32(head, <uint32_t>total)
-                put16(head + 4, 0)
-                total_at = c.out_end - 6
-        for i in range(count):
-            if result == FETCH_DONE:
-                code = found[i].code if found[i].code < 100 else CODE_UNKNOWN
-                head = out_bytes(c, 6)
-                if head == NULL:
-                    result = FETCH_CLOSE
-                else:
-                    put32(head, <uint32_t>found[i].size + 2)
-                    put16(head + 4, <uint16_t>code)
-                    if self.put_or_fail(c, &found[i], 6, 4) != 0:
-                        total -= found[i].size
-                        put32(c.out + total_at, <uint32_t>total)
-            if found[i].entry >= 0:
-                self.files.unpin(found[i].entry)
-        free(found)
-        return result
+                return FETCH_CLOSE
+            put32(head, <uint32_t>parts.total)
+            put16(head + 4, 0)
+            parts.has_head = True
+            parts.total_at = c.out_end - 6
+        while parts.put < parts.count:
+            if work[0] == 0:
+                return self.next_turn(c)
+            work[0] -= 1
+            found = &parts.found[parts.put]
+            code = found.code if found.code < 100 else CODE_UNKNOWN
+            head = out_bytes(c, 6)
+            if head == NULL:
+                return FETCH_CLOSE
+            put32(head, <uint32_t>found.size + 2)
+            put16(head + 4, <uint16_t>code)
+            if self.put_or_fail(c, found, 6, 4) != 0:
+                parts.total -= found.size
+                put32(c.out + parts.total_at, <uint32_t>parts.total)
+            if found.entry >= 0:
+                self.files.unpin(found.entry)
+            parts.put += 1
+        return FETCH_DONE
 
     cdef int held_fetch(self, Conn* c, const uint8_t* body, size_t n, int32_t correlation, uint64_t now_ns) noexcept nogil:
         """Request 1001: as a fetch, but it waits at the visible end until min_bytes are there or the time is over."""

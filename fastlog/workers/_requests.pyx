@@ -191,6 +191,7 @@ cdef class Requests:
         fl_bump(&self.counters[<int>N_OWN if kind >= ACKED_PRODUCE else <int>N_FETCH], 1)
         c.helper_done = 0
         c.hold_until_ns = 0
+        self.fetches.forget_parts(c)
         c.pool.answers -= c.answer_reserved
         c.answer_reserved = 0
         if c.pool.answering == c:

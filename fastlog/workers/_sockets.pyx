@@ -133,6 +133,7 @@ cdef class Connections:
     cdef void remove(self, Conn* c) noexcept nogil:
         """Close a connection; its memory goes at the end of this turn, because callers still look at it."""
         self.unwatch(c)
+        self.requests.fetches.forget_parts(c)
         if c.previous != NULL:
             c.previous.next = c.next
         else:
@@ -316,7 +317,7 @@ cdef class Connections:
                     return
             if c.closing or c.start == c.end:
                 return
-            if out_enough(c) and not c.dead:
+            if out_enough(c) and c.parts == NULL and not c.dead:
                 return
             c.park = 0
             used = 0
@@ -349,7 +350,7 @@ cdef class Connections:
         if out_pending(c):
             if c.dead:
                 out_discard(c, self.files)
-            elif not (c.helper_busy and c.has_files):
+            elif c.parts == NULL and not (c.helper_busy and c.has_files):
                 # one job at a time: sending from files may need the helper itself
                 if self.now - c.active_ns > <uint64_t>SEEN_NS:
                     c.probed_to = 0
@@ -385,6 +386,8 @@ cdef class Connections:
                 return False
         if c.park or c.ack_head != c.ack_tail:
             self.watch(c)
+            if c.park & PARK_TURN:
+                self.retry_at = self.now
             if c.park & PARK_ANSWER:
                 self.answer_waiters = True
             if c.park & (PARK_LOCK | PARK_CREATE):
@@ -397,7 +400,7 @@ cdef class Connections:
             events = EPOLLONESHOT
             if c.park & PARK_HOLD and not c.leaving:
                 events |= EPOLLRDHUP
-            if out_pending(c) and not (c.helper_busy and c.has_files):
+            if out_pending(c) and c.parts == NULL and not (c.helper_busy and c.has_files):
                 events |= EPOLLOUT
         elif out_pending(c):
             events = EPOLLOUT

@@ -14,24 +14,28 @@ cdef enum Purpose:
     TO_PRODUCE = 1               # partition -1 is chosen
 
 cdef struct TopicCount:
-    uint8_t* name
+    const uint8_t* name          # in the slot of one of its partitions, or among the configured names
     int size
     int32_t count
 
 cdef class Topics:
     cdef Arena arena
-    cdef object control
+    cdef list configured             # (name, count): keeps the names
     cdef uint32_t* table             # slot numbers + 1 by hash
     cdef uint64_t mask
     cdef uint64_t known              # slots taken into the table
     cdef uint64_t largest            # partitions of the topic that has most of them
     cdef fl_slot* last
     cdef TopicCount* counts
-    cdef int count_total
+    cdef uint64_t counts_room, count_total
+    cdef int32_t default_count
+    cdef int most_units
     cdef uint64_t random_state
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil
-    cdef int ask_count(self, const uint8_t* name, int size) noexcept with gil
+    cdef TopicCount* place_of(self, const uint8_t* name, int size) noexcept nogil
+    cdef int put_count(self, const uint8_t* name, int size, int32_t least) noexcept nogil
+    cdef int32_t default_of(self, fl_slot* s) noexcept nogil
+    cdef bint is_legal(self, const uint8_t* name, int size) noexcept nogil
     cdef void learn(self) noexcept nogil
-    cdef void forget_counts(self) noexcept nogil

@@ -1,8 +1,8 @@
 """From a topic and a partition on the wire to a slot of the arena, with one process's own table over the shared slots."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
 
 from fastlog.log._arena cimport Arena, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at
 
@@ -10,7 +10,7 @@ cdef extern from "<unistd.h>" nogil:
     int getpid()
 
 cdef enum:
-    COUNTS_ROOM = 1024
+    LONGEST_NAME = 253           # bytes: the name of a directory has two more at least
 
 
 cdef inline uint64_t hash_of(const uint8_t* name, int size, int32_t partition) noexcept nogil:
@@ -22,50 +22,86 @@ cdef inline uint64_t hash_of(const uint8_t* name, int size, int32_t partition) n
 
 
 cdef class Topics:
-    """One thread's view of which partitions exist; ``control`` (Python) knows counts and names."""
+    """One thread's view of which partitions exist; ``control`` (Python) tells what is configured."""
 
     def __cinit__(self, Arena arena, control):
         cdef uint64_t room = 16
         self.arena = arena
-        self.control = control
         while room < <uint64_t>arena.header.max_partitions * 2:
             room *= 2
         self.mask = room - 1
         self.table = <uint32_t*>calloc(room, sizeof(uint32_t))
-        self.counts = <TopicCount*>calloc(COUNTS_ROOM, sizeof(TopicCount))
+        self.counts_room = 64
+        self.counts = <TopicCount*>calloc(self.counts_room, sizeof(TopicCount))
         if self.table == NULL or self.counts == NULL:
             raise MemoryError
         self.random_state = fl_monotonic_ns() ^ (<uint64_t>getpid() << 32) | 1
+        self.most_units, self.default_count = control.max_name_units, control.partitions
+        self.configured = [(name.encode(), count) for name, count in control.partitions_by_topic.items()]
+        for name, count in self.configured:
+            if self.is_legal(name, <int>len(name)) and self.put_count(name, <int>len(name), count) != 0:
+                raise MemoryError
 
     def __dealloc__(self):
-        self.forget_counts()
         free(self.counts)
         free(self.table)
 
-    cdef void forget_counts(self) noexcept nogil:
-        cdef int i
-        for i in range(COUNTS_ROOM):
-            free(self.counts[i].name)
-            self.counts[i].name = NULL
-        self.count_total = 0
+    cdef TopicCount* place_of(self, const uint8_t* name, int size) noexcept nogil:
+        """Where the count of a topic stands, or the empty place where it would."""
+        cdef uint64_t at = hash_of(name, size, -1)
+        while True:
+            at &= self.counts_room - 1
+            if self.counts[at].name == NULL or (self.counts[at].size == size
+                                                and memcmp(self.counts[at].name, name, size) == 0):
+                return &self.counts[at]
+            at += 1
+
+    cdef int put_count(self, const uint8_t* name, int size, int32_t least) noexcept nogil:
+        """Say that a topic has at least so many partitions; the name must stay where it is. -1 without memory."""
+        cdef TopicCount* place = self.place_of(name, size)
+        cdef TopicCount* old = self.counts
+        cdef uint64_t i, room = self.counts_room
+        if place.name != NULL:
+            place.count = max(place.count, least)
+            return 0
+        if (self.count_total + 1) * 2 > room:
+            self.counts = <TopicCount*>calloc(room * 2, sizeof(TopicCount))
+            if self.counts == NULL:
+                self.counts = old
+                return -1
+            self.counts_room = room * 2
+            for i in range(room):
+                if old[i].name != NULL:
+                    self.place_of(old[i].name, old[i].size)[0] = old[i]
+            free(old)
+            place = self.place_of(name, size)
+        self.count_total += 1
+        place.name = name
+        place.size = size
+        place.count = least
+        return 0
 
     cdef void learn(self) noexcept nogil:
-        """Take slots that appeared since the last look into the table."""
+        """Take slots that appeared since the last look into the tables."""
         cdef uint64_t count = fl_load(&self.arena.header.slot_count)
         cdef uint64_t at
         cdef fl_slot* s
-        if self.known == count:
-            return
-        # a new partition may also mean that a topic has more of them than the settings say
-        self.forget_counts()
         while self.known < count:
             s = fl_slot_at(self.arena.header, self.known)
+            # a topic may have more partitions than the settings say
+            if self.put_count(s.name, <int>s.name_bytes, max(<int32_t>s.partition + 1, self.default_of(s))) != 0:
+                return
             at = hash_of(s.name, <int>s.name_bytes, <int32_t>s.partition) & self.mask
             while self.table[at]:
                 at = (at + 1) & self.mask
             self.table[at] = <uint32_t>self.known + 1
             self.largest = max(self.largest, <uint64_t>s.partition + 1)
             self.known += 1
+
+    cdef int32_t default_of(self, fl_slot* s) noexcept nogil:
+        """The configured count of a topic that the table may not have yet."""
+        cdef TopicCount* place = self.place_of(s.name, <int>s.name_bytes)
+        return place.count if place.name != NULL else self.default_count
 
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
         cdef fl_slot* s = self.last
@@ -85,36 +121,42 @@ cdef class Topics:
 
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil:
         """How many partitions the topic has here, at least 1; -1 when the name is illegal."""
-        cdef uint64_t at
-        cdef int count
-        cdef TopicCount* c
+        cdef TopicCount* place
         self.learn()
-        at = hash_of(name, size, -1) & (COUNTS_ROOM - 1)
-        c = &self.counts[at]
-        while c.name != NULL:
-            if c.size == size and memcmp(c.name, name, size) == 0:
-                return c.count
-            at = (at + 1) & (COUNTS_ROOM - 1)
-            c = &self.counts[at]
-        count = self.ask_count(name, size)
-        if count > 0 and size > 0:
-            if self.count_total >= COUNTS_ROOM // 2:
-                self.forget_counts()
-                c = &self.counts[hash_of(name, size, -1) & (COUNTS_ROOM - 1)]
-            c.name = <uint8_t*>malloc(size)
-            if c.name != NULL:
-                memcpy(c.name, name, size)
-                c.size = size
-                c.count = count
-                self.count_total += 1
-        return count
+        place = self.place_of(name, size)
+        if place.name != NULL:
+            return place.count
+        return self.default_count if self.is_legal(name, size) else -1
 
-    cdef int ask_count(self, const uint8_t* name, int size) noexcept with gil:
-        try:
-            return self.control.partition_count(<bytes>name[:size])
-        except Exception as error:
-            self.control.unexpected(error)
-            return -1
+    cdef bint is_legal(self, const uint8_t* name, int size) noexcept nogil:
+        """What ``fastlog.topics.valid_topic`` says of these bytes in UTF-8."""
+        cdef int at = 0, more, i, units = 0
+        cdef uint32_t letter
+        if size == 0 or size > LONGEST_NAME or (name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))):
+            return False
+        while at < size:
+            letter = name[at]
+            at += 1
+            units += 1
+            if letter < 0x80:
+                if letter < 0x20 or letter == 0x7f or letter == c"/":
+                    return False
+                continue
+            # a lead byte for four, or none, is of a letter that is refused, or of no letter
+            if letter < 0xc2 or letter > 0xef:
+                return False
+            more = 1 if letter < 0xe0 else 2
+            letter &= 0x1f if more == 1 else 0x0f
+            if at + more > size:
+                return False
+            for i in range(more):
+                if name[at] & 0xc0 != 0x80:
+                    return False
+                letter = letter << 6 | (name[at] & 0x3f)
+                at += 1
+            if letter < 0xa0 or (more == 2 and letter < 0x800) or 0xd800 <= letter <= 0xf8ff or letter >= 0xfff0:
+                return False
+        return units <= self.most_units
 
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil:
         """Find the partition; a ``Resolved`` value.
@@ -124,6 +166,8 @@ cdef class Topics:
         """
         cdef int count
         out[0] = NULL
+        if size > LONGEST_NAME:
+            return RESOLVE_INVALID_TOPIC
         if partition[0] == -1 and purpose != TO_READ:
             count = self.partition_count(name, size)
             if count < 1:

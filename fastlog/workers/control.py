@@ -63,14 +63,10 @@ class Control:
             max_depth=config.max_inflated_depth,
             max_messages=config.max_inflated_messages,
         )
+        self.partitions = config.partitions
+        self.partitions_by_topic = config.partitions_by_topic
+        self.max_name_units = config.max_topic_name_length
         self._reasons: dict[int, str] = {}  # by connection: why its compressed set is invalid
-
-    def partition_count(self, name: bytes) -> int:
-        """Partitions of a topic, -1 for an illegal name."""
-        try:
-            return self._manager.partition_count(name.decode())
-        except (InvalidTopicError, UnicodeDecodeError):
-            return -1
 
     def create_partition(self, name: bytes, partition: int) -> int:
         """The slot of a new partition; BUSY: ask again when woken; FAILED: by the disk; NOT_CREATED: not allowed."""
