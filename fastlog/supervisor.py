@@ -36,6 +36,10 @@ STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
 PROCESSORS_SECONDS = 3.0
 """What acceptor and processors have of that. They leave in 2.5 s; one that hangs leaves the flusher its time."""
+WORKING_SECONDS = 1.0
+"""A flusher or a keeper that has finished a partition in that time is not held to the time of a stop."""
+WORK_SECONDS = 0.1
+"""What a stop waits so for each partition at most; a disk takes a hundredth of that."""
 STALLED_STOP_SECONDS = 60.0
 """What a stop waits besides for disks that stall, unless it is asked for again."""
 KILLED_SECONDS = 0.2
@@ -90,6 +94,9 @@ class Supervisor:
         self._stop_asked = 0
         self._stop_now = False
         self._stalled_seconds = 0.0  # how much of the stop disks have taken
+        self._work_seconds = 0.0  # how much of the stop has been taken by partitions, one after the other
+        self._work_seen: tuple[int, int, float] | None = None  # who had come how far, and when
+        self._is_work_named = False
         self._stop_began = self._stop_turn = 0.0
         self._failed = ""
         self._may_run = True
@@ -270,7 +277,8 @@ class Supervisor:
     def _stop(self) -> Stop:
         """Acceptor, processors, flusher, keeper, each after the one before; all within the time.
 
-        A disk that stalls takes nothing of that: what was received and is not written would be lost.
+        A disk that stalls takes nothing of that: what was received and is not written would be lost. Nor do many
+        partitions, as long as one after the other is finished: the next start would recover them all.
         """
         self._arena.set_ending()
         # a broker that may not run has run well until now, and flushes as every other one
@@ -304,7 +312,7 @@ class Supervisor:
         self._wait_for([KEEPER], deadline, result)
         there = [number for number, item in self._children.items() if item.pid]
         self._kill(there)
-        self._stop_now, self._stalled_seconds = True, 0.0  # a disk has had its time
+        self._stop_now, self._stalled_seconds, self._work_seconds = True, 0.0, 0.0  # a disk has had its time
         self._wait_for(there, time.monotonic() + KILLED_SECONDS, Stop())
         return result
 
@@ -338,10 +346,16 @@ class Supervisor:
     def _wait_for(self, numbers: list[int], deadline: float, result: Stop) -> None:
         children = [self._children[number] for number in numbers if number in self._children]
         self._stop_turn = time.monotonic()
-        while any(item.pid for item in children) and time.monotonic() < deadline + self._stalled_seconds:
+        while (
+            any(item.pid for item in children)
+            and time.monotonic() < deadline + self._stalled_seconds + self._work_seconds
+        ):
             self._wait(0.02)
             self._reap(restart=False)
-            self._allow_for_stalls()
+            now = time.monotonic()
+            turn, self._stop_turn = now - self._stop_turn, now
+            if not self._allow_for_work(children, turn, now - deadline):
+                self._allow_for_stalls(turn)
         for item in children:
             name = child.role_name(item.number)
             if item.pid:
@@ -354,10 +368,39 @@ class Supervisor:
                 # longer than the marker says is scanned
                 log.warning("ended role=%s exit=%s", name, item.exit_code)
 
-    def _allow_for_stalls(self) -> None:
+    def _allow_for_work(self, children: list[_Child], turn: float, late: float) -> bool:
+        """Count the time in which the flusher or the keeper finishes one partition after the other, once a turn."""
+        now, most = time.monotonic(), WORK_SECONDS * self._arena.slot_count
+        item = next((each for each in children if each.pid and each.number in (FLUSHER, KEEPER)), None)
+        if item is None or self._stop_now or self._work_seconds >= most:
+            return False
+        # the keeper's heart beats once for each side file now, and at no other time
+        done = self._arena.cell(KEEPER)[1]
+        if item.number == FLUSHER:
+            counters = self._arena.counters(FLUSHER)
+            done = counters["flushes"] + counters["flush_failures"]
+        if self._work_seen is None or self._work_seen[0] != item.number:
+            self._work_seen = item.number, done, now - WORKING_SECONDS
+        elif self._work_seen[1] != done:
+            self._work_seen = item.number, done, now
+        if now - self._work_seen[2] >= WORKING_SECONDS:
+            return False
+        if late >= 0 and not self._is_work_named:
+            self._is_work_named = True
+            log.info(
+                "the stop goes on role=%s pid=%d: it finishes one of %d partitions after the other; "
+                "%.0f s more at most, and a second signal ends that",
+                child.role_name(item.number),
+                item.pid,
+                self._arena.slot_count,
+                most,
+            )
+        self._work_seconds += turn
+        return True
+
+    def _allow_for_stalls(self, turn: float) -> None:
         """Count the time that the stop has been waiting for disks, once a turn."""
         now, now_ns = time.monotonic(), time.monotonic_ns()
-        turn, self._stop_turn = now - self._stop_turn, now
         if self._stop_now or self._stalled_seconds >= STALLED_STOP_SECONDS:
             return
         waiting = [item for item in self._children.values() if item.pid and item.number != child.MIRROR]

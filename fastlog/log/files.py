@@ -146,11 +146,15 @@ class FileOps:
         with _times_kept(fd):
             os.ftruncate(fd, size)
 
-    def cut_to(self, fd: int, size: int) -> None:
-        """As ``ftruncate`` where that changes anything: a full disk that copies on write may have no room for it."""
+    def cut_to(self, fd: int, size: int) -> bool:
+        """As ``ftruncate`` where that changes anything, and whether it does: on a full disk that copies on write there
+        may be no room for it.
+        """
         status = os.fstat(fd)
-        if status.st_size != size or status.st_blocks * BLOCK_BYTES > size + ROUNDING_BYTES:
-            self.ftruncate(fd, size)
+        if status.st_size == size and status.st_blocks * BLOCK_BYTES <= size + ROUNDING_BYTES:
+            return False
+        self.ftruncate(fd, size)
+        return True
 
     def write_again(self, fd: int, position: int) -> None:
         """Write what the file holds from ``position`` on in its own place, so that the next sync speaks of it.

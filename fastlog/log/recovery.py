@@ -28,7 +28,7 @@ from typing import Literal
 
 from fastlog.clock import Clock, SystemClock
 from fastlog.errors import LogError, RecoveryError
-from fastlog.log import _files, set_aside
+from fastlog.log import _files, parallel, set_aside
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
@@ -70,37 +70,39 @@ def recover_all(
     files: FileOps,
     in_doubt: bool = False,
     no_room: Sequence[bool] = (),
+    threads: int = parallel.THREADS_PER_DIRECTORY,
 ) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
     """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
 
     ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` and, by directory, ``no_room`` are as for
     ``recover_partition``. A partition that lies in two log directories is offline: which one is right is for a
-    person to say, and nothing in either is touched.
+    person to say, and nothing in either is touched. Where there are many, up to ``threads`` threads for each directory
+    share them.
     """
     found, warnings = scan_log_dirs(directories)
     by_name: dict[tuple[str, int], list[FoundPartition]] = {}
     for one in found:
         by_name.setdefault((one.topic, one.partition), []).append(one)
-    recovered = []
-    for (topic, partition), places in by_name.items():
-        index, directory = places[0].dir_index, places[0].directory
+
+    def recover(places: list[FoundPartition]) -> RecoveredPartition:
+        index, directory, topic, partition = places[0]
         if len(places) > 1:
             paths = " and ".join(shown(place.directory) for place in places)
             reason = f"{paths} hold the same partition: move one of them out of the log directories"
-            result = RecoveredPartition(topic, partition, directory, "", OFFLINE, reason)
-        else:
-            end = clean_ends[index].get(partition_directory_name(topic, partition))
-            result = recover_partition(
-                directory,
-                topic,
-                partition,
-                clean_end=end,
-                files=files,
-                in_doubt=in_doubt,
-                no_room=any(no_room[index : index + 1]),
-            )
-        recovered.append((index, result))
-    return recovered, warnings
+            return RecoveredPartition(topic, partition, directory, "", OFFLINE, reason)
+        return recover_partition(
+            directory,
+            topic,
+            partition,
+            clean_end=clean_ends[index].get(partition_directory_name(topic, partition)),
+            files=files,
+            in_doubt=in_doubt,
+            no_room=any(no_room[index : index + 1]),
+        )
+
+    work = [(places[0].dir_index, places) for places in by_name.values()]
+    recovered = parallel.for_each(work, recover, threads=threads)
+    return [(index, result) for (index, _), result in zip(work, recovered, strict=True)], warnings
 
 
 def recover_partition(
@@ -345,8 +347,8 @@ class _Recovery:
                     gap = f"it follows damage in {segment.path.name}"
                     self.set_aside_files(behind, gap)
                     behind = ()
-                self.files.cut_to(fd, found.end)
-                self.sync(fd)
+                if self.files.cut_to(fd, found.end):
+                    self.sync(fd)
             trusted.append(segment._replace(size=found.end))
             if found.end < size:
                 break

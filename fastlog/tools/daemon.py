@@ -22,6 +22,8 @@ from fastlog.tools.report import EXIT_FAILED, CommandError, discard_output, note
 
 _STOP_SECONDS = 75.0
 """More than a broker takes that waits for a disk: the supervisor's STALLED_STOP_SECONDS and STOP_SECONDS."""
+_ENTRY_SECONDS = 0.1
+"""What it may take besides for each partition: WORK_SECONDS."""
 _LOOK_SECONDS = 0.02
 _SHOWN_LINES = 20
 _READY = ("fastlog-broker: ready", "ready:")
@@ -93,13 +95,14 @@ def stop(lock: Path, what: str) -> None:
     """Ask whoever holds a lock file to stop, as Ctrl-C does, and return when the lock is free, or somebody else's.
 
     Raises:
-        CommandError: nobody holds it, or it is still held after ``_STOP_SECONDS``.
+        CommandError: nobody holds it, or it is still held after ``_STOP_SECONDS`` and what partitions may take.
     """
     if not _is_held(lock):
         raise CommandError(
             f"no {what} runs on {lock.parent}", "nobody holds the lock on it", "see that it is the directory meant"
         )
-    deadline = time.monotonic() + _STOP_SECONDS
+    allowed = _STOP_SECONDS + _ENTRY_SECONDS * sum(1 for _ in lock.parent.iterdir())
+    deadline = time.monotonic() + allowed
     asked = 0
     while _is_held(lock):
         if not asked and (asked := _holder(lock)):
@@ -109,7 +112,7 @@ def stop(lock: Path, what: str) -> None:
             return
         if time.monotonic() > deadline:
             raise CommandError(
-                f"the {what} on {lock.parent} has not stopped within {_STOP_SECONDS:g} s",
+                f"the {what} on {lock.parent} has not stopped within {allowed:.0f} s",
                 f"process {asked} was told to" if asked else "its processes cannot be seen from here",
                 "see what its log says; if it is another user's, run this as that user or as root",
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastlog import logs
-from fastlog.log import _files, retention
+from fastlog.log import _files, parallel, retention
 from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
@@ -140,34 +140,48 @@ class Keeper:
 
     def _look(self, *, final: bool) -> None:
         now = time.monotonic()
+        due = []
         for view in self._arena.views():
             self._arena.beat(KEEPER)
-            before = self._states.get(view.index, 0)
-            if view.state != before:
-                self._states[view.index] = view.state
-                log.error(
-                    "partition %s topic=%r partition=%d visible_end=%d log_end=%d: reads below the visible end go on "
-                    "unless it is offline; start again to recover it%s",
-                    self._arena.describe_state(view.state),
-                    view.topic,
-                    view.partition,
-                    view.visible_offset,
-                    view.log_offset,
-                    f" path={self._directory(view) / segment_name(view.log_offset, _suffix(view))}"
-                    if _why(view) == WHY_NAME
-                    else "",
-                )
-            if view.state or format_name(view.format) is None:
-                # what is damaged keeps the checkpoint it had
-                continue
-            last = self._written.get(view.index)
-            if last is None:
-                self._written[view.index] = last = self._on_disk(view, now)
-            moved, rolled = view.flushed_end - last[0], view.table_tail != last[1]
-            late = final or now - last[2] >= CHECKPOINT_SECONDS
-            due = rolled or moved >= CHECKPOINT_BYTES or (moved > 0 and late)
-            if due and self._write_side_file(view):
-                self._written[view.index] = (view.flushed_end, view.table_tail, now)
+            self._tell_of_state(view)
+            # what is damaged keeps the checkpoint it had
+            if not view.state and format_name(view.format) is not None and self._is_due(view, now, final):
+                due.append((view.directory, view))
+        # with a beat for what is done, and none while nothing is: so the supervisor sees how a stop goes on
+        parallel.for_each(due, lambda view: self._checkpoint(view, now, final), turn=lambda: self._arena.beat(KEEPER))
+
+    def _tell_of_state(self, view: SlotView) -> None:
+        if view.state == self._states.get(view.index, 0):
+            return
+        self._states[view.index] = view.state
+        log.error(
+            "partition %s topic=%r partition=%d visible_end=%d log_end=%d: reads below the visible end go on "
+            "unless it is offline; start again to recover it%s",
+            self._arena.describe_state(view.state),
+            view.topic,
+            view.partition,
+            view.visible_offset,
+            view.log_offset,
+            f" path={self._directory(view) / segment_name(view.log_offset, _suffix(view))}"
+            if _why(view) == WHY_NAME
+            else "",
+        )
+
+    def _is_due(self, view: SlotView, now: float, final: bool) -> bool:
+        """Whether the side file of a partition is to be written, or to be looked at for the first time."""
+        last = self._written.get(view.index)
+        if last is None:
+            return True
+        moved, rolled = view.flushed_end - last[0], view.table_tail != last[1]
+        late = final or now - last[2] >= CHECKPOINT_SECONDS
+        return rolled or moved >= CHECKPOINT_BYTES or (moved > 0 and late)
+
+    def _checkpoint(self, view: SlotView, now: float, final: bool) -> None:
+        """Write the side file of a partition if it is due; several threads at once, on different partitions."""
+        if view.index not in self._written:
+            self._written[view.index] = self._on_disk(view, now)
+        if self._is_due(view, now, final) and self._write_side_file(view):
+            self._written[view.index] = (view.flushed_end, view.table_tail, now)
 
     def _on_disk(self, view: SlotView, now: float) -> tuple[int, int, float]:
         """What the side file says that a former keeper, or nobody, wrote; its checkpoint as a position.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,3 +158,49 @@ def test_the_name_of_a_new_log_directory_is_durable(tmp_path: Path) -> None:
     files.fail("fsync_dir", 1)
     with pytest.raises(LogError, match="Input/output error"), broker_module._locked(tmp_path / "d", files):
         pass
+
+
+MANY = 300
+
+
+def many_dirty(start_broker: Callable[..., Broker], faults: str) -> Broker:
+    """A broker with a message in each of many partitions, none of which has a side file that tells of it."""
+    settings = {"num.partitions": MANY, "log.default.flush.interval.ms": 600_000}
+    broker = start_broker(processors=1, settings=settings, environment={"FASTLOG_FAULTS": faults})
+    with broker.connect() as client:
+        for partition in range(MANY):
+            assert client.produce_ack("many", partition, MESSAGE).error == 0
+    return broker
+
+
+def assert_all_there(broker: Broker) -> None:
+    """The marker names each of them; the next start finds them."""
+    assert json.loads(marker(broker).read_text())["ends"] == {f"many-{number}": len(MESSAGE) for number in range(MANY)}
+    broker.environment.clear()
+    broker.start()
+    with broker.connect() as client:
+        for partition in range(MANY):
+            assert client.read_all("many", partition) == MESSAGE
+    assert broker.stop(LATEST_END) == 0
+
+
+@pytest.mark.slow
+def test_many_partitions_take_the_time_that_they_take(start_broker: Callable[..., Broker]) -> None:
+    """Side files alone take longer here than a stop has, by eight threads; one after the other is written."""
+    broker = many_dirty(start_broker, "keeper:side_file.write@1-=slow:200")
+    assert broker.stop(5 * LATEST_END) == 0
+    assert "the stop goes on role=keeper" in broker.log_text()
+    for partition in range(MANY):
+        side = json.loads((broker.log_dirs[0] / f"many-{partition}" / "fastlog.json").read_text())
+        assert side["checkpoint"] == len(MESSAGE)
+    assert_all_there(broker)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", ["keeper:side_file.write@20=kill", "keeper:side_file.write@20-=ENOSPC"])
+def test_side_files_that_are_not_written_cost_nothing_but_a_longer_scan(
+    faults: str, start_broker: Callable[..., Broker]
+) -> None:
+    broker = many_dirty(start_broker, faults)
+    assert broker.stop(LATEST_END) == 0
+    assert_all_there(broker)
