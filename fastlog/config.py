@@ -100,6 +100,11 @@ class BrokerConfig:
         True,
         doc="Create a partition at the first produce to it, as 0.7 does; else only `fastlog topics create` does.",
     )
+    create_topic_requests: bool = prop(
+        "create.topic.requests",
+        True,
+        doc="Allow `fastlog topics create`; without it and `auto.create.topics`, nothing is created.",
+    )
     max_partitions: int = prop(
         "max.partitions", 4096, low=1, high=65536, doc="Partitions this broker can hold, over all topics."
     )

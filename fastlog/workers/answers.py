@@ -12,7 +12,14 @@ from pathlib import Path
 
 from fastlog import logs, segment_files
 from fastlog.config import BrokerConfig
-from fastlog.errors import BrokerError, InvalidTopicError, LogError, MalformedRequestError, ProtocolError
+from fastlog.errors import (
+    BrokerError,
+    InvalidTopicError,
+    LogError,
+    MalformedRequestError,
+    NotAuthorizedError,
+    ProtocolError,
+)
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
 from fastlog.log.formats import format_name
 from fastlog.log.manager import CreationBusyError, LogManager
@@ -30,6 +37,11 @@ MAX_METADATA_PARTITIONS = 131_072
 """In one answer: a topic is described as often as its name is given."""
 MAX_CUT_POINTS = 65536
 MAX_NEW_PARTITIONS = 4096
+"""A topic is created with no more."""
+MAX_MADE_PARTITIONS = 1024
+"""One request makes no more new ones."""
+STEP_PARTITIONS = 16
+"""Made in one step: each costs some files and their syncs."""
 
 
 class Answers:
@@ -46,7 +58,8 @@ class Answers:
     def answer(self, body: bytes) -> bytes | bool | None:
         """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.
 
-        None: it is none of them. False: try again when woken. Reads and makes files.
+        None: it is none of them. False: try again when woken. True: a step of it is done, ask for the next one.
+        Reads and makes files.
         """
         correlation_id = int.from_bytes(body[4:8], "big", signed=True)
         if int.from_bytes(body[:2], "big") == requests.METADATA:
@@ -68,7 +81,8 @@ class Answers:
                 case requests.LocalReadRequest():
                     return responses.encode_local_read(self._local_read(request))
                 case requests.CreateTopicRequest():
-                    return responses.encode_create_topic(self._create(request))
+                    created = self._create(request)
+                    return True if created is None else responses.encode_create_topic(created)
         except CreationBusyError:
             return False
         except BrokerError as error:
@@ -202,14 +216,27 @@ class Answers:
             base_offsets=tuple(bases),
         )
 
-    def _create(self, request: requests.CreateTopicRequest) -> responses.CreateTopicAnswer:
-        count = request.partitions or self._manager.partition_count(request.topic)
+    def _create(self, request: requests.CreateTopicRequest) -> responses.CreateTopicAnswer | None:
+        """Make some of the partitions that are missing; None: there are more to make."""
+        if not self._config.create_topic_requests:
+            raise NotAuthorizedError("create.topic.requests forbids it")
+        configured = self._manager.partition_count(request.topic)
+        count = request.partitions or configured
         if not 0 < count <= MAX_NEW_PARTITIONS:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
-        self._manager.partition_count(request.topic)
-        for partition in range(count):
-            if self._manager.slot(request.topic, partition) is None:
-                self._manager.create_partition(request.topic, partition, count=count)
+        held = {view.partition for view in self._manager.partitions(request.topic)}
+        missing = [partition for partition in range(count) if partition not in held]
+        if len(missing) > MAX_MADE_PARTITIONS:
+            return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
+        if len(missing) > self._arena.max_partitions - self._arena.slot_count:
+            # before any of them is made: what is left of the room is for others
+            raise LogError(
+                f"{len(missing)} partitions are more than there is room for: raise max.partitions and start again"
+            )
+        for partition in missing[:STEP_PARTITIONS]:
+            self._manager.create_partition(request.topic, partition, count=count)
+        if len(missing) > STEP_PARTITIONS:
+            return None
         return responses.CreateTopicAnswer(
             request.correlation_id, 0, partitions=self._manager.partition_count(request.topic)
         )

@@ -21,7 +21,7 @@ from fastlog.workers.control import Control
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
-from tests.harness.workers import Workers
+from tests.harness.workers import PARTITIONS, Workers
 
 GOOD = raw.entry(b"good")
 LARGE = raw.wrapper(raw.entry(bytes(500_000)) * 5, raw.GZIP)
@@ -154,3 +154,45 @@ def test_sets_inside_a_set_by_the_thousand_are_refused(workers: Workers) -> None
         assert client.produce_ack("t", 0, raw.wrapper(empty * 1000 + GOOD, raw.GZIP), raw.FLUSHED).error == 0
         assert client.log_end("t", 0) > end
     assert workers.count("invalid_messages") == 1
+
+
+def test_creations_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of one partition that comes while one of forty is at its first is made after sixteen of those."""
+    made: list[str] = []
+    first, go = threading.Event(), threading.Event()
+    inner = LogManager.create_partition
+
+    def create_partition(self: LogManager, topic: str, partition: int, **named: Any) -> int:
+        made.append(topic)
+        if len(made) == 1:
+            first.set()
+            assert go.wait(PATIENCE)
+        return inner(self, topic, partition, **named)
+
+    monkeypatch.setattr(LogManager, "create_partition", create_partition)
+    with Workers(tmp_path) as workers, workers.connect() as one, workers.connect() as other:
+        one.send_raw(raw.own_frame(raw.CREATE_TOPIC, raw.place("many", 40), correlation=1))
+        assert first.wait(PATIENCE)
+        other.send_raw(raw.own_frame(raw.CREATE_TOPIC, raw.place("one", 1), correlation=1))
+        wait_until("both are queued", lambda: workers.held()["jobs"] == 2)
+        go.set()
+        for client in (one, other):
+            assert client.recv_own()[1].error == 0
+        assert made == ["many"] * 16 + ["one"] + ["many"] * 24
+        assert one.create_topic("many", 40) == (0, 40)
+
+
+def test_a_topic_for_which_there_is_no_room_is_not_begun(tmp_path: Path) -> None:
+    """Nor is one of more than a thousand new partitions; what is left of the room is for others."""
+    with Workers(tmp_path) as workers, workers.connect() as client:
+        assert client.create_topic("t", PARTITIONS + 1) == (103, -1)
+        assert client.create_topic("t", 1025) == (107, -1)
+        assert client.create_topic("t", 4097) == (107, -1)
+        assert not (tmp_path / "t-0").exists()
+        assert client.create_topic("t", PARTITIONS) == (0, PARTITIONS)
+
+
+def test_creation_by_request_can_be_switched_off(tmp_path: Path) -> None:
+    with Workers(tmp_path, create_topic_requests=False) as workers, workers.connect() as client:
+        assert client.create_topic("t", 1) == (106, -1)
+        assert client.produce_ack("t", 0, GOOD).error == 0
