@@ -88,6 +88,19 @@ def test_a_span_that_is_shorter_than_its_count_is_refused(payloads: list[bytes],
             attempt()
 
 
+@pytest.mark.parametrize("kind", [MessageStream, PayloadStream])
+def test_a_span_that_changed_is_let_go(kind: type[MessageStream] | type[PayloadStream]) -> None:
+    """Said once: nothing of it comes any more, and its memory is free."""
+    memory = bytearray(pack([b"a", b"b"]))
+    stream = kind([Span(memory, 2, 0, 0, False), Span(pack([b"c"]), 1, 0, 0, False)])
+    next(stream)
+    memory[len(memory) // 2] = 0x7F
+    with pytest.raises(BufferError):
+        next(stream)
+    memory.append(memory.pop())
+    assert len(list(stream)) == 1
+
+
 def test_gather_packs_payloads_one_behind_the_other() -> None:
     starts, lengths = np.array([3, 0, 5], np.int64), np.array([2, 0, 1], np.int32)
     ends, out = np.empty(4, np.int32), np.empty(3, np.uint8)
@@ -107,6 +120,18 @@ def test_gather_stays_inside(start: int, length: int, room: int) -> None:
             np.array([length], np.int32),
             np.empty(2, np.int32),
             np.empty(room, np.uint8),
+        )
+
+
+@pytest.mark.parametrize(("starts", "lengths", "ends"), [(1, 2, 2), (2, 1, 3), (1, 1, 1), (1, 1, 3)])
+def test_gather_takes_arrays_that_belong_together(starts: int, lengths: int, ends: int) -> None:
+    with pytest.raises(ValueError, match="one item more"):
+        _batch.gather(
+            b"abcdef",
+            np.zeros(starts, np.int64),
+            np.zeros(lengths, np.int32),
+            np.empty(ends, np.int32),
+            np.empty(9, np.uint8),
         )
 
 
@@ -234,3 +259,43 @@ def test_a_stream_ends_with_its_source(kind: type[MessageStream] | type[PayloadS
     assert not ended
     del stream
     assert ended
+
+
+@pytest.mark.parametrize("kind", [MessageStream, PayloadStream])
+def test_a_source_that_others_hold_is_closed_with_the_stream(kind: type[MessageStream] | type[PayloadStream]) -> None:
+    """Not only when nobody knows it any more."""
+    source = (span for span in spans(pack([b"a", b"b"])))
+    stream = kind(source)
+    next(stream)
+    stream.close()
+    assert source.gi_frame is None
+
+
+@pytest.mark.parametrize("kind", [MessageStream, PayloadStream])
+def test_a_span_that_came_while_another_was_asked_for_is_let_go(
+    kind: type[MessageStream] | type[PayloadStream],
+) -> None:
+    """As by another thread that was faster: its memory is free before the next one is looked at."""
+    memory = bytearray(pack([b"a", b"b"]))
+
+    class Source:
+        """Gives a span while it is asked for one that is none."""
+
+        asked = 0
+
+        def __iter__(self) -> Source:
+            return self
+
+        def __next__(self) -> Span:
+            self.asked += 1
+            if self.asked == 1:
+                next(stream)
+                with pytest.raises(BufferError):
+                    memory.pop()
+                return Span(None, 2, 0, 0, False)  # type: ignore[arg-type]
+            return Span(memory, 2, 0, len(memory), False)
+
+    stream = kind(Source())
+    with pytest.raises(TypeError):
+        next(stream)
+    memory.append(memory.pop())
