@@ -126,6 +126,14 @@ def test_a_page_takes_no_room_from_its_last_number_on() -> None:
     assert tally.seen(1, 0, 10_000 * PAGE) == 10_000 * PAGE
 
 
+def test_full_pages_end_what_is_missing_before_them() -> None:
+    tally = Tally(WINDOW_MS)
+    for page in (2, 3, 5):
+        tally.merge_page(1, 5, page, b"\xff" * (PAGE // 8))
+    assert tally.missing(1, 0, 4 * PAGE - 1) == [(0, 2 * PAGE - 1)]
+    assert tally.missing(1, PAGE, 6 * PAGE) == [(PAGE, 2 * PAGE - 1), (4 * PAGE, 5 * PAGE - 1), (6 * PAGE, 6 * PAGE)]
+
+
 def test_not_more_gaps_than_wanted() -> None:
     tally = counted([payload(3, number) for number in range(0, 200, 2)])
     assert tally.missing(3, 0, 199, 3) == [(1, 1), (3, 3), (5, 5)]
