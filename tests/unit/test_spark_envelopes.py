@@ -210,6 +210,8 @@ def test_columns_that_do_not_fit_each_other() -> None:
         _enveloped.Source(b"", ends, None)
     with pytest.raises(ValueError, match="not one flag"):
         _enveloped.Source(b"a", ends, np.zeros(2, np.uint8))
+    with pytest.raises(ValueError, match="more room than ends can say"):
+        _enveloped.Bytes(1, 2**31)
     entries = encode_set([GOOD])
     with pytest.raises(ValueError, match="a column is too short"):
         _enveloped.fill(entries, 1, 1, _enveloped.Numbers(1), None, None, None, None, None)
