@@ -154,6 +154,11 @@ def test_an_end_that_is_put_off_byte_by_byte_is_late_all_the_same() -> None:
             thread.join(PATIENCE)
 
 
+def test_a_connection_that_broke_at_once_is_none() -> None:
+    with socket.socket() as sock, pytest.raises(ConnectionEnded, match=r"broke at once: .+ is not connected"):
+        Connection(sock, PATIENCE)
+
+
 def test_a_finish_waits_for_the_brokers_end_and_drops_what_it_says() -> None:
     with connected() as (connection, theirs):
         theirs.sendall(b"x" * 1000)
@@ -161,6 +166,7 @@ def test_a_finish_waits_for_the_brokers_end_and_drops_what_it_says() -> None:
 
         def end() -> None:
             assert theirs.recv(1) == b""
+            threading.Event().wait(0.05)  # longer than a look
             ended.set()
             theirs.close()
 
