@@ -200,6 +200,31 @@ def test_who_waits_is_woken_once_everything_is_read_again(tree: FakeZooKeeper) -
     assert noted == [3]
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_error_of_a_session_that_is_lost_is_none(
+    tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Another session follows it anyway; an error of one that goes on is told."""
+    made = Discovery(
+        ProducerConfig(zk_connect=CONNECT), Ledger(Quota(100, 10_000), None), lambda view: None, opener(tree)
+    )
+    session, turns = tree.open(), []
+    error = CoordinationError("a read that failed")
+
+    def read(watched: object) -> View:
+        turns.append(watched)
+        if is_lost:
+            tree.expire(session.id)
+        elif len(turns) == 2:
+            made._stopping = True
+        raise error
+
+    monkeypatch.setattr(made, "_read", read)
+    made._serve(session)
+    assert len(turns) == (1 if is_lost else 2)
+    assert made._error is (None if is_lost else error)
+
+
 def test_values_that_make_no_sense(tree: FakeZooKeeper) -> None:
     """A broker without an address counts as gone, one with a strange count as without the topic."""
     show(tree.open(), 1, 9001, t=1)
