@@ -255,6 +255,24 @@ def test_a_refused_message_stops_its_partition_just_before_it(monkeypatch: pytes
     assert broker.logs["t", 0] == SET[: 5 * ENTRY]
 
 
+def test_behind_a_message_that_was_refused_alone_each_is_sent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came as a piece of its own; the next time it comes at the head of many."""
+    monkeypatch.setattr("fastlog.mirror.lane._REFUSED_PAUSE", 0.05)
+    refuse, sizes = refusing(PAYLOADS[0], 2), []
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.ProduceAckRequest):
+            sizes.append(len(request.message_set))
+        return refuse(request)
+
+    with way(FakeBroker(hook=hook)) as found:
+        for data in (SET[:ENTRY], SET):
+            found.take(data)
+            wait_until("it waits", lambda: found.lane.is_failed and not found.lane.is_under_way)
+            assert found.resume() == START
+        assert set(sizes) == {ENTRY}
+
+
 def test_a_refused_message_can_be_left_out() -> None:
     broker = FakeBroker(hook=refusing(PAYLOADS[5], 2))
     with way(broker, skips=True) as found:
