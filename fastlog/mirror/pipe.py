@@ -126,9 +126,8 @@ class Pipe:
         offer = directory.ask()
         self._acks = directory.acks(config.producer.acks)
         self.is_acknowledged = self._acks > 0
-        told = offer.max_message_bytes if offer.max_message_bytes > 0 else None
-        wanted = config.max_message_bytes
-        self.max_payload = min(filter(None, (told, wanted)), default=_PLAIN_MESSAGE_BYTES)
+        told = max(0, offer.max_message_bytes)  # -1 where it says nothing
+        self.max_payload = min(filter(None, (told, config.max_message_bytes)), default=_PLAIN_MESSAGE_BYTES)
         self.max_set = config.producer.batch_bytes
         if offer.max_request_bytes > 0:
             self.max_set = max(1, min(self.max_set, offer.max_request_bytes - _REQUEST_ROOM))
