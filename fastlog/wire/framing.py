@@ -14,7 +14,6 @@ from fastlog.errors import ProtocolError
 from fastlog.wire.fields import INT32
 
 SIZE_BYTES = 4
-_COMPACT_BYTES = 1 << 16
 
 
 class FrameReader:
@@ -28,12 +27,11 @@ class FrameReader:
         self._max_bytes = max_bytes
         self._min_bytes = min_bytes
         self._buffer = bytearray()
-        self._start = 0
 
     @property
     def held_bytes(self) -> int:
         """Bytes fed and not yet returned in a frame."""
-        return len(self._buffer) - self._start
+        return len(self._buffer)
 
     @property
     def missing_bytes(self) -> int:
@@ -60,14 +58,9 @@ class FrameReader:
         size = self._size()
         if size > held - SIZE_BYTES:
             return None
-        body_start = self._start + SIZE_BYTES
         with memoryview(self._buffer) as view:
-            body = bytes(view[body_start : body_start + size])
-        self._start = body_start + size
-        # Cut rarely: each cut moves what is left, and a pipeline of small frames would pay that for every frame.
-        if self._start == len(self._buffer) or self._start >= max(_COMPACT_BYTES, len(self._buffer) // 2):
-            del self._buffer[: self._start]
-            self._start = 0
+            body = bytes(view[SIZE_BYTES : SIZE_BYTES + size])
+        del self._buffer[: SIZE_BYTES + size]  # moves nothing: a bytearray keeps where its bytes begin
         return body
 
     def frames(self) -> Iterator[bytes]:
@@ -76,7 +69,7 @@ class FrameReader:
             yield body
 
     def _size(self) -> int:
-        size: int = INT32.unpack_from(self._buffer, self._start)[0]
+        size: int = INT32.unpack_from(self._buffer)[0]
         if not self._min_bytes <= size <= self._max_bytes:
             raise ProtocolError(f"a frame announces {size} bytes, allowed are {self._min_bytes} to {self._max_bytes}")
         return size
