@@ -329,6 +329,11 @@ static inline int fl_show(fl_slot *s) {
     fl_end_publish(&s->visible_end, s->visible_ends, &end);
     return 1;
 }
+/* Whether a producer that waits for the flush of what ends at this position may be told: it is durable, and whoever is asked next
+ * for the end shows it. */
+static inline int fl_may_tell(const fl_slot *s, uint64_t position) {
+    return fl_load(&s->visible_end) >= position && fl_load(&s->flushed_end) >= position;
+}
 /* After a shared word was stored: the flusher clears the bit and looks at the words again, this is the reverse. */
 static inline void fl_mark_dirty(fl_header *h, uint64_t slot) {
     uint64_t *word = fl_dirty_word(h, slot), bit = 1ull << (slot & 63);

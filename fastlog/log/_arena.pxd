@@ -89,6 +89,7 @@ cdef extern from "_arena.h" nogil:
     void fl_end_read(const uint64_t*, const fl_end*, fl_end*)
     void fl_may_see(const fl_slot*, fl_end*)
     bint fl_show(fl_slot*)
+    bint fl_may_tell(const fl_slot*, uint64_t)
     void fl_mark_dirty(fl_header*, uint64_t)
     void fl_wake_flusher(fl_header*, const int*, uint64_t)
     void fl_clear_dirty(fl_header*, uint64_t)

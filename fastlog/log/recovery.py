@@ -174,7 +174,10 @@ class _Recovery:
                 return self.offline(f"{shown(path)} names the log format {self.side.format!r}, unknown to this version")
             self.format = FORMATS[self.side.format]
         segments = self.list_segments() or [self.first_segment(clean_end)]
-        clean = clean_end == self.end(segments[-1])
+        # an offset alone says nothing of bytes that are none of a message
+        clean = (
+            clean_end == self.end(segments[-1]) and self.format.position(segments[-1], clean_end) == segments[-1].size
+        )
         checkpoint = self.flushed_end()
         behind: Sequence[SegmentFile] = ()
         reason = ""

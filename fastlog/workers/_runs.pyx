@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
-    fl_ask, fl_bump, fl_cell_at, fl_load, fl_slot, fl_store, fl_wake_flusher,
+    fl_ask, fl_bump, fl_cell_at, fl_load, fl_may_tell, fl_slot, fl_store, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
@@ -88,7 +88,7 @@ cdef class Runs:
         """The log has what this answer is for: it is ready, or waits for the flush and asks for it."""
         cdef fl_slot* s = ack.slot
         ack.state = ACK_READY
-        if ack.flushed and fl_load(&s.flushed_end) < ack.end:
+        if ack.flushed and not fl_may_tell(s, ack.end):
             ack.state = ACK_WAIT_FLUSH
             failpoint(AT_ACK_WAITS)
             # said only now: a demand that stands before the append is cleared by the flush before it. That it waits is said
@@ -168,7 +168,7 @@ cdef class Runs:
             ack = ack_at(c, c.ack_head)
             if ack.state == ACK_PENDING:
                 break
-            if ack.state == ACK_WAIT_FLUSH and fl_load(&ack.slot.flushed_end) < ack.end:
+            if ack.state == ACK_WAIT_FLUSH and not fl_may_tell(ack.slot, ack.end):
                 if fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
                     ack.code = CODE_OFFLINE
                 else:

@@ -21,12 +21,12 @@ from fastlog.errors import (
     ProtocolError,
 )
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
-from fastlog.log.formats import format_name
+from fastlog.log.formats import format_name, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
-from fastlog.workers.boundaries import Landmarks, Walk
+from fastlog.workers.boundaries import Landmarks, Stream, Walk
 
 log = logging.getLogger(__name__)
 
@@ -189,13 +189,15 @@ class Answers:
         if request.start < view.log_start or request.end > view.visible_offset:
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
         limit = min(request.max_points, MAX_CUT_POINTS)
-        bases = [item.base for item in self._arena.segments(view.index)]
-        if bases and request.start < bases[0]:  # retention was quicker
+        stream = Stream(
+            self._arena.segments(view.index), self._directory(view), log_format(str(format_name(view.format)))
+        )
+        if request.start < stream.first_offset:  # retention was quicker
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
-        log = view.topic, view.partition
-        walk = Walk(log, view.visible_offset, self._directory(view), bases, self._landmarks)
-        points = walk.boundaries(request.start, request.end, request.step_bytes, limit)
-        return responses.CutPointsAnswer(request.correlation_id, 0, tuple(points))
+        walk = Walk((view.topic, view.partition), view.visible_end, stream.files, stream.format, self._landmarks)
+        start, end = stream.position(request.start), stream.position(request.end)
+        points = walk.boundaries(start, end, request.step_bytes, limit)
+        return responses.CutPointsAnswer(request.correlation_id, 0, tuple(map(stream.offset, points)))
 
     def _directory(self, view: SlotView) -> Path:
         name = segment_files.partition_directory_name(view.topic, view.partition)

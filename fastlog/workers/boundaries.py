@@ -9,10 +9,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fastlog import segment_files
+from fastlog.log._arena import Segment
+from fastlog.log.formats import LogFormat
+from fastlog.segment_files import SegmentFile, segment_name
 
 MAX_WALK_BYTES = 64 << 20
 """One request walks so far, about 20 ms, so that no other one waits for long."""
@@ -64,17 +66,47 @@ class Landmarks:
             self._count -= len(oldest)
 
 
+class Stream:
+    """Offsets of a partition as positions in its stream, and back, as its segments and its format say."""
+
+    def __init__(self, segments: Sequence[Segment], directory: Path, log_format: LogFormat) -> None:
+        """``segments`` are those that the broker holds, oldest first."""
+        self.format = log_format
+        self.first_offset = segments[0].base
+        self.files: dict[int, Path] = {}
+        """By where they begin."""
+        self._starts = [item.start for item in segments]
+        self._segments: list[SegmentFile] = []
+        for item in segments:
+            path = self.files[item.start] = directory / segment_name(item.base, log_format.suffix)
+            self._segments.append(SegmentFile(item.base, path, 0))
+
+    def position(self, offset: int) -> int:
+        """Where the message of an offset begins; the offset is at or behind the first one."""
+        at = bisect_right(self._segments, offset, key=lambda item: item.base) - 1
+        return self._starts[at] + self.format.position(self._segments[at], offset)
+
+    def offset(self, position: int) -> int:
+        """The offset of the message that begins at a position."""
+        at = bisect_right(self._starts, position) - 1
+        return self.format.end_offset(self._segments[at]._replace(size=position - self._starts[at]))
+
+
 class Walk:
     """The search of one request through one log."""
 
     def __init__(
-        self, log: tuple[str, int], end: int, directory: Path, bases: Iterable[int], landmarks: Landmarks
+        self, log: tuple[str, int], end: int, files: Mapping[int, Path], log_format: LogFormat, landmarks: Landmarks
     ) -> None:
-        """``log`` is topic and partition, ``end`` where its visible part ends, ``bases`` where its segments begin."""
+        """``log`` is topic and partition, ``end`` where its visible part ends, ``files`` are by where they begin.
+
+        All of them, and what is asked and answered, are positions in the partition's stream.
+        """
         self._end = end
         self._log = log
-        self._directory = directory
-        self._bases = sorted(bases)
+        self._files = files
+        self._format = log_format
+        self._bases = sorted(files)
         self._landmarks = landmarks
         self._room = MAX_WALK_BYTES
         self._at = 0
@@ -138,8 +170,9 @@ class Walk:
             wanted = min(target, stop, self._at + MARK_BYTES)
             if wanted <= self._at:
                 return
-            path = self._directory / segment_files.segment_name(base)
-            reached = base + segment_files.first_boundary(path, self._at - base, wanted - base, stop - base, self._room)
+            reached = base + self._format.first_boundary(
+                self._files[base], self._at - base, wanted - base, stop - base, self._room
+            )
             self._room -= reached - self._at
             self._at = reached
             if reached < wanted:
@@ -152,6 +185,5 @@ class Walk:
         place = bisect_right(self._bases, offset)
         base = self._bases[place - 1]
         stop = min([self._end, *self._bases[place : place + 1]])
-        path = self._directory / segment_files.segment_name(base)
         end = min(stop - base, offset - base + PEEK_BYTES)
-        return next(iter(segment_files.walk(path, base, offset - base, end)), None) is not None
+        return self._format.is_entry(self._files[base], offset - base, end)

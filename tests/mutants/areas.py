@@ -62,6 +62,7 @@ AREAS = (
         _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck"
               " hostile_links manager named_points offsets recovery retention segment_files segments side_file keeper"
               " log_*")
+        + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills"),
     ),
     Area(

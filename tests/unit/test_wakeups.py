@@ -82,19 +82,26 @@ def test_a_held_fetch_of_a_topic_that_is_made(two: Workers, maker: str, writer_a
             assert raw.decode_held(client.recv_own()[1]).messages == GOOD
 
 
-def test_a_held_fetch_of_what_a_flusher_flushed_and_did_not_show(tmp_path: Path) -> None:
-    """It was killed between the two ends; for the next one there is nothing left to flush, and something to show."""
-    with Workers(tmp_path, flusher=False, fetch_max_wait_ms=LONG_MS) as workers, workers.connect() as client:
-        assert client.produce_ack("t", 0, GOOD).error == 0
+def test_who_waits_for_what_a_flusher_flushed_and_did_not_show(tmp_path: Path) -> None:
+    """It was killed between the two ends; for the next one there is nothing left to flush, and something to show.
+
+    A producer is not told before readers are: it may ask for what it has sent.
+    """
+    with Workers(tmp_path, flusher=False, fetch_max_wait_ms=LONG_MS) as workers, ExitStack() as stack:
+        reader, producer = (stack.enter_context(workers.connect()) for _ in range(2))
+        producer.send_raw(acked(raw.FLUSHED))
+        wait_taken(workers, producer)
         dying = make_partition_flusher(workers.arena, 64, 0, 0)
         assert in_child(lambda: flush_now(dying, 0), "flush.flushed@1=kill") == -signal.SIGKILL
         view = workers.arena.view(0)
         assert (view.visible_end, view.flushed_end) == (0, 14)
-        client.send_raw(held("t", 0))
-        wait_taken(workers, client)
-        assert is_silent(client)
+        reader.send_raw(held("t", 0))
+        wait_taken(workers, reader)
+        assert is_silent(reader)
+        assert is_silent(producer)
         assert flush_now(make_partition_flusher(workers.arena, 64, 0, 0), 0) == 0
-        assert raw.decode_held(client.recv_own()[1]).messages == GOOD
+        assert raw.decode_held(reader.recv_own()[1]).messages == GOOD
+        assert producer.recv_own()[1].error == 0
 
 
 def test_a_held_fetch_of_several_bytes_by_the_append_that_completes_them(two: Workers) -> None:

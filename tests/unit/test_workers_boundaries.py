@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastlog import segment_files
+from fastlog.log.formats import kafka07, log_format
 from fastlog.workers import boundaries
 from fastlog.workers.boundaries import Landmarks, Walk
 from tests.harness import raw_format
 
 LOG = ("t", 0)
+KAFKA = log_format("kafka-0.7")
 
 
 class Written:
@@ -29,14 +31,16 @@ class Written:
         self.all = [0, *itertools.accumulate(map(len, made))]
         self.end = self.all[-1]
         self.bases = []
+        self.files = {}
         for first in range(0, messages, -(-messages // segments)):
             self.bases.append(self.all[first])
             data = b"".join(made[first : first + -(-messages // segments)])
-            (directory / segment_files.segment_name(self.bases[-1])).write_bytes(data)
+            self.files[self.bases[-1]] = directory / segment_files.segment_name(self.bases[-1])
+            self.files[self.bases[-1]].write_bytes(data)
 
     def asked(self, landmarks: Landmarks, start: int, end: int, step: int, limit: int = 1000) -> list[int]:
         """The answer of a new walk."""
-        return list(Walk(LOG, self.end, self.directory, self.bases, landmarks).boundaries(start, end, step, limit))
+        return list(Walk(LOG, self.end, self.files, KAFKA, landmarks).boundaries(start, end, step, limit))
 
     def check(self, found: list[int], start: int, end: int, step: int) -> None:
         """It is what the protocol promises, and goes to the end."""
@@ -66,7 +70,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         passed.append(reached - start)
         return reached
 
-    monkeypatch.setattr(segment_files, "first_boundary", noted)
+    monkeypatch.setattr(kafka07, "first_boundary", noted)
     return passed
 
 
@@ -113,12 +117,13 @@ def test_a_place_that_a_client_names_is_no_landmark(tmp_path: Path, far: list[in
     """A payload may hold what looks like a message: who begins there gets no boundary into what others are told."""
     inner = b"".join(raw_format.entry(bytes(1000)) for _ in range(20))
     data = raw_format.entry(bytes(9000)) + raw_format.entry(inner) + raw_format.entry(b"end")
-    (tmp_path / segment_files.segment_name(0)).write_bytes(data)
+    path = tmp_path / segment_files.segment_name(0)
+    path.write_bytes(data)
     landmarks = Landmarks()
     inside = len(data) - len(raw_format.entry(b"end")) - len(inner)
-    Walk(LOG, len(data), tmp_path, [0], landmarks).boundaries(inside, len(data), 1, 1000)
+    Walk(LOG, len(data), {0: path}, KAFKA, landmarks).boundaries(inside, len(data), 1, 1000)
     outer = [0, 9010, len(data) - 13, len(data)]
-    assert list(Walk(LOG, len(data), tmp_path, [0], landmarks).boundaries(0, len(data), 1, 1000)) == outer
+    assert list(Walk(LOG, len(data), {0: path}, KAFKA, landmarks).boundaries(0, len(data), 1, 1000)) == outer
     assert all(landmarks.below(LOG, place) in (None, *outer) for place in range(0, len(data), 100))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fastlog.log.files import FileOps
@@ -73,6 +74,23 @@ class LogFormat(Protocol):
 
     def position(self, segment: SegmentFile, offset: int) -> int:
         """Return where in a segment's file the entry of an offset begins, which may lie outside of it."""
+
+    def first_boundary(self, path: Path, start: int, target: int, end: int, most_bytes: int) -> int:
+        """Return the first boundary between entries at or behind position ``target``, walking from one at ``start``.
+
+        Only lengths are looked at. Less far where the walk ends early: at ``end``, before what can be no entry, and
+        once it has passed ``most_bytes``.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+
+    def is_entry(self, path: Path, position: int, end: int) -> bool:
+        """Whether a whole and valid entry begins at a position and ends at ``end`` at the latest.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
 
     def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
         """Return how far ``[start, end)`` of an open segment is whole and valid; ``start`` is where an entry begins."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 from fastlog import _segment
 from fastlog._crc import crc32
@@ -22,7 +23,9 @@ from fastlog.segment_files import (
     WINDOW_BYTES,
     SegmentFile,
     Window,
+    first_boundary,
     read_fully,
+    walk,
     windows,
 )
 
@@ -63,6 +66,14 @@ class Kafka07:
     def position(self, segment: SegmentFile, offset: int) -> int:
         """Return where in a segment's file the entry of an offset begins, which may lie outside of it."""
         return offset - segment.base
+
+    def first_boundary(self, path: Path, start: int, target: int, end: int, most_bytes: int) -> int:
+        """Return the first boundary between messages at or behind position ``target``; see ``LogFormat``."""
+        return first_boundary(path, start, target, end, most_bytes)
+
+    def is_entry(self, path: Path, position: int, end: int) -> bool:
+        """Whether a whole and valid message begins at a position and ends at ``end`` at the latest."""
+        return next(iter(walk(path, 0, position, end)), None) is not None
 
     def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
         """Return how far ``[start, end)`` of an open segment is whole and valid.

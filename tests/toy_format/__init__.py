@@ -1,0 +1,147 @@
+"""A log format that only tests have: fixed-size records, dense offsets, a suffix of its own.
+
+It shows that a format is added without a change to the engine. ``register`` builds the compiled half where that is
+due; a process calls it before it forks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from zlib import crc32
+
+from fastlog.log.files import FileOps
+from fastlog.log.formats import FORMATS, DeepFindings, FileScan, SearchBudget, register_format
+from fastlog.segment_files import SegmentFile, read_fully
+from tests.harness.checkout import ROOT
+
+NAME, SUFFIX = "toy", ".toy"
+MAGIC = b"TOY1"
+PAYLOAD_BYTES = 8
+RECORD_BYTES = len(MAGIC) + PAYLOAD_BYTES + 4
+WINDOW_RECORDS = 4096
+
+_SOURCE = Path(__file__).with_name("_toy.pyx")
+
+
+def record(number: int) -> bytes:
+    """The record with this number for a payload."""
+    payload = number.to_bytes(PAYLOAD_BYTES, "big")
+    return MAGIC + payload + crc32(payload).to_bytes(4, "big")
+
+
+def records(first: int, end: int) -> bytes:
+    """Records with the numbers from ``first`` to before ``end``."""
+    return b"".join(map(record, range(first, end)))
+
+
+def numbers(data: bytes) -> list[int]:
+    """The payloads of records, which must be whole and valid."""
+    found = [int.from_bytes(data[at + 4 : at + 12], "big") for at in range(0, len(data), RECORD_BYTES)]
+    assert data == b"".join(map(record, found))
+    return found
+
+
+class Toy:
+    """The format as recovery and tools see it."""
+
+    name = NAME
+    suffix = SUFFIX
+    is_dense = True
+
+    def end_offset(self, segment: SegmentFile) -> int:
+        return segment.base + segment.size // RECORD_BYTES
+
+    def position(self, segment: SegmentFile, offset: int) -> int:
+        return (offset - segment.base) * RECORD_BYTES
+
+    def first_boundary(self, path: Path, start: int, target: int, end: int, most_bytes: int) -> int:
+        wanted = min(-(-target // RECORD_BYTES) * RECORD_BYTES, start + most_bytes // RECORD_BYTES * RECORD_BYTES)
+        return min(wanted, end // RECORD_BYTES * RECORD_BYTES)
+
+    def is_entry(self, path: Path, position: int, end: int) -> bool:
+        with path.open("rb") as file:
+            file.seek(position)
+            data = file.read(min(RECORD_BYTES, end - position))
+        return position % RECORD_BYTES == 0 and is_record(data)
+
+    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
+        count, found = 0, "the end of the bytes"
+        for data in self._records(files, fd, start, end):
+            if not is_record(data):
+                found = "half a record" if len(data) < RECORD_BYTES else "no record"
+                break
+            count += 1
+        if deep is not None:
+            deep.messages += count
+        return FileScan(start + count * RECORD_BYTES, count, 0, 0, 0, found)
+
+    def find_entry(self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget) -> int | None:
+        start = damaged + RECORD_BYTES
+        for number, data in enumerate(self._records(files, fd, start, end)):
+            if not budget.take(RECORD_BYTES):
+                return None
+            if is_record(data):
+                return start + number * RECORD_BYTES
+        return None
+
+    def count_entries(
+        self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
+    ) -> int:
+        start = damaged if first_may_be_valid else damaged + RECORD_BYTES
+        return sum(is_record(data) for data in self._records(files, fd, start, end) if budget.take(RECORD_BYTES))
+
+    def _records(self, files: FileOps, fd: int, start: int, end: int) -> list[bytes]:
+        buffer = memoryview(bytearray(max(end - start, 0)))
+        data = bytes(buffer[: read_fully(fd, buffer, start, files.read_into)])
+        return [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+
+
+def is_record(data: bytes) -> bool:
+    return len(data) == RECORD_BYTES and data[:4] == MAGIC and crc32(data[4:12]) == int.from_bytes(data[12:], "big")
+
+
+def register() -> None:
+    """Let this process, and those that it forks, know the format."""
+    if NAME not in FORMATS:
+        build().register()
+        register_format(Toy())
+
+
+def build() -> ModuleType:
+    """The compiled half, built once for a state of the sources; never into the package."""
+    sources = [_SOURCE, *sorted((ROOT / "fastlog/log/formats").glob("*.pxd"))]
+    state = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + sys.version.encode()).hexdigest()[:16]
+    folder = ROOT / ".tmp" / f"toy-{state}"
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "_toy.so"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            _compile(folder, library)
+    spec = importlib.util.spec_from_file_location("_toy", library)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compile(folder: Path, library: Path) -> None:
+    run = subprocess.run
+    c, made = folder / "_toy.c", folder / "made.so"
+    run([sys.executable, "-m", "cython", "-3", "-I", str(ROOT), "-o", str(c), str(_SOURCE)], check=True, cwd=ROOT)
+    compiler = shlex.split(str(sysconfig.get_config_var("CC") or "cc"))
+    include = sysconfig.get_path("include")
+    run([*compiler, "-O2", "-shared", "-fPIC", "-I", include, "-o", str(made), str(c)], check=True)
+    made.rename(library)
+
+
+if __name__ == "__main__":
+    build()
