@@ -26,6 +26,13 @@ WANTED_SHARE = 0.85
 COUNTED = (Verdict.KILLED, Verdict.SURVIVED, Verdict.ONCE)
 
 
+def a_test_file(name: str) -> str:
+    """A name as pytest takes it, of a file that is there: every mutant would be caught by one that is not."""
+    if not (ROOT / name.partition("::")[0]).exists():
+        raise argparse.ArgumentTypeError(f"there is no {name} below {ROOT}")
+    return name
+
+
 def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
@@ -35,7 +42,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="the mutants of these names alone")
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
     parser.add_argument(
-        "--tests", action="append", default=[], metavar="FILE", help="run these test files instead of the area's own"
+        "--tests",
+        action="append",
+        default=[],
+        type=a_test_file,
+        metavar="FILE",
+        help="run these test files instead of the area's own",
     )
     parser.add_argument("--trees", type=int, default=os.cpu_count() or 1, help="how many are tried at a time")
     parser.add_argument(

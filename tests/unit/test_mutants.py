@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.checkout import ROOT
 from tests.mutants import choosing, operators, reach, sources
-from tests.mutants.__main__ import report
+from tests.mutants.__main__ import arguments, report
 from tests.mutants.areas import AREAS, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
 from tests.mutants.sources import masked
@@ -266,3 +266,15 @@ def test_the_share_is_that_of_all_areas_whichever_is_told_last(capsys: pytest.Ca
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["log", "3", "2", "1", "1", "67%"] in table
     assert ["all", "4", "2", "2", "1", "50%"] in table
+
+
+def test_a_test_file_that_is_not_there_catches_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runner of tests fails without it, as it does when a test fails."""
+    monkeypatch.setattr("sys.argv", ["mutants", "--tests", "tests/unit/test_mutants.py::test_one"])
+    assert arguments().tests == ["tests/unit/test_mutants.py::test_one"]
+    monkeypatch.setattr("sys.argv", ["mutants", "--tests", "unit/test_mutants.py"])
+    with pytest.raises(SystemExit):
+        arguments()
+    assert "there is no unit/test_mutants.py below" in capsys.readouterr().err
