@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from pathlib import Path
 
 from fastlog.log.files import FileOps
@@ -16,13 +15,6 @@ from fastlog.segment_files import WINDOW_BYTES, read_fully
 
 TRUNCATED = "truncated"
 BAD = "bad"
-
-_NAME = re.compile(r"[0-9]+\.kafka(\.[0-9]+)?\.(truncated|bad)(\.tmp)?", re.ASCII)
-
-
-def is_set_aside(name: str) -> bool:
-    """Whether a file name is one that this module gives."""
-    return _NAME.fullmatch(name) is not None
 
 
 def set_aside_span(files: FileOps, fd: int, path: Path, start: int, end: int, now_ms: int) -> Path:

@@ -160,6 +160,20 @@ def test_a_start_that_cannot_leave_its_mark_ends(tmp_path: Path) -> None:
         load(tmp_path, files)
 
 
+def test_a_start_that_can_leave_no_mark_at_all_ends(tmp_path: Path) -> None:
+    """No room for a byte, and then not the disk's room is the trouble."""
+    files = full_for_marks()
+    files.fail("open", 3, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        load(tmp_path, files)
+
+
+def test_a_directory_in_the_place_of_the_marks_ends_a_start(tmp_path: Path) -> None:
+    (tmp_path / FLUSH_MARKS_NAME).mkdir()
+    with pytest.raises(IsADirectoryError, match=FLUSH_MARKS_NAME):
+        load(tmp_path, FileOps())
+
+
 @pytest.mark.parametrize("call", ["write", "ftruncate"])
 def test_a_start_that_cannot_settle_goes_on(call: str, tmp_path: Path) -> None:
     files = FaultyFileOps()

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -18,12 +19,12 @@ from fastlog.log.check import check_partition
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.recovery import recover_partition
 from fastlog.log.repair import keep_span
-from fastlog.log.set_aside import is_set_aside
 from fastlog.tools.fsck import fsck_command
 from fastlog.tools.report import CommandError
 from tests.fault.foreign_files import CASES, ENTRY_BYTES, PARTS, TORN, Case, Ground
 from tests.harness import logs, raw_format
 
+SET_ASIDE = re.compile(r"[0-9]+\.kafka(\.[0-9]+)?\.(truncated|bad)(\.tmp)?", re.ASCII)
 DAMAGED = PARTS[1][: ENTRY_BYTES + 20] + b"?" + PARTS[1][ENTRY_BYTES + 21 :]
 
 
@@ -201,7 +202,7 @@ def test_repair_keeps_the_side_that_was_asked_for(
     assert [segment.base for segment in recovered.segments] == [round(start * size) for start in starts]
     after = logs.contents(directory)
     assert logs.lost_bytes(before, after) == []
-    assert all(is_set_aside(name) or name.endswith(".kafka") for name in after)
+    assert all(SET_ASIDE.fullmatch(name) or name.endswith(".kafka") for name in after)
     assert fsck(directory) == 0
 
 
