@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import IO
 
 from fastlog._segment import scan
+from fastlog.client.topics import create_topic
 from fastlog.errors import FastlogError, meaning_of
 from fastlog.tools import dump_file, options
 from fastlog.tools.appending import Appender, OtherBytesError, explained
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
 from fastlog.tools.topic_places import Place, Site, find_all_sites
-from fastlog.wire import requests, responses
 from fastlog.zkpaths import PartitionId
 
 
@@ -195,7 +195,7 @@ def _names(numbers: list[int]) -> str:
 
 def _create(topic: str, site: Site, count: int, timeout: float) -> None:
     with options.broker_at(str(site.address), timeout).connect() as connection:
-        answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, topic, count)))
+        answer = create_topic(connection, topic, count)
     if answer.error:
         raise CommandError(
             f"{topic} was not made with {count} partitions on {site.address}; nothing was loaded",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fastlog.client.connection import Broker
+from fastlog.client.topics import create_topic
 from fastlog.errors import meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options
@@ -105,7 +106,7 @@ def create_command(
     broker = options.broker_at(brokers, connect_timeout)
     _metadata(broker, ())
     with broker.connect() as connection:
-        answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, topic, partitions)))
+        answer = create_topic(connection, topic, partitions)
     if answer.error:
         raise CommandError(
             f"topic {topic!r} was not created",

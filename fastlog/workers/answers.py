@@ -38,8 +38,6 @@ MAX_METADATA_PARTITIONS = 131_072
 MAX_CUT_POINTS = 65536
 MAX_NEW_PARTITIONS = 4096
 """A topic is created with no more."""
-MAX_MADE_PARTITIONS = 1024
-"""One request makes no more new ones."""
 STEP_PARTITIONS = 16
 """Made in one step: each costs some files and their syncs."""
 
@@ -228,7 +226,7 @@ class Answers:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
         held = {view.partition for view in self._manager.partitions(request.topic)}
         missing = [partition for partition in range(count) if partition not in held]
-        if len(missing) > MAX_MADE_PARTITIONS:
+        if len(missing) > requests.MAX_MADE_PARTITIONS:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
         if len(missing) > self._arena.max_partitions - self._arena.slot_count:
             # before any of them is made: what is left of the room is for others
