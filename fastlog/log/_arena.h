@@ -345,6 +345,11 @@ static inline void fl_wake_flusher(fl_header *h, const int *eventfds, uint64_t s
     fl_mark_dirty(h, slot);
     fl_wake(h, eventfds, FL_FLUSHER);
 }
+/* How far the stop has come, and then a wake-up for everybody: whoever slept on after it would never look. */
+static inline void fl_set_stopping(fl_header *h, const int *eventfds, uint64_t stage) {
+    fl_store(&h->stopping, stage);
+    for (int process = 0; process < (int)h->processes; process++) fl_wake(h, eventfds, process);
+}
 /* Before the words of a partition are looked at once more. */
 static inline void fl_clear_dirty(fl_header *h, uint64_t slot) {
     fl_and(fl_dirty_word(h, slot), ~(1ull << (slot & 63)));

@@ -92,6 +92,7 @@ cdef extern from "_arena.h" nogil:
     bint fl_may_tell(const fl_slot*, uint64_t)
     void fl_mark_dirty(fl_header*, uint64_t)
     void fl_wake_flusher(fl_header*, const int*, uint64_t)
+    void fl_set_stopping(fl_header*, const int*, uint64_t)
     void fl_clear_dirty(fl_header*, uint64_t)
     uint64_t fl_find_segment(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)
     uint64_t fl_find_position(fl_header*, fl_slot*, uint64_t, uint64_t, uint64_t)

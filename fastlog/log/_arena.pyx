@@ -248,8 +248,7 @@ cdef class Arena:
 
     def set_stopping(self, int stage):
         """Tell every process how far the stop has come: 1 processors finish, 2 the flusher flushes all and leaves."""
-        fl_store(&self.header.stopping, stage)
-        self.wake_all()
+        fl_set_stopping(self.header, self.eventfds, stage)
 
     @property
     def ending(self):

@@ -57,11 +57,12 @@ STEPS = """
 #define __atomic_exchange_n(word, value, order) KEPT("swap " #order, word, value)
 #define __atomic_thread_fence(order) puts("fence " #order)
 #define __atomic_load_n(word, order) (puts("load " #order), *(word))
+#define __atomic_store_n(word, value, order) (puts("store " #order), *(word) = (value))
 #include "_arena.h"
 static struct { fl_header header; uint64_t dirty[2]; } arena;
 int main(int count, char **arguments) {
     fl_header *h = &arena.header;
-    int none[] = {-1};
+    int none[] = {-1, -1};
     uint64_t waiters = 1;
     h->dirty_offset = (uint64_t)((char *)arena.dirty - (char *)h);
     h->wake_flags[0] = arena.dirty[1] = 3;
@@ -74,6 +75,7 @@ int main(int count, char **arguments) {
     case 6: fl_clear_dirty(h, 65); return arena.dirty[1] != 1;
     case 7: fl_wake_waiters(h, none, &waiters); return waiters != 0 || h->wake_flags[FL_FLUSHER] != 1;
     case 8: fl_wake_flusher(h, none, 66); return arena.dirty[1] != 7 || h->wake_flags[FL_FLUSHER] != 1;
+    case 9: h->processes = 2; fl_set_stopping(h, none, 3); return h->stopping != 3 || h->wake_flags[1] != 1;
     }
     return 1;
 }
@@ -156,8 +158,15 @@ def test_the_flusher_is_woken_when_it_can_see_what_for(steps: Path) -> None:
     assert taken(steps, 8) == ["fence", "load", "or", "swap"]
 
 
+def test_whoever_is_woken_for_a_stop_sees_it(steps: Path) -> None:
+    assert taken(steps, 9) == ["store", "swap", "swap"]
+
+
+ORDERS = {"load": "__ATOMIC_ACQUIRE", "store": "__ATOMIC_RELEASE"}
+
+
 def taken(steps: Path, case: int) -> list[str]:
     done = subprocess.run([steps, str(case)], check=True, capture_output=True, text=True)
     found = [line.split() for line in done.stdout.splitlines()]
-    assert all(order == ("__ATOMIC_ACQUIRE" if step == "load" else "__ATOMIC_SEQ_CST") for step, order in found), found
+    assert all(order == ORDERS.get(step, "__ATOMIC_SEQ_CST") for step, order in found), found
     return [step for step, _ in found]
