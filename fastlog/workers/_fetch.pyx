@@ -519,7 +519,6 @@ cdef class Fetches:
                 failpoint(AT_HOLD_LOOKED)
                 if not fl_load(&found.slot.waiters) & (<uint64_t>1 << self.process):
                     fl_or(&found.slot.waiters, <uint64_t>1 << self.process)
-                self.want_flush(found.slot, found.visible)
                 # where nothing is unflushed now, the next append wakes the flusher at once
                 fl_ask_once(&found.slot.demand, 1)
                 self.want_flush_now(found.slot)
