@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -422,3 +423,21 @@ def test_patience_is_over_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_address_as_it_is_shown() -> None:
     assert str(Address("::1", 9092)) == "[::1]:9092"
     assert str(Address("host", 1)) == "host:1"
+
+
+def test_a_connection_at_rest_keeps_no_memory_for_many_large_answers() -> None:
+    size = 2**20
+    with connected() as (connection, theirs):
+        tracemalloc.start()
+        try:
+            sender = threading.Thread(target=theirs.sendall, args=(frame(bytes(size)) * 6,))
+            sender.start()
+            held = [connection.receive_soon(size, PATIENCE) for _ in range(6)]
+            sender.join()
+            assert None not in held
+            held.clear()
+            before = tracemalloc.get_traced_memory()[0]
+            connection.rest()
+            assert before - tracemalloc.get_traced_memory()[0] >= 4 * size
+        finally:
+            tracemalloc.stop()

@@ -105,3 +105,26 @@ def test_memory_grows_with_what_came(pair: tuple[socket.socket, socket.socket], 
     finally:
         tracemalloc.stop()
     assert inbox.held_bytes == came + 4
+
+
+def test_a_head_that_has_not_come_whole_is_not_read(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Behind its first bytes lie those of the head before it, of a frame that was larger than the buffer."""
+    near, far = pair
+    inbox = Inbox(10**6)
+    far.sendall(frame(b"x" * 0x20000))
+    assert [len(body) for body in frames_from(inbox, near)] == [0x20000]
+    for number, byte in enumerate(frame(b"small"), 1):
+        far.sendall(bytes([byte]))
+        assert frames_from(inbox, near) == ([b"small"] if number == 9 else [])
+
+
+def test_whole_frames_that_nobody_takes_are_no_end_of_the_stream(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    inbox = Inbox(1000)
+    one = frame(b"x" * 508)
+    far.sendall(one * 129)
+    while inbox.held_bytes < 128 * len(one):
+        assert inbox.receive(near.fileno())
+    with pytest.raises(BufferError, match="whole frames wait to be taken"):
+        inbox.receive(near.fileno())
+    assert len(frames_from(inbox, near)) == 129
