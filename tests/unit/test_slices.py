@@ -8,9 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from fastlog.client import slices
 from fastlog.client.connection import Broker, Connection, pause
 from fastlog.client.slices import sleep, slice_of, wait_ready
 from fastlog.errors import TransportError
@@ -90,6 +92,18 @@ def test_slices_add_up() -> None:
             assert time.monotonic() - started > 0.24
         right.send(b"x")
         assert wait_ready(left, select.POLLIN, 0.25)
+
+
+def test_a_wait_is_of_its_whole_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``poll`` takes milliseconds."""
+    waited: list[float] = []
+    poll = SimpleNamespace(register=lambda *_: None, poll=waited.append)
+    monkeypatch.setattr(slices, "select", SimpleNamespace(poll=lambda: poll))
+    monkeypatch.setattr(slices, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    left, right = socket.socketpair()
+    with left, right:
+        assert not wait_ready(left, select.POLLIN, 0.03125)
+    assert waited == [31.25]
 
 
 def test_a_refused_connection_says_why() -> None:
