@@ -235,3 +235,8 @@ def test_a_schema_that_does_not_fit_is_refused(fields: Any, what: str) -> None:
 
 def test_a_schema_may_take_columns_in_any_order() -> None:
     schema.check_schema([("value", "binary", False), ("offset", "bigint", True)])
+
+
+def test_a_time_that_is_none_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"^fetch\.retryTimeoutMs: "):
+        parsed(fetch__retryTimeoutMs="soon")
