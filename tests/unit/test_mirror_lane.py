@@ -16,7 +16,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run
-from fastlog.errors import FastlogError, MessageTooLargeError
+from fastlog.errors import FastlogError, MessageTooLargeError, TransportError
 from fastlog.mirror import lane as lane_module
 from fastlog.mirror.config import TargetConfig
 from fastlog.mirror.lane import Lane, Stored
@@ -360,6 +360,18 @@ def test_each_reason_alone_keeps_a_lane_from_going_on(reason: str, monkeypatch: 
     assert lane.resume_at() == START
     REASONS[reason](lane)
     assert lane.resume_at() is None
+
+
+def test_each_failure_in_a_row_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_module, "time", SimpleNamespace(monotonic=lambda: 50.0))
+    lane = Lane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
+    least, most = lane_module._LEAST_PAUSE, lane_module._MOST_PAUSE
+    pauses = []
+    for failures in (0, 1, 2, 20, 2000):
+        lane._failures = failures
+        lane._fail(TransportError("away"))
+        pauses.append(lane._retry_at - 50.0)
+    assert pauses == pytest.approx([least, 2 * least, 4 * least, most, most])
 
 
 def test_it_goes_no_further_ahead_of_what_is_committed_than_it_may() -> None:

@@ -399,6 +399,20 @@ def test_a_commit_that_leaves_a_lane_waiting_is_asked_for_again(site: Callable[.
     assert len(calls) == 2
 
 
+def test_what_was_committed_is_known_to_the_lanes_at_once(site: Callable[..., Site]) -> None:
+    """Not only when somebody looks at them; a smaller offset than is known is not believed."""
+    config, one, other = site().config(), TopicPartition("t", PartitionId(0, 0)), TopicPartition("t", PartitionId(0, 1))
+    target: Any = SimpleNamespace(partitions=lambda topic: [])
+    source = Source(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
+    consumer: Any = SimpleNamespace(committed={one: 7, other: 9})
+    lane: Any = SimpleNamespace(committed=5)
+    source.consumer, source._lanes[one] = consumer, lane
+    for committed in (7, 6):
+        consumer.committed[one] = committed
+        source._committed()
+        assert lane.committed == 7
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
