@@ -72,7 +72,7 @@ AREAS = (
               " wakeups request_bytes counts worker_limits wait_order"
               " worker_start life_after_errors")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
-                       " greedy_clients broker_log fuzz_requests monitor access handover")
+                       " greedy_clients broker_log fuzz_requests monitor access handover advertised")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory idle_cost lock_holder kills"
                  " stop connects"),
     ),
