@@ -95,6 +95,18 @@ def test_damage_is_explained_by_file_position_and_offset(directory: Path, capsys
     assert f"--keep after  keeps offsets {bases[1] + 2 * ENTRY_BYTES} to {end}, 8 entries" in text
 
 
+@pytest.mark.parametrize("flushed", [-1, 0, 1])
+def test_only_what_was_not_flushed_is_set_aside_at_a_start(
+    flushed: int, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tail that begins before the flushed end is no rest of an append."""
+    bases = logs.write_segments(directory, [PARTS[0], PARTS[1] + TORN])
+    logs.write_side_file(directory, bases[1] + len(PARTS[1]) + flushed)
+    assert fsck(directory, "--json") == 5
+    texts = [one["text"] for one in lines(capsys)[0]["problems"] if one["kind"] == "tail"]
+    assert ["a broker sets them aside" in text for text in texts] == [flushed <= 0]
+
+
 def test_inside_of_wrappers_is_checked(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Z-2: a wrapper that does not open is damage; a plain message that looks compressed is worth a note."""
     wrapper = raw_format.message_set([b"one", b"two"], codec=raw_format.GZIP)
