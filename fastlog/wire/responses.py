@@ -241,7 +241,7 @@ def decode_multifetch(body: bytes) -> tuple[FetchAnswer, ...]:
 
 def split_fetch(body: memoryview) -> tuple[int, memoryview]:
     """Error and messages of the answer to a FETCH, without a copy. Raises ``ProtocolError`` when it is too short."""
-    return Reader(body[:2]).int16("error"), body[2:]
+    return Reader(body).int16("error"), body[2:]
 
 
 def split_multifetch(body: memoryview) -> list[tuple[int, memoryview]]:
