@@ -141,7 +141,3 @@ def _compile(folder: Path, library: Path) -> None:
     include = sysconfig.get_path("include")
     run([*compiler, "-O2", "-shared", "-fPIC", "-I", include, "-o", str(made), str(c)], check=True)
     made.rename(library)
-
-
-if __name__ == "__main__":
-    build()

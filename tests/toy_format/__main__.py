@@ -1,0 +1,5 @@
+"""Builds the compiled half of the format."""
+
+from tests.toy_format import build
+
+build()
