@@ -104,6 +104,16 @@ def test_zeros_are_searched_quickly() -> None:
         os.close(fd)
 
 
+def test_what_looks_like_a_message_is_looked_at_once() -> None:
+    """However far behind the damage it is: the budget is for hostile bytes, not for the search's own detours."""
+    candidate = b"\0\0\0\x0a\0" + b"\xff" * 9
+    data = b"\xff" * (5 << 16) + candidate + b"\xff" * 100
+    budget = SearchBudget(len(data) - 1 + 512 + len(candidate))
+    with file_of(data) as fd:
+        assert KAFKA.find_entry(FILES, fd, 0, len(data), budget) is None
+    assert (budget.bytes_left, budget.exhausted) == (0, False)
+
+
 def test_the_search_for_messages_is_bounded() -> None:
     """Bytes that look like the start of a long message everywhere use up the budget, and that is said."""
     hostile = (b"\0\1\0\0\1\0" * 200_000)[: MIB + 5]
