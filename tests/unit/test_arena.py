@@ -221,3 +221,14 @@ def test_who_holds_an_append_lock_can_be_seen(tmp_path: Path) -> None:
         stop(pid)
     assert log.append(message(12), slot=2) == 0
     assert log.arena.cell(FIRST_PROCESSOR)[4] == 0
+
+
+def test_an_arena_that_nobody_has_takes_no_addresses(tmp_path: Path) -> None:
+    def maps() -> int:
+        return Path("/proc/self/maps").read_text().count("/memfd:")
+
+    before = maps()
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    assert maps() > before
+    del arena
+    assert maps() == before
