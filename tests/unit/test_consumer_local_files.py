@@ -7,13 +7,17 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fastlog._segment import pack
 from fastlog.consumer import local as local_module
+from fastlog.consumer import reader as reader_module
 from fastlog.consumer.local import LocalLog, NotLocalError, NotThereYetError, SegmentsChangedError
+from fastlog.consumer.offered import Offer
+from fastlog.consumer.reader import Reader
 from fastlog.errors import FastlogError, LogError, ProtocolError
 from fastlog.segment_files import KAFKA_0_7, segment_name
 from fastlog.wire import requests as rq
@@ -396,3 +400,41 @@ def test_a_reader_of_files_goes_on_after_each_error(telling: Telling, local: str
             middle.write_bytes(whole)
             assert consumer.fetch("t", 0, STARTS[1] + 13).payloads() == MESSAGES[1][1:]
             assert consumer.source_of("t", 0)[0] == local
+
+
+def test_files_that_are_refused_are_closed(directory: Path) -> None:
+    """By whoever reads on through the socket, not when nobody knows them any more."""
+    local = LocalLog("t", 0, mapped=True)
+    local.told(told(directory, len(LOG)))
+    channel: Any = SimpleNamespace(owned=set())
+    reader = Reader(channel, Offer(True, True, True, 0, 1000), "t", 0, 0, 100, ahead=False, local=local)
+    assert local.piece(0, 4) is not None and open_files(directory)
+    assert channel.owned == {local}
+    reader._refuse_local("for a reason")
+    assert (reader.local, reader.local_refused, channel.owned) == (None, "for a reason", set())
+    assert open_files(directory) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "wait_ms", "pauses"), [(True, 500, False), (True, 0, True), (False, 500, True), (False, 0, True)]
+)
+def test_only_where_the_broker_does_not_wait_the_reader_pauses(
+    held: bool, wait_ms: int, pauses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, found = [0.0], []
+
+    def pass_by(seconds: float) -> None:
+        found.append(seconds)
+        now[0] += seconds
+
+    def nothing(left: float) -> memoryview:
+        now[0] += 0.25
+        return memoryview(b"")
+
+    monkeypatch.setattr(reader_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(reader_module, "pause", pass_by)
+    channel: Any = SimpleNamespace(check=lambda: None)
+    reader = Reader(channel, Offer(True, held, False, wait_ms, 1000), "t", 0, 0, 100, ahead=False, local=None)
+    monkeypatch.setattr(reader, "_obtain", nothing)
+    assert reader.next(1.0) is None
+    assert bool(found) is pauses
