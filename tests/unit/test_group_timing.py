@@ -9,11 +9,14 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fastlog.consumer import membership as membership_module
 from fastlog.consumer import rare_log
+from fastlog.consumer.group import Group
 from fastlog.consumer.group_session import GroupWork
 from fastlog.consumer.membership import Membership
 from fastlog.consumer.ownership import Ownership
@@ -344,6 +347,16 @@ def test_a_lease_is_over_to_the_instant_and_never_shortened(clock: Clock) -> Non
 
 
 # -- notes between threads -------------------------------------------------------------------------------------------
+
+
+def test_the_worker_is_woken_when_it_can_see_what_for() -> None:
+    """Woken before the note, it would look and sleep on."""
+    seen: list[tuple[int, int]] = []
+    notes = SimpleNamespace(begun={}, jumps={}, wake=lambda: seen.append((len(notes.begun), len(notes.jumps))))
+    group: Any = SimpleNamespace(config=SimpleNamespace(auto_commit=True), _inbox=notes)
+    Group.note_begin(group, part("0-0"))
+    Group.note_jump(group, part("0-0"), 5, 9)
+    assert seen == [(1, 0), (1, 1)]
 
 
 def test_a_note_wakes_the_worker_once_and_is_never_lost() -> None:
