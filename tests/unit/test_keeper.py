@@ -10,6 +10,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -23,6 +25,7 @@ from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import recover_partition
 from fastlog.log.side_file import read_side_file
+from fastlog.registry import Registry
 from fastlog.workers import keeper as keeper_module
 from fastlog.workers._flusher import make_flusher_loop
 from fastlog.workers.child import Shared
@@ -519,3 +522,24 @@ def test_nor_what_a_dead_flusher_held(tmp_path: Path) -> None:
     assert wait(start(lambda: make_flusher_loop(house.arena, 8, 0, 0, 1).run(1, parent))) == 0
     assert house.arena.cell(FLUSHER)[4] == 0
     assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 0
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_keeper_ends_once_its_registration_has_ended(tmp_path: Path) -> None:
+    """Or whoever looks for a broker would find one that is no more; the time for it began with the stop."""
+    house = House(tmp_path)
+    house.arena.set_stopping(3)
+    parent = os.getpid()
+
+    def run() -> int:
+        keeper = Keeper(Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=parent))
+        waited: list[float] = []
+        registry = SimpleNamespace(start=lambda: None, stop=lambda: waited.append(-1.0), wait_stopped=waited.append)
+        keeper._registry = cast(Registry, registry)
+        code = keeper.run()
+        stopped, seconds = waited
+        return 7 if code == 0 and stopped == -1.0 and 0 < seconds <= keeper_module.DEREGISTER_SECONDS else 1
+
+    assert wait(start(run)) == 7
