@@ -27,6 +27,7 @@ from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import Gate
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE
 
 
 class Recorder:
@@ -362,3 +363,10 @@ def test_an_event_handler_without_handle_is_refused_when_it_is_made() -> None:
 
     with pytest.raises(TypeError, match="handle"):
         Forgetful()  # type: ignore[abstract]
+
+
+def test_who_flushes_behind_the_end_does_not_wait() -> None:
+    queue = batch_queue(Recorder())
+    queue.stop()
+    assert queue.finished.wait(PATIENCE)
+    assert queue.flush().is_open
