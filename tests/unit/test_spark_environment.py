@@ -47,6 +47,26 @@ def test_a_server_of_spark_connect_is_given_what_it_takes(monkeypatch: pytest.Mo
     assert isinstance(done.exception, ConfigError) and "unset it" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("remote", "port", "is_looked_for"),
+    [(None, None, True), ("local[2]", None, True), ("sc://nowhere:1", None, False), (None, "1", False)],
+)
+def test_a_java_is_looked_for_where_spark_starts_one(
+    remote: str | None, port: str | None, is_looked_for: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SPARK_REMOTE", remote), ("PYSPARK_GATEWAY_PORT", port)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    looked: list[bool] = []
+    monkeypatch.setattr(environment, "check_packages", lambda: None)
+    monkeypatch.setattr(environment, "use_this_python", lambda: None)
+    monkeypatch.setattr(environment, "use_spark_java", lambda: looked.append(True))
+    environment._prepared(None, {})
+    assert looked == [True] * is_looked_for
+
+
 def test_workers_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the user has chosen another one."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
