@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,9 @@ from fastlog.errors import ConfigError, MissingDependencyError
 from fastlog.java import find_spark_java
 from fastlog.spark import environment
 from fastlog.spark.environment import use_this_python
+from fastlog.spark.jobs.audit import audit_command
+from fastlog.spark.jobs.counts import counts_command
+from fastlog.spark.jobs.join import join_command
 from fastlog.spark.jobs.load import load_command
 
 
@@ -45,6 +49,25 @@ def test_a_server_of_spark_connect_is_given_what_it_takes(monkeypatch: pytest.Mo
         environment.context()
     done = CliRunner().invoke(load_command, ["--topic", "t", "--table", "/nowhere", "--brokers", "127.0.0.1:1"])
     assert isinstance(done.exception, ConfigError) and "unset it" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments"),
+    [
+        (audit_command, ["--events", "sent"]),
+        (audit_command, ["--events", "sent", "--table", "/nowhere"]),
+        (join_command, ["--with", "other", "--on", "key", "--within", "5s", "--table", "/nowhere"]),
+        (counts_command, ["--window", "5s"]),
+    ],
+    ids=["audit", "audit to a table", "join", "counts"],
+)
+def test_a_job_that_is_well_described_comes_as_far_as_spark(
+    job: click.Command, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere:1")
+    done = CliRunner().invoke(job, ["--topic", "t", "--brokers", "127.0.0.1:1", *arguments])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert "with --master, or with spark-submit" in str(done.exception)
 
 
 @pytest.mark.parametrize(
