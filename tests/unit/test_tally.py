@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -137,6 +138,13 @@ def test_full_pages_end_what_is_missing_before_them() -> None:
 def test_not_more_gaps_than_wanted() -> None:
     tally = counted([payload(3, number) for number in range(0, 200, 2)])
     assert tally.missing(3, 0, 199, 3) == [(1, 1), (3, 3), (5, 5)]
+    tally.merge_page(1, 5, 0, b"\x55" * (PAGE // 8))
+    tracemalloc.start()
+    try:
+        assert tally.missing(1, 0, PAGE - 1, 3) == [(1, 1), (3, 3), (5, 5)]
+        assert tracemalloc.get_traced_memory()[1] < 100_000, "nor are more made and thrown away"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("number", [0, 5, 2**63 - 1])
