@@ -29,6 +29,7 @@ MOST_CALL_SECONDS = 30.0
 """For calls whose time-outs add up to a few tenths of a second, on a machine that does other things as well."""
 HANG_SECONDS = 600.0
 MOST_GROWTH_BYTES = 200 * 2**20
+FEW_RAISED = 5
 LIMITS = DeepLimits(max_inflated_bytes=2**22, max_messages=100_000)
 TIMEOUT = 0.04
 ROUND = 10_000
@@ -74,7 +75,9 @@ def _round(outcome: Outcome, seed: str, count: int, decoy: str) -> None:
         outcome.runs += lane.lies
         outcome.violations += [f"{lane.seed}: {line}" for line in lane.violations]
         outcome.expect(lane.worked > 0, f"{lane.seed}: nothing ever worked: {lane.raised}")
-        outcome.expect(len(lane.raised) > 1, f"{lane.seed}: only {lane.raised} was raised")
+        # a producer that sends again raises little of what it is told
+        several = len(lane.raised) > 1 or lane.raised.total() < FEW_RAISED
+        outcome.expect(several, f"{lane.seed}: only {lane.raised} was raised")
     grown = _peak_bytes() - before
     outcome.expect(grown < MOST_GROWTH_BYTES, f"{seed}: memory grew by {grown >> 20} MiB")
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)

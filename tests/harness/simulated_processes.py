@@ -113,12 +113,15 @@ class Processes(VirtualTime):
         self._handler.emit = self._hear  # type: ignore[method-assign]
         logger = logging.getLogger("fastlog.supervisor")
         logger.addHandler(self._handler)
-        monkeypatch.setattr(logger, "level", logging.INFO)
+        self._level = logger.level
+        logger.setLevel(logging.INFO)  # which also forgets what was decided for the level before
         self.supervisor = Supervisor(self.shared)
         self._pipe = (self.supervisor._signal_fd, self.supervisor._signal_send)
 
     def close(self) -> None:
-        logging.getLogger("fastlog.supervisor").removeHandler(self._handler)
+        logger = logging.getLogger("fastlog.supervisor")
+        logger.removeHandler(self._handler)
+        logger.setLevel(self._level)
         for fd in self._pipe:
             os.close(fd)
 
