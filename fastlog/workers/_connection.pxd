@@ -81,8 +81,9 @@ cdef struct Conn:
     Conn* watch_previous
     Conn* watch_next
     int fd
-    int principal                # 0: anonymous; every request kind passes the gate with it
+    int principal                # its number among ``authorization.PRINCIPALS``; 0: anonymous
     int listener                 # which listener it came through
+    char[46] host                # the other end's address as text; empty where it has none
     bint watched
     bint leaving                 # it sent its FIN, or has gone; bytes that came before may still have to be read
     bint ended                   # all it sent has been read

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._connection cimport Conn
 from fastlog.workers._helper cimport Helper
 from fastlog.workers._topics cimport Topics
@@ -44,6 +45,7 @@ cdef enum FetchStatus:
 cdef class Fetches:
     cdef Arena arena
     cdef SegmentFiles files
+    cdef Authorizer authorizer
     cdef Topics topics
     cdef Helper helper
     cdef Unreadable unreadable
@@ -52,7 +54,7 @@ cdef class Fetches:
     cdef uint64_t* counters
     cdef uint64_t max_wait_ms
     cdef uint8_t* peek
-    cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
+    cdef void look(self, Conn* c, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
                    Found* out) noexcept nogil
     cdef int check_boundary(self, Found* found, uint64_t available, uint64_t readable) noexcept nogil
     cdef int read_ahead(self, Conn* c, Found* found) noexcept nogil

@@ -16,6 +16,7 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
+from fastlog.workers._authorizer cimport FETCH, Authorizer, is_allowed
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport (
     PARK_HELPER, PARK_HOLD, PARK_TURN, Conn, Span, answer_admitted, out_bytes, out_file, out_give_back,
@@ -40,6 +41,7 @@ cdef enum:
     CODE_INVALID_MESSAGE = 2
     CODE_INVALID_FETCH_SIZE = 4
     CODE_OFFLINE = 101
+    CODE_DENIED = 106
 
 
 cdef bint flush_owed(fl_slot* s) noexcept nogil:
@@ -61,8 +63,10 @@ cdef bint at_owed_flush(Found* found, uint64_t offset) noexcept nogil:
 cdef class Fetches:
     """Answers fetches of one processor; its loop's thread only."""
 
-    def __cinit__(self, Arena arena, SegmentFiles files, Topics topics, Helper helper, int process, control, max_wait_ms):
+    def __cinit__(self, Arena arena, SegmentFiles files, Authorizer authorizer, Topics topics, Helper helper, int process,
+                  control, max_wait_ms):
         self.arena = arena
+        self.authorizer = authorizer
         self.files = files
         self.topics = topics
         self.helper = helper
@@ -77,9 +81,12 @@ cdef class Fetches:
     def __dealloc__(self):
         free(self.peek)
 
-    cdef void look(self, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
+    cdef void look(self, Conn* c, const uint8_t* name, int size, int32_t partition, int64_t offset, int32_t max_bytes,
                    Found* out) noexcept nogil:
-        """Find the bytes one fetch gets, at most to the end of their segment and never past the visible end."""
+        """Find the bytes one fetch gets, at most to the end of their segment and never past the visible end.
+
+        Every kind of fetch comes here, for each of its parts: here it is authorized.
+        """
         cdef Place place
         cdef fl_end visible
         cdef uint64_t at, readable
@@ -89,6 +96,11 @@ cdef class Fetches:
         out.size = 0
         out.cold = False
         out.watermark = out.visible = out.ahead = out.log_start = 0
+        if not is_allowed(self.authorizer, c, FETCH, name, size):
+            out.slot = NULL
+            out.watermark = out.log_start = <uint64_t>-1
+            out.code = CODE_DENIED
+            return
         r = self.topics.resolve(name, size, &partition, TO_READ, &out.slot)
         if r == RESOLVED:
             out.log_start = fl_load(&out.slot.log_start)
@@ -297,7 +309,7 @@ cdef class Fetches:
         if size < 0 or n < <size_t>size + 18:
             return FETCH_MALFORMED
         while True:
-            self.look(body + 2, size, <int32_t>be32(body + 2 + size), <int64_t>be64(body + 6 + size),
+            self.look(c, body + 2, size, <int32_t>be32(body + 2 + size), <int64_t>be64(body + 6 + size),
                       <int32_t>be32(body + 14 + size), &found)
             if not at_owed_flush(&found, be64(body + 6 + size)):
                 break
@@ -421,7 +433,7 @@ cdef class Fetches:
             limit = <int32_t>be32(body + at + 14 + size)
             if self.pinned >= self.files.capacity // 2:
                 limit = min(limit, 0)  # requests for many do not take all descriptors: this part comes with the next one
-            self.look(body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
+            self.look(c, body + at + 2, size, <int32_t>be32(body + at + 2 + size), <int64_t>be64(body + at + 6 + size),
                       limit, found)
             parts.looked += 1
             if found.entry >= 0:
@@ -497,7 +509,7 @@ cdef class Fetches:
             c.hold_until_ns = now_ns
             if wait_ms > 0:
                 c.hold_until_ns += min(<uint64_t>wait_ms, self.max_wait_ms) * 1000000
-        self.look(body + 10, size, <int32_t>be32(body + 10 + size), offset, <int32_t>be32(body + 22 + size), &found)
+        self.look(c, body + 10, size, <int32_t>be32(body + 10 + size), offset, <int32_t>be32(body + 22 + size), &found)
         if found.cold and self.read_ahead(c, &found) == FETCH_PARKED:
             return FETCH_PARKED
         c.helper_done = 0

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastlog.log._arena cimport Arena
+from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._connection cimport Conn
 
 cdef enum HelperKind:
@@ -41,6 +42,7 @@ cdef struct JobQueue:
 
 cdef class Helper:
     cdef Arena arena
+    cdef Authorizer authorizer
     cdef object validate
     cdef object make_answer
     cdef object make_partition

@@ -16,6 +16,7 @@ from libc.string cimport memcpy
 
 from fastlog.log._arena cimport Arena
 from fastlog.log._files cimport file_pread
+from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._connection cimport Conn
 
 import threading
@@ -58,15 +59,16 @@ cdef class Helper:
 
     ``validate(memoryview, name, begun)`` counts deep messages: it returns their number, -1 when the set is refused, or
     what is to be given as ``begun`` for the next step, which is None for the first.
-    ``make_answer(bytes, queue)`` gives the answer frame to a request from its id on, False when it should be asked again
+    ``make_answer(bytes, queue, client)`` gives the answer frame to a request from its id on, False when it should be asked again
     after a wake-up, True when it has done a step and goes on in the next, None when there is no answer.
     ``make_partition(name, number)`` gives the number of the slot or a ``CreateState``.
     """
 
-    def __cinit__(self, Arena arena, validate, make_answer, make_partition):
+    def __cinit__(self, Arena arena, Authorizer authorizer, validate, make_answer, make_partition):
         cdef int queue
         self.eventfd = -1
         self.arena = arena
+        self.authorizer = authorizer
         self.validate = validate
         self.make_answer = make_answer
         self.make_partition = make_partition
@@ -239,7 +241,7 @@ cdef class Helper:
         free(c.answer)
         c.answer = NULL
         try:
-            made = self.make_answer(<bytes>c.job.data[:c.job.size], queue)
+            made = self.make_answer(<bytes>c.job.data[:c.job.size], queue, self.authorizer.client(c))
             if made is True:
                 return True
             if made is False:

@@ -1,24 +1,10 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._connection cimport Ack, Conn
 from fastlog.workers._runs cimport Runs
 from fastlog.workers._topics cimport Topics
-
-cdef enum Kind:
-    PRODUCE = 0
-    FETCH = 1
-    MULTIFETCH = 2
-    MULTIPRODUCE = 3
-    OFFSETS = 4
-    TODAYS_API_VERSIONS = 18
-    ACKED_PRODUCE = 1000
-    HELD_FETCH = 1001
-    METADATA = 1002
-    CUT_POINTS = 1003
-    LOCAL_READ = 1004
-    CREATE_TOPIC = 1005
-
 
 cdef enum:
     OWN_VERSION = 1
@@ -26,6 +12,7 @@ cdef enum:
 
 cdef class Produces:
     cdef Arena arena
+    cdef Authorizer authorizer
     cdef Topics topics
     cdef Runs runs
     cdef object control
@@ -39,7 +26,8 @@ cdef class Produces:
     cdef int part(self, Conn* c, const uint8_t* name, int name_size, int32_t partition, uint8_t* data, size_t size,
                   Ack* ack, uint32_t sequence, bint own, size_t frame_offset) noexcept nogil
     cdef void begin_part(self, Conn* c) noexcept nogil
-    cdef int create(self, Conn* c, int32_t partition, int name_size, size_t frame_offset, fl_slot** out) noexcept nogil
+    cdef int create(self, Conn* c, const uint8_t* name, int32_t partition, int name_size, size_t frame_offset,
+                    fl_slot** out) noexcept nogil
     cdef int deep(self, Conn* c, const uint8_t* data, size_t size, size_t frame_offset) noexcept nogil
     cdef int malformed(self, Conn* c, int kind, const char* reason) noexcept nogil
     cdef void refuse(self, Conn* c, Ack* ack, int code, const char* reason, int detail, const uint8_t* name, int name_size,

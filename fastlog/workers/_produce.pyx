@@ -19,6 +19,7 @@ from fastlog.log._arena cimport (
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, Entries, format_of,
 )
+from fastlog.workers._authorizer cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Authorizer, is_allowed
 from fastlog.workers._bytes cimport be16, be32, be64
 from fastlog.workers._connection cimport (
     ACK_PENDING, ACK_READY, MAX_RUNS, NO_ACK, PARK_ACKS, PARK_CREATE, PARK_HELPER, RUN_PIECES, STAGE_BYTES, Ack, Conn, Run,
@@ -26,7 +27,7 @@ from fastlog.workers._connection cimport (
 )
 from fastlog.workers._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE, QUEUE_CHECK, QUEUE_CREATE
 from fastlog.workers._runs cimport (
-    CODE_FEATURE, CODE_INVALID_MESSAGE, CODE_MALFORMED, CODE_OFFLINE, CODE_STORAGE, CODE_TOO_LARGE, CODE_VERSION,
+    CODE_DENIED, CODE_FEATURE, CODE_INVALID_MESSAGE, CODE_MALFORMED, CODE_OFFLINE, CODE_STORAGE, CODE_TOO_LARGE, CODE_VERSION,
     FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs,
 )
 from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_WRONG_PARTITION, RESOLVED, TO_PRODUCE, Topics
@@ -47,8 +48,9 @@ cdef class Produces:
     ``control`` is the processor's Python side, see ``Control``.
     """
 
-    def __cinit__(self, Arena arena, Topics topics, Runs runs, int process, control, max_message):
+    def __cinit__(self, Arena arena, Authorizer authorizer, Topics topics, Runs runs, int process, control, max_message):
         self.arena = arena
+        self.authorizer = authorizer
         self.topics = topics
         self.runs = runs
         self.control = control
@@ -224,6 +226,10 @@ cdef class Produces:
         cdef int r
         if partition == -1:
             partition = c.chosen
+        # before the topic is looked up: whether it is there is told to those who may write to it
+        if not is_allowed(self.authorizer, c, PRODUCE, name, name_size):
+            self.refuse(c, ack, CODE_DENIED, "not authorized to write", CODE_DENIED, name, name_size, partition)
+            return FRAME_DONE if ack != NULL else FRAME_CLOSE
         r = self.topics.resolve(name, name_size, &partition, TO_PRODUCE, &s)
         if r != RESOLVED and r != RESOLVE_ABSENT:
             self.refuse(c, ack, r, "produce to a topic or partition that cannot be", r, name, name_size, partition)
@@ -265,7 +271,7 @@ cdef class Produces:
         if s == NULL:
             # the first message of a partition: only one that is valid makes it
             c.chosen = partition
-            r = self.create(c, partition, name_size, frame_offset - 8 - name_size, &s)
+            r = self.create(c, name, partition, name_size, frame_offset - 8 - name_size, &s)
             if r == FRAME_PARKED:
                 return r
             if r != RESOLVED:
@@ -315,13 +321,18 @@ cdef class Produces:
         memcpy(run.stage + run.size - found.bytes, data, found.bytes)
         return FRAME_DONE
 
-    cdef int create(self, Conn* c, int32_t partition, int name_size, size_t frame_offset, fl_slot** out) noexcept nogil:
+    cdef int create(self, Conn* c, const uint8_t* name, int32_t partition, int name_size, size_t frame_offset,
+                    fl_slot** out) noexcept nogil:
         """Have the helper thread make a partition, since that waits for the disk.
 
         FRAME_PARKED, RESOLVED, or the error code why it cannot be; the topic's name stands at ``frame_offset``.
         """
         cdef long long made = c.created
         if not (c.helper_done and c.helper_kind == HELP_CREATE):
+            # the other partitions of a topic come with it: they are made when the first message does
+            if self.authorizer.has_rule and not self.topics.exists(name, name_size) \
+                    and not is_allowed(self.authorizer, c, CREATE_TOPIC, name, name_size):
+                return CODE_DENIED
             c.helper_kind = HELP_CREATE
             c.helper_queue = QUEUE_CREATE
             c.helper_offset = frame_offset

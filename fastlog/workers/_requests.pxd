@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastlog.log._arena cimport Arena
+from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._connection cimport Conn
 from fastlog.workers._fetch cimport Fetches
 from fastlog.workers._helper cimport Helper
@@ -10,6 +11,7 @@ from fastlog.workers._topics cimport Topics
 
 cdef class Requests:
     cdef readonly Arena arena
+    cdef Authorizer authorizer
     cdef Topics topics
     cdef Runs runs
     cdef Produces produces
@@ -22,7 +24,8 @@ cdef class Requests:
 
     cdef int process_bytes(self, Conn* c, uint8_t* data, size_t n, bint own, uint64_t now_ns, size_t* consumed) noexcept nogil
     cdef int frame(self, Conn* c, uint8_t* p, size_t size, bint own, uint64_t now_ns) noexcept nogil
-    cdef bint gate(self, Conn* c, int kind) noexcept nogil
+    cdef bint offsets_allowed(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
+    cdef int refuse_offsets(self, Conn* c) noexcept nogil
     cdef int offsets_answer(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil
     cdef int answer_nobody(self, Conn* c, int kind, const uint8_t* p, size_t size) noexcept nogil
     cdef uint64_t expected_bytes(self, int kind, const uint8_t* p, size_t size) noexcept nogil

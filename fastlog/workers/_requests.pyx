@@ -15,6 +15,10 @@ from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_load, fl_slot,
 )
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._authorizer cimport (
+    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH, MULTIPRODUCE, OFFSETS,
+    PRODUCE, TODAYS_API_VERSIONS, is_allowed, is_known,
+)
 from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
 from fastlog.workers._fetch cimport FETCH_MALFORMED, Fetches
@@ -22,20 +26,9 @@ from fastlog.workers._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
 )
 from fastlog.workers._offsets cimport OFFSETS_DONE, OFFSETS_PARKED, answer_offsets
-from fastlog.workers._produce cimport (
-    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, METADATA_VERSION, MULTIFETCH,
-    MULTIPRODUCE, OFFSETS, OWN_VERSION, PRODUCE, TODAYS_API_VERSIONS, Produces,
-)
+from fastlog.workers._produce cimport METADATA_VERSION, OWN_VERSION, Produces
 from fastlog.workers._runs cimport CODE_MALFORMED, CODE_VERSION, FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs
 from fastlog.workers._topics cimport Topics
-
-# What a request kind needs from a principal. A kind without a row is refused by the gate.
-cdef enum Right:
-    RIGHT_NONE = 0
-    RIGHT_READ = 1
-    RIGHT_WRITE = 2
-    RIGHT_DESCRIBE = 3
-    RIGHT_CREATE = 4
 
 cdef enum:
     MAX_OWN_BYTES = 1 << 20      # a request that Python decodes is no longer than this
@@ -43,18 +36,6 @@ cdef enum:
     PARTITION_BYTES = 48         # of METADATA, with a share of the topic's name
     MOST_PARTITIONS = 131072     # of METADATA, as in ``answers``
     MOST_POINTS = 65536          # of CUT_POINTS, as there
-
-
-cdef Right right_of(int kind) noexcept nogil:
-    if kind == PRODUCE or kind == MULTIPRODUCE or kind == ACKED_PRODUCE:
-        return RIGHT_WRITE
-    if kind == FETCH or kind == MULTIFETCH or kind == HELD_FETCH or kind == CUT_POINTS or kind == LOCAL_READ:
-        return RIGHT_READ
-    if kind == OFFSETS or kind == METADATA:
-        return RIGHT_DESCRIBE
-    if kind == CREATE_TOPIC:
-        return RIGHT_CREATE
-    return RIGHT_NONE
 
 
 cdef class Requests:
@@ -68,24 +49,18 @@ cdef class Requests:
         self.arena = arena
         self.control = control
         self.counters = fl_cell_at(arena.header, process).counters
+        self.authorizer = control.authorizer
         self.topics = Topics(arena, control)
         self.runs = Runs(arena, files, process, control, memory_bytes)
-        self.produces = Produces(arena, self.topics, self.runs, process, control, max_message)
-        self.helper = Helper(arena, control.count_deep, control.answer_off_loop, control.create_partition)
-        self.fetches = Fetches(arena, files, self.topics, self.helper, process, control, max_wait_ms)
+        self.produces = Produces(arena, self.authorizer, self.topics, self.runs, process, control, max_message)
+        self.helper = Helper(arena, self.authorizer, control.count_deep, control.answer_off_loop, control.create_partition)
+        self.fetches = Fetches(arena, files, self.authorizer, self.topics, self.helper, process, control, max_wait_ms)
         self.max_request = max_request
         self.trace = trace
 
     def take_over(self):
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""
         self.runs.take_over()
-
-    cdef bint gate(self, Conn* c, int kind) noexcept nogil:
-        """The one place that every request kind passes: whether this connection's principal may make it.
-
-        Principal 0 is anonymous and may do everything that has a row in ``right_of``.
-        """
-        return c.principal == 0 and right_of(kind) != RIGHT_NONE
 
     cdef int process_bytes(self, Conn* c, uint8_t* data, size_t n, bint own, uint64_t now_ns, size_t* consumed) noexcept nogil:
         """Handle whole frames of data[0:n] until one has to wait; ``consumed`` says how far it came.
@@ -128,10 +103,7 @@ cdef class Requests:
         if self.trace and not c.resumed:
             with gil:
                 self.control.trace(c.fd, kind, size)
-        if kind == PRODUCE or kind == MULTIPRODUCE or kind == ACKED_PRODUCE:
-            if not self.gate(c, kind):
-                self.runs.report(c, "not allowed", kind)
-                return FRAME_CLOSE
+        if (kind == PRODUCE or kind == MULTIPRODUCE or kind == ACKED_PRODUCE) and is_known(self.authorizer, kind):
             return self.produces.produce(c, p, size, kind, own)
         # everything else has an answer, and answers go out in request order
         if c.runs != NULL:
@@ -145,7 +117,7 @@ cdef class Requests:
             if c.ack_head != c.ack_tail:
                 c.park |= PARK_ACKS
                 return FRAME_PARKED
-        if not self.gate(c, kind):
+        if not is_known(self.authorizer, kind):
             if kind == TODAYS_API_VERSIONS:
                 fl_bump(&self.counters[<int>N_STRANGERS], 1)
                 self.runs.report(c, "the client speaks today's Kafka protocol (request 18, ApiVersions); this listener "
@@ -158,6 +130,8 @@ cdef class Requests:
             return self.answer_nobody(c, kind, p, size)
         if kind < ACKED_PRODUCE:
             if kind == OFFSETS:
+                if self.authorizer.has_rule and not self.offsets_allowed(c, p + 2, size - 2):
+                    return self.refuse_offsets(c)
                 if self.fetches.hold_offsets(c, p + 2, size - 2, now_ns):
                     return FRAME_PARKED
                 r = self.offsets_answer(c, p + 2, min(size - 2, <size_t>MAX_OFFSETS_BYTES))
@@ -222,6 +196,23 @@ cdef class Requests:
         if size > 10:
             put64(head + 10, <uint64_t>-1)
             put64(head + 18, <uint64_t>-1)
+        return FRAME_DONE
+
+    cdef bint offsets_allowed(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
+        """Whether OFFSETS of this topic may be answered; a request without a whole name tells nothing of any."""
+        cdef int32_t name_size = <int16_t>be16(body) if n >= 2 else -1
+        return name_size < 0 or n < <size_t>name_size + 2 or is_allowed(self.authorizer, c, OFFSETS, body + 2, name_size)
+
+    cdef int refuse_offsets(self, Conn* c) noexcept nogil:
+        """Answer OFFSETS with the error that 0.7 has for all that it has no code for."""
+        cdef uint8_t* room = out_bytes(c, 10)
+        if room == NULL:
+            return FRAME_CLOSE
+        c.hold_until_ns = c.hold_end = 0
+        fl_bump(&self.counters[<int>N_OFFSETS], 1)
+        put32(room, 6)
+        put16(room + 4, <uint16_t>-1)
+        put32(room + 6, 0)
         return FRAME_DONE
 
     cdef int offsets_answer(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:

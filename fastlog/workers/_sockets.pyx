@@ -45,6 +45,7 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "_handoff.h" nogil:
     # makes the most of a connection whose other end is on this machine
     void fl_tune_local(int)
+    void fl_peer_host(int, char*)
 
 cdef enum:
     SCRATCH_BYTES = 256 << 10
@@ -110,6 +111,7 @@ cdef class Connections:
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL, 0) | O_NONBLOCK)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(int))
         fl_tune_local(fd)
+        fl_peer_host(fd, c.host)
         if self.send_buffer:
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &self.send_buffer, sizeof(int))
         if self.receive_buffer:

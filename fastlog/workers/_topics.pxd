@@ -32,6 +32,7 @@ cdef class Topics:
     cdef int most_units
     cdef uint64_t random_state
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
+    cdef bint exists(self, const uint8_t* name, int size) noexcept nogil
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil
     cdef TopicCount* place_of(self, const uint8_t* name, int size) noexcept nogil

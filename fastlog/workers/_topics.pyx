@@ -119,6 +119,14 @@ cdef class Topics:
             at = (at + 1) & self.mask
         return NULL
 
+    cdef bint exists(self, const uint8_t* name, int size) noexcept nogil:
+        """Whether a topic has any partition; looks for each that it may have."""
+        cdef int partition
+        for partition in range(self.partition_count(name, size)):
+            if self.find(name, size, partition) != NULL:
+                return True
+        return False
+
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil:
         """How many partitions the topic has here, at least 1; -1 when the name is illegal."""
         cdef TopicCount* place

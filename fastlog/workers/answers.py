@@ -26,12 +26,14 @@ from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
+from fastlog.workers._authorizer import Authorizer
+from fastlog.workers.authorization import Client
 from fastlog.workers.boundaries import Landmarks, Stream, Walk
 
 log = logging.getLogger(__name__)
 
 UNKNOWN, OUT_OF_RANGE, WRONG_PARTITION = -1, 1, 3
-INVALID_TOPIC, OFFLINE, STORAGE, MALFORMED = 100, 101, 103, 107
+INVALID_TOPIC, OFFLINE, STORAGE, NOT_AUTHORIZED, MALFORMED = 100, 101, 103, 106, 107
 MAX_TOPIC_NAMES = 10_000
 MAX_METADATA_PARTITIONS = 131_072
 """In one answer: a topic is described as often as its name is given."""
@@ -45,15 +47,23 @@ STEP_PARTITIONS = 16
 class Answers:
     """Makes whole answer frames for one processor; for one thread."""
 
-    def __init__(self, config: BrokerConfig, arena: Arena, manager: LogManager, advertised: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        arena: Arena,
+        manager: LogManager,
+        advertised: tuple[str, int],
+        authorizer: Authorizer | None = None,
+    ) -> None:
         """``advertised``: host and port that clients are told to connect to."""
         self._config = config
         self._arena = arena
         self._manager = manager
         self._advertised = advertised
+        self._authorizer = authorizer or Authorizer()
         self._landmarks = Landmarks()
 
-    def answer(self, body: bytes) -> bytes | bool | None:
+    def answer(self, body: bytes, client: Client) -> bytes | bool | None:
         """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.
 
         None: it is none of them. False: try again when woken. True: a step of it is done, ask for the next one.
@@ -73,12 +83,15 @@ class Answers:
         try:
             match request:
                 case requests.MetadataRequest():
-                    return responses.encode_metadata(self._metadata(request), request.version)
+                    return responses.encode_metadata(self._metadata(request, client), request.version)
                 case requests.CutPointsRequest():
+                    self._authorize(client, requests.CUT_POINTS, request.topic)
                     return responses.encode_cut_points(self._cut_points(request))
                 case requests.LocalReadRequest():
+                    self._authorize(client, requests.LOCAL_READ, request.topic)
                     return responses.encode_local_read(self._local_read(request))
                 case requests.CreateTopicRequest():
+                    self._authorize(client, requests.CREATE_TOPIC, request.topic)
                     created = self._create(request)
                     return True if created is None else responses.encode_create_topic(created)
         except CreationBusyError:
@@ -93,7 +106,10 @@ class Answers:
         return None
 
     def offsets(self, body: bytes) -> bytes | None:
-        """The frame for OFFSETS; ``body`` begins after its id. None: cut short, or fewer than no offsets asked for."""
+        """The frame for OFFSETS, which the caller has authorized; ``body`` begins after its id.
+
+        None: cut short, or fewer than no offsets asked for.
+        """
         try:
             request = requests.decode_request(requests.OFFSETS.to_bytes(2, "big") + body)
         except ProtocolError:
@@ -123,12 +139,21 @@ class Answers:
         size = int.from_bytes(body[:2], "big", signed=True)
         return responses.encode_offsets(UNKNOWN) if size >= 0 and len(body) >= 2 + size + 16 else None
 
-    def _metadata(self, request: requests.MetadataRequest) -> responses.MetadataAnswer:
+    def _authorize(self, client: Client, kind: int, topic: str) -> None:
+        if not self._authorizer.is_allowed(client, kind, topic):
+            raise NotAuthorizedError
+
+    def _metadata(self, request: requests.MetadataRequest, client: Client) -> responses.MetadataAnswer:
         names = self._manager.topics() if request.topics is None else request.topics
         room = MAX_METADATA_PARTITIONS
         topics = []
         for name in names:
-            topics.append(self._topic(name))
+            if self._authorizer.is_allowed(client, requests.METADATA, name):
+                topics.append(self._topic(name))
+            elif request.topics is not None:
+                topics.append(responses.TopicMetadata(name, NOT_AUTHORIZED, 0))
+            else:
+                continue
             room -= len(topics[-1].partitions)
             if room < 0:
                 raise MalformedRequestError("the names stand for more partitions than one answer describes")

@@ -19,7 +19,9 @@ from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.message import DeepLimits, deep_count
+from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.answers import Answers
+from fastlog.workers.authorization import Client, Rule
 
 Made = TypeVar("Made")
 
@@ -49,12 +51,21 @@ class Control:
     of the helper's threads, a queue each; what a log manager remembers is for one thread, so each has one.
     """
 
-    def __init__(self, config: BrokerConfig, arena: Arena, process: int, advertised: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        arena: Arena,
+        process: int,
+        advertised: tuple[str, int],
+        rule: Rule | None = None,
+    ) -> None:
+        """``rule`` says who may do what; None: everybody everything."""
+        self.authorizer = Authorizer(rule)
         self._config = config
         self._arena = arena
         self._process = process
         self._manager = LogManager(config, arena, FileOps())
-        self._answers = Answers(config, arena, self._manager, advertised)
+        self._answers = Answers(config, arena, self._manager, advertised, self.authorizer)
         self._creation_manager = LogManager(config, arena, FileOps())
         self._advertised = advertised
         self._answers_by_queue: dict[int, Answers] = {}
@@ -99,14 +110,15 @@ class Control:
         """The answer frame of an OFFSETS request; None when it is cut short."""
         return self._answers.offsets(body)
 
-    def answer_off_loop(self, request: bytes, queue: int) -> bytes | bool | None:
+    def answer_off_loop(self, request: bytes, queue: int, client: Client) -> bytes | bool | None:
         """The answer frame of one of fastlog's rare requests, see ``Answers.answer``; ``queue`` tells its thread."""
         try:
             answers = self._answers_by_queue.get(queue)
             if answers is None:
                 manager = LogManager(self._config, self._arena, FileOps())
-                answers = self._answers_by_queue[queue] = Answers(self._config, self._arena, manager, self._advertised)
-            return self._unless_busy(lambda: answers.answer(request), False)
+                answers = Answers(self._config, self._arena, manager, self._advertised, self.authorizer)
+                self._answers_by_queue[queue] = answers
+            return self._unless_busy(lambda: answers.answer(request, client), False)
         except Exception as error:
             self.unexpected(error)
             return None

@@ -10,6 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from fastlog.config import BrokerConfig
 from fastlog.wire import requests, responses
 from fastlog.workers.answers import Answers
+from fastlog.workers.authorization import ANONYMOUS, Client
 from tests.unit.test_manager import manager_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(max_time=0.2)]
@@ -25,6 +26,6 @@ def test_metadata(benchmark: BenchmarkFixture, tmp_path: Path, asked: tuple[str,
         for partition in range(PARTITIONS):
             manager.create_partition(f"t{number}", partition)
     answers = Answers(BrokerConfig(), manager._arena, manager, ("h", 1))
-    frame = benchmark(answers.answer, requests.encode_metadata(7, asked)[4:])
+    frame = benchmark(answers.answer, requests.encode_metadata(7, asked)[4:], Client(ANONYMOUS, "127.0.0.1"))
     found = responses.decode_metadata(frame[4:]).topics
     assert sum(len(topic.partitions) for topic in found) == PARTITIONS * (TOPICS if asked is None else len(asked))

@@ -13,6 +13,7 @@ from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers._loop import Loop
 from fastlog.workers._requests import Requests
+from fastlog.workers.authorization import Rule
 from fastlog.workers.control import Control
 from tests.harness.timing import PATIENCE
 
@@ -36,13 +37,14 @@ class Processor:
         connection_limit: int = 100,
         stalled_ms: int = 10_000,
         listeners: tuple[int, ...] = (),
+        rule: Rule | None = None,
         **settings: Any,
     ) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
         self.arena = arena or Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
         self.number = number
         files = SegmentFiles(self.arena, 16)
-        control = Control(self.config, self.arena, number, ("127.0.0.1", 0))
+        control = Control(self.config, self.arena, number, ("127.0.0.1", 0), rule)
         requests = Requests(
             self.arena,
             files,

@@ -16,9 +16,12 @@ from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.manager import LogManager
 from fastlog.wire import requests, responses
 from fastlog.workers.answers import Answers
+from fastlog.workers.authorization import ANONYMOUS, Client
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 from tests.unit.test_manager import manager_of
+
+CLIENT = Client(ANONYMOUS, "127.0.0.1")
 
 
 def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
@@ -38,7 +41,7 @@ def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
     monkeypatch.setattr(manager, "partition_count", count)
     answers = Answers(BrokerConfig(), manager._arena, manager, ("h", 1))
     for expected in ([0], [0, 5]):
-        frame = answers.answer(requests.encode_metadata(7, ("t",))[4:])
+        frame = answers.answer(requests.encode_metadata(7, ("t",))[4:], CLIENT)
         assert isinstance(frame, bytes)
         (topic,) = responses.decode_metadata(frame[4:]).topics
         assert [item.partition for item in topic.partitions] == expected
@@ -47,7 +50,8 @@ def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
 
 def created_ms(manager: LogManager, topic: str = "t") -> int:
     """When the log of partition 0 was made, as a client is told."""
-    frame = Answers(BrokerConfig(), manager._arena, manager, ("h", 1)).answer(requests.encode_metadata(7, (topic,))[4:])
+    answers = Answers(BrokerConfig(), manager._arena, manager, ("h", 1))
+    frame = answers.answer(requests.encode_metadata(7, (topic,))[4:], CLIENT)
     assert isinstance(frame, bytes)
     (found,) = responses.decode_metadata(frame[4:]).topics
     return found.partitions[0].created_ms
@@ -97,7 +101,7 @@ def test_a_request_that_the_disk_fails_is_named(
 
     monkeypatch.setattr(manager, "create_partition", full)
     frame = Answers(BrokerConfig(), manager._arena, manager, ("h", 1)).answer(
-        requests.encode_create_topic(7, "t", 1)[4:]
+        requests.encode_create_topic(7, "t", 1)[4:], CLIENT
     )
     assert frame == responses.encode_own_error(7, 103)
     assert caplog.messages == [

@@ -1,0 +1,44 @@
+"""The one place that every use of a topic passes, see ``authorization`` for what a request kind needs."""
+
+from libc.stdint cimport uint8_t
+
+from fastlog.workers._connection cimport Conn
+
+import logging
+
+from fastlog.workers import authorization
+
+log = logging.getLogger(__name__)
+
+
+cdef class Authorizer:
+
+    def __cinit__(self, rule=None):
+        self.rule = rule
+        self.has_rule = rule is not None
+        for kind, operation in authorization.OPERATIONS.items():
+            place = kind if kind < ACKED_PRODUCE else kind - ACKED_PRODUCE + KINDS_EACH
+            if not 0 <= place < 2 * KINDS_EACH or (kind < ACKED_PRODUCE and place >= KINDS_EACH):
+                raise ValueError(f"request kind {kind} has no place")
+            self.operations[<int>place] = operation
+
+    def is_allowed(self, client, kind, topic):
+        if not self.has_rule:
+            return True
+        try:
+            return bool(authorization.is_allowed(self.rule, client, kind, topic))
+        except Exception as error:
+            log.error("unexpected error in the authorization of a request, which is refused: %r", error, exc_info=error)
+            return False
+
+    cdef bint ask(self, Conn* c, int kind, const uint8_t* name, int size) noexcept nogil:
+        with gil:
+            try:
+                return self.is_allowed(self.client(c), kind, (<bytes>name[:size]).decode("utf-8", "surrogateescape"))
+            except BaseException:
+                return False
+
+    cdef object client(self, Conn* c):
+        """Who is at the other end of a connection; the loop's thread, or that of a job the connection waits for."""
+        host = (<bytes><const char*>c.host).decode("ascii") if c.host[0] else "?"
+        return authorization.Client(authorization.PRINCIPALS[c.principal], host)

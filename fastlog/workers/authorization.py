@@ -1,0 +1,78 @@
+"""What each request kind needs, and who is asked whether it may have it.
+
+| request | operation | on each topic it names |
+|---|---|---|
+| PRODUCE, MULTIPRODUCE, PRODUCE_ACK | WRITE | and CREATE, where the topic has no partition yet |
+| FETCH, MULTIFETCH, HELD_FETCH, CUT_POINTS, LOCAL_READ | READ | |
+| OFFSETS, METADATA | DESCRIBE | METADATA of all topics leaves out what may not be described |
+| CREATE_TOPIC | CREATE | or on the cluster |
+
+Numbers of operations and resource types are those of Apache Kafka's ACLs.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fastlog.wire import requests
+
+
+class Operation(enum.IntEnum):
+    """What is done with a resource."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DESCRIBE = 8
+
+
+class ResourceType(enum.IntEnum):
+    """What it is done with."""
+
+    TOPIC = 2
+    CLUSTER = 4
+
+
+class Client(NamedTuple):
+    """Who asks: the principal as ``type:name``, and the host as a numeric address, "?" where it is not known."""
+
+    principal: str
+    host: str
+
+
+Rule = Callable[[str, str, Operation, ResourceType, str], bool]
+"""Whether (principal, host, operation, resource type, resource name) is allowed.
+
+Called by the thread of a processor's loop and by the threads that make its answers: it keeps nothing of its own without
+a lock, and does not wait. A topic's name that is not UTF-8 has surrogates for the bytes, as ``surrogateescape`` makes.
+"""
+
+ANONYMOUS = "User:ANONYMOUS"
+PRINCIPALS = (ANONYMOUS,)
+"""By the number that a connection has."""
+CLUSTER_NAME = "kafka-cluster"
+
+OPERATIONS: dict[int, Operation] = {
+    requests.PRODUCE: Operation.WRITE,
+    requests.FETCH: Operation.READ,
+    requests.MULTIFETCH: Operation.READ,
+    requests.MULTIPRODUCE: Operation.WRITE,
+    requests.OFFSETS: Operation.DESCRIBE,
+    requests.PRODUCE_ACK: Operation.WRITE,
+    requests.HELD_FETCH: Operation.READ,
+    requests.METADATA: Operation.DESCRIBE,
+    requests.CUT_POINTS: Operation.READ,
+    requests.LOCAL_READ: Operation.READ,
+    requests.CREATE_TOPIC: Operation.CREATE,
+}
+"""By request kind. The broker closes the connection on a kind that is not here."""
+
+
+def is_allowed(rule: Rule, client: Client, kind: int, topic: str) -> bool:
+    """Whether ``rule`` lets a client make a request of a kind on a topic; who may create on the cluster may on any."""
+    operation = OPERATIONS[kind]
+    if operation is Operation.CREATE and rule(*client, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+        return True
+    return rule(*client, operation, ResourceType.TOPIC, topic)
