@@ -18,6 +18,7 @@ import time
 from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR
 from fastlog.workers import child
+from fastlog.workers.handover import HandOver
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Acceptor:
         self._poll.register(shared.arena.eventfd(ACCEPTOR), select.POLLIN)
         self._listening = False  # until the first turn
         self._spare = self._open_spare()
-        self._waiting: socket.socket | None = None  # accepted while every hand-over queue was full
+        self._waiting: tuple[socket.socket, HandOver] | None = None  # accepted while every hand-over queue was full
         self._turn = 0
         self._sent = [shared.arena.handed_over(number) for number in self._processors]
         self._pids = [shared.arena.cell(number)[0] for number in self._processors]
@@ -76,8 +77,8 @@ class Acceptor:
             ready = {fd for fd, _ in self._poll.poll(max(1, timeout * 1000))}
             if self._arena.eventfd(ACCEPTOR) in ready:
                 self._arena.wake_taken(ACCEPTOR)
-            for fd, listener in self._listeners.items():
-                if fd in ready and not self._accept(listener):
+            for number, (fd, listener) in enumerate(self._listeners.items()):
+                if fd in ready and not self._accept(number, listener):
                     self._arena.count(ACCEPTOR, "accept_pauses")
                     self._listen(False)
                     resume_at = time.monotonic() + PAUSE_SECONDS
@@ -91,11 +92,11 @@ class Acceptor:
                 self._poll.unregister(fd)
         self._listening = on
 
-    def _accept(self, listener: socket.socket) -> bool:
-        """Take what waits on one listening socket; False when accepting should pause."""
+    def _accept(self, number: int, listener: socket.socket) -> bool:
+        """Take what waits on one listening socket, by its place in the list; False when accepting should pause."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                connection, _address = listener.accept()
+                connection, address = listener.accept()
             except BlockingIOError:
                 return True
             except OSError as error:
@@ -105,25 +106,26 @@ class Acceptor:
                     return False
                 # the connection went away while it waited (ECONNABORTED and its like)
                 continue
-            if not self._hand_over(connection):
+            record = HandOver.accepted(number, address)
+            if not self._hand_over(connection, record):
                 log.warning("accepting pauses reason=every hand-over queue is full: no processor takes connections now")
-                self._waiting = connection
+                self._waiting = connection, record
                 return False
         return True
 
     def _hand_over_waiting(self) -> bool:
         """Whether nothing that was accepted waits for room in a hand-over queue, now."""
-        if self._waiting is not None and self._hand_over(self._waiting):
+        if self._waiting is not None and self._hand_over(*self._waiting):
             self._waiting = None
         return self._waiting is None
 
     def _take_the_rest(self) -> None:
         """The broker stops: what has connected before may have sent something, and the processors wait for it."""
         leave_by = time.monotonic() + LEAVING_SECONDS
-        for listener in self._listeners.values():
+        for number, listener in enumerate(self._listeners.values()):
             turns = 0
             while turns < LEAVING_TURNS:
-                if self._hand_over_waiting() and self._accept(listener):
+                if self._hand_over_waiting() and self._accept(number, listener):
                     turns += 1
                 elif time.monotonic() < leave_by:
                     time.sleep(LEAVING_PAUSE_SECONDS)
@@ -135,10 +137,10 @@ class Acceptor:
         if self._waiting is not None:
             log.warning("a connection is closed unserved: no processor took it before the stop")
             self._arena.count(ACCEPTOR, "refused_connections")
-            self._waiting.close()
+            self._waiting[0].close()
             self._waiting = None
 
-    def _hand_over(self, connection: socket.socket) -> bool:
+    def _hand_over(self, connection: socket.socket, record: HandOver) -> bool:
         """Give the socket away or refuse it, and close it here; False, and still open: no processor takes one now."""
         load = [self._arena.cell(number) for number in self._processors]
         self._forget_lost(load)
@@ -163,7 +165,7 @@ class Acceptor:
         )
         for place in order:
             try:
-                socket.send_fds(self._senders[place], [b"c"], [connection.fileno()])
+                socket.send_fds(self._senders[place], [record.pack()], [connection.fileno()])
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS, *OUT_OF_DESCRIPTORS):
                     raise

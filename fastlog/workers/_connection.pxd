@@ -82,8 +82,10 @@ cdef struct Conn:
     Conn* watch_next
     int fd
     int principal                # its number among ``authorization.PRINCIPALS``; 0: anonymous
-    int listener                 # which listener it came through
+    int listener                 # which listener it came through: its place among them
+    int transport                # 0: the socket's bytes are those of the protocol
     char[46] host                # the other end's address as text; empty where it has none
+    int port
     bint watched
     bint leaving                 # it sent its FIN, or has gone; bytes that came before may still have to be read
     bint ended                   # all it sent has been read

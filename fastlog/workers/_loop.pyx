@@ -19,12 +19,8 @@ from fastlog.workers._connection cimport (
 from fastlog.workers._requests cimport Requests
 from fastlog.workers._sockets cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
-    Connections, epoll_ctl, epoll_event, epoll_wait,
+    Connections, epoll_ctl, epoll_event, epoll_wait, fl_handover,
 )
-
-cdef extern from "<sys/socket.h>" nogil:
-    int accept4(int, void*, void*, int)
-    int SOCK_NONBLOCK, SOCK_CLOEXEC
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -32,8 +28,10 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t read(int, void*, size_t)
 
 cdef extern from "_handoff.h" nogil:
-    # receives one descriptor: >= 0, -1 nothing there, -2 a message without one (this process is out of descriptors)
-    int fl_receive_fd(int)
+    # takes one connection: >= 0, -1: none is there, -2: it was lost (this process is out of descriptors)
+    int fl_receive_fd(int, fl_handover*)
+    # the same from a listening socket, -1 with errno
+    int fl_accept(int, int, fl_handover*)
 
 cdef enum:
     LAST_CALL_NS = 2500000000
@@ -170,9 +168,10 @@ cdef class Loop:
 
     cdef int take_handoffs(self) noexcept nogil:
         """Take connections from the hand-over queue, so many that the others still get their turn; how many it was."""
+        cdef fl_handover taken
         cdef int fd, n
         for n in range(HANDOFFS_PER_TURN):
-            fd = fl_receive_fd(self.handoff)
+            fd = fl_receive_fd(self.handoff, &taken)
             if fd == -1:
                 return n
             failpoint(AT_HANDOVER_TAKEN)
@@ -182,7 +181,7 @@ cdef class Loop:
                 fl_bump(&self.counters[<int>N_REFUSED], 1)
                 continue
             fl_bump(&self.counters[<int>N_HANDOVERS], 1)
-            self.connections.add(fd, 0)
+            self.connections.add(fd, &taken)
         return HANDOFFS_PER_TURN
 
     cdef bint more_come(self) noexcept nogil:
@@ -195,9 +194,10 @@ cdef class Loop:
 
     cdef int accept_here(self, int number) noexcept nogil:
         """The processor owns this listening socket itself, no acceptor in between; how many connections it took."""
+        cdef fl_handover taken
         cdef int fd, n
         for n in range(HANDOFFS_PER_TURN):
-            fd = accept4(self.listeners[number], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            fd = fl_accept(self.listeners[number], number, &taken)
             if fd < 0:
                 if errno != EAGAIN and errno != ECONNABORTED and errno != EINTR:
                     # out of descriptors: the queue stays ready, so stop looking at it until the next heartbeat
@@ -208,7 +208,7 @@ cdef class Loop:
                 fl_bump(&self.counters[<int>N_REFUSED], 1)
                 close(fd)
             else:
-                self.connections.add(fd, number)
+                self.connections.add(fd, &taken)
         return HANDOFFS_PER_TURN
 
     cdef bint broker_is_full(self) noexcept nogil:

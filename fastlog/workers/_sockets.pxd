@@ -19,6 +19,15 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLONESHOT, EPOLLEXCLUSIVE
     int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
 
+cdef extern from "_handoff.h" nogil:
+    # what is known of a new connection, see ``handover``
+    struct fl_handover:
+        int listener
+        int transport
+        int principal
+        char* host
+        int port
+
 cdef enum:
     FD_BITS = 24                    # of the name that epoll knows a connection by
 
@@ -43,7 +52,7 @@ cdef class Connections:
     cdef bint budget_waiters, answer_waiters, finishing
     cdef uint64_t* counters
 
-    cdef void add(self, int fd, int listener) noexcept nogil
+    cdef void add(self, int fd, const fl_handover* taken) noexcept nogil
     cdef int enter(self, Conn* c) noexcept nogil
     cdef Conn* named(self, uint64_t name) noexcept nogil
     cdef void remove(self, Conn* c) noexcept nogil

@@ -45,7 +45,6 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "_handoff.h" nogil:
     # makes the most of a connection whose other end is on this machine
     void fl_tune_local(int)
-    void fl_peer_host(int, char*)
 
 cdef enum:
     SCRATCH_BYTES = 256 << 10
@@ -94,7 +93,7 @@ cdef class Connections:
         if self.epoll >= 0:
             close(self.epoll)
 
-    cdef void add(self, int fd, int listener) noexcept nogil:
+    cdef void add(self, int fd, const fl_handover* taken) noexcept nogil:
         cdef int one = 1
         cdef epoll_event event
         cdef Conn* c
@@ -107,11 +106,14 @@ cdef class Connections:
             close(fd)
             return
         self.next_number += 1
-        c.listener = listener
+        c.listener = taken.listener
+        c.principal = taken.principal
+        c.transport = taken.transport
+        memcpy(c.host, taken.host, sizeof(c.host))
+        c.port = taken.port
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL, 0) | O_NONBLOCK)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(int))
         fl_tune_local(fd)
-        fl_peer_host(fd, c.host)
         if self.send_buffer:
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &self.send_buffer, sizeof(int))
         if self.receive_buffer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastlog import logs, segment_files
@@ -52,10 +53,10 @@ class Answers:
         config: BrokerConfig,
         arena: Arena,
         manager: LogManager,
-        advertised: tuple[str, int],
+        advertised: Sequence[tuple[str, int]],
         authorizer: Authorizer | None = None,
     ) -> None:
-        """``advertised``: host and port that clients are told to connect to."""
+        """``advertised``: host and port that clients are told to connect to, by the listener that they come through."""
         self._config = config
         self._arena = arena
         self._manager = manager
@@ -157,12 +158,13 @@ class Answers:
             room -= len(topics[-1].partitions)
             if room < 0:
                 raise MalformedRequestError("the names stand for more partitions than one answer describes")
+        host, port = self._advertised[client.listener]
         return responses.MetadataAnswer(
             request.correlation_id,
             0,
             broker_id=self._config.broker_id,
-            advertised_host=self._advertised[0],
-            port=self._advertised[1],
+            advertised_host=host,
+            port=port,
             max_message_bytes=self._config.max_message_bytes,
             max_request_bytes=self._config.max_request_bytes,
             max_wait_ms=self._config.fetch_max_wait_ms,

@@ -36,10 +36,14 @@ class ResourceType(enum.IntEnum):
 
 
 class Client(NamedTuple):
-    """Who asks: the principal as ``type:name``, and the host as a numeric address, "?" where it is not known."""
+    """Who asks: the principal as ``type:name``, and the host as a numeric address, "?" where it is not known.
+
+    ``listener`` is the place in the broker's list of the one that the connection came through.
+    """
 
     principal: str
     host: str
+    listener: int = 0
 
 
 Rule = Callable[[str, str, Operation, ResourceType, str], bool]
@@ -72,7 +76,7 @@ OPERATIONS: dict[int, Operation] = {
 
 def is_allowed(rule: Rule, client: Client, kind: int, topic: str) -> bool:
     """Whether ``rule`` lets a client make a request of a kind on a topic; who may create on the cluster may on any."""
-    operation = OPERATIONS[kind]
-    if operation is Operation.CREATE and rule(*client, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+    operation, (principal, host, _) = OPERATIONS[kind], client
+    if operation is Operation.CREATE and rule(principal, host, operation, ResourceType.CLUSTER, CLUSTER_NAME):
         return True
-    return rule(*client, operation, ResourceType.TOPIC, topic)
+    return rule(principal, host, operation, ResourceType.TOPIC, topic)

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -56,10 +56,10 @@ class Control:
         config: BrokerConfig,
         arena: Arena,
         process: int,
-        advertised: tuple[str, int],
+        advertised: Sequence[tuple[str, int]],
         rule: Rule | None = None,
     ) -> None:
-        """``rule`` says who may do what; None: everybody everything."""
+        """``advertised`` as for ``Answers``; ``rule`` says who may do what, None: everybody everything."""
         self.authorizer = Authorizer(rule)
         self._config = config
         self._arena = arena

@@ -24,8 +24,8 @@ def run(shared: child.Shared, number: int) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     config = shared.config
     files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
-    listener = shared.listeners[0]
-    control = Control(config, shared.arena, number, (listener.advertised_host, listener.advertised_port))
+    advertised = [(listener.advertised_host, listener.advertised_port) for listener in shared.listeners]
+    control = Control(config, shared.arena, number, advertised)
     requests = Requests(
         shared.arena,
         files,

@@ -25,7 +25,7 @@ def test_metadata(benchmark: BenchmarkFixture, tmp_path: Path, asked: tuple[str,
     for number in range(TOPICS):
         for partition in range(PARTITIONS):
             manager.create_partition(f"t{number}", partition)
-    answers = Answers(BrokerConfig(), manager._arena, manager, ("h", 1))
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
     frame = benchmark(answers.answer, requests.encode_metadata(7, asked)[4:], Client(ANONYMOUS, "127.0.0.1"))
     found = responses.decode_metadata(frame[4:]).topics
     assert sum(len(topic.partitions) for topic in found) == PARTITIONS * (TOPICS if asked is None else len(asked))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from fastlog.workers._loop import Loop
 from fastlog.workers._requests import Requests
 from fastlog.workers.authorization import Rule
 from fastlog.workers.control import Control
+from fastlog.workers.handover import HandOver
 from tests.harness.timing import PATIENCE
 
+LOOPBACK = ("127.0.0.1", 0)
 NOBODY_FLUSHES = {"flush_interval_ms": 10_000_000, "flush_interval_messages": 10**9}
 
 
@@ -38,13 +41,14 @@ class Processor:
         stalled_ms: int = 10_000,
         listeners: tuple[int, ...] = (),
         rule: Rule | None = None,
+        advertised: Sequence[tuple[str, int]] = (LOOPBACK,),
         **settings: Any,
     ) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
         self.arena = arena or Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
         self.number = number
         files = SegmentFiles(self.arena, 16)
-        control = Control(self.config, self.arena, number, ("127.0.0.1", 0), rule)
+        control = Control(self.config, self.arena, number, advertised, rule)
         requests = Requests(
             self.arena,
             files,
@@ -94,7 +98,15 @@ class Processor:
 
     def hand_over(self, connection: socket.socket) -> None:
         """Give the loop a socket, as the acceptor does; the caller keeps its own copy."""
-        socket.send_fds(self.send, [b"c"], [connection.fileno()])
+        try:
+            peer = connection.getpeername()
+        except OSError:  # it is gone already
+            peer = ""
+        self.send_record(connection, HandOver.accepted(0, peer))
+
+    def send_record(self, connection: socket.socket, record: HandOver) -> None:
+        """The same with this record."""
+        socket.send_fds(self.send, [record.pack()], [connection.fileno()])
 
     @property
     def open_connections(self) -> int:

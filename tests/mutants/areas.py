@@ -70,7 +70,7 @@ AREAS = (
         _words("fastlog/workers/"),
         _unit("answers health http_server keeper workers_boundaries stalls loop logs given_back"
               " wakeups request_bytes counts worker_limits wait_order"
-              " worker_start life_after_errors authorization")
+              " worker_start life_after_errors authorization handover")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor access handover advertised")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory idle_cost lock_holder kills"

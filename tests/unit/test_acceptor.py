@@ -19,6 +19,7 @@ from fastlog.broker import BACKLOG
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, Arena
 from fastlog.workers.child import Listener, Shared
+from fastlog.workers.handover import HandOver
 from tests.harness.shared_log import open_descriptors
 from tests.harness.virtual_time import VirtualTime
 
@@ -132,6 +133,7 @@ class Place:
             supervisor_pid=os.getppid(),
         )
         self.sockets = Sockets(stack)
+        self.records: list[HandOver] = []  # that came with what was taken
 
     def begin(self) -> None:
         """A new acceptor, as after the death of one."""
@@ -175,10 +177,11 @@ class Place:
         found = []
         while len(found) < most:
             try:
-                data, fds, _flags, _address = socket.recv_fds(self.receive[place], 16, 4)
+                data, fds, _flags, _address = socket.recv_fds(self.receive[place], 64, 4)
             except BlockingIOError:
                 break
-            assert (data, len(fds)) == (b"c", 1)
+            assert len(fds) == 1
+            self.records.append(HandOver.unpack(data))
             found.append(self.stack.enter_context(socket.socket(fileno=fds[0])))
         return found
 
@@ -191,7 +194,7 @@ class Place:
         with socket.socket() as some:
             for count in range(100_000):
                 try:
-                    socket.send_fds(self.send[place], [b"c"], [some.fileno()])
+                    socket.send_fds(self.send[place], [HandOver(0, "", 0).pack()], [some.fileno()])
                 except OSError:
                     return count
         raise AssertionError("it has no end")
@@ -611,6 +614,9 @@ def test_every_listener_is_served(tmp_path: Path, make: Callable[..., Place]) ->
             place.connect()
             place.run(0.01)
             assert len(place.take(0)) == 2
+            assert sorted(record.listener for record in place.records) == [0, 1]
+            (second,) = (record for record in place.records if record.listener)
+            assert second == HandOver(1, *client.getsockname())
             filled = place.fill(0)
             place.connect()
             place.run(0.05)

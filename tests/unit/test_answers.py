@@ -39,7 +39,7 @@ def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
         return found
 
     monkeypatch.setattr(manager, "partition_count", count)
-    answers = Answers(BrokerConfig(), manager._arena, manager, ("h", 1))
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
     for expected in ([0], [0, 5]):
         frame = answers.answer(requests.encode_metadata(7, ("t",))[4:], CLIENT)
         assert isinstance(frame, bytes)
@@ -50,7 +50,7 @@ def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
 
 def created_ms(manager: LogManager, topic: str = "t") -> int:
     """When the log of partition 0 was made, as a client is told."""
-    answers = Answers(BrokerConfig(), manager._arena, manager, ("h", 1))
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
     frame = answers.answer(requests.encode_metadata(7, (topic,))[4:], CLIENT)
     assert isinstance(frame, bytes)
     (found,) = responses.decode_metadata(frame[4:]).topics
@@ -100,7 +100,7 @@ def test_a_request_that_the_disk_fails_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "t-0")
 
     monkeypatch.setattr(manager, "create_partition", full)
-    frame = Answers(BrokerConfig(), manager._arena, manager, ("h", 1)).answer(
+    frame = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)]).answer(
         requests.encode_create_topic(7, "t", 1)[4:], CLIENT
     )
     assert frame == responses.encode_own_error(7, 103)

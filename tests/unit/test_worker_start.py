@@ -108,7 +108,7 @@ def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) ->
     limit = 4096 - 1024 - 64
     assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 8_008, child.HEARTBEAT_MS, 99]
     assert files.arguments == (shared.arena, 1024)
-    assert control.arguments == (shared.config, shared.arena, process, ("told", 9093))
+    assert control.arguments == (shared.config, shared.arena, process, [("told", 9093)])
     expected = (shared.arena, files, process, control, 1_000_001, 2_000_002, 3_003, 4_000_004, True)
     assert requests.arguments == expected
     assert Started.taken_over
