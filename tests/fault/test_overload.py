@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.overload import error_paths, overload
+from tests.harness.sanitizer import about_memory
 
 
 @pytest.mark.slow
@@ -16,6 +17,7 @@ def test_more_than_the_broker_takes(tmp_path: Path) -> None:
     assert outcome.violations == []
 
 
+@about_memory
 @pytest.mark.slow
 def test_errors_that_never_end(tmp_path: Path) -> None:
     """Memory, objects, threads and descriptors are as many after a thousand errors as after some hundreds."""

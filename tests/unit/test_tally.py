@@ -17,6 +17,7 @@ from fastlog._segment import pack
 from fastlog.audit._tally import Tally
 from fastlog.envelope import Envelope, wrap
 from tests import reference
+from tests.harness.sanitizer import about_memory
 
 PAGE = 32768
 WINDOW_MS = 1000
@@ -103,6 +104,7 @@ def test_pages_that_are_full_are_still_there() -> None:
     assert [cell[3:] for cell in tally.cells()] == [(count + 1, 1)]
 
 
+@about_memory
 def test_pages_that_are_full_take_no_room() -> None:
     """80 MiB of bits, all set."""
     tally = Tally(WINDOW_MS)
