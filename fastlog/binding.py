@@ -10,22 +10,33 @@ from pathlib import Path
 
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, LogError
-from fastlog.listening import is_loopback
+from fastlog.listening import ListenAddress, is_loopback
 from fastlog.workers import advertised
 from fastlog.workers.child import Listener, MonitorSocket
 
 log = logging.getLogger(__name__)
 
 LEAST_TOKEN, MOST_TOKEN = 16, 1024
+PROTOCOL = "kafka-0.7"
 
 
 def bind(config: BrokerConfig, stack: contextlib.ExitStack) -> tuple[Listener, ...]:
     """Bind every listener; they listen only once the logs are recovered."""
-    host = config.host.strip("[]")
-    server = _bound("host", host, config.port, "choose another --port (0 picks a free one)", stack, config)
-    port = server.getsockname()[1]
-    told = advertised.advertised_host(config), config.advertised_port or port
-    return (Listener("default", "kafka-0.7", host, port, *told, server.fileno()),)
+    setting, remedy = "host", "choose another --port (0 picks a free one)"
+    if config.listeners:
+        setting, remedy = "listeners", "name another port in listeners (0 picks a free one)"
+    told = config.advertised_addresses
+    made: list[Listener] = []
+    for name, (host, port) in config.addresses.items():
+        server = _bound(setting, host, port, remedy, stack, config)
+        bound = server.getsockname()[1]
+        if name in told:
+            to_tell = told[name]
+        else:
+            own_port = config.advertised_port if not made else None
+            to_tell = ListenAddress(advertised.advertised_host(config, host, first=not made), own_port or bound)
+        made.append(Listener(name, PROTOCOL, host, bound, *to_tell, server.fileno()))
+    return tuple(made)
 
 
 def bind_monitor(config: BrokerConfig, stack: contextlib.ExitStack) -> MonitorSocket | None:

@@ -18,6 +18,7 @@ from fastlog import binding, logs
 from fastlog.config import BrokerConfig
 from fastlog.durability import durability
 from fastlog.errors import ConfigError, FastlogError, LogError
+from fastlog.listening import ListenAddress
 from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
@@ -81,8 +82,11 @@ def _run(
             log.warning("%s", wider)
     listeners = binding.bind(config, stack)  # a port that is taken is said before recovery takes its time
     monitor = binding.bind_monitor(config, stack)
-    if config.zookeeper or config.hostname:
-        advertised.refuse_unknown(listeners[0])
+    for listener in listeners:
+        if listener.name in config.advertised_addresses:
+            advertised.refuse_unknown(listener, "advertised.listeners")
+        elif listener is listeners[0] and (config.zookeeper or config.hostname):
+            advertised.refuse_unknown(listener)
     arena = Arena(
         [str(path) for path in directories],
         FIRST_PROCESSOR + config.processors,
@@ -254,12 +258,14 @@ def _say_ready(shared: Shared, directories: list[Path], partitions: int, seconds
     log.info("promised: %s", durability(config, shared.sync_seconds))
     insecure = " INSECURE=no-login" if config.insecure else ""
     zookeeper = f"zookeeper={config.zookeeper} " if config.zookeeper else ""
+    more = ",".join(f"{each.name}://{ListenAddress(each.host, each.port)}" for each in shared.listeners)
+    listeners = f"listeners={more} " if len(shared.listeners) > 1 else ""
     monitor = f"monitor={shared.monitor} " if shared.monitor is not None else ""
     told = (listener.advertised_host, listener.advertised_port)
     told_text = f"advertised={told[0]}:{told[1]} " if told != (listener.host, listener.port) else ""
     logs.say(
         f"fastlog-broker: ready host={listener.host} port={listener.port}{insecure} broker={config.broker_id} "
-        f"{told_text}{zookeeper}{monitor}processors={config.processors} "
+        f"{told_text}{listeners}{zookeeper}{monitor}processors={config.processors} "
         f"directories={','.join(map(str, directories))} partitions={partitions} start_seconds={seconds:.2f}"
     )
 

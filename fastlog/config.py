@@ -15,7 +15,14 @@ from typing import NamedTuple
 
 from fastlog import settings
 from fastlog.errors import ConfigError
-from fastlog.listening import ListenAddress, check_advertised, check_monitor, is_loopback, parse_listen
+from fastlog.listening import (
+    ListenAddress,
+    check_advertised,
+    check_monitor,
+    is_loopback,
+    parse_listen,
+    parse_listeners,
+)
 from fastlog.settings import Setting, load_properties, prop
 from fastlog.topics import valid_topic
 
@@ -69,6 +76,19 @@ class BrokerConfig:
         doc="The address to listen on. Any other than loopback needs `insecure`, as there is no login.",
     )
     port: int = prop("port", 9092, low=0, high=65535, doc="The port to listen on; 0 picks a free one and prints it.")
+    listeners: str = prop(
+        "listeners",
+        "",
+        doc="Several addresses to listen on, `NAME://HOST:PORT,NAME://HOST:PORT`, instead of `host` and `port`."
+        " ZooKeeper shows the first.",
+    )
+    advertised_listeners: str = prop(
+        "advertised.listeners",
+        "",
+        doc="What the clients of `listeners` are told to connect to, `NAME://HOST:PORT,NAME://HOST:PORT`. For one that"
+        " is not named here it is the address it listens on; for the first, `hostname` and `advertised.port` where they"
+        " are set.",
+    )
     insecure: bool = prop("insecure", False, doc="Allow listening on other addresses than loopback without a login.")
     log_dirs: tuple[str, ...] = prop(
         "log.dir",
@@ -423,12 +443,23 @@ class BrokerConfig:
             )
         if self.retention_policy and not _is_dotted_callable(self.retention_policy):
             raise ConfigError(f"log.retention.policy: {self.retention_policy!r} is not of the form module:callable")
-        if not self.insecure and not is_loopback(self.host):
+        self._check_advertised_listeners()
+        for host in (address.host for address in self.addresses.values()):
+            if self.insecure or is_loopback(host):
+                continue
             raise ConfigError(
-                f"refusing to listen on {self.host}\n"
+                f"refusing to listen on {host}\n"
                 "everybody who reaches that address could read and write every topic, as there is no login yet\n"
-                "use --host 127.0.0.1, or add --insecure when the network itself is closed to others"
+                "listen on 127.0.0.1, or add --insecure when the network itself is closed to others"
             )
+
+    def _check_advertised_listeners(self) -> None:
+        for name, address in self.advertised_addresses.items():
+            if name not in self.addresses:
+                raise ConfigError(f"advertised.listeners: {name} is none of the listeners")
+            if not address.port:
+                raise ConfigError(f"advertised.listeners: {name}: nobody can connect to port 0")
+            check_advertised(address.host)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
@@ -460,14 +491,23 @@ class BrokerConfig:
         return settings.describe(BrokerConfig)
 
     @property
-    def advertised_host(self) -> str:
-        """The name clients are told to connect to, as far as the settings say it; IPv6 addresses without brackets."""
-        return (self.hostname or self.host).strip("[]")
-
-    @property
     def zookeeper(self) -> str:
         """Where to register; empty: nowhere."""
         return "" if self.enable_zookeeper is False else self.zk_connect
+
+    @property
+    def addresses(self) -> dict[str, ListenAddress]:
+        """Where to listen, by the name of the listener; the first is the broker's main one. Raises ``ConfigError``."""
+        if self.listeners:
+            return parse_listeners("listeners", self.listeners)
+        return {"default": ListenAddress(self.host.strip("[]"), self.port)}
+
+    @property
+    def advertised_addresses(self) -> dict[str, ListenAddress]:
+        """What ``advertised.listeners`` says, by the name of the listener. Raises ``ConfigError``."""
+        if not self.advertised_listeners:
+            return {}
+        return parse_listeners("advertised.listeners", self.advertised_listeners)
 
     @property
     def monitor(self) -> ListenAddress | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from fastlog.errors import ConfigError
+
+MAX_LISTENERS = 16
+_NAME = re.compile("[A-Za-z0-9_.-]+")
 
 
 class ListenAddress(NamedTuple):
@@ -31,6 +35,27 @@ def parse_listen(name: str, text: str) -> ListenAddress:
     if not host or not colon or not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
         raise ConfigError(f"{name}: {text!r} is no HOST:PORT: write for example 127.0.0.1:9080")
     return ListenAddress(host, int(port))
+
+
+def parse_listeners(name: str, text: str) -> dict[str, ListenAddress]:
+    """``NAME://host:port,NAME://host:port`` as addresses by name; ``name`` is that of the setting.
+
+    Raises:
+        ConfigError: one of them is no such address, a name is there twice, or there are more than MAX_LISTENERS.
+    """
+    found: dict[str, ListenAddress] = {}
+    for part in text.split(","):
+        listener, divider, address = part.strip().partition("://")
+        if not divider or not _NAME.fullmatch(listener):
+            raise ConfigError(
+                f"{name}: {part.strip()!r} is no NAME://HOST:PORT: write for example local://127.0.0.1:9092"
+            )
+        if listener in found:
+            raise ConfigError(f"{name}: {listener} is there twice")
+        found[listener] = parse_listen(name, address)
+    if len(found) > MAX_LISTENERS:
+        raise ConfigError(f"{name}: {len(found)} are more than {MAX_LISTENERS}")
+    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -21,29 +21,34 @@ MAX_ANSWER_BYTES = 1 << 16
 WILDCARDS = ("0.0.0.0", "::")
 
 
-def advertised_host(config: BrokerConfig) -> str:
-    """The configured name, else the address that is listened on; for one that stands for all, the machine's name."""
-    host = config.advertised_host
-    return socket.gethostname() if not config.hostname and host in WILDCARDS else host
+def advertised_host(config: BrokerConfig, host: str, *, first: bool) -> str:
+    """What clients of a listener on ``host`` connect to: ``hostname`` for the first; the machine's for a wildcard."""
+    if first and config.hostname:
+        return config.hostname.strip("[]")
+    return socket.gethostname() if host in WILDCARDS else host
 
 
-def refuse_unknown(listener: Listener) -> None:
-    """Raises ``ConfigError`` when nothing is known of the advertised name here."""
+def refuse_unknown(listener: Listener, setting: str = "hostname") -> None:
+    """Raises ``ConfigError`` when nothing is known here of the advertised name, which ``setting`` has."""
     try:
         socket.getaddrinfo(listener.advertised_host, listener.advertised_port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "not a possible host name"
+        remedy = "set --advertise HOST[:PORT]" if setting == "hostname" else f"set {setting}"
         raise ConfigError(
-            f"hostname: clients would be told to connect to {listener.advertised_host!r}, a name that cannot be looked "
-            f"up here ({reason}); set --advertise HOST[:PORT] to a name or an address of this broker"
+            f"{setting}: clients would be told to connect to {listener.advertised_host!r}, a name that cannot be "
+            f"looked up here ({reason}); {remedy} to a name or an address of this broker"
         ) from None
 
 
 def start_check(shared: Shared) -> None:
-    """See from a thread of its own, once, whether the advertised address leads here, where that is in doubt."""
-    listener = shared.listeners[0] if shared.listeners else None
-    if listener is None or (listener.advertised_host, listener.advertised_port) == (listener.host, listener.port):
-        return
+    """See from a thread for each, once, whether the advertised addresses lead here, where that is in doubt."""
+    for listener in shared.listeners:
+        if (listener.advertised_host, listener.advertised_port) != (listener.host, listener.port):
+            _start_check(shared, listener)
+
+
+def _start_check(shared: Shared, listener: Listener) -> None:
     threading.Thread(target=_check, args=(shared, listener), name="fastlog-advertised", daemon=True).start()
 
 
@@ -56,7 +61,8 @@ def _check(shared: Shared, listener: Listener) -> None:
             time.sleep(TRY_AGAIN_SECONDS)
     log.warning(
         "ADVERTISED ADDRESS: clients are told to connect to %s, which does not lead to this broker, listening on %s: "
-        "%s. Set --advertise HOST[:PORT] (hostname, advertised.port) to where clients reach this broker",
+        "%s. Set --advertise HOST[:PORT] (hostname, advertised.port; advertised.listeners) to where clients reach this "
+        "broker",
         _shown(listener.advertised_host, listener.advertised_port),
         _shown(listener.host, listener.port),
         problem,

@@ -56,6 +56,11 @@ def test_an_unknown_name_stops_the_start(start_broker: Callable[..., Broker]) ->
         start_broker(arguments=["--advertise", "no-such-name.invalid:9092"])
     assert "exit code 2" in str(caught.value)
     assert re.search(r"fastlog-broker: hostname: .*'no-such-name\.invalid'.*--advertise", str(caught.value))
+    named = {"listeners": "a://127.0.0.1:0,b://127.0.0.1:0", "advertised.listeners": "b://no-such-name.invalid:9092"}
+    with pytest.raises(BrokerDidNotStart) as caught:
+        start_broker(settings=named)
+    line = r"fastlog-broker: advertised\.listeners: .*'no-such-name\.invalid'.*; set advertised\.listeners to a name"
+    assert re.search(line, str(caught.value))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ fuzzed requests in ``test_fuzz_requests``.
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import socket
@@ -346,3 +347,34 @@ def test_signals_to_a_processor_change_nothing(single: Broker, topic: str, tmp_p
     with single.connect() as client:
         assert client.produce_ack(topic, 0, GOOD).error == 0
     assert single.pids() == pids
+
+
+@pytest.mark.parametrize("mode", ["handoff", "direct"])
+def test_several_listeners(start_broker: Callable[..., Broker], mode: str) -> None:
+    """Each is served by every processor, and tells its clients its own address."""
+    broker = start_broker(
+        settings={
+            "accept.mode": mode,
+            "listeners": "one://127.0.0.1:0,two://127.0.0.1:0,six://[::1]:0",
+            "advertised.listeners": "two://localhost:4711",
+        }
+    )
+    said = re.search(
+        r"listeners=one://127.0.0.1:(\d+),two://127.0.0.1:(\d+),six://\[::1\]:(\d+) ", broker.log_path.read_text()
+    )
+    assert said is not None
+    one, two, six = map(int, said.groups())
+    assert one == broker.port
+    expected = {
+        (one, "127.0.0.1"): ("127.0.0.1", one),
+        (two, "127.0.0.1"): ("localhost", 4711),
+        (six, "::1"): ("::1", six),
+    }
+    for _ in range(4):
+        for (port, host), told in expected.items():
+            with raw.RawClient(port, host) as client:
+                found = client.metadata([])
+                assert (found.host, found.port) == told
+                assert client.produce_ack("t", 0, raw.entry(b"one"), raw.FLUSHED).error == 0
+    with broker.connect() as client:
+        client.wait_visible("t", 0, 12 * len(raw.entry(b"one")))

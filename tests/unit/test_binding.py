@@ -191,3 +191,35 @@ def test_a_broker_that_nobody_asks_loads_nothing_for_it() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "fastlog.workers.keeper" in loaded
     assert not {f"fastlog.workers.{name}" for name in ("monitor", "health", "http_server", "disk_probe")} & set(loaded)
+
+
+def test_every_listener_is_bound_and_told(stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first by ``hostname`` and ``advertised.port``, one that is named there by ``advertised.listeners``."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "machine.example")
+    config = BrokerConfig(
+        listeners="a://127.0.0.1:0,b://127.0.0.1:0,c://0.0.0.0:0,d://[::1]:0",
+        advertised_listeners="b://[fe80::1]:7",
+        hostname="[::2]",
+        advertised_port=99,
+        insecure=True,
+    )
+    found = bind(config, stack)
+    assert [(each.name, each.protocol, each.host) for each in found] == [
+        ("a", "kafka-0.7", "127.0.0.1"),
+        ("b", "kafka-0.7", "127.0.0.1"),
+        ("c", "kafka-0.7", "0.0.0.0"),
+        ("d", "kafka-0.7", "::1"),
+    ]
+    assert len({each.port for each in found}) == 4 and all(each.port for each in found)
+    assert [(each.advertised_host, each.advertised_port) for each in found] == [
+        ("::2", 99),
+        ("fe80::1", 7),
+        ("machine.example", found[2].port),
+        ("::1", found[3].port),
+    ]
+
+
+def test_a_listener_that_is_taken_is_named(stack: contextlib.ExitStack) -> None:
+    taken = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+    with pytest.raises(LogError, match=f"cannot listen on 127.0.0.1:{taken}: .* name another port in listeners"):
+        bind(BrokerConfig(listeners=f"a://127.0.0.1:0,b://127.0.0.1:{taken}"), stack)

@@ -161,13 +161,13 @@ def test_other_addresses_need_insecure(host: str) -> None:
         BrokerConfig(host=host)
     what, why, what_to_do = str(caught.value).split("\n")
     assert host in what and "login" in why and "--insecure" in what_to_do
-    assert BrokerConfig(host=host, insecure=True).advertised_host == host
+    assert BrokerConfig(host=host, insecure=True).addresses == {"default": (host, 9092)}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
-    assert BrokerConfig(host=host, hostname="me.example.org").advertised_host == "me.example.org"
+    assert BrokerConfig(host=host, port=7).addresses == {"default": (host.strip("[]"), 7)}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,63 @@ def test_zookeeper_is_used_where_it_is_named_and_not_switched_off(properties: di
     assert BrokerConfig.from_properties(properties).zookeeper == connect
 
 
-def test_an_advertised_ipv6_address_may_have_brackets() -> None:
-    assert BrokerConfig(hostname="[::1]").advertised_host == "::1" == BrokerConfig(hostname="::1").advertised_host
+def test_several_listeners_stand_in_place_of_host_and_port() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "local://127.0.0.1:9092, six://[::1]:0",
+            "advertised.listeners": "six://six.example:7",
+            "port": "1234",
+        }
+    )
+    assert list(config.addresses.items()) == [("local", ("127.0.0.1", 9092)), ("six", ("::1", 0))]
+    assert config.advertised_addresses == {"six": ("six.example", 7)}
+    assert BrokerConfig().advertised_addresses == {}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "said"),
+    [
+        ("127.0.0.1:9092", "'127.0.0.1:9092' is no NAME://HOST:PORT"),
+        ("://127.0.0.1:9092", "is no NAME://HOST:PORT"),
+        ("a b://127.0.0.1:9092", "is no NAME://HOST:PORT"),
+        ("a://127.0.0.1:1,", "'' is no NAME://HOST:PORT"),
+        ("a://127.0.0.1", "'127.0.0.1' is no HOST:PORT"),
+        ("a://:9092", "':9092' is no HOST:PORT"),
+        ("a://::1:9092", "put the IPv6 address in brackets"),
+        ("a://127.0.0.1:1,a://127.0.0.1:2", "a is there twice"),
+        (",".join(f"l{number}://127.0.0.1:0" for number in range(17)), "17 are more than 16"),
+    ],
+)
+def test_listeners_that_are_none(listeners: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig(listeners=listeners)
+    assert str(caught.value).startswith("listeners: ") and said in str(caught.value)
+
+
+def test_as_many_listeners_as_a_processor_takes() -> None:
+    config = BrokerConfig(listeners=",".join(f"l{number}://127.0.0.1:0" for number in range(16)))
+    assert len(config.addresses) == 16
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("b://h:1", "b is none of the listeners"),
+        ("a://h:0", "a: nobody can connect to port 0"),
+        ("a://h/x:1", "is no name of a machine"),
+        ("h:1", "is no NAME://HOST:PORT"),
+    ],
+)
+def test_advertised_listeners_that_lead_nowhere(told: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        BrokerConfig(listeners="a://127.0.0.1:0", advertised_listeners=told)
+
+
+def test_every_listener_but_loopback_needs_insecure() -> None:
+    listeners = "a://127.0.0.1:1,b://10.1.2.3:1"
+    with pytest.raises(ConfigError, match=r"refusing to listen on 10\.1\.2\.3\n"):
+        BrokerConfig(listeners=listeners)
+    assert BrokerConfig(listeners=listeners, insecure=True).addresses["b"].host == "10.1.2.3"
 
 
 def test_scheduler_interval_is_the_default_of_the_flush_interval() -> None:
