@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import socket
 import struct
@@ -12,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -441,3 +443,29 @@ def test_a_connection_at_rest_keeps_no_memory_for_many_large_answers() -> None:
             assert before - tracemalloc.get_traced_memory()[0] >= 4 * size
         finally:
             tracemalloc.stop()
+
+
+def test_a_wait_that_is_given_up_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner of the connection may end the wait with an error of its own."""
+    made: list[socket.socket] = []
+
+    class Noted(socket.socket):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    waits = itertools.count(1)
+
+    @contextlib.contextmanager
+    def waiting() -> Iterator[None]:
+        if next(waits) == 2:
+            raise TransportError("the producer was closed")
+        yield
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        broker = Broker([Address("127.0.0.1", server.getsockname()[1])], 5.0, waiting)
+        monkeypatch.setattr(socket, "socket", Noted)
+        with pytest.raises(TransportError, match="the producer was closed"):
+            broker.connect()
+        monkeypatch.undo()
+        assert [each.fileno() for each in made] == [-1]

@@ -11,7 +11,9 @@ import pytest
 from fastlog.log._append import Appender, append_bytes
 from fastlog.log._arena import FLUSHER
 from fastlog.log._segments import SegmentFiles
+from tests.harness import raw_client as raw
 from tests.harness.shared_log import DONE, SharedLog, in_child, message, start_flusher, stop, wait, wait_until
+from tests.harness.workers import Workers
 
 ENTRY = message(12)
 FOR_EVER = "slow:600000"
@@ -109,3 +111,14 @@ def test_the_last_flush_takes_every_directory(tmp_path: Path) -> None:
     assert wait(start_flusher(log.arena)) == 0
     assert flushed(log, *range(30)) == 30
     assert [syncing(log, directory) for directory in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_segment_that_nobody_writes_to_is_closed_after_two_seconds(tmp_path: Path) -> None:
+    """And opened again for the next flush. The processor keeps its own."""
+    segment = "t-0/00000000000000000000.kafka"
+    with Workers(tmp_path, heartbeat_ms=250) as workers, workers.connect() as client:
+        for _ in range(2):
+            assert client.produce_ack("t", 0, raw.entry(b"x"), raw.FLUSHED).error == 0
+            assert workers.held()[segment] == 2
+            wait_until(lambda: workers.held()[segment] == 1, what="it is closed")
