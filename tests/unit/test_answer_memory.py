@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.workers.answers import Answers
+from fastlog.workers.authorization import Client
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
@@ -169,12 +170,12 @@ def test_a_job_of_one_that_is_gone_is_not_begun(tmp_path: Path, monkeypatch: pyt
     made: list[str] = []
     first, go = threading.Event(), threading.Event()
 
-    def answer(self: Answers, body: bytes) -> bytes | bool | None:
+    def answer(self: Answers, body: bytes, client: Client) -> bytes | bool | None:
         made.append(body[14:15].decode())
         if len(made) == 1:
             first.set()
             assert go.wait(PATIENCE)
-        return inner(self, body)
+        return inner(self, body, client)
 
     inner = Answers.answer
     monkeypatch.setattr(Answers, "answer", answer)
