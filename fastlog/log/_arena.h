@@ -220,8 +220,8 @@ static inline uint64_t fl_file_position(fl_header *h, fl_slot *s, uint64_t i, ui
     return position - fl_load(fl_start_at(h, s, i));
 }
 
-/* By the one writer of the word: move an end, whole, in three steps; one that does not move is not published again. Whoever dies before the last has moved nothing: open the
- * cell that is not in use, fill it, store the word. */
+/* By the one writer of the word: move an end, whole, in three steps: open the cell that is not in use, fill it, store the
+ * word. Whoever dies before the last has moved nothing. An end that does not move is not published again. */
 static inline fl_end *fl_end_open(const uint64_t *word, fl_end *ends) {
     fl_end *unused = &ends[ends[0].position == *word];
     fl_store(&unused->position, FL_NO_POSITION);
