@@ -36,7 +36,9 @@ class HandOver(NamedTuple):
     def accepted(cls, listener: int, address: object) -> HandOver:
         """That of a new connection, from what ``accept`` said of its other end."""
         host, port = address[:2] if isinstance(address, tuple) else ("", 0)
-        # rules name hosts by their address, whichever kind of socket it came through
+        # rules name hosts by their address, whichever kind of socket it came through; the interface of a link-local one
+        # may have a name of any length, which the record has no room for
+        host = host.partition("%")[0]
         return cls(listener, host.removeprefix(MAPPED) if "." in host else host, port)
 
     def pack(self) -> bytes:
