@@ -66,7 +66,7 @@ def extensions() -> list[Extension]:
                 ".".join(source.with_suffix("").parts),
                 [str(source)],
                 depends=headers,
-                include_dirs=["fastlog", "fastlog/log", "fastlog/workers"],
+                include_dirs=["fastlog", "fastlog/log", "fastlog/workers/net"],
                 define_macros=macros,
                 extra_compile_args=["-std=gnu11", "-Wno-unused-function", *compile_args],
                 extra_link_args=list(link_args),

@@ -18,7 +18,7 @@ import time
 from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR
 from fastlog.workers import child
-from fastlog.workers.handover import HandOver
+from fastlog.workers.net.handover import HandOver
 
 log = logging.getLogger(__name__)
 

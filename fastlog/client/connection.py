@@ -35,7 +35,7 @@ Waiting = Callable[[], AbstractContextManager[object]]
 
 def _send_unpaced(sock: socket.socket) -> None:
     # BBR, the default of some systems, paces even between two sockets of one machine, which costs a tenth of the
-    # speed. The broker chooses for its own direction (workers/_handoff.h).
+    # speed. The broker chooses for its own direction (workers/net/_handoff.h).
     if hasattr(socket, "TCP_CONGESTION"):
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t
 
-from fastlog.workers._connection cimport Conn
+from fastlog.workers.net._connection cimport Conn
 
 cdef enum Kind:
     PRODUCE = 0

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from fastlog.workers._connection cimport Conn
+from fastlog.workers.net._connection cimport Conn
 
 import logging
 

@@ -15,7 +15,7 @@ from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
-from fastlog.workers import _process
+from fastlog.workers.net import _process
 
 HEARTBEAT_MS = int(os.environ.get("FASTLOG_HEARTBEAT_MS", "250"))
 """How often a loop that has nothing to do turns; nothing relies on it, so that tests make it long and see that."""

@@ -11,7 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from fastlog.workers import _process, child
+from fastlog.workers import child
+from fastlog.workers.net import _process
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import sys
 from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers import child
-from fastlog.workers._loop import Loop
-from fastlog.workers._requests import Requests
-from fastlog.workers.control import Control
+from fastlog.workers.kafka07._requests import Requests
+from fastlog.workers.kafka07.control import Control
+from fastlog.workers.net._loop import Loop
 
 log = logging.getLogger(__name__)
 

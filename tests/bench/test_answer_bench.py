@@ -9,8 +9,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from fastlog.config import BrokerConfig
 from fastlog.wire import requests, responses
-from fastlog.workers.answers import Answers
 from fastlog.workers.authorization import ANONYMOUS, Client
+from fastlog.workers.kafka07.answers import Answers
 from tests.unit.test_manager import manager_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(max_time=0.2)]

@@ -12,11 +12,11 @@ from typing import Any
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._segments import SegmentFiles
-from fastlog.workers._loop import Loop
-from fastlog.workers._requests import Requests
 from fastlog.workers.authorization import Rule
-from fastlog.workers.control import Control
-from fastlog.workers.handover import HandOver
+from fastlog.workers.kafka07._requests import Requests
+from fastlog.workers.kafka07.control import Control
+from fastlog.workers.net._loop import Loop
+from fastlog.workers.net.handover import HandOver
 from tests.harness.timing import PATIENCE
 
 LOOPBACK = ("127.0.0.1", 0)

@@ -17,7 +17,7 @@ class Planted(NamedTuple):
 
 PLANTED = (
     Planted(
-        "fastlog/workers/_sockets.pyx",
+        "fastlog/workers/net/_sockets.pyx",
         """            after = c.next
             conn_free(c, self.files, &self.runs.pool)
             c = after

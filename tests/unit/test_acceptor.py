@@ -19,7 +19,7 @@ from fastlog.broker import BACKLOG
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, Arena
 from fastlog.workers.child import Listener, Shared
-from fastlog.workers.handover import HandOver
+from fastlog.workers.net.handover import HandOver
 from tests.harness.shared_log import open_descriptors
 from tests.harness.virtual_time import VirtualTime
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.workers.answers import Answers
 from fastlog.workers.authorization import Client
+from fastlog.workers.kafka07.answers import Answers
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE

@@ -15,8 +15,8 @@ from fastlog.config import BrokerConfig
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.manager import LogManager
 from fastlog.wire import requests, responses
-from fastlog.workers.answers import Answers
 from fastlog.workers.authorization import ANONYMOUS, Client
+from fastlog.workers.kafka07.answers import Answers
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 from tests.unit.test_manager import manager_of

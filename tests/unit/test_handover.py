@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.workers.authorization import ANONYMOUS
-from fastlog.workers.handover import LAYOUT, HandOver
+from fastlog.workers.net.handover import LAYOUT, HandOver
 from tests.harness import raw_client as raw
 from tests.harness.processor import Processor
 from tests.harness.timing import PATIENCE

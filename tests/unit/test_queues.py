@@ -16,8 +16,8 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log.manager import LogManager
-from fastlog.workers.answers import Answers
-from fastlog.workers.control import Control
+from fastlog.workers.kafka07.answers import Answers
+from fastlog.workers.kafka07.control import Control
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fastlog import segment_files
 from fastlog.log.formats import kafka07, log_format
-from fastlog.workers import boundaries
-from fastlog.workers.boundaries import Landmarks, Walk
+from fastlog.workers.kafka07 import boundaries
+from fastlog.workers.kafka07.boundaries import Landmarks, Walk
 from tests.harness import raw_format
 
 LOG = ("t", 0)

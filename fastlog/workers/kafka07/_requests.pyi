@@ -2,7 +2,7 @@
 
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
-from fastlog.workers.control import Control
+from fastlog.workers.kafka07.control import Control
 
 class Requests:
     """Handles the requests of one processor's connections; its loop's thread only."""

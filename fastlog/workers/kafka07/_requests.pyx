@@ -19,16 +19,16 @@ from fastlog.workers._authorizer cimport (
     ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH, MULTIPRODUCE, OFFSETS,
     PRODUCE, TODAYS_API_VERSIONS, is_allowed, is_known,
 )
-from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
-from fastlog.workers._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
-from fastlog.workers._fetch cimport FETCH_MALFORMED, Fetches
-from fastlog.workers._helper cimport (
+from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog.workers.net._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
+from fastlog.workers.kafka07._fetch cimport FETCH_MALFORMED, Fetches
+from fastlog.workers.net._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
 )
-from fastlog.workers._offsets cimport OFFSETS_DONE, OFFSETS_PARKED, answer_offsets
-from fastlog.workers._produce cimport METADATA_VERSION, OWN_VERSION, Produces
-from fastlog.workers._runs cimport CODE_MALFORMED, CODE_VERSION, FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs
-from fastlog.workers._topics cimport Topics
+from fastlog.workers.kafka07._offsets cimport OFFSETS_DONE, OFFSETS_PARKED, answer_offsets
+from fastlog.workers.kafka07._produce cimport METADATA_VERSION, OWN_VERSION, Produces
+from fastlog.workers._writes cimport CODE_MALFORMED, CODE_VERSION, FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs
+from fastlog.workers._partitions cimport Topics
 
 cdef enum:
     MAX_OWN_BYTES = 1 << 20      # a request that Python decodes is no longer than this

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport fl_slot
 from fastlog.log._arena cimport Arena
-from fastlog.workers._connection cimport Ack, Conn, Pool, Run
+from fastlog.workers.net._connection cimport Ack, Conn, Pool, Run
 
 cdef enum FrameStatus:
     FRAME_DONE = 0

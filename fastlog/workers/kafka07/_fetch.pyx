@@ -17,12 +17,12 @@ from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_
 from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
 from fastlog.workers._authorizer cimport FETCH, Authorizer, is_allowed
-from fastlog.workers._bytes cimport be16, be32, be64, put16, put32, put64
-from fastlog.workers._connection cimport (
+from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog.workers.net._connection cimport (
     PARK_HELPER, PARK_HOLD, PARK_TURN, Conn, Span, answer_admitted, out_bytes, out_file, out_give_back,
 )
-from fastlog.workers._helper cimport HELP_READ_AHEAD, QUEUE_DISK, READ_AHEAD_BYTES, Helper
-from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
+from fastlog.workers.net._helper cimport HELP_READ_AHEAD, QUEUE_DISK, READ_AHEAD_BYTES, Helper
+from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
 from fastlog.workers._unreadable cimport Unreadable
 
 cdef enum:

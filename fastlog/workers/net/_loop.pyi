@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
-from fastlog.workers._requests import Requests
-from fastlog.workers.control import Control
+from fastlog.workers.kafka07._requests import Requests
+from fastlog.workers.kafka07.control import Control
 
 class Loop:
     """Serves connections until the supervisor says stop; one thread."""

@@ -2,12 +2,12 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastlog.log._arena cimport Arena
 from fastlog.workers._authorizer cimport Authorizer
-from fastlog.workers._connection cimport Conn
-from fastlog.workers._fetch cimport Fetches
-from fastlog.workers._helper cimport Helper
-from fastlog.workers._produce cimport Produces
-from fastlog.workers._runs cimport Runs
-from fastlog.workers._topics cimport Topics
+from fastlog.workers.net._connection cimport Conn
+from fastlog.workers.kafka07._fetch cimport Fetches
+from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.kafka07._produce cimport Produces
+from fastlog.workers._writes cimport Runs
+from fastlog.workers._partitions cimport Topics
 
 cdef class Requests:
     cdef readonly Arena arena

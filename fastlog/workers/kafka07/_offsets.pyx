@@ -9,8 +9,8 @@ from fastlog.log._arena cimport (
     fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_ms_at, fl_header, fl_last_ms_at, fl_load, fl_slot,
     fl_wall_ms,
 )
-from fastlog.workers._bytes cimport put16, put32, put64
-from fastlog.workers._connection cimport Conn, answer_admitted, out_bytes, out_give_back
+from fastlog.workers.net._bytes cimport put16, put32, put64
+from fastlog.workers.net._connection cimport Conn, answer_admitted, out_bytes, out_give_back
 
 cdef enum:
     LATEST = -1

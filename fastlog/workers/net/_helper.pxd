@@ -2,7 +2,7 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from fastlog.log._arena cimport Arena
 from fastlog.workers._authorizer cimport Authorizer
-from fastlog.workers._connection cimport Conn
+from fastlog.workers.net._connection cimport Conn
 
 cdef enum HelperKind:
     HELP_INFLATE = 1     # count the messages of the compressed sets in data[:size]

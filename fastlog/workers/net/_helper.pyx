@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from fastlog.log._arena cimport Arena
 from fastlog.log._files cimport file_pread
 from fastlog.workers._authorizer cimport Authorizer
-from fastlog.workers._connection cimport Conn
+from fastlog.workers.net._connection cimport Conn
 
 import threading
 

@@ -2,9 +2,9 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.workers._authorizer cimport Authorizer
-from fastlog.workers._connection cimport Ack, Conn
-from fastlog.workers._runs cimport Runs
-from fastlog.workers._topics cimport Topics
+from fastlog.workers.net._connection cimport Ack, Conn
+from fastlog.workers._writes cimport Runs
+from fastlog.workers._partitions cimport Topics
 
 cdef enum:
     OWN_VERSION = 1

@@ -12,12 +12,12 @@ from fastlog.log._arena cimport (
 )
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, failpoint
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._connection cimport (
+from fastlog.workers.net._connection cimport (
     LARGE_ANSWER, PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, answer_memory, conn_trim,
     out_pending,
 )
-from fastlog.workers._requests cimport Requests
-from fastlog.workers._sockets cimport (
+from fastlog.workers.kafka07._requests cimport Requests
+from fastlog.workers.net._sockets cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
     Connections, epoll_ctl, epoll_event, epoll_wait, fl_handover,
 )

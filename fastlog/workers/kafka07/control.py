@@ -20,8 +20,8 @@ from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.message import DeepLimits, deep_count
 from fastlog.workers._authorizer import Authorizer
-from fastlog.workers.answers import Answers
 from fastlog.workers.authorization import Client, Rule
+from fastlog.workers.kafka07.answers import Answers
 
 Made = TypeVar("Made")
 

@@ -3,9 +3,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
-from fastlog.workers._connection cimport Conn
-from fastlog.workers._helper cimport Helper
-from fastlog.workers._topics cimport Topics
+from fastlog.workers.net._connection cimport Conn
+from fastlog.workers.net._helper cimport Helper
+from fastlog.workers._partitions cimport Topics
 from fastlog.workers._unreadable cimport Unreadable
 
 # What one fetch of one partition comes to.

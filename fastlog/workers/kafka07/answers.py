@@ -29,7 +29,7 @@ from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import Client
-from fastlog.workers.boundaries import Landmarks, Stream, Walk
+from fastlog.workers.kafka07.boundaries import Landmarks, Stream, Walk
 
 log = logging.getLogger(__name__)
 

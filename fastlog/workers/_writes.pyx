@@ -12,8 +12,8 @@ from fastlog.log._arena cimport (
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._bytes cimport put16, put32, put64
-from fastlog.workers._connection cimport (
+from fastlog.workers.net._bytes cimport put16, put32, put64
+from fastlog.workers.net._connection cimport (
     ACK_PENDING, ACK_READY, ACK_WAIT_FLUSH, NO_ACK, PARK_LOCK, PARK_SPACE, Ack, Conn, Run, ack_at, out_bytes, run_give,
 )
 

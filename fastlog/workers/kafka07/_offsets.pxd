@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from fastlog.log._arena cimport fl_header, fl_slot
-from fastlog.workers._connection cimport Conn
+from fastlog.workers.net._connection cimport Conn
 
 cdef enum OffsetsStatus:
     OFFSETS_DONE = 0

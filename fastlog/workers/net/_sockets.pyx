@@ -14,14 +14,14 @@ from fastlog.log._arena cimport (
     N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell_at, fl_store,
 )
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._bytes cimport be32
-from fastlog.workers._connection cimport (
+from fastlog.workers.net._bytes cimport be32
+from fastlog.workers.net._connection cimport (
     PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
     SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_discard, out_enough, out_pending, out_send,
 )
-from fastlog.workers._helper cimport HELP_ANSWER, HELP_READ_AHEAD, QUEUE_CREATE
-from fastlog.workers._requests cimport Requests
-from fastlog.workers._runs cimport FRAME_CLOSE
+from fastlog.workers.net._helper cimport HELP_ANSWER, HELP_READ_AHEAD, QUEUE_CREATE
+from fastlog.workers.kafka07._requests cimport Requests
+from fastlog.workers._writes cimport FRAME_CLOSE
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void*, size_t, int)

@@ -2,9 +2,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._connection cimport Conn
-from fastlog.workers._requests cimport Requests
-from fastlog.workers._runs cimport Runs
+from fastlog.workers.net._connection cimport Conn
+from fastlog.workers.kafka07._requests cimport Requests
+from fastlog.workers._writes cimport Runs
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:

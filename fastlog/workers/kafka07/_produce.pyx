@@ -20,17 +20,17 @@ from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, Entries, format_of,
 )
 from fastlog.workers._authorizer cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Authorizer, is_allowed
-from fastlog.workers._bytes cimport be16, be32, be64
-from fastlog.workers._connection cimport (
+from fastlog.workers.net._bytes cimport be16, be32, be64
+from fastlog.workers.net._connection cimport (
     ACK_PENDING, ACK_READY, MAX_RUNS, NO_ACK, PARK_ACKS, PARK_CREATE, PARK_HELPER, RUN_PIECES, STAGE_BYTES, Ack, Conn, Run,
     ack_at, ack_push, run_take,
 )
-from fastlog.workers._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE, QUEUE_CHECK, QUEUE_CREATE
-from fastlog.workers._runs cimport (
+from fastlog.workers.net._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE, QUEUE_CHECK, QUEUE_CREATE
+from fastlog.workers._writes cimport (
     CODE_DENIED, CODE_FEATURE, CODE_INVALID_MESSAGE, CODE_MALFORMED, CODE_OFFLINE, CODE_STORAGE, CODE_TOO_LARGE, CODE_VERSION,
     FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs,
 )
-from fastlog.workers._topics cimport RESOLVE_ABSENT, RESOLVE_WRONG_PARTITION, RESOLVED, TO_PRODUCE, Topics
+from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVE_WRONG_PARTITION, RESOLVED, TO_PRODUCE, Topics
 
 cdef enum:
     OWED_ACKS = 4096             # answers one connection may be owed before its requests wait

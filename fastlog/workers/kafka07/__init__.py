@@ -1,0 +1,1 @@
+"""Kafka 0.7's requests and fastlog's own, as a processor answers them."""
