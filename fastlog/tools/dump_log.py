@@ -1,5 +1,7 @@
 """``fastlog dump-log``: what is in segment files, message by message, as 0.7's DumpLogSegments prints it.
 
+What an entry is, and what there is to say of it, the log format knows.
+
 Source: Kafka 0.7.2 (tools/DumpLogSegments).
 """
 
@@ -7,35 +9,19 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-from fastlog import _segment, message
-from fastlog._crc import crc32
-from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
-from fastlog.segment_files import LENGTH_BYTES, parse_segment_name, windows
+from fastlog.log.discovery import shown
+from fastlog.log.files import FileOps
+from fastlog.log.formats import FORMATS, DeepFindings, DumpedEntry, LogFormat, format_of_files
+from fastlog.log.side_file import read_side_file
+from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, SegmentFile, list_segments, parse_segment_name
 from fastlog.tools import old_names, options
-from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, note
-
-CODEC_NAMES = {0: "NoCompressionCodec", 1: "GZIPCompressionCodec", 2: "SnappyCompressionCodec"}
-_MIN_MESSAGE_BYTES = 5
-_HEADER_BYTES = 10
-
-
-class Dumped(NamedTuple):
-    """One entry as it stands in a file, valid or not."""
-
-    offset: int
-    next_offset: int
-    valid: bool
-    magic: int
-    attributes: int
-    payload: bytes
+from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_USAGE, CommandError, note
 
 
 @click.command(
@@ -43,118 +29,119 @@ class Dumped(NamedTuple):
     name="dump-log",
     examples=(
         "fastlog dump-log fastlog-data/logs-0/00000000000000000000.kafka",
-        "fastlog dump-log --deep --json fastlog-data/logs-0/*.kafka",
+        "fastlog dump-log --deep --json fastlog-data/logs-0",
     ),
     old_names={"-noprint": old_names.flag("--no-print")},
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("paths", metavar="FILES...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @options.option("--print/--no-print", "show", group="Format", default=True, help="Show payloads, or leave them out.")
 @options.option("--deep", group="Format", is_flag=True, help="Open compressed sets and show what is inside.")
 @options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object for each message.")
-def dump_log_command(files: tuple[Path, ...], show: bool, deep: bool, as_json: bool) -> int:
-    """Show what is in segment files.
+def dump_log_command(paths: tuple[Path, ...], show: bool, deep: bool, as_json: bool) -> int:
+    """Show what is in segment files; a partition's directory stands for all of its segments.
 
     Without --json the lines are those of Kafka 0.7's DumpLogSegments; --deep adds the messages inside a compressed
     set, indented. Exit code 5 when a message is not valid or bytes are left over at the end.
     """
     sound = True
-    for path in files:
-        base = _first_offset(path)
-        if not as_json:
-            _print(f"Dumping {path}")
-            _print(f"Starting offset: {base}")
-        end = base
-        for entry in entries(path, base):
-            end = entry.next_offset
-            sound = sound and entry.valid
-            _show(entry, show, as_json, path)
-            if deep and entry.valid and entry.attributes:
-                sound = _show_inside(entry, show, as_json, path) and sound
-        if not as_json:
-            _print(f"tail of the log is at offset: {end}")
-        left = path.stat().st_size - (end - base)
-        if left > 0:
-            sound = False
-            note(f"{path}: {left} bytes from position {end - base} on are no whole message")
+    for path in paths:
+        log_format, segments = _segments(path)
+        for segment in segments:
+            sound = _dump(segment, log_format, show, deep, as_json) and sound
     return EXIT_DONE if sound else EXIT_DAMAGED
 
 
-def entries(path: Path, base: int) -> Iterator[Dumped]:
-    """Yield every entry of a file that is whole, going on behind one that is not valid as far as its length is right.
+def _segments(path: Path) -> tuple[LogFormat, list[SegmentFile]]:
+    """The segments that a path stands for, and their format: what the side file beside them says, or their names.
 
-    Source: Kafka 0.7.2 (FileMessageSet's iterator), which ends at a length below 5 or past the end of the file.
+    A file with another name is one of Kafka 0.7 that begins at offset 0, as DumpLogSegments takes it.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        position = 0
-        while position < size:
-            for window in windows(fd, position, size):
-                for offset, following, magic, attributes, payload in _segment.entries(
-                    window.entries, base + window.position
-                ):
-                    yield Dumped(offset, following, True, magic, attributes, payload)
-                position = window.position + len(window.entries)
-            damaged = _damaged_entry(fd, position, size, base)
-            if damaged is None:
-                return
-            yield damaged
-            position = damaged.next_offset - base
-    finally:
-        os.close(fd)
+    directory = path if path.is_dir() else path.parent
+    files = path.iterdir() if path.is_dir() else [path]
+    side = read_side_file(directory, FileOps())
+    if side is not None and side.format not in FORMATS:
+        raise CommandError(
+            f"{shown(path)} cannot be read",
+            f"{SIDE_FILE_NAME} beside it names the log format {side.format!r}, unknown to this version",
+            "use the version that wrote it",
+            EXIT_DAMAGED,
+        )
+    log_format = (
+        FORMATS[side.format] if side is not None else format_of_files(item.name for item in files) or FORMATS[KAFKA_0_7]
+    )
+    if directory is not path:
+        base = parse_segment_name(path.name, log_format.suffix)
+        return log_format, [SegmentFile(base or 0, path, path.stat().st_size)]
+    segments = list_segments(path, log_format.suffix)
+    if not segments:
+        raise CommandError(
+            f"there is no segment in {shown(path)}",
+            "it is not the directory of a partition",
+            "name a directory such as fastlog-data/logs-0, or files",
+            EXIT_USAGE,
+        )
+    return log_format, segments
 
 
-def _damaged_entry(fd: int, position: int, size: int, base: int) -> Dumped | None:
-    head = os.pread(fd, _HEADER_BYTES, position)
-    length = int.from_bytes(head[:LENGTH_BYTES], "big", signed=True)
-    if len(head) < LENGTH_BYTES + _MIN_MESSAGE_BYTES or not _MIN_MESSAGE_BYTES <= length <= size - position - 4:
-        return None
-    magic = head[4]
-    body = os.pread(fd, length - 1, position + LENGTH_BYTES + 1)
-    attributes = body[0] if magic == 1 else 0
-    stored, payload = (body[1:5], body[5:]) if magic == 1 else (body[:4], body[4:])
-    valid = magic < 2 and attributes in CODEC_NAMES and crc32(payload) == int.from_bytes(stored, "big")
-    start = base + position
-    return Dumped(start, start + LENGTH_BYTES + length, valid, magic, attributes, payload)
+def _dump(segment: SegmentFile, log_format: LogFormat, show: bool, deep: bool, as_json: bool) -> bool:
+    """Print one file; False when a message is not valid, does not open, or bytes are left over."""
+    path, files = segment.path, FileOps()
+    if not as_json:
+        _print(f"Dumping {path}")
+        _print(f"Starting offset: {segment.base}")
+    sound, position, end = True, 0, segment.base
+    inside = DeepFindings() if deep else None
+    with path.open("rb") as file:  # also through a link, which the broker's own seam refuses
+        fd = file.fileno()
+        segment = segment._replace(size=files.size(fd))
+        for entry in log_format.dump(files, fd, segment, inside):
+            sound = _note_damaged(segment, log_format, inside) and sound and entry.valid
+            if not entry.inside:
+                position, end = entry.end, entry.next_offset
+            _show(entry, show, as_json, path)
+        sound = _note_damaged(segment, log_format, inside) and sound
+        left = files.size(fd) - position
+    if not as_json:
+        _print(f"tail of the log is at offset: {end}")
+    if left > 0:
+        sound = False
+        note(f"{path}: {left} bytes from position {position} on are no whole message")
+    return sound
 
 
-def _show_inside(entry: Dumped, show: bool, as_json: bool, path: Path) -> bool:
-    """Print the messages of a wrapper; False when it does not open."""
-    data = message.Message(entry.payload, entry.magic, entry.attributes).encode()
-    try:
-        for inner, offset in message.deep(data, entry.offset):
-            dumped = Dumped(entry.offset, offset, True, inner.magic, inner.attributes, inner.payload)
-            _show(dumped, show, as_json, path, inside=True)
-    except (InvalidMessageError, InvalidFetchSizeError, MissingCodecError) as error:
-        note(f"{path}: the compressed set at offset {entry.offset} does not open: {error}")
-        return False
-    return True
+def _note_damaged(segment: SegmentFile, log_format: LogFormat, inside: DeepFindings | None) -> bool:
+    """Say which compressed set did not open since it was asked last; False when one did not."""
+    damaged = [] if inside is None else inside.damaged_wrappers
+    for position, why in damaged:
+        offset = log_format.end_offset(segment._replace(size=position))
+        note(f"{segment.path}: the compressed set at offset {offset} does not open: {why}")
+    sound = not damaged
+    damaged.clear()
+    return sound
 
 
-def _show(entry: Dumped, show: bool, as_json: bool, path: Path, *, inside: bool = False) -> None:
+def _show(entry: DumpedEntry, show: bool, as_json: bool, path: Path) -> None:
     if as_json:
-        _print(json.dumps(_as_json(entry, show, path, inside)))
+        _print(json.dumps(_as_json(entry, show, path)))
         return
-    indent = "  " if inside else ""
-    codec = CODEC_NAMES.get(entry.attributes & 3, f"unknown({entry.attributes & 3})")
+    indent = "  " if entry.inside else ""
     _print(
         f"{indent}offset: {entry.offset} isvalid: {str(entry.valid).lower()} payloadsize: {len(entry.payload)} "
-        f"magic: {entry.magic} compresscodec: {codec}"
+        f"{entry.text}"
     )
     if show:
         _print(f"{indent}payload:\t{entry.payload.decode('utf-8', 'replace')}")
 
 
-def _as_json(entry: Dumped, show: bool, path: Path, inside: bool) -> dict[str, Any]:
+def _as_json(entry: DumpedEntry, show: bool, path: Path) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "file": str(path),
         "offset": entry.offset,
         "next_offset": entry.next_offset,
         "valid": entry.valid,
-        "magic": entry.magic,
-        "codec": entry.attributes & 3,
+        **entry.fields,
         "size": len(entry.payload),
-        "inside": inside,
+        "inside": entry.inside,
     }
     if show:
         try:
@@ -166,8 +153,3 @@ def _as_json(entry: Dumped, show: bool, path: Path, inside: bool) -> dict[str, A
 
 def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
-
-
-def _first_offset(path: Path) -> int:
-    base = parse_segment_name(path.name)
-    return 0 if base is None else base

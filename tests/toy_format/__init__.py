@@ -13,12 +13,13 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from zlib import crc32
 
 from fastlog.log.files import FileOps
-from fastlog.log.formats import FORMATS, DeepFindings, FileScan, SearchBudget, register_format
+from fastlog.log.formats import FORMATS, DeepFindings, DumpedEntry, FileScan, SearchBudget, register_format
 from fastlog.segment_files import SegmentFile, read_fully
 from tests.harness.checkout import ROOT
 
@@ -97,6 +98,16 @@ class Toy:
     ) -> int:
         start = damaged if first_may_be_valid else damaged + RECORD_BYTES
         return sum(is_record(data) for data in self._records(files, fd, start, end) if budget.take(RECORD_BYTES))
+
+    def dump(
+        self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
+    ) -> Iterator[DumpedEntry]:
+        for number, data in enumerate(self._records(files, fd, 0, segment.size)):
+            if len(data) == RECORD_BYTES:
+                offset, end = segment.base + number, (number + 1) * RECORD_BYTES
+                fields = {"number": int.from_bytes(data[4:12], "big")}
+                text = f"number: {fields['number']}"
+                yield DumpedEntry(offset, offset + 1, end, is_record(data), data[4:12], text, fields)
 
     def _records(self, files: FileOps, fd: int, start: int, end: int) -> list[bytes]:
         buffer = memoryview(bytearray(max(end - start, 0)))

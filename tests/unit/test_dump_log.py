@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.tools.dump_log import dump_log_command
+from fastlog.tools.report import CommandError
 from tests.harness import logs, raw_format
 
 
@@ -105,3 +106,31 @@ def test_files_without_a_message(data: bytes, tmp_path: Path, capsys: pytest.Cap
     path.write_bytes(data)
     assert dump(path) == (5 if data else 0)
     assert capsys.readouterr().out.splitlines()[1:] == ["Starting offset: 7", "tail of the log is at offset: 7"]
+
+
+def test_a_directory_stands_for_its_segments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, and for nothing else in it; also by a link. One without a segment is refused."""
+    folder = tmp_path / "logs-0"
+    folder.mkdir()
+    with pytest.raises(CommandError, match="no segment"):
+        dump(folder)
+    first = raw_format.entry(b"first")
+    logs.segment_path(folder, 0).write_bytes(first)
+    logs.segment_path(folder, len(first)).write_bytes(raw_format.entry(b"second"))
+    (folder / "00000000000000000000.kafka.7.truncated").write_bytes(b"rest")
+    (tmp_path / "link").symlink_to(folder)
+    (folder / "link.kafka").symlink_to(logs.segment_path(folder, 0))
+    for path in (folder, tmp_path / "link"):
+        assert dump("--json", path) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(row["offset"], row["payload"]) for row in rows] == [(0, "first"), (len(first), "second")]
+    assert dump("--json", folder / "link.kafka") == 0
+
+
+def test_a_side_file_of_a_later_version_is_named(tmp_path: Path) -> None:
+    """Nobody guesses what its segments hold."""
+    logs.write_side_file(tmp_path, 0, log_format="later")
+    path = logs.segment_path(tmp_path, 0)
+    path.write_bytes(raw_format.entry(b"x"))
+    with pytest.raises(CommandError, match="names the log format 'later'"):
+        dump(path)

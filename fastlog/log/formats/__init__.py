@@ -10,21 +10,26 @@ A process registers formats before it forks, and all of them get the same number
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fastlog.errors import LogError
 from fastlog.log.formats import _kafka07
 from fastlog.log.formats._table import numbers
-from fastlog.log.formats.base import DeepFindings, FileScan, LogFormat, SearchBudget
+from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, LogFormat, SearchBudget
 from fastlog.log.formats.kafka07 import Kafka07
+from fastlog.segment_files import parse_segment_name
 
 __all__ = [
     "FORMATS",
     "UNKNOWN_FORMAT",
     "DeepFindings",
+    "DumpedEntry",
     "FileScan",
     "LogFormat",
     "SearchBudget",
     "format_name",
     "format_number",
+    "format_of_files",
     "log_format",
     "register_format",
 ]
@@ -69,6 +74,18 @@ def format_number(name: str) -> int:
 def format_name(number: int) -> str | None:
     """The name of the format that has this number; None for a number that no format has."""
     return list(FORMATS)[number] if number < len(FORMATS) else None
+
+
+def format_of_files(names: Iterable[str]) -> LogFormat | None:
+    """The format whose segments are among files of these names; None when none is a segment.
+
+    For a partition whose side file is lost. Where segments of several formats are, it is the first of them.
+    """
+    known = list(names)
+    return next(
+        (item for item in FORMATS.values() if any(parse_segment_name(name, item.suffix) is not None for name in known)),
+        None,
+    )
 
 
 _kafka07.register()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fastlog.log.files import FileOps
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
@@ -52,6 +53,25 @@ class DeepFindings:
     damaged_wrappers: list[tuple[int, str]] = field(default_factory=list)
     suspicious: list[int] = field(default_factory=list)
     messages: int = 0
+
+
+class DumpedEntry(NamedTuple):
+    """One entry as it stands in a file, for a person to look at: its length is right, the rest need not be.
+
+    One that stands ``inside`` of another has the offset of that one, and ``end`` as well.
+    """
+
+    offset: int
+    next_offset: int
+    end: int
+    """The file position behind it."""
+    valid: bool
+    payload: bytes
+    text: str
+    """What else the format says of it, for a line."""
+    fields: Mapping[str, Any]
+    """The same for a JSON object."""
+    inside: bool = False
 
 
 class LogFormat(Protocol):
@@ -102,3 +122,12 @@ class LogFormat(Protocol):
         self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
     ) -> int:
         """Return how many whole and valid entries can be found behind a damaged one."""
+
+    def dump(
+        self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
+    ) -> Iterator[DumpedEntry]:
+        """Yield every entry of an open segment, going on behind one that is not valid as far as its length is right.
+
+        With ``deep``, what is inside of an entry follows it, and one that does not open is in ``deep.damaged_wrappers``
+        when the next one is yielded. Bytes behind the last entry are none of an entry.
+        """

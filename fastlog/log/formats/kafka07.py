@@ -6,21 +6,23 @@ Source: Kafka 0.7.2 (message format, ``Log``, ``FileMessageSet``).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from fastlog import _segment
+from fastlog import _segment, message
 from fastlog._crc import crc32
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, SCAN_TOO_LARGE
-from fastlog.errors import InvalidMessageError, MissingCodecError
+from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
 from fastlog.log.files import FileOps
-from fastlog.log.formats.base import DeepFindings, FileScan, SearchBudget
+from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget
 from fastlog.message import HEADER_BYTES, count_deep
 from fastlog.segment_files import (
     KAFKA_0_7,
     LENGTH_BYTES,
     SEGMENT_SUFFIX,
     WINDOW_BYTES,
+    Entry,
     SegmentFile,
     Window,
     first_boundary,
@@ -43,6 +45,9 @@ STATUS_TEXT = {
     SCAN_CODEC: "an unknown codec or a reserved attribute bit",
     SCAN_CRC: "a wrong checksum",
 }
+
+# as DumpLogSegments writes them
+CODEC_NAMES = {0: "NoCompressionCodec", 1: "GZIPCompressionCodec", 2: "SnappyCompressionCodec"}
 
 _MIN_ENTRY_BYTES = 9
 _BLOCK_BYTES = 65536
@@ -147,6 +152,46 @@ class Kafka07:
             position = self.find_entry(files, fd, found.end, end, budget)
         return count
 
+    def dump(
+        self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
+    ) -> Iterator[DumpedEntry]:
+        """Yield every entry, in the words of DumpLogSegments; see ``LogFormat``.
+
+        Source: Kafka 0.7.2 (FileMessageSet's iterator), which ends at a length below 5 or past the end of the file.
+        """
+        base, position = segment.base, 0
+        while position < segment.size:
+            for window in windows(fd, position, segment.size, read=files.read_into):
+                for fields in _segment.entries(window.entries, base + window.position):
+                    yield from self._dump_entry(Entry(*fields), base, True, deep)
+                position = window.position + len(window.entries)
+            size = LENGTH_BYTES + int.from_bytes(self._read(files, fd, position, LENGTH_BYTES), "big", signed=True)
+            if not _MIN_ENTRY_BYTES <= size <= segment.size - position:
+                return
+            data = self._read(files, fd, position, size)
+            if len(data) < size:
+                return
+            magic = data[LENGTH_BYTES]
+            attributes = data[LENGTH_BYTES + 1] if magic == 1 else 0
+            stored, payload = (data[6:10], data[10:]) if magic == 1 else (data[5:9], data[9:])
+            valid = magic < 2 and attributes in CODEC_NAMES and crc32(payload) == int.from_bytes(stored, "big")
+            entry = Entry(base + position, base + position + size, magic, attributes, payload)
+            position += size
+            yield from self._dump_entry(entry, base, valid, deep)
+
+    def _dump_entry(self, entry: Entry, base: int, valid: bool, deep: DeepFindings | None) -> Iterator[DumpedEntry]:
+        end = entry.next_offset - base
+        yield _dumped(entry, end, valid=valid)
+        if deep is None or not valid or not entry.attributes:
+            return
+        data = message.Message(entry.payload, entry.magic, entry.attributes).encode()
+        try:
+            for inner, next_offset in message.deep(data, entry.offset, deep.limits):
+                found = Entry(entry.offset, next_offset, inner.magic, inner.attributes, inner.payload)
+                yield _dumped(found, end, inside=True)
+        except (InvalidMessageError, InvalidFetchSizeError, MissingCodecError) as error:
+            deep.damaged_wrappers.append((entry.offset - base, str(error)))
+
     def _look_inside(self, window: Window, deep: DeepFindings) -> None:
         """Open the wrappers of a window of valid entries, and find its suspicious ones."""
         view = window.entries
@@ -219,6 +264,21 @@ class Kafka07:
             crc = crc32(buffer[:came], crc)
             at += came
         return (SCAN_OK if crc == stored else SCAN_CRC), size, codec
+
+
+def _dumped(entry: Entry, end: int, *, valid: bool = True, inside: bool = False) -> DumpedEntry:
+    codec = entry.attributes & 3
+    name = CODEC_NAMES.get(codec, f"unknown({codec})")
+    return DumpedEntry(
+        entry.offset,
+        entry.next_offset,
+        end,
+        valid,
+        entry.payload,
+        f"magic: {entry.magic} compresscodec: {name}",
+        {"magic": entry.magic, "codec": codec},
+        inside,
+    )
 
 
 @cache
