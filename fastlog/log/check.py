@@ -15,7 +15,7 @@ from pathlib import Path
 from fastlog.log.discovery import segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flushed_mark import flushed_marks
-from fastlog.log.formats import FORMATS, DeepFindings, LogFormat, SearchBudget
+from fastlog.log.formats import FORMATS, DeepFindings, LogFormat, SearchBudget, format_of_files
 from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file
 from fastlog.message import DeepLimits
 from fastlog.segment_files import (
@@ -123,8 +123,10 @@ class _Check:
         return report
 
     def read_side_file(self) -> bool:
-        """Whether the partition's format is known."""
+        """Whether the partition's format is known: its side file says it, or where that is lost the segments' names."""
         path = self.report.directory / SIDE_FILE_NAME
+        found = format_of_files(item.name for item in self.files.listdir(self.report.directory))
+        self.format = self.report.log_format = found or self.format
         try:
             self.report.side = parse_side_file(self.files.read_file(path, MAX_BYTES))
         except FileNotFoundError:

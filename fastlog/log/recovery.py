@@ -33,7 +33,7 @@ from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problem
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.flushed_mark import flushed_marks, put_flushed_mark
-from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget
+from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget, format_of_files
 from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import (
@@ -173,6 +173,10 @@ class _Recovery:
                 path = self.directory / SIDE_FILE_NAME
                 return self.offline(f"{shown(path)} names the log format {self.side.format!r}, unknown to this version")
             self.format = FORMATS[self.side.format]
+        else:
+            names = [item.name for item in self.files.listdir(self.directory)]
+            self.format = format_of_files(names) or self.format
+            self.blank = replace(self.blank, format=self.format.name)
         segments = self.list_segments() or [self.first_segment(clean_end)]
         # an offset alone says nothing of bytes that are none of a message
         clean = (

@@ -18,8 +18,9 @@ from fastlog.log import access
 from fastlog.log.check import Report, Span, check_partition
 from fastlog.log.discovery import scan_log_dirs, shown
 from fastlog.log.files import FileOps, open_lock
+from fastlog.log.formats import format_of_files
 from fastlog.log.repair import keep_span, set_aside_strange_files
-from fastlog.segment_files import SIDE_FILE_NAME, list_segments, split_directory_name
+from fastlog.segment_files import SIDE_FILE_NAME, split_directory_name
 from fastlog.tools import options, signals
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_USAGE, CommandError
@@ -77,7 +78,7 @@ def _targets(directory: Path) -> tuple[Path, list[Path], list[str]]:
     """The log directory, the partitions to check in it, and what was passed over."""
     directory = directory.absolute()
     if split_directory_name(directory.name) is not None and (
-        (directory / SIDE_FILE_NAME).exists() or list_segments(directory)
+        (directory / SIDE_FILE_NAME).exists() or format_of_files(item.name for item in directory.iterdir()) is not None
     ):
         return directory.parent, [directory], []
     found, warnings = scan_log_dirs([directory])

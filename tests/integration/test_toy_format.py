@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness import logs
+from tests.harness import command_process, logs
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
-from tests.harness.checkout import ROOT
 from tests.toy_format import RECORD_BYTES, numbers, record, records
 
 TOPIC = "toys"
@@ -192,7 +190,9 @@ def test_retention_drops_whole_segments(tmp_path: Path) -> None:
             produce(client, 100, 103)
 
 
-def test_fsck_names_damage_by_the_numbers_of_records(toys: ToyBroker) -> None:
+@pytest.fixture
+def damaged(toys: ToyBroker) -> ToyBroker:
+    """Stopped, with 27 records, of which number 17 is damaged, in the second segment."""
     with toys.connect() as client:
         produce(client, 0, 27)
     toys.stop()
@@ -200,18 +200,66 @@ def test_fsck_names_damage_by_the_numbers_of_records(toys: ToyBroker) -> None:
     data = bytearray(middle.read_bytes())
     data[5 * RECORD_BYTES + 6] ^= 1
     middle.write_bytes(data)
-    program = (
-        "import sys; from pathlib import Path; from tests import toy_format; toy_format.register();"
-        "from fastlog.log.check import check_partition; from fastlog.log.files import FileOps;"
-        "report = check_partition(Path(sys.argv[1]), FileOps());"
-        "print([(problem.kind, problem.position, problem.offset) for problem in report.problems],"
-        "[(span.start_offset, span.end_offset) for span in report.spans])"
+    return toys
+
+
+def command(*arguments: str | Path) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit code, objects and stderr of a command that knows the format."""
+    code, out, err = command_process.run(*map(str, arguments), "--json", module="tests.toy_format.command")
+    return code, [json.loads(line) for line in out.splitlines()], err
+
+
+@pytest.mark.parametrize("side_file", ["whole", "lost", "damaged"])
+def test_fsck_names_damage_by_the_numbers_of_records(side_file: str, damaged: ToyBroker) -> None:
+    """Also where the files' names alone say which format it is."""
+    if side_file == "lost":
+        (damaged.folder / "fastlog.json").unlink()
+    elif side_file == "damaged":
+        (damaged.folder / "fastlog.json").write_bytes(b"{")
+    code, (report,), _ = command("fsck", damaged.folder)
+    problems = [(problem["kind"], problem["position"], problem["offset"]) for problem in report["problems"]]
+    assert code == 5 and problems[side_file == "damaged" :] == [("damage", 5 * RECORD_BYTES, 17)]
+    assert [(span["start"], span["end"]) for span in report["spans"]] == [(0, 17), (18, 27)]
+    code, (report,), _ = command("fsck", damaged.folder, "--repair", "--keep", "after")
+    assert (code, report["messages"]) == (0, 9)
+    damaged.start()
+    with damaged.connect() as client:
+        assert read(client, 18, 27) == list(range(18, 27))
+        produce(client, 27, 30)
+
+
+def test_dump_log_shows_records_by_their_numbers(damaged: ToyBroker) -> None:
+    """What is damaged is passed over by the length of a record, and half of one is told by its bytes."""
+    newest = list(damaged.files().values())[-1]
+    newest.write_bytes(newest.read_bytes() + record(27)[:7])
+    code, rows, err = command("dump-log", "--deep", damaged.folder)
+    assert [(row["offset"], row["next_offset"]) for row in rows] == [(n, n + 1) for n in range(27)]
+    assert [row["number"] for row in rows if row["valid"]] == [n for n in range(27) if n != 17]
+    assert code == 5 and f"{newest}: 7 bytes from position {3 * RECORD_BYTES} on are no whole message" in err
+    (damaged.folder / "fastlog.json").unlink()
+    code, rows, _ = command("dump-log", "--no-print", damaged.files()[0])
+    assert (code, [row["number"] for row in rows]) == (0, list(range(12)))
+    code, out, _ = command_process.run(
+        "dump-log", "--no-print", str(damaged.files()[12]), module="tests.toy_format.command"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program, str(toys.folder)],
-        check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert found.stdout.strip() == f"[('damage', {5 * RECORD_BYTES}, 17)] [(0, 17), (18, 27)]"
+    assert out.splitlines()[1:3] == [b"Starting offset: 12", b"offset: 12 isvalid: true payloadsize: 8 number: 12"]
+    assert (code, out.splitlines()[-1]) == (5, b"tail of the log is at offset: 24")
+
+
+def test_dump_log_names_a_format_that_it_does_not_know(toys: ToyBroker) -> None:
+    code, _, err = command_process.run("dump-log", str(toys.folder))
+    assert code == 5 and "names the log format 'toy', unknown to this version" in command_process.refused(code, err)[1]
+
+
+def test_recovery_knows_the_format_without_a_side_file(toys: ToyBroker) -> None:
+    with toys.connect() as client:
+        produce(client, 0, 14)
+    toys.kill_all()
+    (toys.folder / "fastlog.json").unlink()
+    toys.start()
+    with toys.connect() as client:
+        assert read(client, 0, 14) == list(range(14))
+        produce(client, 14, 17)
 
 
 def test_a_broker_that_does_not_know_the_format_leaves_it_alone(toys: ToyBroker) -> None:
