@@ -118,12 +118,14 @@ class BrokerConfig:
     auto_create_topics: bool = prop(
         "auto.create.topics",
         True,
-        doc="Create a partition at the first produce to it, as 0.7 does; else only `fastlog topics create` does.",
+        doc="Let clients create partitions: at the first produce to one, as 0.7 does, and by `create.topic.requests`.",
     )
-    create_topic_requests: bool = prop(
+    create_topic_requests: bool | None = prop(
         "create.topic.requests",
-        True,
-        doc="Allow `fastlog topics create`; without it and `auto.create.topics`, nothing is created.",
+        None,
+        default_text="",
+        doc="Allow `fastlog topics create`. Where not given: as `auto.create.topics`. `true`"
+        " beside `auto.create.topics=false` leaves it as the only way.",
     )
     max_partitions: int = prop(
         "max.partitions", 4096, low=1, high=65536, doc="Partitions this broker can hold, over all topics."
@@ -494,6 +496,11 @@ class BrokerConfig:
     def zookeeper(self) -> str:
         """Where to register; empty: nowhere."""
         return "" if self.enable_zookeeper is False else self.zk_connect
+
+    @property
+    def creates_on_request(self) -> bool:
+        """Whether clients may ask for new topics and partitions."""
+        return self.auto_create_topics if self.create_topic_requests is None else self.create_topic_requests
 
     @property
     def addresses(self) -> dict[str, ListenAddress]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastlog.client.connection import Connection
+from fastlog.errors import NotAuthorizedError
 from fastlog.wire import requests, responses
 
 
@@ -20,3 +21,10 @@ def create_topic(connection: Connection, topic: str, partitions: int = 0) -> res
         if answer.error:
             break
     return answer
+
+
+def what_to_do(error: int, otherwise: str) -> str:
+    """What to do about the error of such an answer; ``otherwise`` where it is none of the broker's permission."""
+    if error == NotAuthorizedError.code:
+        return "start the broker with create.topic.requests=true, which is as auto.create.topics where it is not set"
+    return otherwise

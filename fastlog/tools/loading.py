@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from fastlog._segment import scan
-from fastlog.client.topics import create_topic
+from fastlog.client.topics import create_topic, what_to_do
 from fastlog.errors import FastlogError, meaning_of
 from fastlog.tools import dump_file, options
 from fastlog.tools.appending import Appender, OtherBytesError, explained
@@ -200,5 +200,5 @@ def _create(topic: str, site: Site, count: int, timeout: float) -> None:
         raise CommandError(
             f"{topic} was not made with {count} partitions on {site.address}; nothing was loaded",
             meaning_of(answer.error),
-            f"let the broker have so many: topic.partition.count.map={topic}:{count}",
+            what_to_do(answer.error, f"let the broker have so many: topic.partition.count.map={topic}:{count}"),
         )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastlog.client.connection import Broker
-from fastlog.client.topics import create_topic
+from fastlog.client.topics import create_topic, what_to_do
 from fastlog.errors import meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options
@@ -111,7 +111,9 @@ def create_command(
         raise CommandError(
             f"topic {topic!r} was not created",
             meaning_of(answer.error),
-            "see the broker's settings num.partitions and topic.partition.count.map, and its log",
+            what_to_do(
+                answer.error, "see the broker's settings num.partitions and topic.partition.count.map, and its log"
+            ),
             EXIT_FAILED,
         )
     show(("topic", "partitions"), [{"topic": topic, "partitions": answer.partitions}], as_json, no_headers)

@@ -252,3 +252,10 @@ def test_topics(brokers: str, topic: str) -> None:
     assert out.split(b"\n")[1] == b"%s\t1\t11" % topic.encode()
     code, _, err = run("topics", "create", "a/b", brokers=brokers)
     assert code == 1 and "name is not allowed" in err
+
+
+def test_a_topic_that_may_not_be_created(start_broker: Callable[..., Broker]) -> None:
+    """The error names the setting that would allow it."""
+    brokers = f"127.0.0.1:{start_broker(settings={'auto.create.topics': 'false'}).port}"
+    code, _, err = run("topics", "create", "t", brokers=brokers)
+    assert code == 1 and "create.topic.requests=true" in err

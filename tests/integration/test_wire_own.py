@@ -389,7 +389,7 @@ def test_create_topic_while_others_write_to_it(broker: Broker, topic: str) -> No
 
 def test_automatic_creation_can_be_switched_off(start_broker: Callable[..., Broker]) -> None:
     """Then a produce to a topic nobody created is refused, and one to a created topic is stored."""
-    broker = start_broker(settings={"auto.create.topics": "false"})
+    broker = start_broker(settings={"auto.create.topics": "false", "create.topic.requests": "true"})
     with broker.connect() as client:
         assert client.produce_ack("t", 0, GOOD).error == 3
         assert not broker.has_directory("t", 0)

@@ -193,6 +193,22 @@ def test_a_topic_for_which_there_is_no_room_is_not_begun(tmp_path: Path) -> None
 
 
 def test_creation_by_request_can_be_switched_off(tmp_path: Path) -> None:
+    """What is there already, nobody has to make."""
     with Workers(tmp_path, create_topic_requests=False) as workers, workers.connect() as client:
         assert client.create_topic("t", 1) == (106, -1)
         assert client.produce_ack("t", 0, GOOD).error == 0
+        assert client.create_topic("t", 1) == (0, 1)
+        assert client.create_topic("t", 2) == (106, -1)
+
+
+@pytest.mark.parametrize(("asked", "error"), [(None, 106), (False, 106), (True, 0)])
+def test_without_automatic_creation_a_request_needs_a_setting_of_its_own(
+    asked: bool | None, error: int, tmp_path: Path
+) -> None:
+    with (
+        Workers(tmp_path, auto_create_topics=False, create_topic_requests=asked) as workers,
+        workers.connect() as client,
+    ):
+        assert client.produce_ack("t", 0, GOOD).error == 3
+        assert client.create_topic("t", 1)[0] == error
+        assert (tmp_path / "t-0").exists() is (error == 0)

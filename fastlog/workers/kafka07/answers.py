@@ -245,14 +245,14 @@ class Answers:
 
     def _create(self, request: requests.CreateTopicRequest) -> responses.CreateTopicAnswer | None:
         """Make some of the partitions that are missing; None: there are more to make."""
-        if not self._config.create_topic_requests:
-            raise NotAuthorizedError("create.topic.requests forbids it")
         configured = self._manager.partition_count(request.topic)
         count = request.partitions or configured
         if not 0 < count <= MAX_NEW_PARTITIONS:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
         held = {view.partition for view in self._manager.partitions(request.topic)}
         missing = [partition for partition in range(count) if partition not in held]
+        if missing and not self._config.creates_on_request:
+            raise NotAuthorizedError("create.topic.requests forbids it")
         if len(missing) > requests.MAX_MADE_PARTITIONS:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
         if len(missing) > self._arena.max_partitions - self._arena.slot_count:
