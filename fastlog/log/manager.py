@@ -55,6 +55,7 @@ class LogManager:
         self._directories = [Path(path) for path in arena.log_dirs]
         self._known = 0
         self._slots: dict[str, dict[int, int]] = {}  # topic → partition → index of its slot
+        self._held = [0] * len(self._directories)  # how many of these each log directory has
 
     # -- start -------------------------------------------------------------------------------------------------------
 
@@ -151,6 +152,7 @@ class LogManager:
         while self._known < count:
             view = self._arena.view(self._known)
             self._slots.setdefault(view.topic, {})[view.partition] = view.index
+            self._held[view.directory] += 1
             self._known += 1
 
     def slot(self, topic: str, partition: int) -> SlotView | None:
@@ -252,10 +254,7 @@ class LogManager:
         for number, parent in enumerate(self._directories):
             if (parent / name).exists():
                 return number, parent / name
-        used = [0] * len(self._directories)
-        for view in self._arena.views():
-            used[view.directory] += 1
-        number = used.index(min(used))
+        number = self._held.index(min(self._held))
         return number, self._directories[number] / name
 
     def _make_files(self, directory: Path, now_ms: int, made: LogFormat) -> None:
