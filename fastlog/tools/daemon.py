@@ -6,13 +6,14 @@ That one is asked to stop if it has the file open: an id that was left by an ear
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fastlog.broker import pids_with
@@ -101,16 +102,16 @@ def stop(lock: Path, what: str) -> None:
         raise CommandError(
             f"no {what} runs on {lock.parent}", "nobody holds the lock on it", "see that it is the directory meant"
         )
-    allowed = _STOP_SECONDS + _ENTRY_SECONDS * sum(1 for _ in lock.parent.iterdir())
-    deadline = time.monotonic() + allowed
+    allowed, begun = _allowed([lock.parent]), time.monotonic()
     asked = 0
     while _is_held(lock):
         if not asked and (asked := _holder(lock)):
+            allowed = _allowed(_directories(asked, lock))
             os.kill(asked, signal.SIGTERM)
         if asked and not Path(f"/proc/{asked}").exists() and (other := _holder(lock)):
             note(f"stopped: process {asked}; process {other} has been started since")
             return
-        if time.monotonic() > deadline:
+        if time.monotonic() > begun + allowed:
             raise CommandError(
                 f"the {what} on {lock.parent} has not stopped within {allowed:.0f} s",
                 f"process {asked} was told to" if asked else "its processes cannot be seen from here",
@@ -118,6 +119,22 @@ def stop(lock: Path, what: str) -> None:
             )
         time.sleep(_LOOK_SECONDS)
     note(f"stopped: process {asked}")
+
+
+def _allowed(directories: Iterable[Path]) -> float:
+    """How long a stop may take where these are the server's directories."""
+    return _STOP_SECONDS + _ENTRY_SECONDS * sum(1 for path in directories for _ in path.iterdir())
+
+
+def _directories(pid: int, lock: Path) -> set[Path]:
+    """All directories whose locks a process has open: the command that stops it may have been told of one alone."""
+    found = {lock.parent.resolve()}
+    for item in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            target = item.readlink()
+            if target.name == lock.name and target.parent.is_dir():
+                found.add(target.parent)
+    return found
 
 
 def _holder(lock: Path) -> int:

@@ -94,6 +94,35 @@ def test_only_who_has_the_lock_is_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         assert signalled == [holder.pid]
 
 
+def test_partitions_of_all_directories_may_take_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command knows one of them, and whoever holds its lock holds those of the others."""
+    monkeypatch.setattr(daemon, "_STOP_SECONDS", 0.0)
+    monkeypatch.setattr(daemon, "_ENTRY_SECONDS", 0.05)
+    with ExitStack() as stack:
+        locks = [tmp_path / name / LOCK_NAME for name in ("one", "other")]
+        held = []
+        for lock in locks:
+            lock.parent.mkdir()
+            held.append(stack.enter_context(lock.open("w+b")))
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+        for number in range(10):
+            (locks[1].parent / f"t-{number}").mkdir()
+        holder = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", "input()"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[item.fileno() for item in held],
+            )
+        )
+        locks[0].write_text(f"{holder.pid}\n")
+        monkeypatch.setattr(os, "kill", lambda *_: None)
+        with pytest.raises(CommandError, match="has not stopped within 1 s"):
+            daemon.stop(locks[0], "broker")
+
+
 def test_one_that_is_started_meanwhile_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
