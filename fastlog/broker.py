@@ -29,7 +29,7 @@ from fastlog.segment_files import LOCK_NAME, partition_directory_name
 from fastlog.settings import load_properties
 from fastlog.supervisor import Supervisor
 from fastlog.workers import advertised
-from fastlog.workers.child import Listener, Shared
+from fastlog.workers.child import Listener, Shared, check_heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = No
     """
     logs.set_up("supervisor", patience=LINE_SECONDS)
     try:
+        check_heartbeat()
         _files.arm_from_environment("supervisor")
         with contextlib.ExitStack() as stack:
             return _run(config, stack, on_ready, version)

@@ -13,11 +13,14 @@ from typing import NoReturn
 
 from fastlog import logs
 from fastlog.config import BrokerConfig
+from fastlog.errors import ConfigError
 from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
 from fastlog.workers.net import _process
 
-HEARTBEAT_MS = int(os.environ.get("FASTLOG_HEARTBEAT_MS", "250"))
+_HEARTBEAT = os.environ.get("FASTLOG_HEARTBEAT_MS", "250")
+_LONGEST_HEARTBEAT_MS = 24 * 3_600_000
+HEARTBEAT_MS = int(_HEARTBEAT) if _HEARTBEAT.isascii() and _HEARTBEAT.isdigit() and len(_HEARTBEAT) < 10 else 0
 """How often a loop that has nothing to do turns; nothing relies on it, so that tests make it long and see that."""
 CANNOT_START = 78
 """Exit code of a child that could not begin; it is not started again."""
@@ -70,6 +73,18 @@ class Shared:
     sync_seconds: float | None = None  # what one fdatasync took at the start
     version: str = ""
     started_ns: int = field(default_factory=time.monotonic_ns)
+
+
+def check_heartbeat() -> None:
+    """Refuse to start with a heartbeat that is none.
+
+    Raises:
+        ConfigError: ``FASTLOG_HEARTBEAT_MS`` is no number of ms.
+    """
+    if not 0 < HEARTBEAT_MS <= _LONGEST_HEARTBEAT_MS:
+        raise ConfigError(
+            f"FASTLOG_HEARTBEAT_MS: {_HEARTBEAT!r} is no whole number from 1 to {_LONGEST_HEARTBEAT_MS}, in ms"
+        )
 
 
 def role_name(number: int) -> str:

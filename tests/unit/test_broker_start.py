@@ -27,6 +27,7 @@ from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.supervisor import Stop
 from fastlog.workers.child import Listener, Shared
+from tests.harness import command_process
 from tests.harness.shared_log import SharedLog, in_child, message, open_descriptors, start, stop, wait_until
 
 MARKER = ".kafka_cleanshutdown"
@@ -126,6 +127,20 @@ def test_a_setting_that_cannot_be_used(
     code, line = failed(config(tmp_path, **settings), capfd)
     assert (code, said in line) == (2, True), line
     assert marker.exists()
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "1.5"])
+def test_a_heartbeat_that_is_no_number(given: str, tmp_path: Path) -> None:
+    """One line says so, before anything is touched."""
+    code, _, said = command_process.run(
+        "--log-dir",
+        str(tmp_path / "data"),
+        module="fastlog.tools.broker_command",
+        environment={"FASTLOG_HEARTBEAT_MS": given},
+    )
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"FASTLOG_HEARTBEAT_MS: {given!r} is no whole number" in said
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_directory_that_another_broker_uses(
