@@ -318,12 +318,16 @@ class Supervisor:
 
     def _start_missing(self, numbers: list[int]) -> None:
         """Start those of these that are not there, before anybody looks for them."""
+        children = [self._children[number] for number in numbers if number in self._children]
+        until = time.monotonic() + KILLED_SECONDS
         self._reap(restart=False)
-        for number in numbers:
-            item = self._children.get(number)
-            if item is None or item.pid:
+        while any(stalls.is_dying(item.pid) for item in children) and time.monotonic() < until:
+            self._wait(0.02)  # its other threads are still going, and only after the last of them are we told
+            self._reap(restart=False)
+        for item in children:
+            if item.pid:
                 continue
-            log.info("started for the stop role=%s", child.role_name(number))
+            log.info("started for the stop role=%s", child.role_name(item.number))
             self._fork(item)
 
     def _kill(self, numbers: list[int]) -> None:

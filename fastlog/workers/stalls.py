@@ -47,6 +47,12 @@ def look_at(pid: int) -> Sighting | None:
     return Sighting(state, in_disk, ticks)
 
 
+def is_dying(pid: int) -> bool:
+    """Whether the main thread of a child is dead: its parent is told of it when the last of its threads is gone."""
+    seen = look_at(pid) if pid else None
+    return seen is not None and seen.state in "ZX"
+
+
 def disk_wait(arena: Arena, number: int, now_ns: int) -> float:
     """Seconds that a process has been waiting for a disk; 0.0 when it does not, or not for ``STALL_SECONDS``.
 

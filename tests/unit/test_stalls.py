@@ -22,7 +22,7 @@ from fastlog.workers import stalls
 from fastlog.workers.child import Shared
 from fastlog.workers.disk_probe import DiskProbe
 from fastlog.workers.health import Health
-from fastlog.workers.stalls import Sighting, look_at, parse_stat
+from fastlog.workers.stalls import Sighting, is_dying, look_at, parse_stat
 from tests.harness.shared_log import SharedLog, in_child, message, start, stop, wait_until
 
 SLEEPING = (
@@ -52,6 +52,17 @@ def test_this_process_is_seen() -> None:
     assert seen is not None
     assert seen.ticks > 0
     assert look_at(2**22 + 1) is None
+
+
+def test_a_child_that_died_is_dying_until_it_is_reaped() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    wait_until(lambda: is_dying(pid))
+    os.waitpid(pid, 0)
+    assert not is_dying(pid)
+    assert not is_dying(os.getpid())
+    assert not is_dying(0)
 
 
 class Watched:

@@ -176,6 +176,29 @@ def test_one_that_dies_in_the_first_moment_of_the_stop(role: str, make: Callable
     assert not machine.lines("died")
 
 
+@pytest.mark.parametrize("role", ["acceptor", "processor-0", "flusher"])
+def test_one_whose_last_threads_are_still_going_when_the_stop_begins(role: str, make: Callable[..., Processes]) -> None:
+    """Its parent is told of it only then; as long as they take, it is no reason to give up what waits for it."""
+    machine = make()
+    machine.at(BEGIN - 0.01, lambda: machine.change(role, seen=Sighting("Z", False, 10), beats=False, hangs=True))
+    machine.at(BEGIN + 0.125, lambda: machine.die(role, -9))
+    assert stop(machine) == Stop()
+    assert BEGIN + 0.125 <= machine.starts(role)[1] < BEGIN + 0.125 + 2 * STEP
+
+
+def test_one_whose_last_threads_do_not_go_delays_a_stop_no_longer_than_any_that_was_killed(
+    make: Callable[..., Processes],
+) -> None:
+    machine = make()
+    machine.at(
+        BEGIN - 0.01,
+        lambda: machine.change("processor-0", seen=Sighting("Z", True, 10), hangs=True, beats=False, unkillable=True),
+    )
+    assert not stop(machine).clean
+    assert [stage for role, stage in left(machine) if role == "flusher"] == [2]
+    assert len(machine.starts("processor-0")) == 1
+
+
 def test_one_that_pauses_after_quick_deaths_is_started_for_the_stop(make: Callable[..., Processes]) -> None:
     machine = make()
     machine.plans["acceptor"] = [(BEGIN - 4.0, 1), *[(0.5, 1)] * 8]
