@@ -1,6 +1,6 @@
-"""The one place that every use of a topic passes."""
+"""The one place that every use of a topic passes, whatever the protocol."""
 
-from fastlog.workers.authorization import Client, Rule
+from fastlog.workers.authorization import Client, Operation, Rule
 
 class Authorizer:
     """Decides for one processor; for all its threads."""
@@ -8,5 +8,5 @@ class Authorizer:
     def __init__(self, rule: Rule | None = None) -> None:
         """Without a rule, everybody may do everything."""
 
-    def is_allowed(self, client: Client, kind: int, topic: str) -> bool:
-        """Whether a client may make a request of a kind on a topic. Not when the rule raises, which is logged."""
+    def is_allowed(self, client: Client, operation: Operation, topic: str) -> bool:
+        """Whether a client may do an operation on a topic. Not when the rule raises, which is logged."""

@@ -1,4 +1,4 @@
-"""The one place that every use of a topic passes, see ``authorization`` for what a request kind needs."""
+"""The one place that every use of a topic passes, whatever the protocol; the rule is asked as ``authorization`` says."""
 
 from libc.stdint cimport uint8_t
 
@@ -16,25 +16,21 @@ cdef class Authorizer:
     def __cinit__(self, rule=None):
         self.rule = rule
         self.has_rule = rule is not None
-        for kind, operation in authorization.OPERATIONS.items():
-            place = kind if kind < ACKED_PRODUCE else kind - ACKED_PRODUCE + KINDS_EACH
-            if not 0 <= place < 2 * KINDS_EACH or (kind < ACKED_PRODUCE and place >= KINDS_EACH):
-                raise ValueError(f"request kind {kind} has no place")
-            self.operations[<int>place] = operation
 
-    def is_allowed(self, client, kind, topic):
+    def is_allowed(self, client, operation, topic):
         if not self.has_rule:
             return True
         try:
-            return bool(authorization.is_allowed(self.rule, client, kind, topic))
+            return bool(authorization.is_allowed(self.rule, client, operation, topic))
         except Exception as error:
             log.error("unexpected error in the authorization of a request, which is refused: %r", error, exc_info=error)
             return False
 
-    cdef bint ask(self, Conn* c, int kind, const uint8_t* name, int size) noexcept nogil:
+    cdef bint ask(self, Conn* c, int operation, const uint8_t* name, int size) noexcept nogil:
         with gil:
             try:
-                return self.is_allowed(self.client(c), kind, (<bytes>name[:size]).decode("utf-8", "surrogateescape"))
+                topic = (<bytes>name[:size]).decode("utf-8", "surrogateescape")
+                return self.is_allowed(self.client(c), authorization.Operation(operation), topic)
             except BaseException:
                 return False
 

@@ -22,9 +22,9 @@ cdef inline uint64_t hash_of(const uint8_t* name, int size, int32_t partition) n
 
 
 cdef class Topics:
-    """One thread's view of which partitions exist; ``control`` (Python) tells what is configured."""
+    """One thread's view of which partitions exist; ``services`` tells what is configured."""
 
-    def __cinit__(self, Arena arena, control):
+    def __cinit__(self, Arena arena, services):
         cdef uint64_t room = 16
         self.arena = arena
         while room < <uint64_t>arena.header.max_partitions * 2:
@@ -36,8 +36,8 @@ cdef class Topics:
         if self.table == NULL or self.counts == NULL:
             raise MemoryError
         self.random_state = fl_monotonic_ns() ^ (<uint64_t>getpid() << 32) | 1
-        self.most_units, self.default_count = control.max_name_units, control.partitions
-        self.configured = [(name.encode(), count) for name, count in control.partitions_by_topic.items()]
+        self.most_units, self.default_count = services.max_name_units, services.partitions
+        self.configured = [(name.encode(), count) for name, count in services.partitions_by_topic.items()]
         for name, count in self.configured:
             if self.is_legal(name, <int>len(name)) and self.put_count(name, <int>len(name), count) != 0:
                 raise MemoryError

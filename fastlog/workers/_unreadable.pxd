@@ -6,7 +6,7 @@ from fastlog.log._segments cimport SegmentFiles
 cdef class Unreadable:
     cdef Arena arena
     cdef SegmentFiles files
-    cdef object control
+    cdef object services
     cdef uint64_t* counters
     cdef fl_slot* slot               # the partition of the last failure; NULL: there was none
     cdef uint64_t at                 # its offset

@@ -18,12 +18,12 @@ cdef enum:
 
 
 cdef class Unreadable:
-    """The failures of one processor; its loop's thread only. ``control`` is its Python side, see ``Control``."""
+    """The failures of one processor; its loop's thread only. ``services`` is its Python side, see ``Services``."""
 
-    def __cinit__(self, Arena arena, SegmentFiles files, int process, control):
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, services):
         self.arena = arena
         self.files = files
-        self.control = control
+        self.services = services
         self.counters = fl_cell_at(arena.header, process).counters
 
     cdef void failed(self, int entry, uint64_t position, int error) noexcept nogil:
@@ -43,9 +43,9 @@ cdef class Unreadable:
         fl_bump(&self.counters[<int>N_READ_FAILURES], 1)
         with gil:
             try:
-                self.control.read_failed(<bytes>(<char*>s.name)[:s.name_bytes], s.partition, base, position, error)
+                self.services.read_failed(<bytes>(<char*>s.name)[:s.name_bytes], s.partition, base, position, error)
             except Exception as raised:
-                self.control.unexpected(raised)
+                self.services.unexpected(raised)
 
     cdef uint64_t cut(self, fl_slot* s, uint64_t position, uint64_t size) noexcept nogil:
         """How many of these bytes of the partition's stream lie before the place that could not be read, all when none of them did."""

@@ -24,7 +24,7 @@ cdef enum:
 cdef class Runs:
     cdef Arena arena
     cdef Appender appender
-    cdef object control
+    cdef object services
     cdef int process
     cdef uint64_t* counters
     cdef Pool pool                   # of the runs, and the memory for requests

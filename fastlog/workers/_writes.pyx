@@ -21,13 +21,13 @@ from fastlog.workers.net._connection cimport (
 cdef class Runs:
     """Writes the runs of one processor's connections and answers for them; its loop's thread only.
 
-    ``control`` is the processor's Python side, see ``Control``.
+    ``services`` is the processor's Python side, see ``Services``.
     """
 
-    def __cinit__(self, Arena arena, SegmentFiles files, int process, control, memory_bytes):
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, services, memory_bytes):
         self.arena = arena
         self.process = process
-        self.control = control
+        self.services = services
         self.counters = fl_cell_at(arena.header, process).counters
         self.appender = Appender(arena, files, process)
         self.pool.budget = memory_bytes
@@ -42,16 +42,16 @@ cdef class Runs:
         with gil:
             try:
                 topic = None if name == NULL else <bytes>name[:name_size]
-                self.control.report(c.fd, reason.decode(), detail, topic, partition)
+                self.services.report(c.fd, reason.decode(), detail, topic, partition)
             except Exception as error:
-                self.control.unexpected(error)
+                self.services.unexpected(error)
 
     cdef void write_failed(self, Conn* c, fl_slot* s, int error) noexcept nogil:
         with gil:
             try:
-                self.control.write_failed(c.fd, <bytes>(<char*>s.name)[:s.name_bytes], s.partition, error)
+                self.services.write_failed(c.fd, <bytes>(<char*>s.name)[:s.name_bytes], s.partition, error)
             except Exception as raised:
-                self.control.unexpected(raised)
+                self.services.unexpected(raised)
 
     cdef int commit(self, Conn* c) noexcept nogil:
         """Write the gathered runs; FRAME_DONE all, FRAME_PARKED some must wait, FRAME_CLOSE a write failed.

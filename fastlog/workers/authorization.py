@@ -1,13 +1,7 @@
-"""What each request kind needs, and who is asked whether it may have it.
+"""Who may do what with a topic, and who is asked.
 
-| request | operation | on each topic it names |
-|---|---|---|
-| PRODUCE, MULTIPRODUCE, PRODUCE_ACK | WRITE | and CREATE, where the topic has no partition yet |
-| FETCH, MULTIFETCH, HELD_FETCH, CUT_POINTS, LOCAL_READ | READ | |
-| OFFSETS, METADATA | DESCRIBE | METADATA of all topics leaves out what may not be described |
-| CREATE_TOPIC | CREATE | or on the cluster |
-
-Numbers of operations and resource types are those of Apache Kafka's ACLs.
+A protocol says which operation each of its requests is. Numbers of operations and resource types are those of Apache
+Kafka's ACLs.
 """
 
 from __future__ import annotations
@@ -15,8 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from typing import NamedTuple
-
-from fastlog.wire import requests
 
 
 class Operation(enum.IntEnum):
@@ -58,25 +50,10 @@ PRINCIPALS = (ANONYMOUS,)
 """By the number that a connection has."""
 CLUSTER_NAME = "kafka-cluster"
 
-OPERATIONS: dict[int, Operation] = {
-    requests.PRODUCE: Operation.WRITE,
-    requests.FETCH: Operation.READ,
-    requests.MULTIFETCH: Operation.READ,
-    requests.MULTIPRODUCE: Operation.WRITE,
-    requests.OFFSETS: Operation.DESCRIBE,
-    requests.PRODUCE_ACK: Operation.WRITE,
-    requests.HELD_FETCH: Operation.READ,
-    requests.METADATA: Operation.DESCRIBE,
-    requests.CUT_POINTS: Operation.READ,
-    requests.LOCAL_READ: Operation.READ,
-    requests.CREATE_TOPIC: Operation.CREATE,
-}
-"""By request kind. The broker closes the connection on a kind that is not here."""
 
-
-def is_allowed(rule: Rule, client: Client, kind: int, topic: str) -> bool:
-    """Whether ``rule`` lets a client make a request of a kind on a topic; who may create on the cluster may on any."""
-    operation, (principal, host, _) = OPERATIONS[kind], client
+def is_allowed(rule: Rule, client: Client, operation: Operation, topic: str) -> bool:
+    """Whether ``rule`` lets a client do an operation on a topic; who may create on the cluster may on any."""
+    principal, host, _ = client
     if operation is Operation.CREATE and rule(principal, host, operation, ResourceType.CLUSTER, CLUSTER_NAME):
         return True
     return rule(principal, host, operation, ResourceType.TOPIC, topic)

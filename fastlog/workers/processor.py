@@ -11,6 +11,7 @@ from fastlog.workers import child
 from fastlog.workers.kafka07._requests import Requests
 from fastlog.workers.kafka07.control import Control
 from fastlog.workers.net._loop import Loop
+from fastlog.workers.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,13 @@ def run(shared: child.Shared, number: int) -> int:
     config = shared.config
     files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
     advertised = [(listener.advertised_host, listener.advertised_port) for listener in shared.listeners]
-    control = Control(config, shared.arena, number, advertised)
+    services = Services(config, shared.arena, number)
+    control = Control(config, shared.arena, services, advertised)
     requests = Requests(
         shared.arena,
         files,
         number,
+        services,
         control,
         config.max_message_bytes,
         config.max_request_bytes,
@@ -42,7 +45,7 @@ def run(shared: child.Shared, number: int) -> int:
         shared.arena,
         requests,
         files,
-        control,
+        services,
         number,
         shared.handoff_receive[number - FIRST_PROCESSOR],
         signal_fd,

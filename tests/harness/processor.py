@@ -17,6 +17,7 @@ from fastlog.workers.kafka07._requests import Requests
 from fastlog.workers.kafka07.control import Control
 from fastlog.workers.net._loop import Loop
 from fastlog.workers.net.handover import HandOver
+from fastlog.workers.services import Services
 from tests.harness.timing import PATIENCE
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -48,11 +49,13 @@ class Processor:
         self.arena = arena or Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
         self.number = number
         files = SegmentFiles(self.arena, 16)
-        control = Control(self.config, self.arena, number, advertised, rule)
+        services = Services(self.config, self.arena, number, rule)
+        control = Control(self.config, self.arena, services, advertised)
         requests = Requests(
             self.arena,
             files,
             number,
+            services,
             control,
             self.config.max_message_bytes,
             self.config.max_request_bytes,
@@ -67,7 +70,7 @@ class Processor:
             self.arena,
             requests,
             files,
-            control,
+            services,
             number,
             self.receive.fileno(),
             self.signal_read,

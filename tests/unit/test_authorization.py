@@ -10,9 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from fastlog.wire import requests
-from fastlog.workers import authorization
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import ANONYMOUS, CLUSTER_NAME, Client, Operation, ResourceType
+from fastlog.workers.kafka07 import kinds
+from fastlog.workers.kafka07._kinds import Kinds
 from tests.harness import raw_client as raw
 from tests.harness.workers import Workers, drain
 
@@ -157,7 +158,7 @@ def test_every_request_kind_has_its_row_and_its_cases() -> None:
     """A kind that is added without one of them fails here."""
     ids = {*range(requests.OFFSETS + 1), *range(requests.LOWEST_OWN, requests.HIGHEST_OWN + 1)}
     assert ids == KINDS
-    assert set(authorization.OPERATIONS) == KINDS
+    assert set(kinds.OPERATIONS) == KINDS
     assert {case.kind for case in CASES.values()} == KINDS
 
 
@@ -166,7 +167,7 @@ def test_a_kind_without_a_row_is_refused(
     kind: int, tmp_path: Path, rules: Rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even of those that the processor knows, and where everybody may do everything."""
-    monkeypatch.delitem(authorization.OPERATIONS, kind)
+    monkeypatch.delitem(kinds.OPERATIONS, kind)
     with Workers(tmp_path, partitions=4) as workers:
         for case in CASES.values():
             if case.kind == kind:
@@ -179,9 +180,9 @@ def test_a_kind_without_a_row_is_refused(
 
 @pytest.mark.parametrize("kind", [-1, 32, 999, 1032, 1 << 15])
 def test_the_table_takes_no_kind_that_it_has_no_room_for(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(authorization.OPERATIONS, kind, Operation.READ)
+    monkeypatch.setitem(kinds.OPERATIONS, kind, Operation.READ)
     with pytest.raises(ValueError, match=f"request kind {kind} has no place"):
-        Authorizer()
+        Kinds()
 
 
 # --- a rule that denies everything ------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def test_nothing_gets_past_a_rule_that_denies_all(name: str, workers: Workers, r
     assert sorted(workers.directory.rglob("*")) == files
     for principal, host, operation, resource, topic in rules.asked:
         assert (principal, host) == (ANONYMOUS, "127.0.0.1")
-        assert operation is authorization.OPERATIONS[case.kind]
+        assert operation is kinds.OPERATIONS[case.kind]
         assert topic in ("t", "u", "new") or (resource, topic) == (ResourceType.CLUSTER, CLUSTER_NAME)
     assert rules.asked or name == "metadata, all"
 
@@ -347,5 +348,5 @@ def test_hosts_are_addresses(tmp_path: Path, rules: Rules) -> None:
 
 def test_without_a_rule_everybody_may_do_everything() -> None:
     authorizer = Authorizer()
-    for kind in KINDS:
-        assert authorizer.is_allowed(Client(ANONYMOUS, "?"), kind, "t")
+    for operation in Operation:
+        assert authorizer.is_allowed(Client(ANONYMOUS, "?"), operation, "t")

@@ -17,7 +17,7 @@ import pytest
 from fastlog.log import _files
 from fastlog.log.manager import LogManager
 from fastlog.workers.kafka07.answers import Answers
-from fastlog.workers.kafka07.control import Control
+from fastlog.workers.services import Services
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
@@ -52,7 +52,7 @@ class Held:
 def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Held]:
     """For each kind of work, what it can be held with."""
     return {
-        "check": Held(monkeypatch, Control, "count_deep"),
+        "check": Held(monkeypatch, Services, "count_deep"),
         "creation": Held(monkeypatch, LogManager, "create_partition"),
         "disk": Held(monkeypatch, Answers, "_cut_points"),
         "control": Held(monkeypatch, Answers, "_metadata"),
@@ -106,16 +106,16 @@ def test_long_checks_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A set of three steps that comes while one of ten is at its first is done before that one."""
     steps: list[int] = []
     first, go = threading.Event(), threading.Event()
-    inner = Control.count_deep
+    inner = Services.count_deep
 
-    def count_deep(self: Control, data: memoryview, connection: int, begun: Any) -> Any:
+    def count_deep(self: Services, data: memoryview, connection: int, begun: Any) -> Any:
         steps.append(connection)
         if len(steps) == 1:
             first.set()
             assert go.wait(PATIENCE)
         return inner(self, data, connection, begun)
 
-    monkeypatch.setattr(Control, "count_deep", count_deep)
+    monkeypatch.setattr(Services, "count_deep", count_deep)
     with Workers(tmp_path, partitions=4) as workers, workers.connect() as one, workers.connect() as other:
         for client, messages in ((one, LARGER), (other, LARGE)):
             body = raw.produce_ack_body("t", 0, messages, raw.APPENDED)

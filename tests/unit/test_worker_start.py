@@ -49,7 +49,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays a function of this process."""
     monkeypatch.setattr(child, "begin", lambda _shared, _number: 77)
     monkeypatch.setattr(flusher, "make_flusher_loop", Started)
-    for name in ("SegmentFiles", "Control", "Requests", "Loop"):
+    for name in ("SegmentFiles", "Services", "Control", "Requests", "Loop"):
         monkeypatch.setattr(processor, name, type(name, (Started,), {}))
     Started.last, Started.taken_over = (), False
 
@@ -102,14 +102,16 @@ def test_the_flusher_reserves_and_keeps_what_is_set(tmp_path: Path) -> None:
 def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) -> None:
     shared = shared_by(tmp_path, accept_mode=mode)
     assert processor.run(shared, FIRST_PROCESSOR + number) == 5
-    arena, requests, files, control, process, *rest = Started.last
+    arena, requests, files, services, process, *rest = Started.last
     assert (arena, process) == (shared.arena, FIRST_PROCESSOR + number)
     listeners = [31] if mode == "direct" else []
     limit = 4096 - 1024 - 64
     assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 8_008, child.HEARTBEAT_MS, 99]
     assert files.arguments == (shared.arena, 1024)
-    assert control.arguments == (shared.config, shared.arena, process, [("told", 9093)])
-    expected = (shared.arena, files, process, control, 1_000_001, 2_000_002, 3_003, 4_000_004, True)
+    assert services.arguments == (shared.config, shared.arena, process)
+    control = requests.arguments[4]
+    assert control.arguments == (shared.config, shared.arena, services, [("told", 9093)])
+    expected = (shared.arena, files, process, services, control, 1_000_001, 2_000_002, 3_003, 4_000_004, True)
     assert requests.arguments == expected
     assert Started.taken_over
 

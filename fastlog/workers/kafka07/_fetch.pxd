@@ -5,6 +5,7 @@ from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers.net._connection cimport Conn
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.kafka07._kinds cimport Kinds
 from fastlog.workers._partitions cimport Topics
 from fastlog.workers._unreadable cimport Unreadable
 
@@ -46,6 +47,7 @@ cdef class Fetches:
     cdef Arena arena
     cdef SegmentFiles files
     cdef Authorizer authorizer
+    cdef Kinds kinds
     cdef Topics topics
     cdef Helper helper
     cdef Unreadable unreadable

@@ -16,8 +16,9 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
-from fastlog.workers._authorizer cimport FETCH, Authorizer, is_allowed
+from fastlog.workers._authorizer cimport Authorizer, is_allowed
 from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog.workers.kafka07._kinds cimport FETCH, Kinds, operation_of
 from fastlog.workers.net._connection cimport (
     PARK_HELPER, PARK_HOLD, PARK_TURN, Conn, Span, answer_admitted, out_bytes, out_file, out_give_back,
 )
@@ -63,14 +64,15 @@ cdef bint at_owed_flush(Found* found, uint64_t offset) noexcept nogil:
 cdef class Fetches:
     """Answers fetches of one processor; its loop's thread only."""
 
-    def __cinit__(self, Arena arena, SegmentFiles files, Authorizer authorizer, Topics topics, Helper helper, int process,
-                  control, max_wait_ms):
+    def __cinit__(self, Arena arena, SegmentFiles files, Authorizer authorizer, Kinds kinds, Topics topics, Helper helper, int process,
+                  services, max_wait_ms):
         self.arena = arena
         self.authorizer = authorizer
+        self.kinds = kinds
         self.files = files
         self.topics = topics
         self.helper = helper
-        self.unreadable = Unreadable(arena, files, process, control)
+        self.unreadable = Unreadable(arena, files, process, services)
         self.process = process
         self.counters = fl_cell_at(arena.header, process).counters
         self.max_wait_ms = max_wait_ms
@@ -96,7 +98,7 @@ cdef class Fetches:
         out.size = 0
         out.cold = False
         out.watermark = out.visible = out.ahead = out.log_start = 0
-        if not is_allowed(self.authorizer, c, FETCH, name, size):
+        if not is_allowed(self.authorizer, c, operation_of(self.kinds, FETCH), name, size):
             out.slot = NULL
             out.watermark = out.log_start = <uint64_t>-1
             out.code = CODE_DENIED

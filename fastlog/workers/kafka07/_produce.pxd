@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers.net._connection cimport Ack, Conn
+from fastlog.workers.kafka07._kinds cimport Kinds
 from fastlog.workers._writes cimport Runs
 from fastlog.workers._partitions cimport Topics
 
@@ -13,9 +14,10 @@ cdef enum:
 cdef class Produces:
     cdef Arena arena
     cdef Authorizer authorizer
+    cdef Kinds kinds
     cdef Topics topics
     cdef Runs runs
-    cdef object control
+    cdef object services
     cdef uint64_t* counters
     cdef Py_ssize_t max_message
     cdef uint64_t inflate_ns         # spent on the loop's thread since its last wait; the loop sets it to 0

@@ -19,13 +19,14 @@ from fastlog.log._arena cimport (
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, Entries, format_of,
 )
-from fastlog.workers._authorizer cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Authorizer, is_allowed
+from fastlog.workers._authorizer cimport Authorizer, is_allowed
 from fastlog.workers.net._bytes cimport be16, be32, be64
 from fastlog.workers.net._connection cimport (
     ACK_PENDING, ACK_READY, MAX_RUNS, NO_ACK, PARK_ACKS, PARK_CREATE, PARK_HELPER, RUN_PIECES, STAGE_BYTES, Ack, Conn, Run,
     ack_at, ack_push, run_take,
 )
 from fastlog.workers.net._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE, QUEUE_CHECK, QUEUE_CREATE
+from fastlog.workers.kafka07._kinds cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Kinds, operation_of
 from fastlog.workers._writes cimport (
     CODE_DENIED, CODE_FEATURE, CODE_INVALID_MESSAGE, CODE_MALFORMED, CODE_OFFLINE, CODE_STORAGE, CODE_TOO_LARGE, CODE_VERSION,
     FRAME_CLOSE, FRAME_DONE, FRAME_PARKED, Runs,
@@ -45,15 +46,17 @@ cdef enum:
 cdef class Produces:
     """Handles the produce requests of one processor's connections; its loop's thread only.
 
-    ``control`` is the processor's Python side, see ``Control``.
+    ``services`` is the processor's Python side, see ``Services``.
     """
 
-    def __cinit__(self, Arena arena, Authorizer authorizer, Topics topics, Runs runs, int process, control, max_message):
+    def __cinit__(self, Arena arena, Authorizer authorizer, Kinds kinds, Topics topics, Runs runs, int process, services,
+                  max_message):
         self.arena = arena
         self.authorizer = authorizer
+        self.kinds = kinds
         self.topics = topics
         self.runs = runs
-        self.control = control
+        self.services = services
         self.counters = fl_cell_at(arena.header, process).counters
         self.max_message = max_message
 
@@ -207,9 +210,9 @@ cdef class Produces:
     cdef void report_set(self, Conn* c, const uint8_t* name, int name_size, int32_t partition) noexcept nogil:
         with gil:
             try:
-                self.control.report_set(c.fd, c.name, <bytes>name[:name_size], partition)
+                self.services.report_set(c.fd, c.name, <bytes>name[:name_size], partition)
             except Exception as error:
-                self.control.unexpected(error)
+                self.services.unexpected(error)
 
     cdef int part(self, Conn* c, const uint8_t* name, int name_size, int32_t partition, uint8_t* data, size_t size,
                   Ack* ack, uint32_t sequence, bint own, size_t frame_offset) noexcept nogil:
@@ -227,7 +230,7 @@ cdef class Produces:
         if partition == -1:
             partition = c.chosen
         # before the topic is looked up: whether it is there is told to those who may write to it
-        if not is_allowed(self.authorizer, c, PRODUCE, name, name_size):
+        if not is_allowed(self.authorizer, c, operation_of(self.kinds, PRODUCE), name, name_size):
             self.refuse(c, ack, CODE_DENIED, "not authorized to write", CODE_DENIED, name, name_size, partition)
             return FRAME_DONE if ack != NULL else FRAME_CLOSE
         r = self.topics.resolve(name, name_size, &partition, TO_PRODUCE, &s)
@@ -331,7 +334,7 @@ cdef class Produces:
         if not (c.helper_done and c.helper_kind == HELP_CREATE):
             # the other partitions of a topic come with it: they are made when the first message does
             if self.authorizer.has_rule and not self.topics.exists(name, name_size) \
-                    and not is_allowed(self.authorizer, c, CREATE_TOPIC, name, name_size):
+                    and not is_allowed(self.authorizer, c, operation_of(self.kinds, CREATE_TOPIC), name, name_size):
                 return CODE_DENIED
             c.helper_kind = HELP_CREATE
             c.helper_queue = QUEUE_CREATE
@@ -366,11 +369,11 @@ cdef class Produces:
             began = fl_monotonic_ns()
             with gil:
                 try:
-                    c.deep_count = self.control.count_deep_small(
+                    c.deep_count = self.services.count_deep_small(
                         PyMemoryView_FromMemory(<char*>data, <Py_ssize_t>size, PyBUF_READ), c.name
                     )
                 except Exception as error:
-                    self.control.unexpected(error)
+                    self.services.unexpected(error)
                     c.deep_count = -1
             self.inflate_ns += fl_monotonic_ns() - began
             if c.deep_count != -2:

@@ -5,6 +5,7 @@ from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers.net._connection cimport Conn
 from fastlog.workers.kafka07._fetch cimport Fetches
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.kafka07._kinds cimport Kinds
 from fastlog.workers.kafka07._produce cimport Produces
 from fastlog.workers._writes cimport Runs
 from fastlog.workers._partitions cimport Topics
@@ -12,12 +13,13 @@ from fastlog.workers._partitions cimport Topics
 cdef class Requests:
     cdef readonly Arena arena
     cdef Authorizer authorizer
+    cdef Kinds kinds
     cdef Topics topics
     cdef Runs runs
     cdef Produces produces
     cdef Fetches fetches
     cdef Helper helper
-    cdef object control
+    cdef object services, control
     cdef uint64_t* counters
     cdef uint64_t max_request
     cdef bint trace

@@ -3,6 +3,7 @@
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers.kafka07.control import Control
+from fastlog.workers.services import Services
 
 class Requests:
     """Handles the requests of one processor's connections; its loop's thread only."""
@@ -12,6 +13,7 @@ class Requests:
         arena: Arena,
         files: SegmentFiles,
         process: int,
+        services: Services,
         control: Control,
         max_message: int,
         max_request: int,

@@ -15,15 +15,16 @@ from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, Arena, fl_bump, fl_cell_at, fl_load, fl_slot,
 )
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers._authorizer cimport (
-    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH, MULTIPRODUCE, OFFSETS,
-    PRODUCE, TODAYS_API_VERSIONS, is_allowed, is_known,
-)
+from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.net._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
 from fastlog.workers.kafka07._fetch cimport FETCH_MALFORMED, Fetches
 from fastlog.workers.net._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
+)
+from fastlog.workers.kafka07._kinds cimport (
+    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH, MULTIPRODUCE, OFFSETS,
+    PRODUCE, TODAYS_API_VERSIONS, Kinds, operation_of,
 )
 from fastlog.workers.kafka07._offsets cimport OFFSETS_DONE, OFFSETS_PARKED, answer_offsets
 from fastlog.workers.kafka07._produce cimport METADATA_VERSION, OWN_VERSION, Produces
@@ -41,20 +42,22 @@ cdef enum:
 cdef class Requests:
     """Handles the requests of one processor's connections; its loop's thread only.
 
-    ``control`` is the processor's Python side, see ``Control``.
+    ``services`` and ``control`` are the processor's Python side.
     """
 
-    def __cinit__(self, Arena arena, SegmentFiles files, int process, control, max_message, max_request, max_wait_ms,
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, services, control, max_message, max_request, max_wait_ms,
                   memory_bytes, bint trace):
         self.arena = arena
+        self.services = services
         self.control = control
+        self.kinds = Kinds()
         self.counters = fl_cell_at(arena.header, process).counters
-        self.authorizer = control.authorizer
-        self.topics = Topics(arena, control)
-        self.runs = Runs(arena, files, process, control, memory_bytes)
-        self.produces = Produces(arena, self.authorizer, self.topics, self.runs, process, control, max_message)
-        self.helper = Helper(arena, self.authorizer, control.count_deep, control.answer_off_loop, control.create_partition)
-        self.fetches = Fetches(arena, files, self.authorizer, self.topics, self.helper, process, control, max_wait_ms)
+        self.authorizer = services.authorizer
+        self.topics = Topics(arena, services)
+        self.runs = Runs(arena, files, process, services, memory_bytes)
+        self.produces = Produces(arena, self.authorizer, self.kinds, self.topics, self.runs, process, services, max_message)
+        self.helper = Helper(arena, self.authorizer, services.count_deep, control.answer_off_loop, services.create_partition)
+        self.fetches = Fetches(arena, files, self.authorizer, self.kinds, self.topics, self.helper, process, services, max_wait_ms)
         self.max_request = max_request
         self.trace = trace
 
@@ -102,8 +105,8 @@ cdef class Requests:
         cdef int r
         if self.trace and not c.resumed:
             with gil:
-                self.control.trace(c.fd, kind, size)
-        if (kind == PRODUCE or kind == MULTIPRODUCE or kind == ACKED_PRODUCE) and is_known(self.authorizer, kind):
+                self.services.trace(c.fd, kind, size)
+        if (kind == PRODUCE or kind == MULTIPRODUCE or kind == ACKED_PRODUCE) and operation_of(self.kinds, kind):
             return self.produces.produce(c, p, size, kind, own)
         # everything else has an answer, and answers go out in request order
         if c.runs != NULL:
@@ -117,7 +120,7 @@ cdef class Requests:
             if c.ack_head != c.ack_tail:
                 c.park |= PARK_ACKS
                 return FRAME_PARKED
-        if not is_known(self.authorizer, kind):
+        if not operation_of(self.kinds, kind):
             if kind == TODAYS_API_VERSIONS:
                 fl_bump(&self.counters[<int>N_STRANGERS], 1)
                 self.runs.report(c, "the client speaks today's Kafka protocol (request 18, ApiVersions); this listener "
@@ -201,7 +204,7 @@ cdef class Requests:
     cdef bint offsets_allowed(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil:
         """Whether OFFSETS of this topic may be answered; a request without a whole name tells nothing of any."""
         cdef int32_t name_size = <int16_t>be16(body) if n >= 2 else -1
-        return name_size < 0 or n < <size_t>name_size + 2 or is_allowed(self.authorizer, c, OFFSETS, body + 2, name_size)
+        return name_size < 0 or n < <size_t>name_size + 2 or is_allowed(self.authorizer, c, operation_of(self.kinds, OFFSETS), body + 2, name_size)
 
     cdef int refuse_offsets(self, Conn* c) noexcept nogil:
         """Answer OFFSETS with the error that 0.7 has for all that it has no code for."""
@@ -234,7 +237,7 @@ cdef class Requests:
             try:
                 made = self.control.offsets(<bytes>body[:n])
             except Exception as error:
-                self.control.unexpected(error)
+                self.services.unexpected(error)
                 return FRAME_CLOSE
             if made is not None:
                 size = len(<bytes>made)

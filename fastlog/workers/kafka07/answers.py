@@ -30,6 +30,7 @@ from fastlog.wire.fields import NotTextError
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import Client
 from fastlog.workers.kafka07.boundaries import Landmarks, Stream, Walk
+from fastlog.workers.kafka07.kinds import OPERATIONS
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class Answers:
         return responses.encode_offsets(UNKNOWN) if size >= 0 and len(body) >= 2 + size + 16 else None
 
     def _authorize(self, client: Client, kind: int, topic: str) -> None:
-        if not self._authorizer.is_allowed(client, kind, topic):
+        if not self._authorizer.is_allowed(client, OPERATIONS[kind], topic):
             raise NotAuthorizedError
 
     def _metadata(self, request: requests.MetadataRequest, client: Client) -> responses.MetadataAnswer:
@@ -149,7 +150,7 @@ class Answers:
         room = MAX_METADATA_PARTITIONS
         topics = []
         for name in names:
-            if self._authorizer.is_allowed(client, requests.METADATA, name):
+            if self._authorizer.is_allowed(client, OPERATIONS[requests.METADATA], name):
                 topics.append(self._topic(name))
             elif request.topics is not None:
                 topics.append(responses.TopicMetadata(name, NOT_AUTHORIZED, 0))

@@ -1,110 +1,39 @@
-"""The Python side of a processor: what its compiled loop asks for rarely."""
+"""The Python side of Kafka 0.7 in a processor: the answers that are not made in place."""
 
 from __future__ import annotations
 
-import errno
-import logging
-import os
-import socket
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
 
-from fastlog import logs, segment_files
-from fastlog._deep import DeepCount
 from fastlog.config import BrokerConfig
-from fastlog.errors import BrokerError, InvalidTopicError, LogError, WrongPartitionError
-from fastlog.log import _files
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
-from fastlog.log.manager import CreationBusyError, LogManager
-from fastlog.message import DeepLimits, deep_count
-from fastlog.workers._authorizer import Authorizer
-from fastlog.workers.authorization import Client, Rule
+from fastlog.log.manager import LogManager
+from fastlog.workers.authorization import Client
 from fastlog.workers.kafka07.answers import Answers
-
-Made = TypeVar("Made")
-
-log = logging.getLogger(__name__)
-request_log = logging.getLogger("fastlog.request")
-
-STEP_BYTES = 1 << 20
-"""Decompressed in one step; a set of no more is looked at where it arrives."""
-BYTES_PER_PIECE = 16
-"""Of a produced set, for each compressed set in it: a wrapper with a message in it takes more, so that only those are
-refused that are nested by the thousand."""
-STEP_WRAPPERS = 128
-"""Opened in one step, for those with little in them."""
-BUSY, FAILED, NOT_CREATED = -2, -3, -4
-REFUSED, OFF_LOOP = -1, -2
-MOST_REASONS = 1024
-MAX_NAME_BYTES = 255
-"""Of a topic's name in the log; a client may send 32 kB."""
-BYTES = ("a message larger than max.message.size was dropped", "the announced request size is not allowed")
-"""Reasons whose detail is a number of bytes."""
+from fastlog.workers.services import Services
 
 
 class Control:
-    """The Python side of one processor.
+    """Makes the answers of one processor that need Python.
 
-    Its loop's thread calls everything but ``count_deep``, ``create_partition`` and ``answer_off_loop``, which are those
-    of the helper's threads, a queue each; what a log manager remembers is for one thread, so each has one.
+    Its loop's thread calls ``offsets``, the helper's threads ``answer_off_loop``, a queue each; what a log manager
+    remembers is for one thread, so each has one.
     """
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        arena: Arena,
-        process: int,
-        advertised: Sequence[tuple[str, int]],
-        rule: Rule | None = None,
+        self, config: BrokerConfig, arena: Arena, services: Services, advertised: Sequence[tuple[str, int]]
     ) -> None:
-        """``advertised`` as for ``Answers``; ``rule`` says who may do what, None: everybody everything."""
-        self.authorizer = Authorizer(rule)
+        """``advertised`` as for ``Answers``."""
         self._config = config
         self._arena = arena
-        self._process = process
-        self._manager = LogManager(config, arena, FileOps())
-        self._answers = Answers(config, arena, self._manager, advertised, self.authorizer)
-        self._creation_manager = LogManager(config, arena, FileOps())
+        self._services = services
         self._advertised = advertised
+        self._answers = self._make_answers()
         self._answers_by_queue: dict[int, Answers] = {}
-        self._limits = DeepLimits(
-            max_inflated_bytes=config.max_inflated_bytes,
-            max_depth=config.max_inflated_depth,
-            max_messages=config.max_inflated_messages,
-        )
-        self.partitions = config.partitions
-        self.partitions_by_topic = config.partitions_by_topic
-        self.max_name_units = config.max_topic_name_length
-        self._reasons: dict[int, str] = {}  # by connection: why its compressed set is invalid
 
-    def create_partition(self, name: bytes, partition: int) -> int:
-        """The slot of a new partition; BUSY: ask again when woken; FAILED: by the disk; NOT_CREATED: not allowed."""
-        if not self._config.auto_create_topics:
-            return NOT_CREATED
-        return self._unless_busy(lambda: self._create(name, partition), BUSY)
-
-    def _create(self, name: bytes, partition: int) -> int:
-        try:
-            return self._creation_manager.create_partition(name.decode(), partition)
-        except CreationBusyError:
-            return BUSY
-        except (InvalidTopicError, WrongPartitionError, UnicodeDecodeError):
-            return NOT_CREATED
-        except (OSError, LogError) as error:
-            line = "partition not created topic=%r partition=%d reason=%s"
-            log.error(line, _shown(name), partition, error, extra=logs.about("not created", type(error)))
-            return FAILED
-
-    def _unless_busy(self, make: Callable[[], Made], busy: object) -> Made:
-        """What ``make`` gives; once more when it gives ``busy``: what it met may end before we say that we wait."""
-        made = make()
-        if made == busy:
-            _files.reach("wait.create")
-            self._arena.wait_for_creation(self._process)
-            made = make()
-        return made
+    def _make_answers(self) -> Answers:
+        manager = LogManager(self._config, self._arena, FileOps())
+        return Answers(self._config, self._arena, manager, self._advertised, self._services.authorizer)
 
     def offsets(self, body: bytes) -> bytes | None:
         """The answer frame of an OFFSETS request; None when it is cut short."""
@@ -115,97 +44,9 @@ class Control:
         try:
             answers = self._answers_by_queue.get(queue)
             if answers is None:
-                manager = LogManager(self._config, self._arena, FileOps())
-                answers = Answers(self._config, self._arena, manager, self._advertised, self.authorizer)
+                answers = self._make_answers()
                 self._answers_by_queue[queue] = answers
-            return self._unless_busy(lambda: answers.answer(request, client), False)
+            return self._services.unless_busy(lambda: answers.answer(request, client), False)
         except Exception as error:
-            self.unexpected(error)
+            self._services.unexpected(error)
             return None
-
-    def count_deep_small(self, data: memoryview, connection: int) -> int:
-        """Deep messages of a set that is counted in one step; OFF_LOOP: it takes more; REFUSED: it is invalid."""
-        try:
-            counting = self._begin(data)
-            return counting.count if counting.step(STEP_BYTES, STEP_WRAPPERS) else OFF_LOOP
-        except BrokerError as error:
-            return self._refuse_set(connection, error)
-
-    def count_deep(self, data: memoryview, connection: int, begun: DeepCount | None) -> DeepCount | int:
-        """Deep messages of any set within the limits, REFUSED else; after one step of many, what goes on with it."""
-        try:
-            counting = begun or self._begin(data)
-            return counting.count if counting.step(STEP_BYTES, STEP_WRAPPERS) else counting
-        except Exception as error:
-            return self._refuse_set(connection, error)
-
-    def _begin(self, data: memoryview) -> DeepCount:
-        return deep_count(data, self._limits, bytes_per_piece=BYTES_PER_PIECE)
-
-    def _refuse_set(self, connection: int, error: Exception) -> int:
-        if len(self._reasons) >= MOST_REASONS:  # of connections that went away before they were told
-            self._reasons.clear()
-        self._reasons[connection] = str(error)
-        return REFUSED
-
-    def report(self, fd: int, reason: str, detail: int, topic: bytes | None, partition: int) -> None:
-        """Say why a request was refused, once in a while for each reason, peer and partition."""
-        host = _peer(fd)
-        place = "" if topic is None else f" topic={_shown(topic)!r} partition={partition}"
-        name = "bytes" if reason in BYTES else "detail"
-        extra = logs.about("refused", reason, host, topic, partition)
-        log.warning("refused peer=%s%s %s=%d %s", host, place, name, detail, reason, extra=extra)
-
-    def report_set(self, fd: int, connection: int, topic: bytes, partition: int) -> None:
-        """Say why ``count_deep`` refused a compressed set."""
-        host, reason = _peer(fd), self._reasons.pop(connection, "it cannot be decompressed")
-        line = "refused peer=%s topic=%r partition=%d invalid compressed message set: %s"
-        log.warning(line, host, _shown(topic), partition, reason, extra=logs.about("refused", "compressed", host))
-
-    def write_failed(self, fd: int, topic: bytes, partition: int, error: int) -> None:
-        """Say that a produce was not stored because the disk refused it."""
-        line = "a write to the log failed topic=%r partition=%d path=%s errno=%s (%s) peer=%s: not stored"
-        name, directory = _shown(topic), self._directory(topic, partition)
-        extra = logs.about("write failed", topic, partition, error)
-        log.error(line, name, partition, directory, _errno(error), os.strerror(error), _peer(fd), extra=extra)
-
-    def read_failed(self, topic: bytes, partition: int, base: int, position: int, error: int) -> None:
-        """Say that bytes of a segment cannot be had; ``error`` 0: the file ends before them."""
-        line = "the log cannot be read topic=%r partition=%d offset=%d path=%s position=%d errno=%s (%s)"
-        path = self._directory(topic, partition) / segment_files.segment_name(base)
-        why = os.strerror(error) if error else "the file is shorter than the log"
-        extra = logs.about("read failed", topic, partition, error)
-        log.error(line, _shown(topic), partition, base + position, path, position, _errno(error), why, extra=extra)
-
-    def _directory(self, topic: bytes, partition: int) -> Path:
-        view = self._manager.slot(topic.decode(), partition)
-        root = self._arena.log_dirs[view.directory if view is not None else 0]
-        return Path(root, segment_files.partition_directory_name(topic.decode(), partition))
-
-    def trace(self, fd: int, kind: int, size: int) -> None:
-        """One line per request, when ``trace.requests`` is on."""
-        request_log.info("request peer=%s kind=%d bytes=%d", _peer(fd), kind, size)
-
-    def on_signal(self) -> None:
-        """A signal came; Python runs its handlers as soon as this code does."""
-
-    def unexpected(self, error: BaseException) -> None:
-        """Something raised that should not have: say it with its traceback; the connection concerned closes."""
-        log.error("unexpected error in a request: %r", error, exc_info=error)
-
-
-def _peer(fd: int) -> str:
-    """The host at the other end: ports change with every connection and would make every line a new one."""
-    try:
-        with socket.socket(fileno=os.dup(fd)) as connection:
-            return str(connection.getpeername()[0])
-    except (OSError, IndexError, TypeError):
-        return "?"
-
-
-def _errno(error: int) -> str:
-    return errno.errorcode.get(error, str(error))
-
-
-def _shown(name: bytes) -> str:
-    return name[:MAX_NAME_BYTES].decode(errors="backslashreplace")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers.kafka07._requests import Requests
-from fastlog.workers.kafka07.control import Control
+from fastlog.workers.services import Services
 
 class Loop:
     """Serves connections until the supervisor says stop; one thread."""
@@ -15,7 +15,7 @@ class Loop:
         arena: Arena,
         requests: Requests,
         files: SegmentFiles,
-        control: Control,
+        services: Services,
         process: int,
         handoff: int,
         signal_fd: int,

@@ -55,7 +55,7 @@ cdef class Loop:
     cdef Requests requests
     cdef Connections connections
     cdef SegmentFiles files
-    cdef object control
+    cdef object services
     cdef int process, handoff, signal_fd
     cdef int[16] listeners
     cdef int listener_count
@@ -65,13 +65,13 @@ cdef class Loop:
     cdef bint listening
     cdef uint64_t* counters
 
-    def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, control, int process, int handoff, int signal_fd,
+    def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, services, int process, int handoff, int signal_fd,
                   listeners, idle_ms, connection_limit, send_buffer, receive_buffer, max_connections=1 << 40,
                   heartbeat_ms=250, retry_ms=5, stalled_ms=10_000):
         self.arena = arena
         self.requests = requests
         self.files = files
-        self.control = control
+        self.services = services
         self.process = process
         self.handoff = handoff
         self.signal_fd = signal_fd
@@ -380,6 +380,6 @@ cdef class Loop:
         read(self.signal_fd, bytes, 64)
         with gil:
             try:
-                self.control.on_signal()
+                self.services.on_signal()
             except Exception as error:
-                self.control.unexpected(error)
+                self.services.unexpected(error)
