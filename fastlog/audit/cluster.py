@@ -11,8 +11,9 @@ from fastlog.audit.compare import Stage
 from fastlog.audit.events import Event, decode
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
+from fastlog.client.topics import check_described
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import AuditError, ConfigError, OffsetOutOfRangeError, error_for
+from fastlog.errors import AuditError, ConfigError, OffsetOutOfRangeError
 from fastlog.wire import responses
 
 _SESSION_SECONDS = 10.0
@@ -162,8 +163,7 @@ def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -
     for described in answer.topics:
         if described.name != topic:
             continue
-        if described.error:
-            raise error_for(described.error, topic=topic, broker=address)
+        check_described(described, address)
         for item in described.partitions:
             # What takes no appends shows no more than it does now.
             end = item.log_end if item.state == responses.STATE_OK else item.high_watermark

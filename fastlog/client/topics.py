@@ -1,10 +1,17 @@
-"""Creating a topic at a broker, in as many requests as its partitions take."""
+"""What a broker says of a topic, and creating one there, in as many requests as its partitions take."""
 
 from __future__ import annotations
 
+from fastlog.client.addresses import Address
 from fastlog.client.connection import Connection
-from fastlog.errors import NotAuthorizedError
+from fastlog.errors import NotAuthorizedError, error_for
 from fastlog.wire import requests, responses
+
+
+def check_described(topic: responses.TopicMetadata, broker: Address) -> None:
+    """Raise the ``BrokerError`` that METADATA has in place of a topic's partitions; without one, it has none."""
+    if topic.error:
+        raise error_for(topic.error, topic=topic.name, broker=broker)
 
 
 def create_topic(connection: Connection, topic: str, partitions: int = 0) -> responses.CreateTopicAnswer:

@@ -14,7 +14,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import FastlogError, InvalidMessageError, TransportError, UnsupportedFeatureError
+from fastlog.errors import FastlogError, InvalidMessageError, TransportError, UnsupportedFeatureError, error_for
 
 _MOST_SEGMENTS = 2**20
 _SAMPLE_BYTES = 64 * 1024
@@ -150,8 +150,15 @@ class BrokerLogs:
             for topic in metadata.topics
             for item in topic.partitions
         }
+        refused = {
+            topic.name: error_for(topic.error, topic=topic.name, broker=self._addresses[broker])
+            for topic in metadata.topics
+            if topic.error
+        }
         return {
-            partition: told.get((partition.topic, partition.partition.partition), Extent(0, 0)) for partition in wanted
+            partition: refused.get(partition.topic)
+            or told.get((partition.topic, partition.partition.partition), Extent(0, 0))
+            for partition in wanted
         }
 
     def _plain_extent(self, consumer: SimpleConsumer, partition: TopicPartition) -> Extent | FastlogError:

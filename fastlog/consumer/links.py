@@ -8,6 +8,7 @@ import time
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
+from fastlog.client.topics import check_described
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.offered import Offers
 
@@ -32,12 +33,11 @@ class Link:
             if asked < since:
                 asked = time.monotonic()
                 metadata = self.broker.metadata_or_none((topic,))
-                found = {
-                    item.partition: item.created_ms
-                    for described in (metadata.topics if metadata is not None else ())
-                    for item in described.partitions
-                    if described.name == topic
-                }
+                found = {}
+                for described in metadata.topics if metadata is not None else ():
+                    if described.name == topic:
+                        check_described(described, self.broker.addresses[0])
+                        found = {item.partition: item.created_ms for item in described.partitions}
                 self._logs[topic] = asked, found
             return found.get(partition, 0)
 

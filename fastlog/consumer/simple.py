@@ -14,6 +14,7 @@ from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.client.addresses import one_broker
 from fastlog.client.connection import Broker
 from fastlog.client.counting import count_partitions
+from fastlog.client.topics import check_described
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
 from fastlog.consumer.offered import Offer, Offers
@@ -270,8 +271,7 @@ class SimpleConsumer:
         metadata = self.metadata([topic])
         for found in metadata.topics if metadata is not None else ():
             if found.name == topic:
-                if found.error:
-                    raise error_for(found.error, topic=topic, broker=self._broker.addresses[0])
+                check_described(found, self._broker.addresses[0])
                 return max([found.configured_partitions, *(item.partition + 1 for item in found.partitions)])
         return count_partitions(lambda number: self._may_exist(topic, number))
 

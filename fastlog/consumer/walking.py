@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from fastlog.client.connection import Broker
+from fastlog.client.topics import check_described
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.reader import Chunk, Reader
 from fastlog.errors import ConsumerTimeout
@@ -64,7 +65,10 @@ def _log_end(broker: Broker, topic: str, partition: int, offset: int) -> int:
     """Up to where the partition can be read once all of it is flushed; ``offset`` where nobody can say."""
     metadata = broker.metadata_or_none((topic,))
     for found in metadata.topics if metadata else ():
+        if found.name != topic:
+            continue
+        check_described(found, broker.addresses[0])
         for item in found.partitions:
-            if found.name == topic and item.partition == partition:
+            if item.partition == partition:
                 return item.log_end if item.state == responses.STATE_OK else item.high_watermark
     return offset

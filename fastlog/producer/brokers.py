@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
+from fastlog.client.topics import check_described
 from fastlog.errors import (
     ArgumentError,
     ConfigError,
@@ -13,7 +14,6 @@ from fastlog.errors import (
     ProtocolError,
     TransportError,
     UnsupportedFeatureError,
-    error_for,
 )
 from fastlog.wire import requests
 from fastlog.wire.responses import MetadataAnswer
@@ -105,7 +105,7 @@ class Directory:
 
         Raises:
             TransportError: the broker cannot be reached.
-            BrokerError: the topic's name is not allowed there.
+            BrokerError: the topic's name is not allowed there, or this client may not use it.
             ProtocolError: the answer makes no sense.
         """
         known = self._partitions.get(topic)
@@ -118,8 +118,7 @@ class Directory:
         for found in answer.topics:
             if found.name != topic:
                 continue
-            if found.error:
-                raise error_for(found.error, topic=topic, broker=self.broker.address)
+            check_described(found, self.broker.address)
             count = max(found.configured_partitions, len(found.partitions))
             if count < 1:
                 break

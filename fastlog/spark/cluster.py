@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from fastlog import _segment
 from fastlog.client.addresses import Address
+from fastlog.client.topics import check_described
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.errors import (
@@ -265,6 +266,7 @@ class Cluster:
             yield from self._plain_bounds(named, broker)
             return
         for topic in answer.topics:
+            check_described(topic, named.address)
             for item in topic.partitions:
                 partition = TopicPartition(topic.name, PartitionId(broker, item.partition))
                 if not self._options.wants(partition):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from fastlog.client.addresses import Address
+from fastlog.client.topics import check_described
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import EARLIEST, SimpleConsumer
 from fastlog.errors import DataLossError, FastlogError, OffsetOutOfRangeError, RangeIncompleteError, TransportError
@@ -94,6 +96,9 @@ def _check_log(consumer: SimpleConsumer, task: Task, patience: Patience) -> None
     while task.created_ms:
         try:
             answer = consumer.metadata((task.topic,))
+            topics = answer.topics if answer is not None else ()
+            for topic in topics:
+                check_described(topic, Address(task.host, task.port))
         except TransportError as error:
             try:
                 patience.failed(error)
@@ -102,7 +107,6 @@ def _check_log(consumer: SimpleConsumer, task: Task, patience: Patience) -> None
             continue
         except FastlogError as error:
             raise _incomplete(task, task.end, error) from error
-        topics = answer.topics if answer is not None else ()
         found = [item.created_ms for topic in topics for item in topic.partitions if item.partition == task.partition]
         if any(created_ms not in (0, task.created_ms) for created_ms in found):
             raise RangeIncompleteError(f"{task}: the log was deleted and made anew while it was read")

@@ -11,7 +11,7 @@ from fastlog.client.connection import Broker
 from fastlog.consumer.broker_logs import offset_at_time
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.consumer.tail import Tail, find_last
-from fastlog.errors import meaning_of
+from fastlog.errors import error_for, meaning_of
 from fastlog.tools import options
 from fastlog.tools.lanes import Cursor
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, note, unknown
@@ -74,7 +74,10 @@ class Start:
         described = topic_of(metadata, self.topic)
         if described.error:
             raise CommandError(
-                f"topic {self.topic!r} cannot be read", meaning_of(described.error), "check --topic", EXIT_USAGE
+                f"topic {self.topic!r} cannot be read",
+                meaning_of(described.error),
+                error_for(described.error).what_to_do,
+                EXIT_USAGE,
             )
         if not described.partitions:
             self._unknown_topic()

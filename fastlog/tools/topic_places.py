@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.coordination.session import Session
-from fastlog.errors import CoordinationError, meaning_of
+from fastlog.errors import CoordinationError, error_for, meaning_of
 from fastlog.tools import groups_access, options
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.tools.starting import reachable, topic_of
@@ -136,7 +136,10 @@ def _site(topic: str, address: Address, timeout: float, broker: int | None = Non
         return Site(broker, address, True, count, tuple(_plain_places(topic, address, timeout, broker, count)))
     described = topic_of(metadata, topic)
     if described.error:
-        raise CommandError(f"topic {topic!r} cannot be used", meaning_of(described.error), "check the name", EXIT_USAGE)
+        refused = error_for(described.error)
+        raise CommandError(
+            f"topic {topic!r} cannot be used", meaning_of(described.error), refused.what_to_do, EXIT_USAGE
+        )
     places = tuple(
         Place(PartitionId(metadata.broker_id, item.partition), address, item.log_start, reachable(item))
         for item in sorted(described.partitions, key=_number)

@@ -10,7 +10,7 @@ import click
 
 from fastlog.client.connection import Broker
 from fastlog.client.topics import create_topic, what_to_do
-from fastlog.errors import meaning_of
+from fastlog.errors import error_for, meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
@@ -215,7 +215,10 @@ def _known_topic(broker: Broker, topic: str) -> responses.TopicMetadata:
     metadata = _metadata(broker, (topic,))
     for found in metadata.topics:
         if found.name == topic and found.error:
-            raise CommandError(f"{topic!r} is no topic", meaning_of(found.error), "check the name", EXIT_USAGE)
+            refused = error_for(found.error)
+            raise CommandError(
+                f"topic {topic!r} is not described", meaning_of(found.error), refused.what_to_do, EXIT_USAGE
+            )
         if found.name == topic and found.partitions:
             return found
     names = [item.name for item in _metadata(broker, None).topics]

@@ -48,6 +48,8 @@ class FakeBroker(Server):
         self.logs: dict[tuple[str, int], bytes] = {}
         self.made: dict[tuple[str, int], int] = {}
         """When a log was made, in ms, as far as the broker tells."""
+        self.refused: dict[str, int] = {}
+        """Topics that are not described, with the error code in place of it."""
         self.seen: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         self.sets: list[bytes] = []
@@ -155,6 +157,9 @@ class FakeBroker(Server):
         names = {topic for topic, _ in self.logs} if request.topics is None else set(request.topics)
         topics = []
         for name in sorted(names):
+            if name in self.refused:
+                topics.append(rs.TopicMetadata(name, self.refused[name], 0))
+                continue
             found = tuple(
                 rs.PartitionMetadata(partition, rs.STATE_OK, 0, len(log), len(log), self.made.get((name, partition), 0))
                 for (topic, partition), log in sorted(self.logs.items())

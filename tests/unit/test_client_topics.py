@@ -1,4 +1,4 @@
-"""A topic is created in as many requests as one of them may make partitions."""
+"""A topic is created in as many requests as one of them may make partitions; one that is not described is an error."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from fastlog.client.addresses import Address
 from fastlog.client.connection import Connection
 from fastlog.client.topics import create_topic
+from fastlog.consumer.config import ConsumerConfig
+from fastlog.consumer.links import Link
+from fastlog.errors import NotAuthorizedError
 from fastlog.wire import requests, responses
+from tests.harness.consumers import consumer_of, with_log
 
 
 class Answering:
@@ -42,3 +47,19 @@ def test_an_error_ends_it() -> None:
     broker = Answering(1500)
     assert create_topic(cast(Connection, broker), "t", 4000).error == 103
     assert broker.asked == [1024, 2048]
+
+
+def test_a_topic_that_is_not_described_is_not_taken_for_an_empty_one() -> None:
+    """Each client says which topic it may not use, and goes on with others."""
+    with with_log(b"") as fake:
+        fake.refused = {"t": NotAuthorizedError.code}
+        with consumer_of(fake) as consumer:
+            with pytest.raises(NotAuthorizedError, match="topic t, "):
+                list(consumer.messages("t", 0, 0))
+            with pytest.raises(NotAuthorizedError, match="topic t, "):
+                consumer.partition_count("t")
+            assert list(consumer.messages("u", 0, 0)) == []
+        link = Link(Address("127.0.0.1", fake.port), ConsumerConfig(group_id="g", zk_connect="127.0.0.1:1"))
+        with pytest.raises(NotAuthorizedError, match="topic t, "):
+            link.log_of("t", 0, 0.0)
+        assert link.log_of("u", 0, 0.0) == 0

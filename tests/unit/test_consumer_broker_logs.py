@@ -20,6 +20,7 @@ from fastlog.errors import (
     ArgumentError,
     BrokerError,
     InvalidMessageError,
+    NotAuthorizedError,
     OffsetOutOfRangeError,
     TransportError,
     error_for,
@@ -70,6 +71,15 @@ def test_extents_of_what_is_and_of_what_is_not(fake: FakeBroker) -> None:
     assert logs._consumers == {}
     wait_until(lambda: not fake._sockets)
     logs.close()
+
+
+def test_a_topic_that_may_not_be_seen_is_an_error_of_its_own_partitions() -> None:
+    with with_log(LOG) as fake, logs_of(fake) as logs:
+        fake.logs["u", 0] = LOG
+        fake.refused = {"u": NotAuthorizedError.code}
+        found = logs.extents([ONLY, source_of(0, "u")])
+        assert found[ONLY] == Extent(0, len(LOG))
+        assert isinstance(found[source_of(0, "u")], NotAuthorizedError) and "topic u, " in str(found[source_of(0, "u")])
 
 
 def test_a_partition_that_a_plain_broker_refuses_is_its_own_error(own: bool) -> None:

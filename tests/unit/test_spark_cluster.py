@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from fastlog._segment import pack
-from fastlog.errors import ConfigError, ConsumerTimeout, InvalidMessageError, PartitionOfflineError, TransportError
+from fastlog.errors import (
+    ConfigError,
+    ConsumerTimeout,
+    InvalidMessageError,
+    NotAuthorizedError,
+    PartitionOfflineError,
+    TransportError,
+)
 from fastlog.spark.cluster import Bounds, Cluster
 from fastlog.spark.offsets import Interval
 from fastlog.spark.options import parse_options
@@ -159,6 +166,12 @@ def test_a_partition_that_is_offline() -> None:
         return None
 
     with FakeBroker(hook=hook) as fake, pytest.raises(PartitionOfflineError, match="t/0-0"):
+        cluster_of(fake.address).bounds()
+
+
+def test_a_topic_that_may_not_be_seen() -> None:
+    with with_log(LOG) as fake, pytest.raises(NotAuthorizedError, match="topic t, "):
+        fake.refused = {"t": NotAuthorizedError.code}
         cluster_of(fake.address).bounds()
 
 

@@ -118,6 +118,14 @@ def test_a_log_that_is_made_anew_while_it_is_read(planned: int, now: int, fails:
             assert [value for _, value in read(task)] == PAYLOADS
 
 
+def test_a_log_that_cannot_be_told_any_more() -> None:
+    """Whether it was made anew nobody can say then."""
+    with with_log(LOG) as fake:
+        fake.refused = {"t": 106}
+        with pytest.raises(RangeIncompleteError, match="may not do this"):
+            read(task_of(fake)._replace(created_ms=1))
+
+
 def test_an_end_inside_a_message() -> None:
     with (
         with_log(LOG) as fake,
