@@ -127,6 +127,9 @@ class BrokerConfig:
         doc="Allow `fastlog topics create`. Where not given: as `auto.create.topics`. `true`"
         " beside `auto.create.topics=false` leaves it as the only way.",
     )
+    delete_topic_enable: bool = prop(
+        "delete.topic.enable", True, doc="Allow `fastlog topics delete`. Kafka's name; 0.7 cannot delete."
+    )
     max_partitions: int = prop(
         "max.partitions", 4096, low=1, high=65536, doc="Partitions this broker can hold, over all topics."
     )

@@ -118,6 +118,10 @@ class LogError(FastlogError):
         self.expected = expected
 
 
+class PartitionGoneError(LogError):
+    """The partition has been deleted."""
+
+
 class CorruptLogError(LogError):
     """Stored bytes are not what was written."""
 

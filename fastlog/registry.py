@@ -39,6 +39,7 @@ from fastlog.zkpaths import (
     encode_number,
     holdings_path,
     topic_broker_path,
+    topic_path,
 )
 
 __all__ = ["Registration", "Registry", "parse_connect"]
@@ -127,6 +128,19 @@ class Registration:
         first = next((error for error in (*silence, *failures) if error is not None), None)
         if first is not None:
             raise first
+
+    def drop_topics(self, topics: Collection[str]) -> None:
+        """Let ZooKeeper show no partitions of these topics any more, nor a topic of which no broker has any."""
+        for topic in topics:
+            path = topic_broker_path(topic, self._broker)
+            self._session.delete(path)
+            self._made.discard(path)
+            self._settled.pop(path, None)
+            if self._session.children(topic_path(topic)) == []:
+                # another broker may have it now: then it stays
+                with contextlib.suppress(CoordinationError):
+                    self._session.delete(topic_path(topic))
+            self.announced.pop(topic, None)
 
     def _hold_topic(self, topic: str, count: int) -> CoordinationError | None:
         try:
@@ -255,7 +269,7 @@ class Registry:
         self._stopping = threading.Event()
         self._disturbed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fastlog-registry", daemon=True)
-        self._slot_count = -1
+        self._change_count = -1
         self._topics: dict[str, int] = {}
         self._blocked_since: float | None = None
         self._away_since: float | None = None
@@ -275,7 +289,7 @@ class Registry:
 
     def look(self) -> None:
         """See whether there are new partitions; returns at once."""
-        if self._arena.slot_count != self._slot_count:
+        if self._arena.change_count != self._change_count:
             self._flag.set()
 
     def stop(self) -> None:
@@ -378,6 +392,7 @@ class Registry:
                     self._holds = True
                     self._say_registered(session)
                 wanted = self._wanted()
+                table.drop_topics(table.announced.keys() - wanted.keys())
                 table.leave_word(wanted)  # first: what was announced is known to be missing when the broker dies
                 table.hold_topics(wanted, self._is_wanted)
             except SessionLostError:
@@ -415,16 +430,16 @@ class Registry:
 
     def _wanted(self) -> dict[str, int]:
         """The partition count of every topic that has a partition here."""
-        count = self._arena.slot_count
-        if count == self._slot_count:
+        count = self._arena.change_count
+        if count == self._change_count:
             return self._topics
         # several partitions of one topic are often made one after the other
         deadline = time.monotonic() + MOST_GATHER_SECONDS
-        while self._slot_count >= 0 and time.monotonic() < deadline and not self._stopping.wait(GATHER_SECONDS):
-            before, count = count, self._arena.slot_count
+        while self._change_count >= 0 and time.monotonic() < deadline and not self._stopping.wait(GATHER_SECONDS):
+            before, count = count, self._arena.change_count
             if before == count:
                 break
-        self._slot_count = count
+        self._change_count = count
         self._topics = {topic: self._manager.partition_count(topic) for topic in self._manager.topics()}
         return self._topics
 

@@ -181,6 +181,8 @@ class Supervisor:
                 continue
             item.pid = 0
             item.exit_code = os.waitstatus_to_exitcode(status)
+            if item.number != child.MIRROR:
+                self._arena.see_all(item.number)
             if item.number == ACCEPTOR:
                 # the processors of a broker that stops leave when nobody hands connections over any more
                 self._arena.clear_cell(ACCEPTOR, 0, time.monotonic_ns())

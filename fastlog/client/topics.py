@@ -1,4 +1,4 @@
-"""What a broker says of a topic, and creating one there, in as many requests as its partitions take."""
+"""What a broker says of a topic; creating one there, in as many requests as its partitions take; deleting one."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ def what_to_do(error: int, otherwise: str) -> str:
     if error == NotAuthorizedError.code:
         return "start the broker with create.topic.requests=true, which is as auto.create.topics where it is not set"
     return otherwise
+
+
+def delete_topic(connection: Connection, topic: str) -> responses.DeleteTopicAnswer:
+    """Delete a topic with all it holds, and return the answer, which comes when it is gone and its name is free.
+
+    Raises:
+        TransportError, ProtocolError: as a request. It may be gone then, or go later.
+    """
+    return responses.decode_delete_topic(connection.request(requests.encode_delete_topic(0, topic)))

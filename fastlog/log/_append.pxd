@@ -16,6 +16,7 @@ cdef enum AppendStatus:
     APPEND_FULL = 2     # the bound of unflushed data is reached: try again when the flushed end moves
     APPEND_FAILED = 3   # the write failed; error is the errno; nothing of the first unwritten piece is left
     APPEND_OFFLINE = 4  # the partition takes no appends
+    APPEND_GONE = 5     # the partition has been deleted
 
 cdef struct Appended:
     int done             # pieces written, whatever the status
@@ -36,8 +37,9 @@ cdef class Appender:
     cdef uint64_t* heartbeat_ns
     cdef void begin_disk(self) noexcept nogil
     cdef void end_disk(self) noexcept nogil
-    cdef int append(self, fl_slot* s, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
+    cdef int append(self, fl_slot* s, uint64_t life, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
                     Appended* out) noexcept nogil
+    cdef int take_lock(self, fl_slot* s) noexcept nogil
     cdef int lock(self, fl_slot* s) noexcept nogil
     cdef void unlock(self, fl_slot* s) noexcept nogil
     cdef int repair(self, fl_slot* s) noexcept nogil

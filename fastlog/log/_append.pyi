@@ -17,9 +17,20 @@ class Appender:
 def roll_now(appender: Appender, slot: int, wait_ms: int = 1000) -> bool:
     """Begin a new segment if the active one holds bytes; True when the active segment is empty afterwards."""
 
+def end_life(appender: Appender, slot: int) -> bool:
+    """End the life of a slot and tell everybody; the caller holds the creation lock.
+
+    From here on nothing is appended, and nobody finds the partition who looks for it; who has found it before reads on
+    until ``Arena.is_past``. Its name is for the caller to keep until its files have gone.
+
+    Returns:
+        False when somebody holds the append lock: nothing has changed, try again.
+    """
+
 def append_bytes(appender: Appender, slot: int, data: Buffer, count: int) -> tuple[int, int, int, int]:
     """Append one checked message set: ``(status, first offset, next offset, errno)``; status 0 is done, 1 another
-    process holds the lock, 2 the bound of unflushed data is reached, 3 the write failed, 4 it takes no appends."""
+    process holds the lock, 2 the bound of unflushed data is reached, 3 the write failed, 4 it takes none, 5 it was
+    deleted."""
 
 def append_sets(appender: Appender, slot: int, sets: Sequence[tuple[bytes, int]]) -> tuple[int, list[int], int, int]:
     """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with

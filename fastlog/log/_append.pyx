@@ -11,13 +11,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
     EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR, N_APPENDS,
-    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own,
-    fl_end_read, fl_file_position, fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake,
+    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_announce, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own,
+    fl_end_read, fl_file_position, fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake,
     fl_wake_flusher, fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
     AT_AFTER_LOCK, AT_AFTER_WRITE, AT_APPEND_PUBLISHED, AT_BEFORE_UNLOCK, AT_CELL_FILLED, AT_CELL_OPEN, AT_IN_REPAIR, AT_MID_WRITE,
-    AT_REPAIR_CUT, AT_REPAIR_DONE, AT_REPAIR_MARKED, AT_ROLL_CREATED, AT_ROLL_ENTRY, AT_ROLL_PUBLISHED, AT_UNLOCKED,
+    AT_REPAIR_CUT, AT_REPAIR_DONE, AT_REPAIR_MARKED, AT_ROLL_CREATED, AT_ROLL_ENTRY, AT_LIFE_ANNOUNCED,
+    AT_LIFE_ENDED, AT_LIFE_MARKED, AT_ROLL_PUBLISHED, AT_UNLOCKED,
     failpoint, file_cut, file_open, file_pwrite, mid_write_cut,
 )
 from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, segment_path
@@ -82,11 +83,8 @@ cdef class Appender:
                 self.unlock(s)
             fl_store(self.holding, 0)
 
-    cdef int lock(self, fl_slot* s) noexcept nogil:
-        """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then).
-
-        EBUSY also when there is no descriptor or memory for a repair now: what is torn stays marked for the next try.
-        """
+    cdef int take_lock(self, fl_slot* s) noexcept nogil:
+        """0 when held, and what a dead owner left is marked torn; EBUSY when somebody else holds it, or another errno."""
         cdef int r = pthread_mutex_trylock(&s.lock)
         if r != 0 and r != EOWNERDEAD:
             if r == EBUSY:
@@ -100,8 +98,16 @@ cdef class Appender:
             fl_store(&s.torn, 1)
             failpoint(AT_REPAIR_MARKED)
             pthread_mutex_consistent(&s.lock)
-        if not s.torn:
-            return 0
+        return 0
+
+    cdef int lock(self, fl_slot* s) noexcept nogil:
+        """0 when held, EBUSY when somebody else holds it, EIO when repair after a dead owner failed (not held then).
+
+        EBUSY also when there is no descriptor or memory for a repair now: what is torn stays marked for the next try.
+        """
+        cdef int r = self.take_lock(s)
+        if r != 0 or not s.torn or not fl_lives(s):
+            return r
         self.begin_disk()
         r = self.repair(s)
         self.end_disk()
@@ -255,11 +261,12 @@ cdef class Appender:
             i += 1
         return i
 
-    cdef int append(self, fl_slot* s, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
+    cdef int append(self, fl_slot* s, uint64_t life, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
                     Appended* out) noexcept nogil:
         """Append checked pieces in order, as many as are admitted; never waits.
 
         Args:
+            life: the life of the slot that they are for.
             data: the pieces' bytes, back to back.
             offsets: takes the offset of each piece that was written.
             out: what was done, also when the status is not APPENDED.
@@ -275,12 +282,17 @@ cdef class Appender:
         out.done = 0
         out.bytes = 0
         out.error = 0
+        if fl_load(&s.life) != life:
+            return APPEND_GONE
         if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
             return APPEND_OFFLINE
         r = self.lock(s)
         if r != 0:
             return APPEND_BUSY if r == EBUSY else APPEND_OFFLINE
         failpoint(AT_AFTER_LOCK)
+        if s.life != life:
+            self.unlock(s)
+            return APPEND_GONE
         end = fl_end_own(&s.log_end, s.log_ends)[0]
         out.first = out.next = end.offset
         out.position = end.position
@@ -409,6 +421,36 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
     return r == 0
 
 
+def end_life(Appender appender, uint64_t slot):
+    """End the life of a slot and tell everybody; the caller holds the creation lock.
+
+    From here on nothing is appended, and nobody finds the partition who looks for it; who has found it before reads on until
+    ``Arena.is_past``. Its name is for the caller to keep until its files have gone.
+
+    Returns:
+        False when somebody holds the append lock: nothing has changed, try again.
+    """
+    cdef fl_slot* s = appender.arena.slot(slot)
+    cdef fl_header* h = appender.arena.header
+    if not fl_lives(s):
+        return True
+    if appender.take_lock(s) == EBUSY:
+        return False
+    # a lock that is lost for good is nobody's: nothing is appended there any more
+    if s.leaving == 0:
+        fl_store(&h.leaving_count, h.leaving_count + 1)
+    fl_store(&s.leaving, h.change_count + 1)
+    failpoint(AT_LIFE_MARKED)
+    fl_store(&s.life, s.life + 1)
+    failpoint(AT_LIFE_ENDED)
+    fl_announce(h, s.index)
+    failpoint(AT_LIFE_ANNOUNCED)
+    appender.unlock(s)
+    fl_wake_waiters(h, appender.arena.eventfds, &s.waiters)
+    appender.arena.retention_done()
+    return True
+
+
 def append_sets(Appender appender, uint64_t slot, sets):
     """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
@@ -429,7 +471,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
         pieces[i].count = sets[i][1]
         pieces[i].span = sets[i][2] if len(sets[i]) > 2 else pieces[i].size
     with nogil:
-        status = appender.append(s, start, pieces, n, offsets, &out)
+        status = appender.append(s, s.life, start, pieces, n, offsets, &out)
     return status, [offsets[i] for i in range(out.done)], out.next, out.error
 
 
@@ -446,5 +488,5 @@ def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint
     piece.span = piece.size
     cdef int status
     with nogil:
-        status = appender.append(s, &data[0], &piece, 1, &offset, &out)
+        status = appender.append(s, s.life, &data[0], &piece, 1, &offset, &out)
     return status, out.first, out.next, out.error

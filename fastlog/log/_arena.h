@@ -31,12 +31,15 @@
 #define FL_COUNTERS 48
 #define FL_NO_MARK UINT64_MAX
 #define FL_NO_POSITION UINT64_MAX
+#define FL_CHANGES 256u /* a power of two */
+#define FL_SEEN_ALL UINT64_MAX
+#define FL_HEADER_PAGE 4096u
 
 /* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last
  * cell, for its heartbeat alone */
 enum { FL_FLUSHER = 0, FL_KEEPER = 1, FL_ACCEPTOR = 2, FL_FIRST_PROCESSOR = 3, FL_SUPERVISOR = FL_MAX_PROCESSES - 1 };
 
-/* slot state bits: once set they stay until the next start */
+/* slot state bits: once set they stay as long as the slot lives */
 enum {
     FL_STATE_READ_ONLY = 1,
     FL_STATE_OFFLINE = 2,
@@ -67,12 +70,19 @@ typedef struct {
     uint64_t slots_offset;
     uint64_t total_bytes;
 
-    /* the lock of partition creation; an owner that dies leaves either a whole new slot or none, because slot_count is
-     * stored last */
+    /* the lock of partition creation and deletion; an owner that dies leaves a slot that lives or one that does not, because
+     * life is stored last, and perhaps one that nobody was told of: the next owner tells everybody to look at all of them */
     pthread_mutex_t create_lock FL_LINE;
 
-    uint64_t slot_count FL_LINE; /* holder of create_lock */
-    uint64_t create_waiters;     /* any: processes that wait for a partition to appear or for the lock */
+    /* holder of create_lock */
+    uint64_t slot_count FL_LINE;   /* slots that were ever used */
+    uint64_t change_count;         /* lives that began or ended, ever */
+    uint64_t free_count;           /* slots below slot_count that can be used again, at most */
+    uint64_t leaving_count;        /* slots whose partitions have gone and that are not free yet, at least */
+    uint64_t changes[FL_CHANGES];  /* which slots the last ones were, change c in changes[c & (FL_CHANGES - 1)] */
+
+    uint64_t deletions_wanted FL_LINE; /* any: grows when somebody has left a wish in a log directory that a topic be deleted */
+    uint64_t create_waiters;         /* any: processes that wait for a partition to appear or to go, or for the lock */
 
     uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
 
@@ -82,6 +92,7 @@ typedef struct {
 
     uint64_t wake_flags[FL_MAX_PROCESSES] FL_LINE; /* any: 1 while the eventfd of that process holds a wake-up */
 } fl_header;
+_Static_assert(sizeof(fl_header) <= FL_HEADER_PAGE, "the header fits in one page");
 
 /* One process: written by it alone, read by the supervisor, the acceptor and the keeper. A dead process leaves its last
  * values; the supervisor clears the cell before it starts a successor. */
@@ -93,6 +104,8 @@ typedef struct {
     uint64_t holding;       /* 1 + slot while it holds that slot's append lock */
     uint64_t handed_over;   /* connections received so far */
     uint64_t disk_ns;       /* monotonic time when it began what it waits for a disk with; 0: it does not */
+    uint64_t seen;          /* changes that it is past with all its threads: it looks at no slot as it was before them.
+                             * FL_SEEN_ALL while nobody is there, and for a process that looks at no slots */
     uint64_t counters[FL_COUNTERS] FL_LINE;
 } fl_cell;
 
@@ -105,7 +118,7 @@ typedef struct {
 } fl_end;
 
 typedef struct {
-    /* written before slot_count passes this slot, constant afterwards */
+    /* written before the slot lives, constant as long as anybody may look at it: fl_cell.seen says who does */
     uint32_t partition;
     uint32_t directory; /* index of the log directory */
     uint32_t name_bytes;
@@ -127,6 +140,7 @@ typedef struct {
      * at most behind what it wrote, and repair cuts the file back to it */
     uint64_t log_end FL_LINE;
     fl_end log_ends[2];
+    uint64_t life;           /* odd while the slot is a partition; it ends under the append lock, and nothing is appended then */
     uint64_t table_tail FL_LINE; /* entries ever published */
     uint64_t dirty_since_ns;     /* time of the append that found everything flushed */
     uint64_t torn;               /* 1 from the moment an owner was found dead until repair is done, by whoever comes */
@@ -151,6 +165,10 @@ typedef struct {
     uint64_t waiters FL_LINE; /* processes to wake when the flushed end, the visible end or the state moves */
     uint64_t demand;          /* somebody waits for a flush */
     uint64_t state FL_LINE;
+
+    /* holder of create_lock: 1 + the change with which its life ended, until its files have gone; 0: it lives or is free. Set
+     * before the life ends, so that a slot that does not live is free only when its keeper has said so */
+    uint64_t leaving;
 } fl_slot;
 
 /* The tables follow the slot's page; an entry is addressed by an index that is never reused, at index & mask. It is the
@@ -218,6 +236,34 @@ static inline uint64_t *fl_generation_at(fl_header *h, fl_slot *s, uint64_t i) {
 /* THE way from a position to a place in the file of the segment that it lies in or ends. */
 static inline uint64_t fl_file_position(fl_header *h, fl_slot *s, uint64_t i, uint64_t position) {
     return position - fl_load(fl_start_at(h, s, i));
+}
+
+/* A slot is used again for another partition only when every process has seen that the former one has gone. Until then its words
+ * stay as they are, so that whoever found it in this turn or this job reads what was. What outlasts a turn or a job (runs, owed
+ * answers) carries the life. The append lock, positions and table indexes go on over lives. */
+static inline int fl_lives(const fl_slot *s) { return fl_load(&s->life) & 1; }
+static inline void fl_announce(fl_header *h, uint64_t slot) {
+    fl_store(&h->changes[h->change_count & (FL_CHANGES - 1)], slot);
+    fl_store(&h->change_count, h->change_count + 1);
+}
+/* After an owner of create_lock died: what it has changed and not announced is found by looking at all slots. */
+static inline void fl_announce_all(fl_header *h) {
+    uint64_t leaving = 0;
+    for (uint64_t i = 0; i < h->slot_count; i++) leaving += fl_load(&fl_slot_at(h, i)->leaving) != 0;
+    fl_store(&h->leaving_count, leaving);
+    fl_store(&h->free_count, h->slot_count);
+    fl_store(&h->change_count, h->change_count + FL_CHANGES + 1);
+}
+/* The slots that changed since `seen`, at most FL_CHANGES of them, into out; how many, or -1: all slots are to be looked at.
+ * *now is what was seen with them. */
+static inline int fl_changed(fl_header *h, uint64_t seen, uint64_t *now, uint64_t *out) {
+    int n = 0;
+    *now = fl_load(&h->change_count);
+    if (*now - seen > FL_CHANGES) return -1;
+    for (uint64_t c = seen; c != *now; c++) out[n++] = fl_load(&h->changes[c & (FL_CHANGES - 1)]);
+    fl_fence();
+    /* one more than fits may be on its way, written before it is counted */
+    return fl_load(&h->change_count) - seen >= FL_CHANGES ? -1 : n;
 }
 
 /* By the one writer of the word: move an end, whole, in three steps: open the cell that is not in use, fill it, store the

@@ -19,10 +19,10 @@ cdef extern from "_arena.h" nogil:
         FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
-        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS
+        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
-    uint64_t FL_NO_MARK, FL_NO_POSITION
+    uint64_t FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL
 
     # The meaning, the writer and the fate of each field stand in _arena.h.
     ctypedef struct fl_header:
@@ -30,10 +30,11 @@ cdef extern from "_arena.h" nogil:
         uint32_t version, max_partitions, table_entries, processes
         uint64_t slot_bytes, dirty_offset, cells_offset, slots_offset, total_bytes
         pthread_mutex_t create_lock
-        uint64_t slot_count, create_waiters, retention_generation, stopping, ending, stalled_ns
+        uint64_t* changes
+        uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, retention_generation, stopping, ending, stalled_ns
 
     ctypedef struct fl_cell:
-        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns
+        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns, seen
         uint64_t* counters
 
     ctypedef struct fl_end:
@@ -45,14 +46,14 @@ cdef extern from "_arena.h" nogil:
         uint8_t* name
         pthread_mutex_t lock
         uint64_t lock_waiters
-        uint64_t log_end, table_tail, dirty_since_ns, torn
+        uint64_t log_end, life, table_tail, dirty_since_ns, torn
         fl_end* log_ends
         uint64_t flushed_end, visible_end, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
         uint64_t flushed_base
         fl_end* flushed_ends
         fl_end* visible_ends
         uint64_t log_start, table_head
-        uint64_t waiters, demand, state
+        uint64_t waiters, demand, state, leaving
 
     uint64_t fl_load(const uint64_t*)
     void fl_store(uint64_t*, uint64_t)
@@ -72,6 +73,10 @@ cdef extern from "_arena.h" nogil:
     uint64_t* fl_last_ms_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_start_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_generation_at(fl_header*, fl_slot*, uint64_t)
+    bint fl_lives(const fl_slot*)
+    void fl_announce(fl_header*, uint64_t)
+    void fl_announce_all(fl_header*)
+    int fl_changed(fl_header*, uint64_t, uint64_t*, uint64_t*)
     uint64_t fl_file_position(fl_header*, fl_slot*, uint64_t, uint64_t)
     int fl_mutex_init(pthread_mutex_t*)
     int fl_mutex_timedlock_ms(pthread_mutex_t*, uint64_t)
@@ -105,6 +110,8 @@ cdef class Arena:
     cdef char** directories    # log directories by index, as C strings
     cdef object _directory_bytes
     cdef fl_slot* slot(self, uint64_t index) except NULL
+    cdef fl_slot* take_free_slot(self)
+    cdef fl_slot* take_new_slot(self) except NULL
 
 
 # Numbers of the counters that compiled code adds to; the names stand in _arena.pyx in the same order.

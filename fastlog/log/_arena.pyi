@@ -22,6 +22,7 @@ class SlotView(NamedTuple):
     """
 
     index: int  # type: ignore[assignment]
+    life: int
     topic: str
     partition: int
     directory: int
@@ -62,6 +63,14 @@ class SlotSpec(NamedTuple):
     durable: bool = True
     flushed_base: int | None = None
     starts: list[int] | None = None
+
+class Leaving(NamedTuple):
+    """A partition that has gone, whose files may still be there."""
+
+    index: int  # type: ignore[assignment]
+    topic: str
+    partition: int
+    directory: int
 
 class Segment(NamedTuple):
     """One entry of a segment table: index (never reused), base offset, times of its first and last append, position.
@@ -128,19 +137,68 @@ class Arena:
     def wait_for_creation(self, process: int) -> None:
         """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
 
+    @property
+    def room(self) -> int:
+        """How many partitions more there are slots for, at most; the creation lock makes it exact."""
+
     def add(self, spec: SlotSpec) -> int:
-        """Write a new slot and publish it; the caller holds the creation lock. Returns its index.
+        """Write a partition into a slot and publish it; the caller holds the creation lock. Returns the slot's index.
 
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.
         """
 
-    def view(self, index: int) -> SlotView:
-        """The words of one slot, read in the order that keeps visible ≤ flushed ≤ log end."""
+    @property
+    def change_count(self) -> int:
+        """How many lives of slots have begun or ended so far."""
 
-    def views(self) -> list[SlotView]: ...
+    def changed(self, seen: int) -> tuple[int, list[int] | None]:
+        """``(change_count, slots whose lives began or ended since)`` it was ``seen``; None: any slot may have."""
+
+    def see(self, process: int, change_count: int) -> None:
+        """Say that ``process`` (itself) looks with none of its threads at a slot as it was before these changes."""
+
+    def see_all(self, process: int) -> None:
+        """Say that nobody is in the place of ``process`` (the supervisor, before it starts somebody there)."""
+
+    def want_deletion(self) -> None:
+        """Have the keeper look for wishes that a topic be deleted."""
+
+    @property
+    def deletions_wanted(self) -> int:
+        """How often somebody has wanted a topic to be deleted."""
+
+    def leaving(self) -> list[Leaving]:
+        """The partitions that have gone and whose slots are not free yet."""
+
+    def is_past(self, index: int) -> bool:
+        """Whether every process is past the end of this slot's life."""
+
+    def free(self, index: int) -> None:
+        """Let a slot be used again whose partition has gone; the caller holds the creation lock, and all are past it.
+
+        Raises:
+            LogError: it is free, or a partition.
+        """
+
+    def live_view(self, index: int) -> SlotView | None:
+        """The words of one slot, read in the order that keeps visible ≤ flushed ≤ log end; None: it is no partition."""
+
+    def view(self, index: int) -> SlotView:
+        """The same for a partition that is there.
+
+        Raises:
+            PartitionGoneError: it is not any more.
+        """
+
+    def views(self) -> list[SlotView]:
+        """All partitions there are."""
+
     def segments(self, index: int) -> list[Segment]:
-        """The segments of one slot that are still held, oldest first."""
+        """The segments of one slot that are still held, oldest first.
+
+        For who is not past the slot's life: of a slot that is used again meanwhile they would be another partition's.
+        """
 
     def describe_state(self, state: int) -> str:
         """One phrase for a slot's state word."""

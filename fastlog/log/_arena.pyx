@@ -11,14 +11,14 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from fastlog.log._files cimport (
-    AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_SEGMENTS_READ, AT_SEGMENTS_TAIL,
-    AT_VIEW_ENDS, failpoint,
+    AT_CREATE_LIVES, AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_SEGMENTS_READ,
+    AT_SEGMENTS_TAIL, AT_VIEW_ENDS, failpoint,
 )
 
 import os
 from typing import NamedTuple
 
-from fastlog.errors import LogError
+from fastlog.errors import LogError, PartitionGoneError
 
 cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void*, size_t, int, int, int, long)
@@ -79,6 +79,7 @@ class SlotView(NamedTuple):
     """
 
     index: int
+    life: int
     topic: str
     partition: int
     directory: int
@@ -98,6 +99,15 @@ class SlotView(NamedTuple):
     flushed_messages: int
     dir_synced_tail: int
     unflushed_since_ns: int
+
+
+class Leaving(NamedTuple):
+    """A partition that has gone, whose files may still be there."""
+
+    index: int
+    topic: str
+    partition: int
+    directory: int
 
 
 class SlotSpec(NamedTuple):
@@ -162,7 +172,7 @@ cdef class Arena:
         while entries < <uint64_t>table_entries:
             entries *= 2
         cdef uint64_t slot_bytes = FL_SLOT_PAGE + FL_TABLE_WORDS * 8 * entries
-        cdef uint64_t dirty_offset = 4096
+        cdef uint64_t dirty_offset = FL_HEADER_PAGE
         cdef uint64_t cells_offset = dirty_offset + ((max_partitions + 63) // 64 * 8 + 4095) // 4096 * 4096
         cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
         cdef uint64_t total = slots_offset + slot_bytes * <uint64_t>max_partitions
@@ -191,6 +201,7 @@ cdef class Arena:
         cdef int i
         for i in range(FL_MAX_PROCESSES):
             self.eventfds[i] = -1
+            fl_cell_at(h, i).seen = FL_SEEN_ALL
         for i in range(processes):
             self.eventfds[i] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.eventfds[i] < 0:
@@ -279,7 +290,9 @@ cdef class Arena:
         """Try for the lock of partition creation; ``True`` when held. A dead owner's lock is taken over."""
         cdef int r = pthread_mutex_trylock(&self.header.create_lock)
         if r == EOWNERDEAD:
-            # slot_count is stored last, so what a dead owner left behind is at most a half-written slot that nobody sees
+            # a life is stored last, so what a dead owner left behind is at most a half-written slot that nobody sees, and one
+            # that lives, or does not any more, and that nobody was told of
+            fl_announce_all(self.header)
             pthread_mutex_consistent(&self.header.create_lock)
             return True
         return r == 0
@@ -292,17 +305,56 @@ cdef class Arena:
         """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
         fl_ask(&self.header.create_waiters, 1ULL << process)
 
+    cdef fl_slot* take_free_slot(self):
+        """A slot whose partition has gone, with its append lock; NULL when there is none."""
+        cdef fl_header* h = self.header
+        cdef uint64_t index
+        cdef fl_slot* s
+        cdef bint busy = False
+        cdef int r
+        if h.free_count == 0:
+            return NULL
+        for index in range(h.slot_count):
+            s = fl_slot_at(h, index)
+            if fl_lives(s) or s.leaving:
+                continue
+            r = pthread_mutex_trylock(&s.lock)
+            if r == EOWNERDEAD:
+                r = pthread_mutex_consistent(&s.lock)
+            if r == 0:
+                h.free_count -= 1
+                return s
+            busy = True  # somebody comes too late with an append, and goes at once
+        if not busy:
+            h.free_count = 0
+        return NULL
+
+    cdef fl_slot* take_new_slot(self) except NULL:
+        """The first slot that was never used, with its append lock."""
+        cdef fl_header* h = self.header
+        cdef fl_slot* s
+        if h.slot_count >= h.max_partitions:
+            raise LogError(f"all {h.max_partitions} partition slots are taken: raise max.partitions and start again")
+        s = fl_slot_at(h, h.slot_count)
+        memset(s, 0, sizeof(fl_slot))
+        if fl_mutex_init(&s.lock) != 0 or pthread_mutex_trylock(&s.lock) != 0:
+            raise LogError("the system has no robust process-shared mutexes")
+        s.index = h.slot_count
+        return s
+
+    @property
+    def room(self):
+        """How many partitions more there are slots for, at most; the creation lock makes it exact."""
+        return self.header.max_partitions - self.header.slot_count + fl_load(&self.header.free_count)
+
     def add(self, spec):
-        """Write a new slot and publish it; the caller holds the creation lock. Returns its index.
+        """Write a partition into a slot and publish it; the caller holds the creation lock. Returns the slot's index.
 
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.
         """
         cdef fl_header* h = self.header
-        cdef uint64_t index = h.slot_count
         cdef bytes name = spec.topic.encode()
-        if index >= h.max_partitions:
-            raise LogError(f"all {h.max_partitions} partition slots are taken: raise max.partitions and start again")
         if len(name) > FL_NAME_BYTES:
             raise LogError("topic name too long", found=len(name), expected=FL_NAME_BYTES)
         if not spec.segments or len(spec.segments) > h.table_entries:
@@ -310,8 +362,12 @@ cdef class Arena:
                 f"{spec.topic}-{spec.partition} has {len(spec.segments)} segments: raise max.segments.per.partition "
                 f"(now {h.table_entries}) and start again"
             )
-        cdef fl_slot* s = fl_slot_at(h, index)
-        memset(s, 0, sizeof(fl_slot))
+        cdef fl_slot* s = self.take_free_slot()
+        if s == NULL:
+            s = self.take_new_slot()
+        # positions and table indexes go on where the last life ended; of a slot that is used first that is 0
+        cdef uint64_t origin = s.log_end, index = s.index, i = s.table_tail
+        cdef fl_end end
         s.partition = spec.partition
         s.directory = spec.directory
         s.name_bytes = len(name)
@@ -322,22 +378,18 @@ cdef class Arena:
         s.flush_messages = spec.flush_messages
         s.flush_bytes = spec.flush_bytes
         s.flush_ns = spec.flush_ns
-        s.index = index
         memcpy(s.name, <char*>name, len(name))
-        if fl_mutex_init(&s.lock) != 0:
-            raise LogError("the system has no robust process-shared mutexes")
-        cdef uint64_t i = 0
-        cdef fl_end end
+        s.table_head = i
         starts = spec.starts or [*(base for base, _, _ in spec.segments), spec.log_end]
-        for base, first_ms, last_ms in spec.segments:
+        for (base, first_ms, last_ms), start in zip(spec.segments, starts):
             fl_base_at(h, s, i)[0] = base
-            fl_start_at(h, s, i)[0] = starts[i]
+            fl_start_at(h, s, i)[0] = origin + <uint64_t>start
             fl_generation_at(h, s, i)[0] = 0
             fl_first_ms_at(h, s, i)[0] = first_ms
             fl_last_ms_at(h, s, i)[0] = last_ms
             i += 1
         s.table_tail = i
-        end.position = starts[s.table_tail]
+        end.position = origin + <uint64_t>starts[len(spec.segments)]
         end.offset = spec.log_end
         end.messages = 0
         for i in range(2):
@@ -350,39 +402,135 @@ cdef class Arena:
         s.state = spec.state
         if spec.state:
             s.state |= FL_STATE_NO_FLUSH | (0 if spec.state >> 8 else FL_WHY_START << 8)
-        if spec.durable:
-            s.dir_synced_tail = s.table_tail
-            s.parent_synced = 1
+        s.dirty_since_ns = s.torn = s.last_flush_ns = s.flush_in_progress = s.demand = 0
+        s.dir_synced_tail = s.table_tail if spec.durable else s.table_head
+        s.parent_synced = 1 if spec.durable else 0
         failpoint(AT_CREATE_SLOT)
-        fl_store(&h.slot_count, index + 1)
+        if index == h.slot_count:
+            fl_store(&h.slot_count, index + 1)
+        fl_store(&s.life, s.life + 1)
+        failpoint(AT_CREATE_LIVES)
+        pthread_mutex_unlock(&s.lock)
+        fl_announce(h, index)
         failpoint(AT_CREATE_PUBLISHED)
         if not spec.durable:
             fl_mark_dirty(h, index)
         fl_wake_waiters(h, self.eventfds, &h.create_waiters)
         return index
 
-    def view(self, uint64_t index):
-        """The words of one slot as a ``SlotView``; read in the order that keeps visible ≤ flushed ≤ log end."""
+    # -- lives ---------------------------------------------------------------------------------------------------
+
+    @property
+    def change_count(self):
+        """How many lives of slots have begun or ended so far."""
+        return fl_load(&self.header.change_count)
+
+    def changed(self, uint64_t seen):
+        """``(change_count, slots whose lives began or ended since)`` it was ``seen``; None: any slot may have."""
+        cdef uint64_t[FL_CHANGES] slots
+        cdef uint64_t now
+        cdef int n = fl_changed(self.header, seen, &now, slots)
+        return now, (None if n < 0 else [slots[i] for i in range(n)])
+
+    def see(self, int process, uint64_t change_count):
+        """Say that ``process`` (itself) looks with none of its threads at a slot as it was before these changes."""
+        fl_store(&fl_cell_at(self.header, process).seen, change_count)
+
+    def see_all(self, int process):
+        """Say that nobody is in the place of ``process`` (the supervisor, before it starts somebody there)."""
+        fl_store(&fl_cell_at(self.header, process).seen, FL_SEEN_ALL)
+
+    def want_deletion(self):
+        """Have the keeper look for wishes that a topic be deleted."""
+        fl_add(&self.header.deletions_wanted, 1)
+        fl_wake(self.header, self.eventfds, FL_KEEPER)
+
+    @property
+    def deletions_wanted(self):
+        """How often somebody has wanted a topic to be deleted."""
+        return fl_load(&self.header.deletions_wanted)
+
+    def leaving(self):
+        """The partitions that have gone and whose slots are not free yet, as ``Leaving`` rows."""
+        cdef fl_slot* s
+        cdef uint64_t index
+        rows = []
+        for index in range(fl_load(&self.header.slot_count) if fl_load(&self.header.leaving_count) else 0):
+            s = fl_slot_at(self.header, index)
+            if not fl_lives(s) and fl_load(&s.leaving):
+                rows.append(Leaving(index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory))
+        return rows
+
+    def is_past(self, uint64_t index):
+        """Whether every process is past the end of this slot's life."""
+        cdef uint64_t change = fl_load(&self.slot(index).leaving)
+        cdef unsigned int i
+        for i in range(self.header.processes):
+            if fl_load(&fl_cell_at(self.header, i).seen) < change:
+                return False
+        return True
+
+    def free(self, uint64_t index):
+        """Let a slot be used again whose partition has gone; the caller holds the creation lock, and all are past it."""
+        cdef fl_slot* s = self.slot(index)
+        if fl_lives(s) or s.leaving == 0:
+            raise LogError(f"slot {index} has no partition that has gone")
+        # an owner of the lock that dies in between has both counted anew
+        fl_store(&self.header.free_count, self.header.free_count + 1)
+        fl_store(&s.leaving, 0)
+        fl_store(&self.header.leaving_count, self.header.leaving_count - 1)
+
+    def live_view(self, uint64_t index):
+        """The words of one slot as a ``SlotView``, None when it is no partition (any more).
+
+        Read in the order that keeps visible ≤ flushed ≤ log end.
+        """
         cdef fl_slot* s = self.slot(index)
         cdef fl_end visible, flushed, end
-        cdef uint64_t start = fl_load(&s.log_start)
+        cdef uint64_t life = fl_load(&s.life)
+        cdef uint64_t start
+        cdef char[FL_NAME_BYTES] name
+        cdef uint32_t name_bytes = min(s.name_bytes, <uint32_t>FL_NAME_BYTES)
+        if not life & 1:
+            return None
+        memcpy(name, s.name, name_bytes)
+        start = fl_load(&s.log_start)
         fl_end_read(&s.visible_end, s.visible_ends, &visible)
         fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
         failpoint(AT_VIEW_ENDS)
         fl_end_read(&s.log_end, s.log_ends, &end)
         # By position: with names it takes three times as long, and whoever asks for all topics asks for all slots.
-        return SlotView._make((
-            index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory, s.format, s.created_ms,
+        row = (
+            s.partition, s.directory, s.format, s.created_ms,
             start, flushed.position, flushed.offset, visible.position, visible.offset, end.position, end.offset,
             fl_load(&s.state), fl_load(&s.table_head), fl_load(&s.table_tail), end.messages, flushed.messages,
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
-        ))
+        )
+        fl_fence()
+        if fl_load(&s.life) != life:
+            return None
+        return SlotView._make((index, life, (<bytes>name[:name_bytes]).decode(), *row))
+
+    def view(self, uint64_t index):
+        """The same for a partition that is there.
+
+        Raises:
+            PartitionGoneError: it is not any more.
+        """
+        view = self.live_view(index)
+        if view is None:
+            raise PartitionGoneError(f"the partition of slot {index} has been deleted")
+        return view
 
     def views(self):
-        return [self.view(index) for index in range(self.slot_count)]
+        """All partitions there are, as ``SlotView`` rows."""
+        return [view for index in range(self.slot_count) if (view := self.live_view(index)) is not None]
 
     def segments(self, uint64_t index):
-        """The segments of one slot that are still held, oldest first, as ``Segment`` rows."""
+        """The segments of one slot that are still held, oldest first, as ``Segment`` rows.
+
+        For who is not past the slot's life: of a slot that is used again meanwhile they would be another partition's.
+        """
         cdef fl_slot* s = self.slot(index)
         cdef uint64_t i, tail
         while True:

@@ -63,7 +63,17 @@ cdef enum Op:
     AT_CREATE_SIDE_FILE
     AT_CREATE_SEGMENT
     AT_CREATE_SLOT
+    AT_CREATE_LIVES
     AT_CREATE_PUBLISHED
+    AT_LIFE_MARKED
+    AT_LIFE_ENDED
+    AT_LIFE_ANNOUNCED
+    AT_DELETE_WANTED
+    AT_DELETE_PAST
+    AT_DELETE_RENAMED
+    AT_DELETE_DONE
+    AT_DELETE_SETTLED
+    AT_DELETE_UNLINK
     AT_SIDE_FILE
     AT_MARKER
     AT_START_RECOVERED
@@ -78,6 +88,8 @@ cdef enum Op:
     AT_APPEND_REFUSED
     AT_CREATE_BUSY
     AT_FLUSHER_CLEAN
+    AT_FLUSHER_PAST
+    AT_PROCESSOR_PAST
     OP_COUNT
 
 # not 0 while rules are armed in this process, or its calls are recorded: without, a call or a point costs one test of it

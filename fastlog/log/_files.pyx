@@ -116,8 +116,20 @@ OPS = {
     "retention.unlink": AT_RETENTION_UNLINK,       # before each file
     "retention.unlinked": AT_RETENTION_UNLINKED,   # the files are gone, descriptors of them open everywhere
     "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE, "create.segment": AT_CREATE_SEGMENT,
-    "create.slot_written": AT_CREATE_SLOT,         # the slot is filled, their count does not say so
-    "create.slot_published": AT_CREATE_PUBLISHED,  # and now it does; nobody was told
+    "create.slot_written": AT_CREATE_SLOT,         # the slot is filled, and does not live
+    "create.slot_lives": AT_CREATE_LIVES,          # now it does, and nobody was told
+    "create.slot_published": AT_CREATE_PUBLISHED,  # it is told, and nobody was woken
+    "life.marked": AT_LIFE_MARKED,                 # the slot is said to leave, and lives
+    "life.ended": AT_LIFE_ENDED,                   # it does not live, and nobody was told
+    "life.announced": AT_LIFE_ANNOUNCED,           # it is told, and nobody was woken
+    "life.flusher_past": AT_FLUSHER_PAST,          # the flusher has forgotten it, and has not said so
+    "life.processor_past": AT_PROCESSOR_PAST,      # a processor has forgotten it, and has not said so
+    "delete.wanted": AT_DELETE_WANTED,             # the wish is durable, the keeper was not told
+    "delete.past": AT_DELETE_PAST,                 # nobody looks at the partition any more, its directory has its name
+    "delete.renamed": AT_DELETE_RENAMED,           # it has another, not durable
+    "delete.done": AT_DELETE_DONE,                 # all directories have, durable; the wish is still there
+    "delete.settled": AT_DELETE_SETTLED,           # the wish is gone, the slots are not free
+    "delete.unlink": AT_DELETE_UNLINK,             # before each file
     "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS,
     # a connection on its way to a processor
     "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy

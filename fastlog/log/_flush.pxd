@@ -37,6 +37,7 @@ cdef class PartitionFlusher:
     cdef int open_segment(self, fl_slot* s, uint64_t index) noexcept nogil
     cdef int take_segment(self, fl_slot* s, uint64_t index) noexcept nogil
     cdef void leave_segment(self, fl_slot* s) noexcept nogil
+    cdef void forget(self, fl_slot* s) noexcept nogil
     cdef bint over_budget(self) noexcept nogil
     cdef int move_flushed_mark(self, fl_slot* s, uint64_t base) noexcept nogil
     cdef int sync_directories(self, fl_slot* s) noexcept nogil

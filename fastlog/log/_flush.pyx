@@ -11,6 +11,7 @@ cimport cython
 from libc.errno cimport EBUSY, EDQUOT, EFBIG, EINVAL, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
 
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
@@ -175,6 +176,15 @@ cdef class PartitionFlusher:
         st.fd = -1
         st.preallocated = 0
         flush_count(&self.open_count, -1)
+
+    cdef void forget(self, fl_slot* s) noexcept nogil:
+        """Remember nothing of a partition that has gone."""
+        cdef FlushState* st = &self.states[s.index]
+        if st.fd >= 0:
+            close(st.fd)
+            flush_count(&self.open_count, -1)
+        memset(st, 0, sizeof(FlushState))
+        st.fd = -1
 
     cdef bint over_budget(self) noexcept nogil:
         return flush_counted(&self.open_count) > self.descriptors

@@ -10,7 +10,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_header, fl_load, fl_slot, fl_slot_at, fl_start_at,
+    Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_header, fl_lives, fl_load, fl_slot, fl_slot_at, fl_start_at,
 )
 from fastlog.log.formats._table cimport Format, format_of
 from fastlog.log._files cimport (
@@ -201,7 +201,7 @@ cdef class SegmentFiles:
                 s = fl_slot_at(h, self.entries[e].slot)
                 index = self.entries[e].index
                 end = fl_load(fl_start_at(h, s, index + 1)) if index + 1 < fl_load(&s.table_tail) else fl_load(&s.log_end)
-                if end <= fl_load(&s.flushed_end) or index < fl_load(&s.table_head):
+                if end <= fl_load(&s.flushed_end) or index < fl_load(&s.table_head) or not fl_lives(s):
                     return e
                 if second < 0:
                     second = e
@@ -274,7 +274,8 @@ cdef class SegmentFiles:
             e = after
 
     cdef void close_retired(self) noexcept nogil:
-        """After retention unlinked segments: close their descriptors, those in use with their last reader."""
+        """After segments were unlinked or a partition was deleted: close their descriptors, those in use with their last reader."""
+        cdef fl_slot* s
         cdef uint64_t generation = fl_load(&self.arena.header.retention_generation)
         cdef int e, after
         if generation == self.generation:
@@ -283,7 +284,9 @@ cdef class SegmentFiles:
         e = self.newest
         while e >= 0:
             after = self.entries[e].older
-            if self.entries[e].index < fl_load(&fl_slot_at(self.arena.header, self.entries[e].slot).table_head):
+            s = fl_slot_at(self.arena.header, self.entries[e].slot)
+            # an index is never used again, also not in the slot's next life
+            if self.entries[e].index < fl_load(&s.table_head) or not fl_lives(s):
                 if self.entries[e].pins == 0:
                     self.drop(e)
                 else:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fastlog.errors import RecoveryError
 from fastlog.escaping import printable
+from fastlog.log.deletion import is_deletions_own
 from fastlog.log.formats import LogFormat
 from fastlog.segment_files import (
     CLEAN_MARKER_NAME,
@@ -62,7 +63,8 @@ def scan_log_dirs(directories: Sequence[Path]) -> tuple[list[FoundPartition], li
             with os.scandir(log_directory) as listing:
                 # links last: of two names for one directory the real one counts
                 items = sorted(
-                    (item for item in listing if item.name not in OWN_NAMES), key=lambda i: (i.is_symlink(), i.name)
+                    (item for item in listing if item.name not in OWN_NAMES and not is_deletions_own(item.name)),
+                    key=lambda i: (i.is_symlink(), i.name),
                 )
         except OSError as error:
             raise RecoveryError(

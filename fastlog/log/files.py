@@ -177,6 +177,11 @@ class FileOps:
         self._begin("unlink", path)
         path.unlink()
 
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        self._begin("rmdir", path)
+        path.rmdir()
+
     def mkdir(self, path: Path) -> None:
         """Make a directory."""
         self._begin("mkdir", path)

@@ -18,6 +18,7 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena, SlotSpec, SlotView
+from fastlog.log.deletion import put_away_wanted
 from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
@@ -53,14 +54,16 @@ class LogManager:
         self._arena = arena
         self._files = files or FileOps()
         self._directories = [Path(path) for path in arena.log_dirs]
-        self._known = 0
+        self._seen: int | None = None  # changes of the slots that the tables below know; None: none yet
         self._slots: dict[str, dict[int, int]] = {}  # topic → partition → index of its slot
         self._held = [0] * len(self._directories)  # how many of these each log directory has
+        self._names: dict[int, tuple[str, int, int]] = {}  # of a slot: topic, partition, log directory
 
     # -- start -------------------------------------------------------------------------------------------------------
 
     def load(self, clean_ends: Sequence[dict[str, int]]) -> LoadReport:
         """Recover every partition of every log directory and give each a slot; supervisor only, before any fork."""
+        unfinished = self._finish_deletions()
         marks = [FlushMarks(directory, self._files) for directory in self._directories]
         # of all directories: a partition may have been moved from one to another
         in_doubt = any(mark.in_doubt for mark in marks)
@@ -70,7 +73,16 @@ class LogManager:
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._config.max_partitions)
-        return LoadReport(tuple(self._give_slot(*item) for item in found), tuple(warnings))
+        return LoadReport(tuple(self._give_slot(*item) for item in found), (*unfinished, *warnings))
+
+    def _finish_deletions(self) -> list[str]:
+        """Let go what was being deleted when the broker ended; a line when that cannot be done now."""
+        try:
+            for topic in put_away_wanted(self._directories, self._files):
+                log.info("deleted topic=%r, as was wished before the start", topic)
+        except OSError as error:
+            return [f"a topic that is to be deleted is still there path={error.filename}: {error.strerror}"]
+        return []
 
     def _give_slot(self, dir_index: int, found: RecoveredPartition) -> RecoveredPartition:
         """Give a partition its slot and return it as it is served: one that cannot be is offline, and no other."""
@@ -79,7 +91,7 @@ class LogManager:
                 f"{shown(found.directory)} has {len(found.segments)} segments, and there is room for "
                 f"{self._arena.table_entries}: raise max.segments.per.partition and start again"
             )
-        if self._arena.slot_count < self._arena.max_partitions:  # without a slot, nothing could name it
+        if self._arena.room:  # without a slot, nothing could name it
             try:
                 spec = self._spec_of(dir_index, found)
                 self._arena.add(spec)
@@ -147,19 +159,39 @@ class LogManager:
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     def _learn(self) -> None:
-        """Take slots that other processes added since the last look."""
-        count = self._arena.slot_count
-        while self._known < count:
-            view = self._arena.view(self._known)
-            self._slots.setdefault(view.topic, {})[view.partition] = view.index
-            self._held[view.directory] += 1
-            self._known += 1
+        """Take what other processes made or deleted since the last look into the tables."""
+        if self._seen == self._arena.change_count:
+            return
+        seen, changed = self._arena.changed(self._seen) if self._seen is not None else (self._arena.change_count, None)
+        if changed is None:
+            self._slots.clear()
+            self._names.clear()
+            self._held = [0] * len(self._directories)
+        for index in range(self._arena.slot_count) if changed is None else changed:
+            self._forget(index)
+            view = self._arena.live_view(index)
+            if view is not None:
+                self._slots.setdefault(view.topic, {})[view.partition] = index
+                self._names[index] = view.topic, view.partition, view.directory
+                self._held[view.directory] += 1
+        self._seen = seen
+
+    def _forget(self, index: int) -> None:
+        name = self._names.pop(index, None)
+        if name is None:
+            return
+        self._held[name[2]] -= 1
+        numbers = self._slots[name[0]]
+        if numbers.get(name[1]) == index:
+            del numbers[name[1]]
+        if not numbers:
+            del self._slots[name[0]]
 
     def slot(self, topic: str, partition: int) -> SlotView | None:
         """The slot of a partition that exists, else None."""
         self._learn()
         index = self._slots.get(topic, {}).get(partition)
-        return None if index is None else self._arena.view(index)
+        return None if index is None else self._arena.live_view(index)
 
     def topics(self) -> list[str]:
         """The names of the topics that have a partition here, in order."""
@@ -169,7 +201,8 @@ class LogManager:
     def partitions(self, topic: str) -> list[SlotView]:
         """The slots of a topic's partitions that exist, in order."""
         self._learn()
-        return [self._arena.view(index) for _, index in sorted(self._slots.get(topic, {}).items())]
+        views = (self._arena.live_view(index) for _, index in sorted(self._slots.get(topic, {}).items()))
+        return [view for view in views if view is not None]
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has on this broker, written to or not.
@@ -221,7 +254,9 @@ class LogManager:
             existing = self._slots.get(topic, {}).get(partition)
             if existing is not None:
                 return existing
-            if self._arena.slot_count >= self._arena.max_partitions:
+            if any(gone.topic == topic for gone in self._arena.leaving()):
+                raise CreationBusyError(f"topic {topic!r} is being deleted")
+            if self._arena.room == 0:
                 # before anything is made: directories without a slot would keep the next start from succeeding
                 raise LogError(
                     f"all {self._arena.max_partitions} partition slots are taken: raise max.partitions and start again"

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from fastlog.client.connection import Broker
-from fastlog.client.topics import create_topic, what_to_do
-from fastlog.errors import error_for, meaning_of
+from fastlog.client.topics import create_topic, delete_topic, what_to_do
+from fastlog.errors import TransportError, WrongPartitionError, error_for, meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
@@ -26,7 +26,7 @@ from fastlog.wire import requests, responses
     ),
 )
 def topics_command() -> None:
-    """List, describe and create topics; look up offsets."""
+    """List, describe, create and delete topics; look up offsets."""
 
 
 def _format_options(function: Any) -> Any:
@@ -117,6 +117,58 @@ def create_command(
             EXIT_FAILED,
         )
     show(("topic", "partitions"), [{"topic": topic, "partitions": answer.partitions}], as_json, no_headers)
+
+
+@topics_command.command(
+    cls=options.Command,
+    name="delete",
+    exit_codes=(
+        ("0", "deleted at every broker that had it"),
+        ("1", "one of the brokers could not be asked, or refused"),
+        ("2", "wrong usage, or no broker has it"),
+    ),
+    examples=("fastlog topics delete logs", "fastlog topics delete logs --brokers one:9092,two:9092"),
+)
+@click.argument("topic", shell_complete=options.complete_topics)
+@options.brokers_option("Where the brokers are; it is deleted at every one of them. Also FASTLOG_BROKERS.")
+@options.connect_timeout_option
+@_format_options
+def delete_command(topic: str, brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
+    """Delete TOPIC, with all it holds, at every broker named. It cannot be undone.
+
+    Its nodes in ZooKeeper go, too; offsets that groups have committed stay. Where topics are made by their first
+    message, a producer that goes on makes it anew.
+    """
+    rows, failed = [], []
+    for address in options.broker_at(brokers, connect_timeout).addresses:
+        broker = Broker([address], connect_timeout)
+        try:
+            _metadata(broker, ())
+            with broker.connect() as connection:
+                answer = delete_topic(connection, topic)
+        except TransportError as error:
+            failed.append(f"{address}: {error}")
+            continue
+        if answer.error and answer.error != WrongPartitionError.code:
+            failed.append(f"{address}: {meaning_of(answer.error)}")
+        elif not answer.error:
+            rows.append({"broker": str(address), "topic": topic, "partitions": answer.partitions})
+    if rows:
+        show(("broker", "topic", "partitions"), rows, as_json, no_headers)
+    if failed:
+        raise CommandError(
+            f"topic {topic!r} was not deleted everywhere",
+            "; ".join(failed),
+            "see the log of that broker and its setting delete.topic.enable; asking again does no harm",
+            EXIT_FAILED,
+        )
+    if not rows:
+        raise CommandError(
+            f"topic {topic!r} was not deleted",
+            "none of the brokers has it",
+            "fastlog topics list shows what each has",
+            EXIT_USAGE,
+        )
 
 
 @topics_command.command(

@@ -27,8 +27,9 @@ METADATA = 1002
 CUT_POINTS = 1003
 LOCAL_READ = 1004
 CREATE_TOPIC = 1005
+DELETE_TOPIC = 1006
 LOWEST_OWN = PRODUCE_ACK
-HIGHEST_OWN = CREATE_TOPIC
+HIGHEST_OWN = DELETE_TOPIC
 
 OWN_VERSION = 1
 METADATA_VERSION = 2
@@ -144,6 +145,13 @@ class CreateTopicRequest(NamedTuple):
     partitions: int
 
 
+class DeleteTopicRequest(NamedTuple):
+    """Delete a topic: all its partitions, with what they hold."""
+
+    correlation_id: int
+    topic: str
+
+
 Request = (
     ProduceRequest
     | FetchRequest
@@ -156,6 +164,7 @@ Request = (
     | CutPointsRequest
     | LocalReadRequest
     | CreateTopicRequest
+    | DeleteTopicRequest
 )
 
 
@@ -247,6 +256,11 @@ def encode_local_read(correlation_id: int, topic: str, partition: int) -> bytes:
 def encode_create_topic(correlation_id: int, topic: str, partitions: int = 0) -> bytes:
     """A CREATE_TOPIC frame; 0 partitions asks for the configured count."""
     return frame(_own(CREATE_TOPIC, correlation_id), string(topic), pack("i", partitions))
+
+
+def encode_delete_topic(correlation_id: int, topic: str) -> bytes:
+    """A DELETE_TOPIC frame."""
+    return frame(_own(DELETE_TOPIC, correlation_id), string(topic))
 
 
 def decode_request(body: bytes) -> Request:
@@ -359,6 +373,10 @@ def _create_topic(reader: Reader, correlation_id: int) -> CreateTopicRequest:
     return CreateTopicRequest(correlation_id, reader.string("topic"), reader.int32("partitions"))
 
 
+def _delete_topic(reader: Reader, correlation_id: int) -> DeleteTopicRequest:
+    return DeleteTopicRequest(correlation_id, reader.string("topic"))
+
+
 _KINDS_07: dict[int, Callable[[Reader], Request]] = {
     PRODUCE: _produce,
     FETCH: _fetch,
@@ -373,4 +391,5 @@ _OWN_KINDS: dict[int, Callable[[Reader, int], Request]] = {
     CUT_POINTS: _cut_points,
     LOCAL_READ: _local_read,
     CREATE_TOPIC: _create_topic,
+    DELETE_TOPIC: _delete_topic,
 }

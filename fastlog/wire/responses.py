@@ -134,6 +134,14 @@ class CreateTopicAnswer(NamedTuple):
     partitions: int = -1
 
 
+class DeleteTopicAnswer(NamedTuple):
+    """How many partitions were deleted."""
+
+    correlation_id: int
+    error: int
+    partitions: int = -1
+
+
 def encode_fetch(error: int, message_set: bytes = b"") -> bytes:
     """A FETCH answer; after an error the set is left out, as old clients expect an empty body."""
     return frame(pack("h", error), b"" if error else message_set)
@@ -204,6 +212,13 @@ def encode_local_read(answer: LocalReadAnswer) -> bytes:
 
 def encode_create_topic(answer: CreateTopicAnswer) -> bytes:
     """A CREATE_TOPIC answer."""
+    if answer.error:
+        return encode_own_error(answer.correlation_id, answer.error)
+    return frame(_own(answer.correlation_id, 0), pack("i", answer.partitions))
+
+
+def encode_delete_topic(answer: DeleteTopicAnswer) -> bytes:
+    """A DELETE_TOPIC answer."""
     if answer.error:
         return encode_own_error(answer.correlation_id, answer.error)
     return frame(_own(answer.correlation_id, 0), pack("i", answer.partitions))
@@ -359,6 +374,16 @@ def decode_create_topic(body: bytes) -> CreateTopicAnswer:
     if error:
         return CreateTopicAnswer(correlation_id, error)
     answer = CreateTopicAnswer(correlation_id, 0, reader.int32("partitions"))
+    reader.end()
+    return answer
+
+
+def decode_delete_topic(body: bytes) -> DeleteTopicAnswer:
+    """The answer to a DELETE_TOPIC. Raises ``ProtocolError`` when it is cut short or too long."""
+    reader, correlation_id, error = _own_answer(body)
+    if error:
+        return DeleteTopicAnswer(correlation_id, error)
+    answer = DeleteTopicAnswer(correlation_id, 0, reader.int32("partitions"))
     reader.end()
     return answer
 

@@ -37,4 +37,4 @@ cdef class Authorizer:
     cdef object client(self, Conn* c):
         """Who is at the other end of a connection; the loop's thread, or that of a job the connection waits for."""
         host = (<bytes><const char*>c.host).decode("ascii") if c.host[0] else "?"
-        return authorization.Client(authorization.PRINCIPALS[c.principal], host, c.listener)
+        return authorization.Client(authorization.PRINCIPALS[c.principal], host, c.listener, c.name)

@@ -9,10 +9,10 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
-    fl_header, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
+    FL_CHANGES, FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_changed, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
+    fl_header, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
-from fastlog.log._files cimport AT_FLUSHER_CLEAN, failpoint
+from fastlog.log._files cimport AT_FLUSHER_CLEAN, AT_FLUSHER_PAST, failpoint
 from fastlog.log._flush cimport FlushState, PartitionFlusher
 
 import threading
@@ -80,6 +80,7 @@ cdef class FlusherLoop:
     cdef uint64_t* retry_at
     cdef uint64_t* begun_ns              # when each thread began what it does now; 0: nothing
     cdef int threads
+    cdef uint64_t seen                   # lives that began or ended and that all of this is past
 
     def __cinit__(self, Arena arena, list flushers, min_interval_ms, bint runs_ahead, heartbeat_ms):
         cdef PartitionFlusher first = flushers[0]
@@ -98,6 +99,7 @@ cdef class FlusherLoop:
         if self.lanes == NULL or self.ahead_seen == NULL or self.retry_at == NULL:
             raise MemoryError
         self.lane_count = len(flushers)
+        self.seen = fl_load(&arena.header.change_count)
         for i in range(self.lane_count):
             self.lanes[i].jobs = <Job*>calloc(self.job_room, sizeof(Job))
             if self.lanes[i].jobs == NULL:
@@ -202,6 +204,9 @@ cdef class FlusherLoop:
         cdef int what = 0
         if __atomic_load_int(&st.busy):
             return now + self.heartbeat_ns
+        if not fl_lives(s):
+            fl_clear_dirty(h, s.index)
+            return 0
         high = fl_load(&s.flushed_end)
         end = fl_load(&s.log_end)
         if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, end, high):
@@ -238,7 +243,9 @@ cdef class FlusherLoop:
         cdef FlushState* st
         for index in range(fl_load(&self.arena.header.slot_count)):
             st = &self.states[index]
-            if st.fd >= 0 and not __atomic_load_int(&st.busy) and (all_now or now - st.last_used_ns > <uint64_t>IDLE_CLOSE_NS):
+            if st.fd < 0 or not fl_lives(fl_slot_at(self.arena.header, index)):
+                continue
+            if not __atomic_load_int(&st.busy) and (all_now or now - st.last_used_ns > <uint64_t>IDLE_CLOSE_NS):
                 if is_clean(fl_slot_at(self.arena.header, index), fl_load(&fl_slot_at(self.arena.header, index).log_end),
                             fl_load(&fl_slot_at(self.arena.header, index).flushed_end)):
                     self.push(fl_slot_at(self.arena.header, index), JOB_RELEASE)
@@ -267,12 +274,41 @@ cdef class FlusherLoop:
                 continue
             s = fl_slot_at(h, index)
             high = fl_load(&s.flushed_end)
-            if fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, fl_load(&s.log_end), high):
+            if not fl_lives(s) or fl_load(&s.state) & FL_STATE_NO_FLUSH or is_clean(s, fl_load(&s.log_end), high):
                 continue
             if not fl_load(fl_dirty_word(h, index)) & (<uint64_t>1 << (index & 63)):
                 fl_mark_dirty(h, index)
                 found = True
         return found
+
+    cdef void see_changes(self) noexcept nogil:
+        """Be past the lives that have ended: with what is remembered of them, and with what a thread does for them.
+
+        Until all of it is, the next turn tries again: a thread that ends its job wakes the loop.
+        """
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t[FL_CHANGES] slots
+        cdef uint64_t now, index, i, count
+        cdef int n
+        cdef fl_slot* s
+        if fl_load(&h.change_count) == self.seen:
+            return
+        n = fl_changed(h, self.seen, &now, slots)
+        count = fl_load(&h.slot_count) if n < 0 else <uint64_t>n
+        for i in range(count):
+            index = i if n < 0 else slots[i]
+            s = fl_slot_at(h, index)
+            if fl_lives(s):
+                continue
+            if __atomic_load_int(&self.states[index].busy):
+                return
+            with gil:
+                gone = self.flushers[s.directory]
+                (<PartitionFlusher>gone).forget(s)
+            self.ahead_seen[index] = self.retry_at[index] = 0
+        failpoint(AT_FLUSHER_PAST)
+        self.seen = now
+        fl_store(&fl_cell_at(h, FL_FLUSHER).seen, now)
 
     cdef uint64_t oldest_ns(self) noexcept nogil:
         """When the thread that has been at its job for the longest began; 0: none has one."""
@@ -340,6 +376,7 @@ cdef class FlusherLoop:
                     if <uint64_t>getppid() != parent:
                         result = 1
                         break
+                self.see_changes()
                 stage = <int>fl_load(&h.stopping)
                 wake_at = self.look(now, stage == 2)
                 if stage == 2 and wake_at == 0 and self.idle():

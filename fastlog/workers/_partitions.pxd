@@ -23,7 +23,7 @@ cdef class Topics:
     cdef list configured             # (name, count): keeps the names
     cdef uint32_t* table             # slot numbers + 1 by hash
     cdef uint64_t mask
-    cdef uint64_t known              # slots taken into the table
+    cdef uint64_t known              # lives that began or ended and stand in the table
     cdef uint64_t largest            # partitions of the topic that has most of them
     cdef fl_slot* last
     cdef TopicCount* counts
@@ -40,3 +40,6 @@ cdef class Topics:
     cdef int32_t default_of(self, fl_slot* s) noexcept nogil
     cdef bint is_legal(self, const uint8_t* name, int size) noexcept nogil
     cdef void learn(self) noexcept nogil
+    cdef int learn_all(self) noexcept nogil
+    cdef int put_configured(self)
+    cdef int enter(self, fl_slot* s) noexcept nogil

@@ -2,9 +2,11 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memset
 
-from fastlog.log._arena cimport Arena, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at
+from fastlog.log._arena cimport (
+    FL_CHANGES, Arena, fl_changed, fl_header, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+)
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()
@@ -38,9 +40,10 @@ cdef class Topics:
         self.random_state = fl_monotonic_ns() ^ (<uint64_t>getpid() << 32) | 1
         self.most_units, self.default_count = services.max_name_units, services.partitions
         self.configured = [(name.encode(), count) for name, count in services.partitions_by_topic.items()]
-        for name, count in self.configured:
-            if self.is_legal(name, <int>len(name)) and self.put_count(name, <int>len(name), count) != 0:
-                raise MemoryError
+        # first the count, then the slots: what changes in between is looked at again
+        self.known = fl_load(&arena.header.change_count)
+        if self.learn_all() != 0:
+            raise MemoryError
 
     def __dealloc__(self):
         free(self.counts)
@@ -82,21 +85,64 @@ cdef class Topics:
         return 0
 
     cdef void learn(self) noexcept nogil:
-        """Take slots that appeared since the last look into the tables."""
-        cdef uint64_t count = fl_load(&self.arena.header.slot_count)
-        cdef uint64_t at
-        cdef fl_slot* s
-        while self.known < count:
-            s = fl_slot_at(self.arena.header, self.known)
-            # a topic may have more partitions than the settings say
-            if self.put_count(s.name, <int>s.name_bytes, max(<int32_t>s.partition + 1, self.default_of(s))) != 0:
+        """Take what has changed since the last look into the tables: partitions that appeared, and those that have gone."""
+        cdef fl_header* h = self.arena.header
+        cdef uint64_t[FL_CHANGES] slots
+        cdef uint64_t now
+        cdef int i, n
+        if fl_load(&h.change_count) == self.known:
+            return
+        n = fl_changed(h, self.known, &now, slots)
+        for i in range(n):
+            if not fl_lives(fl_slot_at(h, slots[i])):
+                n = -1
+                break
+            if self.enter(fl_slot_at(h, slots[i])) != 0:
                 return
-            at = hash_of(s.name, <int>s.name_bytes, <int32_t>s.partition) & self.mask
-            while self.table[at]:
-                at = (at + 1) & self.mask
-            self.table[at] = <uint32_t>self.known + 1
-            self.largest = max(self.largest, <uint64_t>s.partition + 1)
-            self.known += 1
+        if n < 0 and self.learn_all() != 0:
+            return
+        self.known = now
+
+    cdef int learn_all(self) noexcept nogil:
+        """Make the tables anew: of a partition that has gone, neither the slot nor the name in it may be looked at again.
+
+        0, or -1 without memory, with what there was room for.
+        """
+        cdef uint64_t index
+        cdef int r
+        self.last = NULL
+        memset(self.table, 0, (self.mask + 1) * sizeof(uint32_t))
+        memset(self.counts, 0, self.counts_room * sizeof(TopicCount))
+        self.count_total = 0
+        with gil:
+            r = self.put_configured()
+        for index in range(fl_load(&self.arena.header.slot_count)):
+            if r == 0 and fl_lives(fl_slot_at(self.arena.header, index)):
+                r = self.enter(fl_slot_at(self.arena.header, index))
+        return r
+
+    cdef int put_configured(self):
+        cdef bytes name
+        cdef int r = 0
+        for name, count in self.configured:
+            if self.is_legal(name, <int>len(name)) and r == 0:
+                r = self.put_count(name, <int>len(name), count)
+        return r
+
+    cdef int enter(self, fl_slot* s) noexcept nogil:
+        """Take a partition into the tables, if it is not there; 0, or -1 without memory."""
+        cdef uint64_t at
+        # a topic may have more partitions than the settings say
+        if self.put_count(s.name, <int>s.name_bytes, max(<int32_t>s.partition + 1, self.default_of(s))) != 0:
+            return -1
+        at = hash_of(s.name, <int>s.name_bytes, <int32_t>s.partition) & self.mask
+        while self.table[at]:
+            if self.table[at] == s.index + 1:
+                return 0
+            at = (at + 1) & self.mask
+        self.table[at] = <uint32_t>s.index + 1
+        self.largest = max(self.largest, <uint64_t>s.partition + 1)
+        return 0
 
     cdef int32_t default_of(self, fl_slot* s) noexcept nogil:
         """The configured count of a topic that the table may not have yet."""
@@ -104,12 +150,14 @@ cdef class Topics:
         return place.count if place.name != NULL else self.default_count
 
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
-        cdef fl_slot* s = self.last
+        cdef fl_slot* s
         cdef uint64_t at
+        if fl_load(&self.arena.header.change_count) != self.known:
+            self.learn()
+        s = self.last
         if s != NULL and <int32_t>s.partition == partition and <int>s.name_bytes == size \
                 and memcmp(s.name, name, size) == 0:
             return s
-        self.learn()
         at = hash_of(name, size, partition) & self.mask
         while self.table[at]:
             s = fl_slot_at(self.arena.header, self.table[at] - 1)

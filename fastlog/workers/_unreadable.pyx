@@ -8,7 +8,7 @@ gets an error.
 from libc.stdint cimport uint64_t
 
 from fastlog.log._arena cimport (
-    N_READ_FAILURES, Arena, fl_base_at, fl_bump, fl_cell_at, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+    N_READ_FAILURES, Arena, fl_base_at, fl_bump, fl_cell_at, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
     fl_start_at,
 )
 from fastlog.log._segments cimport SegmentFiles
@@ -29,7 +29,10 @@ cdef class Unreadable:
     cdef void failed(self, int entry, uint64_t position, int error) noexcept nogil:
         """Reading an open segment failed at this position; ``error`` is the errno, 0 when the file ends there."""
         cdef fl_slot* s = fl_slot_at(self.arena.header, self.files.entries[entry].slot)
-        cdef uint64_t base = fl_load(fl_base_at(self.arena.header, s, self.files.entries[entry].index))
+        cdef uint64_t base
+        if not fl_lives(s) or self.files.entries[entry].index < fl_load(&s.table_head):
+            return  # what has been deleted is nobody's concern
+        base = fl_load(fl_base_at(self.arena.header, s, self.files.entries[entry].index))
         self.slot = s
         self.at = fl_load(fl_start_at(self.arena.header, s, self.files.entries[entry].index)) + position
         self.until_ns = fl_monotonic_ns() + BELIEVED_NS

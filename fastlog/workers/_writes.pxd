@@ -13,6 +13,7 @@ cdef enum FrameStatus:
 # Error codes of the answers.
 cdef enum:
     CODE_INVALID_MESSAGE = 2
+    CODE_GONE = 3        # the partition has been deleted
     CODE_OFFLINE = 101
     CODE_TOO_LARGE = 102
     CODE_STORAGE = 103

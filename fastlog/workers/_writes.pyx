@@ -5,7 +5,7 @@ A run is what one connection's produces gathered for one partition; a write that
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPENDED, Appended, Appender
+from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPEND_GONE, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
     fl_ask, fl_bump, fl_cell_at, fl_load, fl_may_tell, fl_slot, fl_store, fl_wake_flusher,
@@ -104,7 +104,7 @@ cdef class Runs:
         cdef uint64_t messages, end
         cdef uint64_t mine = <uint64_t>1 << self.process
         while run.done < run.count:
-            status = self.appender.append(s, run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
+            status = self.appender.append(s, run.life, run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
                                           self.offsets, &out)
             messages = 0
             end = out.position
@@ -136,6 +136,14 @@ cdef class Runs:
                 waited = 1
                 fl_ask(&s.lock_waiters if status == APPEND_BUSY else &s.waiters, mine)
                 continue
+            if status == APPEND_GONE:
+                # as if it had come before the deletion, for whoever does not ask
+                for i in range(run.done, run.count):
+                    if run.acks[i] != <uint32_t>NO_ACK:
+                        ack = ack_at(c, run.acks[i])
+                        ack.code = CODE_GONE
+                        ack.state = ACK_READY
+                break
             # the piece that failed; what precedes it stays
             fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
             if run.acks[run.done] == <uint32_t>NO_ACK:
@@ -164,12 +172,19 @@ cdef class Runs:
         cdef Ack* ack
         cdef uint8_t* head
         cdef uint64_t mine = <uint64_t>1 << self.process
+        cdef bint told
         while c.ack_head != c.ack_tail:
             ack = ack_at(c, c.ack_head)
             if ack.state == ACK_PENDING:
                 break
-            if ack.state == ACK_WAIT_FLUSH and not fl_may_tell(ack.slot, ack.end):
-                if fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
+            if ack.state == ACK_WAIT_FLUSH:
+                told = fl_may_tell(ack.slot, ack.end)
+                # in this order: the ends of the slot's next life are above all of this one
+                if fl_load(&ack.slot.life) != ack.life:
+                    ack.code = CODE_GONE
+                elif told:
+                    pass
+                elif fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
                     ack.code = CODE_OFFLINE
                 else:
                     if not fl_load(&ack.slot.waiters) & mine:

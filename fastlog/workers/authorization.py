@@ -17,6 +17,7 @@ class Operation(enum.IntEnum):
     READ = 3
     WRITE = 4
     CREATE = 5
+    DELETE = 6
     DESCRIBE = 8
 
 
@@ -30,12 +31,14 @@ class ResourceType(enum.IntEnum):
 class Client(NamedTuple):
     """Who asks: the principal as ``type:name``, and the host as a numeric address, "?" where it is not known.
 
-    ``listener`` is the place in the broker's list of the one that the connection came through.
+    ``listener`` is the place in the broker's list of the one that the connection came through, ``connection`` its name
+    in this processor, which no other ever has.
     """
 
     principal: str
     host: str
     listener: int = 0
+    connection: int = 0
 
 
 Rule = Callable[[str, str, Operation, ResourceType, str], bool]
@@ -53,7 +56,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 def is_allowed(rule: Rule, client: Client, operation: Operation, topic: str) -> bool:
     """Whether ``rule`` lets a client do an operation on a topic; who may create on the cluster may on any."""
-    principal, host, _ = client
+    principal, host = client.principal, client.host
     if operation is Operation.CREATE and rule(principal, host, operation, ResourceType.CLUSTER, CLUSTER_NAME):
         return True
     return rule(principal, host, operation, ResourceType.TOPIC, topic)

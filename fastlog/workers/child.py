@@ -112,6 +112,9 @@ def begin(shared: Shared, number: int) -> int:
     name = role_name(number)
     _process.set_name(f"fastlog-{name}")
     shared.arena.clear_cell(number, os.getpid(), time.monotonic_ns())
+    if number != ACCEPTOR:  # which looks at no partition
+        # before it looks at any: what goes from now on waits for this process
+        shared.arena.see(number, shared.arena.change_count)
     signal.set_wakeup_fd(-1)
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

@@ -21,6 +21,7 @@ from fastlog.log.formats import FORMATS, format_name
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
 from fastlog.workers import advertised, child
+from fastlog.workers.deletions import Deletions
 
 if TYPE_CHECKING:
     from fastlog.registry import Registry
@@ -36,6 +37,8 @@ CHECKPOINT_SECONDS = 10.0
 CLOCK_JUMP_MS = 60_000
 CLOCK = retention.SteadyClock()
 """Made when the supervisor imports this module, before it forks, so that a new keeper sees an earlier jump too."""
+ALL_SEGMENTS = 1 << 63
+"""An index above that of every segment."""
 DEREGISTER_SECONDS = 1.0
 """From the first stage of the stop on; a ZooKeeper that does not answer until then ends the session by its time-out."""
 FINAL = 3
@@ -58,6 +61,8 @@ class Keeper:
         self._clock = clock
         self._segment_files = SegmentFiles(shared.arena, 16)
         self._appender = Appender(shared.arena, self._segment_files, KEEPER)
+        self._deletions = Deletions(shared.arena, self._appender, self._files)
+        self._changes_seen = shared.arena.change_count
         self._policy = retention.load_policy(self._config.retention_policy)
         self._states: dict[int, int] = {}
         self._written: dict[int, tuple[int, int, float]] = {}  # slot: (flushed end, tail, when)
@@ -99,6 +104,7 @@ class Keeper:
             if os.getppid() != self._shared.supervisor_pid:
                 return 1
             now = time.monotonic()
+            self._forget_gone()
             if self._registry is not None and self._registration_ends(self._registry, now):
                 self._look(final=True)
                 return child.MAY_NOT_RUN
@@ -112,8 +118,8 @@ class Keeper:
                 self._look(final=False)
                 self._tell_of_postponed_flushes()
                 logs.catch_up()
-                for index in sorted(self._again):
-                    self._clean(self._arena.view(index))
+                for view in filter(None, map(self._arena.live_view, sorted(self._again))):
+                    self._clean(view)
             if now >= next_cleanup:
                 next_cleanup = now + cleanup_seconds
                 for view in self._arena.views():
@@ -121,9 +127,22 @@ class Keeper:
             if now >= next_report:
                 next_report = now + self._config.monitoring_period_seconds
                 self._report()
-            pause = max(0.0, min(TICK_SECONDS, next_look - now, next_cleanup - now, next_report - now))
+            more = None if self._arena.stopping else self._deletions.turn()
+            pause = min(TICK_SECONDS, next_look - now, next_cleanup - now, next_report - now)
+            pause = max(0.0, pause if more is None else min(pause, more))
             if waiting.poll(pause * 1000):
                 self._arena.wake_taken(KEEPER)
+
+    def _forget_gone(self) -> None:
+        """Between two turns: know nothing any more of partitions that have gone, and say so."""
+        now, changed = self._arena.changed(self._changes_seen)
+        for index in range(self._arena.slot_count) if changed is None else changed:
+            self._states.pop(index, None)
+            self._written.pop(index, None)
+            self._again.discard(index)
+            self._believed.forget(index, ALL_SEGMENTS)
+        self._changes_seen = now
+        self._arena.see(KEEPER, now)
 
     def _registration_ends(self, registry: Registry, now: float) -> bool:
         """Tell the registry what happened; True when it found that this broker may not run."""

@@ -26,6 +26,7 @@ MODULES = (
     "tests.fault.hostile_broker",
     "tests.fault.stalls",
     "tests.fault.connects",
+    "tests.fault.deletions",
     "tests.fault.interrupts",
     "tests.fault.exits",
     "tests.fault.overload",

@@ -218,6 +218,11 @@ class RawClient:
         error, body = self.ask_own(CREATE_TOPIC, place(topic, partitions))
         return error, struct.unpack(">i", body)[0] if body else -1
 
+    def delete_topic(self, topic: str | bytes) -> tuple[int, int]:
+        """Error code and number of partitions that were deleted (-1 with an error)."""
+        error, body = self.ask_own(DELETE_TOPIC, text(topic))
+        return error, struct.unpack(">i", body)[0] if body else -1
+
 
 def connect(port: int, host: str = "127.0.0.1", timeout: float = PATIENCE) -> RawClient:
     """A connection to the broker at ``port``."""

@@ -129,6 +129,7 @@ BODIES = {
     raw.CUT_POINTS: raw.cut_points_body("ends", 0, 0, 0, 10, 10),
     raw.LOCAL_READ: raw.place("ends", 0),
     raw.CREATE_TOPIC: raw.place("ends", 1),
+    raw.DELETE_TOPIC: raw.text("ends"),
 }
 ERROR_BODY = {raw.PRODUCE_ACK: struct.pack(">iqq", -1, -1, -1), raw.HELD_FETCH: struct.pack(">qq", -1, -1)}
 

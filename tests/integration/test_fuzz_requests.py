@@ -50,7 +50,7 @@ INT16 = [-32768, -2, -1, 0, 1, 2, 3, 255, 32767]
 INT32 = [-(2**31), -2, -1, 0, 1, 2, 3, 4, 5, 14, 100, 4096, 4097, 65536, 10**8, 2**31 - 1]
 INT64 = [-(2**63), -3, -2, -1, 0, 1, 3, 14, 28, 1000, 2**31, 2**62, 2**63 - 1]
 KINDS_07 = [raw.PRODUCE, raw.FETCH, raw.MULTIFETCH, raw.MULTIPRODUCE, raw.OFFSETS]
-KINDS_OWN = [raw.PRODUCE_ACK, raw.HELD_FETCH, raw.METADATA, raw.CUT_POINTS, raw.LOCAL_READ, raw.CREATE_TOPIC]
+KINDS_OWN = list(range(raw.PRODUCE_ACK, raw.DELETE_TOPIC + 1))
 
 
 # --- making requests ---
@@ -71,7 +71,7 @@ class Maker:
         way = self.random.random()
         if way < 0.1:
             body = self.random.randbytes(self.random.choice([0, 1, 2, 3, 8, 30, 200, 5000]))
-            kind = self.random.choice([*KINDS_07, *KINDS_OWN, 5, 18, 999, 1006, -1])
+            kind = self.random.choice([*KINDS_07, *KINDS_OWN, 5, 18, 999, 1007, -1])
             return raw.frame(kind, body)
         frame = self.structured()
         return self.mutated(frame) if way < 0.55 else frame
@@ -113,6 +113,8 @@ class Maker:
             )
         if kind == raw.LOCAL_READ:
             return self.place()
+        if kind == raw.DELETE_TOPIC:
+            return raw.text(self.random.choice(NAMES))
         return raw.place(self.random.choice(NAMES), self.pick(INT32))
 
     def produce(self) -> bytes:

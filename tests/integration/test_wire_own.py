@@ -127,6 +127,7 @@ BODIES: dict[int, Callable[[str | bytes], bytes]] = {
     raw.CUT_POINTS: lambda name: raw.place(name, 0) + struct.pack(">qqqi", 0, 10, 10, 10),
     raw.LOCAL_READ: lambda name: raw.place(name, 0),
     raw.CREATE_TOPIC: lambda name: raw.place(name, 0),
+    raw.DELETE_TOPIC: raw.text,
 }
 
 
@@ -148,11 +149,11 @@ def test_an_illegal_topic_name_is_said(client: raw.RawClient, kind: int, name: s
     assert client.ask_own(kind, BODIES[kind](name)).error == 100
 
 
-@pytest.mark.parametrize("kind", [1006, 1100, 32767])
+@pytest.mark.parametrize("kind", [1007, 1100, 32767])
 def test_an_unknown_own_request_closes(broker: Broker, kind: int) -> None:
     """An id above the highest one is no request of this broker; metadata says which that is."""
     with broker.connect() as client:
-        assert client.metadata([]).own_ids == (1000, 1005)
+        assert client.metadata([]).own_ids == (1000, 1006)
         client.send_raw(raw.own_frame(kind, b""))
         assert client.is_closed()
 

@@ -147,6 +147,8 @@ CASES: dict[str, Case] = {
     "local read, no log": Case(raw.LOCAL_READ, own(raw.LOCAL_READ, raw.place("new", 0)), own_error(DENIED)),
     "create": Case(raw.CREATE_TOPIC, own(raw.CREATE_TOPIC, raw.place("new", 2)), own_error(DENIED)),
     "create, more partitions": Case(raw.CREATE_TOPIC, own(raw.CREATE_TOPIC, raw.place("t", 4)), own_error(DENIED)),
+    "delete": Case(raw.DELETE_TOPIC, own(raw.DELETE_TOPIC, raw.text("t")), own_error(DENIED)),
+    "delete, not there": Case(raw.DELETE_TOPIC, own(raw.DELETE_TOPIC, raw.text("new")), own_error(DENIED)),
     "create, all there": Case(raw.CREATE_TOPIC, own(raw.CREATE_TOPIC, raw.place("t", 2)), own_error(DENIED)),
 }
 

@@ -117,6 +117,7 @@ CASES: dict[str, tuple[bytes, int, dict[str, int]]] = {
     "malformed metadata": read(own(raw.METADATA, b""), 10, **{A: 1, INVALID: 1}),
     "cut points": read(own(raw.CUT_POINTS, raw.cut_points_body("still", 0, 0, 0, 1, 1)), 22, **{A: 1}),
     "create topic": read(own(raw.CREATE_TOPIC, raw.place("still", 1)), 14, **{A: 1}),
+    "delete topic": read(own(raw.DELETE_TOPIC, raw.text("none")), 10, **{A: 1}),
     "an unknown kind": (raw.frame(77, b""), -1, {INVALID: 1}),
     "today's": (raw.frame(18, b""), -1, {"protocol_strangers": 1}),
     "an impossible size": (struct.pack(">i", -1), -1, {INVALID: 1}),

@@ -54,6 +54,7 @@ KINDS: dict[str, bytes] = {
     "cut points": own(raw.CUT_POINTS, raw.cut_points_body("t", 0, 0, 14, 10, 10)),
     "local read": own(raw.LOCAL_READ, raw.place("t", 0)),
     "create topic": own(raw.CREATE_TOPIC, raw.place("made", 1)),
+    "delete topic": own(raw.DELETE_TOPIC, raw.text("none")),
 }
 MORE: dict[str, bytes] = {
     "large produce": raw.produce_frame("t", 0, LARGE),

@@ -52,6 +52,7 @@ READING: dict[str, bytes] = {
     "cut points": own(raw.CUT_POINTS, raw.cut_points_body("still", 0, 0, len(ONE), 1, 10)),
     "local read": own(raw.LOCAL_READ, raw.place("still", 0)),
     "create topic": own(raw.CREATE_TOPIC, raw.place("still", 1)),
+    "delete topic": own(raw.DELETE_TOPIC, raw.text("none")),
     "another version": raw.own_frame(raw.LOCAL_READ, b"", version=9, correlation=3),
 }
 

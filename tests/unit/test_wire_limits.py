@@ -58,6 +58,7 @@ REQUESTS: dict[str, tuple[str, Callable[..., bytes], Callable[..., Any]]] = {
         lambda c, p: rq.encode_create_topic(c, "t", p),
         lambda c, p: rq.CreateTopicRequest(c, "t", p),
     ),
+    "delete topic": ("i", lambda c: rq.encode_delete_topic(c, "t"), lambda c: rq.DeleteTopicRequest(c, "t")),
 }
 
 
@@ -102,6 +103,7 @@ WRITTEN = {
     "cut points": lambda text: rq.encode_cut_points(0, text, 0, 0, 0, 0, 0),
     "local read": lambda text: rq.encode_local_read(0, text, 0),
     "create topic": lambda text: rq.encode_create_topic(0, text),
+    "delete topic": lambda text: rq.encode_delete_topic(0, text),
 }
 
 
@@ -135,10 +137,12 @@ def test_acks(acks: int) -> None:
             rq.decode_request(body)
 
 
-@pytest.mark.parametrize("kind", range(1000, 1006))
+@pytest.mark.parametrize("kind", range(1000, 1007))
 @pytest.mark.parametrize("version", [-(2**15), -1, 0, 1, 2, 3, 2**15 - 1])
 def test_versions(kind: int, version: int) -> None:
-    name = ["produce ack", "held fetch", "metadata", "cut points", "local read", "create topic"][kind - 1000]
+    name = ["produce ack", "held fetch", "metadata", "cut points", "local read", "create topic", "delete topic"][
+        kind - 1000
+    ]
     widths, encode, _ = REQUESTS[name]
     body = bytearray(encode(*range(10, 10 + len(widths)))[4:])
     assert int.from_bytes(body[:2], "big") == kind
@@ -227,6 +231,12 @@ ANSWERS: dict[str, tuple[str, Callable[..., bytes], Callable[[bytes], Any], Call
         lambda c, p: rs.encode_create_topic(rs.CreateTopicAnswer(c, 0, p)),
         rs.decode_create_topic,
         lambda c, p: rs.CreateTopicAnswer(c, 0, p),
+    ),
+    "delete topic": (
+        "ii",
+        lambda c, p: rs.encode_delete_topic(rs.DeleteTopicAnswer(c, 0, p)),
+        rs.decode_delete_topic,
+        lambda c, p: rs.DeleteTopicAnswer(c, 0, p),
     ),
 }
 
@@ -427,9 +437,9 @@ def test_a_count_and_what_is_left(bits: int) -> None:
 
 def test_the_numbers_of_the_protocol() -> None:
     assert [rq.PRODUCE, rq.FETCH, rq.MULTIFETCH, rq.MULTIPRODUCE, rq.OFFSETS] == [0, 1, 2, 3, 4]
-    own = [rq.PRODUCE_ACK, rq.HELD_FETCH, rq.METADATA, rq.CUT_POINTS, rq.LOCAL_READ, rq.CREATE_TOPIC]
-    assert own == [1000, 1001, 1002, 1003, 1004, 1005]
-    assert (rq.LOWEST_OWN, rq.HIGHEST_OWN) == (1000, 1005)
+    own = [rq.PRODUCE_ACK, rq.HELD_FETCH, rq.METADATA, rq.CUT_POINTS, rq.LOCAL_READ, rq.CREATE_TOPIC, rq.DELETE_TOPIC]
+    assert own == [1000, 1001, 1002, 1003, 1004, 1005, 1006]
+    assert (rq.LOWEST_OWN, rq.HIGHEST_OWN) == (1000, 1006)
     assert (rq.ACKS_APPENDED, rq.ACKS_FLUSHED, rq.ANY_PARTITION, rq.TIME_LATEST, rq.TIME_EARLIEST) == (1, 2, -1, -1, -2)
     assert rs.STATE_NAMES == {0: "ok", 1: "read-only", 2: "offline"}
     assert (rs.STATE_OK, rs.STATE_READ_ONLY, rs.STATE_OFFLINE) == (0, 1, 2)

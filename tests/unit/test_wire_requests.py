@@ -98,6 +98,11 @@ GOLDEN: dict[str, tuple[bytes, str, rq.Request]] = {
         "00000012 03ed 0001 0000000c 0004 74657374 00000004",
         rq.CreateTopicRequest(12, "test", 4),
     ),
+    "delete topic": (
+        rq.encode_delete_topic(13, "test"),
+        "0000000e 03ee 0001 0000000d 0004 74657374",
+        rq.DeleteTopicRequest(13, "test"),
+    ),
 }
 each_golden = pytest.mark.parametrize("name", GOLDEN)
 
@@ -148,7 +153,7 @@ def test_random_bytes_raise_only_what_is_declared(body: bytes) -> None:
         rq.decode_request(body)
 
 
-@pytest.mark.parametrize("kind", [-1, 5, 18, 999, 1006])
+@pytest.mark.parametrize("kind", [-1, 5, 18, 999, 1007])
 def test_unknown_ids(kind: int) -> None:
     with pytest.raises(InvalidRequestError, match=str(kind)):
         rq.decode_request(struct.pack(">h", kind) + b"\0" * 30)

@@ -24,7 +24,7 @@ METADATA = rs.MetadataAnswer(
     max_request_bytes=2**20,
     max_wait_ms=30_000,
     lowest_own_id=1000,
-    highest_own_id=1005,
+    highest_own_id=1006,
     topics=(
         rs.TopicMetadata("a", 0, 2, (rs.PartitionMetadata(1, rs.STATE_READ_ONLY, 10, 20, 30, 1_700_000_000_000),)),
         rs.TopicMetadata("/", 100, 0),
@@ -96,7 +96,7 @@ GOLDEN: dict[str, Case] = {
     ),
     "metadata": (
         rs.encode_metadata(METADATA),
-        "00000065 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ed 00000002"
+        "00000065 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ee 00000002"
         "000161 0000 00000002 00000001 00000001 0001 000000000000000a 0000000000000014 000000000000001e"
         "0000018bcfe56800"
         "00012f 0064 00000000 00000000",
@@ -105,7 +105,7 @@ GOLDEN: dict[str, Case] = {
     ),
     "metadata, version 1": (
         rs.encode_metadata(METADATA, 1),
-        "0000005d 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ed 00000002"
+        "0000005d 00000005 0000 00000001 000168 00002384 000f4240 00100000 00007530 03e8 03ee 00000002"
         "000161 0000 00000002 00000001 00000001 0001 000000000000000a 0000000000000014 000000000000001e"
         "00012f 0064 00000000 00000000",
         decode_metadata_1,
@@ -130,6 +130,12 @@ GOLDEN: dict[str, Case] = {
         rs.decode_create_topic,
         rs.CreateTopicAnswer(12, 0, 4),
     ),
+    "delete topic": (
+        rs.encode_delete_topic(rs.DeleteTopicAnswer(13, 0, 4)),
+        "0000000a 0000000d 0000 00000004",
+        rs.decode_delete_topic,
+        rs.DeleteTopicAnswer(13, 0, 4),
+    ),
 }
 DECODERS = sorted({case[2] for case in GOLDEN.values()}, key=lambda decode: decode.__name__)
 OWN = {
@@ -139,6 +145,7 @@ OWN = {
     rs.decode_cut_points,
     rs.decode_local_read,
     rs.decode_create_topic,
+    rs.decode_delete_topic,
 }
 each_golden = pytest.mark.parametrize("name", GOLDEN)
 
@@ -223,6 +230,7 @@ def test_error_answers_have_no_messages() -> None:
         (rs.encode_cut_points, rs.CutPointsAnswer(1, 3, (1,))),
         (rs.encode_local_read, rs.LocalReadAnswer(1, 3, "x")),
         (rs.encode_create_topic, rs.CreateTopicAnswer(1, 3, 1)),
+        (rs.encode_delete_topic, rs.DeleteTopicAnswer(1, 3, 1)),
     ):
         assert encode(answer).hex() == "00000006000000010003"  # type: ignore[operator]
 

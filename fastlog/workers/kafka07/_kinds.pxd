@@ -13,6 +13,7 @@ cdef enum Kind:
     CUT_POINTS = 1003
     LOCAL_READ = 1004
     CREATE_TOPIC = 1005
+    DELETE_TOPIC = 1006
 
 cdef enum:
     KINDS_EACH = 32              # 0 up, and 1000 up

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_INVALID_REQUEST, N_OWN,
-    N_PRODUCE, N_SUSPICIOUS, N_TOO_LARGE, Arena, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+    N_PRODUCE, N_SUSPICIOUS, N_TOO_LARGE, Arena, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_monotonic_ns, fl_slot,
 )
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, Entries, format_of,
@@ -282,9 +282,10 @@ cdef class Produces:
                 return FRAME_DONE if ack != NULL else FRAME_CLOSE
         if ack != NULL:
             ack.slot = s
+            ack.life = fl_load(&s.life)
         last = NULL
         run = c.runs
-        while run != NULL and run.slot != s:
+        while run != NULL and (run.slot != s or run.life != fl_load(&s.life)):
             last = run
             run = run.next
         if found.bytes == 0:
@@ -350,7 +351,10 @@ cdef class Produces:
             return FRAME_PARKED
         if made < 0:
             return RESOLVE_WRONG_PARTITION if made == CREATE_REFUSED else CODE_STORAGE
-        out[0] = fl_slot_at(self.arena.header, <uint64_t>made)
+        # looked up, because it may have been deleted since; then it is made once more
+        out[0] = self.topics.find(name, name_size, partition)
+        if out[0] == NULL:
+            return self.create(c, name, partition, name_size, frame_offset, out)
         return RESOLVED
 
     cdef int deep(self, Conn* c, const uint8_t* data, size_t size, size_t frame_offset) noexcept nogil:

@@ -23,7 +23,9 @@ cdef class Requests:
     cdef uint64_t* counters
     cdef uint64_t max_request
     cdef bint trace
+    cdef uint64_t marked             # lives that began or ended, when the helper's threads were looked at last
 
+    cdef bint forget_gone(self) noexcept nogil
     cdef int process_bytes(self, Conn* c, uint8_t* data, size_t n, bint own, uint64_t now_ns, size_t* consumed) noexcept nogil
     cdef int frame(self, Conn* c, uint8_t* p, size_t size, bint own, uint64_t now_ns) noexcept nogil
     cdef bint offsets_allowed(self, Conn* c, const uint8_t* body, size_t n) noexcept nogil

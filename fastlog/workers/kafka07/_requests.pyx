@@ -23,7 +23,8 @@ from fastlog.workers.net._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
 )
 from fastlog.workers.kafka07._kinds cimport (
-    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH, MULTIPRODUCE, OFFSETS,
+    ACKED_PRODUCE, CREATE_TOPIC, CUT_POINTS, DELETE_TOPIC, FETCH, HELD_FETCH, LOCAL_READ, METADATA, MULTIFETCH,
+    MULTIPRODUCE, OFFSETS,
     PRODUCE, TODAYS_API_VERSIONS, Kinds, operation_of,
 )
 from fastlog.workers.kafka07._offsets cimport OFFSETS_DONE, OFFSETS_PARKED, answer_offsets
@@ -64,6 +65,17 @@ cdef class Requests:
     def take_over(self):
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""
         self.runs.take_over()
+
+    cdef bint forget_gone(self) noexcept nogil:
+        """Look at no partition any more that has gone; whether that holds for all threads, else ask again soon."""
+        cdef uint64_t now = fl_load(&self.arena.header.change_count)
+        if now != self.marked:
+            self.topics.learn()
+            if self.topics.known < now:
+                return False  # no memory
+            self.helper.mark()
+            self.marked = now
+        return self.helper.is_past()
 
     cdef int process_bytes(self, Conn* c, uint8_t* data, size_t n, bint own, uint64_t now_ns, size_t* consumed) noexcept nogil:
         """Handle whole frames of data[0:n] until one has to wait; ``consumed`` says how far it came.
@@ -129,7 +141,7 @@ cdef class Requests:
                 fl_bump(&self.counters[<int>N_INVALID_REQUEST], 1)
                 self.runs.report(c, "unknown request kind", kind)
             return FRAME_CLOSE
-        if c.dead and kind != OFFSETS and kind != CREATE_TOPIC:
+        if c.dead and kind != OFFSETS and kind != CREATE_TOPIC and kind != DELETE_TOPIC:
             return self.answer_nobody(c, kind, p, size)
         if kind < ACKED_PRODUCE:
             if kind == OFFSETS:
@@ -252,7 +264,7 @@ cdef class Requests:
         """The queue in which the answer to one of fastlog's rare requests is made; ``p`` stands at the request id."""
         cdef int name_size
         cdef fl_slot* s = NULL
-        if kind == CREATE_TOPIC:
+        if kind == CREATE_TOPIC or kind == DELETE_TOPIC:
             return QUEUE_CREATE
         if kind != CUT_POINTS and kind != LOCAL_READ:
             return QUEUE_CONTROL

@@ -22,6 +22,8 @@ from fastlog.errors import (
     ProtocolError,
 )
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
+from fastlog.log.deletion import leave_wish
+from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
@@ -64,6 +66,8 @@ class Answers:
         self._advertised = advertised
         self._authorizer = authorizer or Authorizer()
         self._landmarks = Landmarks()
+        self._deletions: dict[tuple[int, str], frozenset[tuple[int, int]]] = {}
+        """By connection and topic, which slots and lives are to go before it is answered."""
 
     def answer(self, body: bytes, client: Client) -> bytes | bool | None:
         """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.
@@ -96,6 +100,9 @@ class Answers:
                     self._authorize(client, requests.CREATE_TOPIC, request.topic)
                     created = self._create(request)
                     return True if created is None else responses.encode_create_topic(created)
+                case requests.DeleteTopicRequest():
+                    self._authorize(client, requests.DELETE_TOPIC, request.topic)
+                    return responses.encode_delete_topic(self._delete(request, client))
         except CreationBusyError:
             return False
         except BrokerError as error:
@@ -189,7 +196,7 @@ class Answers:
                 view.log_offset,
                 # until the side file's name is durable, a power loss can put another log in the place of this one
                 # with nothing lost that anybody has seen
-                view.created_ms if view.dir_synced_tail else 0,
+                view.created_ms if view.dir_synced_tail > view.table_head else 0,
             )
             for view in views
         )
@@ -220,7 +227,7 @@ class Answers:
         )
         if request.start < stream.first_offset:  # retention was quicker
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
-        walk = Walk((view.topic, view.partition), view.visible_end, stream.files, stream.format, self._landmarks)
+        walk = Walk((view.index, view.life), view.visible_end, stream.files, stream.format, self._landmarks)
         start, end = stream.position(request.start), stream.position(request.end)
         points = walk.boundaries(start, end, request.step_bytes, limit)
         return responses.CutPointsAnswer(request.correlation_id, 0, tuple(map(stream.offset, points)))
@@ -256,7 +263,7 @@ class Answers:
             raise NotAuthorizedError("create.topic.requests forbids it")
         if len(missing) > requests.MAX_MADE_PARTITIONS:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
-        if len(missing) > self._arena.max_partitions - self._arena.slot_count:
+        if len(missing) > self._arena.room:
             # before any of them is made: what is left of the room is for others
             raise LogError(
                 f"{len(missing)} partitions are more than there is room for: raise max.partitions and start again"
@@ -268,6 +275,32 @@ class Answers:
         return responses.CreateTopicAnswer(
             request.correlation_id, 0, partitions=self._manager.partition_count(request.topic)
         )
+
+    def _delete(self, request: requests.DeleteTopicRequest, client: Client) -> responses.DeleteTopicAnswer:
+        """Wish a topic deleted, and answer when the keeper has done so and the name is free.
+
+        Raises:
+            CreationBusyError: it has not yet.
+        """
+        if not self._config.delete_topic_enable:
+            raise NotAuthorizedError("delete.topic.enable forbids it")
+        topic, asked = request.topic, (client.connection, request.topic)
+        begun = self._deletions.get(asked)
+        if begun is None:
+            self._manager.partition_count(topic)  # whether its name is one
+            held = self._manager.partitions(topic)
+            if not held:
+                return responses.DeleteTopicAnswer(request.correlation_id, WRONG_PARTITION)
+            directories = [Path(self._arena.log_dirs[number]) for number in sorted({view.directory for view in held})]
+            leave_wish(topic, directories, FileOps())
+            self._deletions[asked] = begun = frozenset((view.index, view.life) for view in held)
+            self._arena.want_deletion()
+        leaving = {row.index for row in self._arena.leaving()}
+        alive = {(view.index, view.life) for view in self._manager.partitions(topic)}
+        if any(life in alive or life[0] in leaving for life in begun):
+            raise CreationBusyError(f"topic {topic!r} is being deleted")
+        del self._deletions[asked]
+        return responses.DeleteTopicAnswer(request.correlation_id, 0, partitions=len(begun))
 
 
 def _wire_state(state: int) -> int:

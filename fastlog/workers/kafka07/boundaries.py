@@ -35,9 +35,9 @@ class Landmarks:
     def __init__(self, most: int = MAX_MARKS) -> None:
         self._most = most
         self._count = 0
-        self._marks: OrderedDict[tuple[str, int], array[int]] = OrderedDict()
+        self._marks: OrderedDict[tuple[int, int], array[int]] = OrderedDict()
 
-    def below(self, log: tuple[str, int], offset: int) -> int | None:
+    def below(self, log: tuple[int, int], offset: int) -> int | None:
         """The last one at or before an offset."""
         marks = self._marks.get(log)
         if marks is None:
@@ -46,13 +46,13 @@ class Landmarks:
         place = bisect_right(marks, offset)
         return marks[place - 1] if place else None
 
-    def between(self, log: tuple[str, int], first: int, last: int) -> int | None:
+    def between(self, log: tuple[int, int], first: int, last: int) -> int | None:
         """The first one from ``first`` to ``last``."""
         marks = self._marks.get(log, ())
         place = bisect_left(marks, first)
         return marks[place] if place < len(marks) and marks[place] <= last else None
 
-    def add(self, log: tuple[str, int], offset: int, apart: int) -> None:
+    def add(self, log: tuple[int, int], offset: int, apart: int) -> None:
         """Keep one, unless there is one nearer than ``apart`` bytes."""
         marks = self._marks.setdefault(log, array("q"))
         self._marks.move_to_end(log)
@@ -96,7 +96,7 @@ class Walk:
     """The search of one request through one log."""
 
     def __init__(
-        self, log: tuple[str, int], end: int, files: Mapping[int, Path], log_format: LogFormat, landmarks: Landmarks
+        self, log: tuple[int, int], end: int, files: Mapping[int, Path], log_format: LogFormat, landmarks: Landmarks
     ) -> None:
         """``log`` is topic and partition, ``end`` where its visible part ends, ``files`` are by where they begin.
 

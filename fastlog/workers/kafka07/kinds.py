@@ -6,6 +6,7 @@
 | FETCH, MULTIFETCH, HELD_FETCH, CUT_POINTS, LOCAL_READ | READ | |
 | OFFSETS, METADATA | DESCRIBE | METADATA of all topics leaves out what may not be described |
 | CREATE_TOPIC | CREATE | or on the cluster |
+| DELETE_TOPIC | DELETE | |
 """
 
 from __future__ import annotations
@@ -25,5 +26,6 @@ OPERATIONS: dict[int, Operation] = {
     requests.CUT_POINTS: Operation.READ,
     requests.LOCAL_READ: Operation.READ,
     requests.CREATE_TOPIC: Operation.CREATE,
+    requests.DELETE_TOPIC: Operation.DELETE,
 }
 """By request kind. The broker closes the connection on a kind that is not here."""

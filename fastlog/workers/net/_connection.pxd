@@ -29,6 +29,7 @@ cdef enum Park:
 cdef struct Run:
     Run* next
     fl_slot* slot
+    uint64_t life                # of the slot, when they were gathered
     const uint8_t* data          # stage, or a borrowed place in the connection's own buffer
     uint64_t size
     int count
@@ -54,6 +55,7 @@ cdef struct Ack:
     uint64_t next
     uint64_t end                 # the position behind it in the partition's stream
     fl_slot* slot
+    uint64_t life                # of the slot
 
 # One part of an answer: bytes of the output buffer, or a span of a segment file.
 cdef struct Span:

@@ -9,6 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
+from fastlog.log._arena cimport fl_load
 from fastlog.log._files cimport file_pread_nowait, file_sendfile
 from fastlog.log._segments cimport SegmentFiles
 
@@ -148,6 +149,7 @@ cdef Run* run_take(Pool* pool, fl_slot* slot) noexcept nogil:
     pool.used += sizeof(Run)
     run.next = NULL
     run.slot = slot
+    run.life = fl_load(&slot.life)
     run.data = run.stage
     run.size = 0
     run.count = 0

@@ -37,6 +37,9 @@ cdef struct JobQueue:
     Conn* last
     int waiting
     int begun            # jobs taken out that are not done
+    bint looks           # the one that was begun looks at partitions
+    uint64_t ended       # jobs, and steps of jobs, that were begun and are done
+    uint64_t to_pass     # how many have to be before the thread is past what was marked
     bint started         # its thread is there
     void* ready
 
@@ -62,6 +65,8 @@ cdef class Helper:
     cdef void cancel(self, Conn* c) noexcept nogil
     cdef void close(self) noexcept nogil
     cdef int jobs(self) noexcept nogil
+    cdef void mark(self) noexcept nogil
+    cdef bint is_past(self) noexcept nogil
     cdef bint work_on(self, Conn* c, int queue, void* scratch) noexcept nogil
     cdef bint inflate(self, Conn* c) noexcept with gil
     cdef bint answer(self, Conn* c, int queue) noexcept with gil

@@ -171,6 +171,26 @@ cdef class Helper:
         pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
         return count
 
+    cdef void mark(self) noexcept nogil:
+        """Remember which threads look at partitions now: what they find may go at any time, and they know it from before."""
+        cdef int queue
+        pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
+        for queue in range(self.queue_count):
+            self.queues[queue].to_pass = self.queues[queue].ended
+            if self.queues[queue].begun and self.queues[queue].looks:
+                self.queues[queue].to_pass += 1
+        pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
+
+    cdef bint is_past(self) noexcept nogil:
+        """Whether each of those has finished the step that it was at when it was marked."""
+        cdef int queue
+        cdef bint past = True
+        pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
+        for queue in range(self.queue_count):
+            past = past and self.queues[queue].ended >= self.queues[queue].to_pass
+        pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
+        return past
+
     # -- the threads' side ---------------------------------------------------------------------------------------------
 
     def work(self, int queue):
@@ -192,11 +212,13 @@ cdef class Helper:
                 q.first = c.job.next
                 q.waiting -= 1
                 q.begun = 1
+                q.looks = c.helper_kind == HELP_ANSWER or c.helper_kind == HELP_CREATE
                 self.steps += 1
                 pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
                 more = self.work_on(c, queue, scratch)
                 pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
                 q.begun = 0
+                q.ended += 1
                 if more:
                     self.push(queue, c)
                 else:

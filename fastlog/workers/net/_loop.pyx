@@ -7,10 +7,10 @@ from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
-    FL_ACCEPTOR, FL_FIRST_PROCESSOR, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
+    FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SEEN_ALL, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
     fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
 )
-from fastlog.log._files cimport AT_HANDOVER_TAKEN, failpoint
+from fastlog.log._files cimport AT_HANDOVER_TAKEN, AT_PROCESSOR_PAST, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (
     LARGE_ANSWER, PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, answer_memory, conn_trim,
@@ -63,6 +63,7 @@ cdef class Loop:
     cdef uint64_t stalled_ns             # how long others wait for memory of one that neither sends nor takes anything
     cdef readonly uint64_t turns         # of the loop so far
     cdef bint listening
+    cdef uint64_t seen                   # lives that began or ended and that this process is past
     cdef uint64_t* counters
 
     def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, services, int process, int handoff, int signal_fd,
@@ -80,6 +81,7 @@ cdef class Loop:
         self.heartbeat_ns = heartbeat_ms * 1000000
         self.stalled_ns = stalled_ms * 1000000
         self.counters = fl_cell_at(arena.header, process).counters
+        self.seen = FL_SEEN_ALL
         self.connections = Connections(arena, requests, files, process, connection_limit, send_buffer, receive_buffer,
                                        retry_ms)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
@@ -315,6 +317,7 @@ cdef class Loop:
                     if connections.finishing:
                         self.last_call()
                 connections.bury()
+                self.see_changes()
                 if connections.budget_waiters and not self.over_budget():
                     connections.retry_at = connections.now
                 if connections.answer_waiters and not self.answers_wait():
@@ -374,6 +377,14 @@ cdef class Loop:
                                 connections.pump(c)
             self.requests.helper.close()
         return result
+
+    cdef void see_changes(self) noexcept nogil:
+        """Between two turns nothing is under way: be past the partitions that have gone, and say so."""
+        cdef uint64_t now = fl_load(&self.arena.header.change_count)
+        if now != self.seen and self.requests.forget_gone():
+            failpoint(AT_PROCESSOR_PAST)
+            self.seen = now
+            fl_store(&fl_cell_at(self.arena.header, self.process).seen, now)
 
     cdef void signals(self) noexcept nogil:
         cdef uint8_t[64] bytes

@@ -1,0 +1,136 @@
+"""Deleting a topic: what stands in the log directories meanwhile, so that it goes as a whole or not at all.
+
+    .fastlog-deleting-<32 hexadecimal digits>         an empty file: the topic whose name has this digest is to go
+    <topic>-<partition>.<32 hexadecimal digits>-delete  a partition that has gone, and whose files are to be removed
+
+The order: the wish, durable → no process looks at the topic's partitions any more → each directory gets its other
+name, durable → the wish goes, durable → the topic's name is free, and whoever asked is told → the files are removed. A
+start that finds a wish does the same before it looks for partitions; so what was answered is gone, and what was not is
+whole or gone. An empty file needs no room for data, so that a full disk can be made empty.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+
+from fastlog.log import _files
+from fastlog.log.files import FileOps
+from fastlog.segment_files import split_directory_name
+
+WISH_PREFIX = ".fastlog-deleting-"
+MAX_NAME_BYTES = 255
+
+_WISH = re.compile(re.escape(WISH_PREFIX) + r"[0-9a-f]{32}", re.ASCII)
+_PUT_AWAY = re.compile(r".+\.[0-9a-f]{32}-delete", re.ASCII | re.DOTALL)
+
+
+def wish_name(topic: str) -> str:
+    """The name of the file that wishes a topic deleted; a digest, because a topic's name may fill a file's."""
+    return WISH_PREFIX + hashlib.sha256(topic.encode()).hexdigest()[:32]
+
+
+def is_deletions_own(name: str) -> bool:
+    """Whether a name in a log directory is one of those that stand there while a topic is being deleted."""
+    return _WISH.fullmatch(name) is not None or _PUT_AWAY.fullmatch(name) is not None
+
+
+def leave_wish(topic: str, directories: Iterable[Path], files: FileOps) -> None:
+    """Wish a topic deleted, durably, in each of the log directories that have a partition of it.
+
+    Raises:
+        OSError: in one of them it cannot be. In others it may stand already: the topic goes with the next start.
+    """
+    for directory in directories:
+        with files.open(directory / wish_name(topic), os.O_WRONLY | os.O_CREAT):
+            pass
+        files.fsync_dir(directory)
+    _files.reach("delete.wanted")
+
+
+def find_wishes(directories: Iterable[Path], files: FileOps) -> set[str]:
+    """The names of the wishes that stand in any of the log directories."""
+    return {item.name for directory in directories for item in files.listdir(directory) if _WISH.fullmatch(item.name)}
+
+
+def withdraw(wishes: Collection[str], directories: Iterable[Path], files: FileOps) -> None:
+    """Remove wishes that came true, durably."""
+    for directory in directories:
+        here = [directory / name for name in wishes if (directory / name).exists()]
+        for path in here:
+            files.unlink(path)
+        if here:
+            files.fsync_dir(directory)
+
+
+def put_away(directory: Path, files: FileOps) -> Path | None:
+    """Give a partition's directory the name under which its files wait to be removed; None: it is not there.
+
+    The names are durable once the directory above is synced.
+    """
+    kept = directory.name.encode()[: MAX_NAME_BYTES - len(".-delete") - 32].decode(errors="ignore")
+    path = directory.with_name(f"{kept}.{uuid.uuid4().hex}-delete")
+    try:
+        files.rename(directory, path)
+    except FileNotFoundError:
+        return None
+    _files.reach("delete.renamed")
+    return path
+
+
+def put_away_wanted(directories: Sequence[Path], files: FileOps) -> list[str]:
+    """At the start, before partitions are looked for: let every wish come true. The topics that went.
+
+    Raises:
+        OSError: a log directory cannot be read or changed. What is wished stays wished.
+    """
+    wishes = find_wishes(directories, files)
+    gone: set[str] = set()
+    if not wishes:
+        return []
+    for directory in directories:
+        for item in files.listdir(directory):
+            name = split_directory_name(item.name)
+            if name is not None and wish_name(name[0]) in wishes and item.is_dir(follow_symlinks=False):
+                put_away(directory / item.name, files)
+                gone.add(name[0])
+        files.fsync_dir(directory)
+    withdraw(wishes, directories, files)
+    return sorted(gone)
+
+
+def find_put_away(directories: Iterable[Path], files: FileOps) -> list[Path]:
+    """The partitions whose files are to be removed."""
+    return [
+        directory / item.name
+        for directory in directories
+        for item in files.listdir(directory)
+        if _PUT_AWAY.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
+    ]
+
+
+def remove_put_away(path: Path, files: FileOps, is_enough: Callable[[], bool]) -> bool:
+    """Remove the files of a partition that was put away; False when ``is_enough`` ended it before the last.
+
+    Raises:
+        OSError: something cannot be removed, for example because it is a directory.
+    """
+    try:
+        for item in files.listdir(path):
+            _files.reach("delete.unlink")
+            files.unlink(path / item.name)
+            if is_enough():
+                return False
+        files.rmdir(path)
+    except FileNotFoundError:
+        pass  # somebody else removes it, too
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        return False
+    return True

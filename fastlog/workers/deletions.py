@@ -1,0 +1,144 @@
+"""The keeper's part of deleting topics: from a wish in a log directory until the last file has gone.
+
+Nobody waits for it but who asked. Every step can be done twice, so that the next keeper, or the next start, goes on
+where this one was killed: what is done stands in the arena (whose life has ended) and in the log directories (see
+``log.deletion``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from pathlib import Path
+
+from fastlog import logs
+from fastlog.log import _files, deletion
+from fastlog.log._append import Appender, end_life
+from fastlog.log._arena import KEEPER, Arena, Leaving
+from fastlog.log.files import FileOps
+from fastlog.segment_files import partition_directory_name
+
+log = logging.getLogger(__name__)
+
+REMOVE_SECONDS = 0.2
+"""How long files are removed at a stretch: there is other work."""
+TURN_SECONDS = 0.005
+"""How soon it is looked again whether every process is past a partition."""
+RETRY_SECONDS = 1.0
+"""After a disk refused."""
+
+
+class Deletions:
+    """For one thread of the keeper, which looks at no partition while it is in ``turn``."""
+
+    def __init__(self, arena: Arena, appender: Appender, files: FileOps) -> None:
+        self._arena = arena
+        self._appender = appender
+        self._files = files
+        self._directories = [Path(path) for path in arena.log_dirs]
+        self._wanted_seen = -1
+        self._wishes: set[str] = set()
+        self._to_remove: list[Path] | None = None  # None: not looked yet
+        self._not_before = 0.0
+
+    def turn(self) -> float | None:
+        """Do what can be done now; in how many seconds there is more, None: when it is woken."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return self._not_before - now
+        try:
+            self._read_wishes()
+            if self._wishes:
+                self._end_lives()
+            if self._wishes or self._arena.leaving():
+                self._put_away()
+            if self._wishes or self._arena.leaving():
+                return TURN_SECONDS
+            return self._remove()
+        except OSError as error:
+            line = "a topic cannot be deleted now path=%s reason=%s: tried again"
+            log.error(line, error.filename, error.strerror, extra=logs.about("deletion", error.errno))
+            self._not_before = now + RETRY_SECONDS
+            return RETRY_SECONDS
+
+    def _read_wishes(self) -> None:
+        wanted = self._arena.deletions_wanted
+        if wanted != self._wanted_seen:
+            self._wishes = deletion.find_wishes(self._directories, self._files)
+            self._wanted_seen = wanted
+
+    def _end_lives(self) -> None:
+        """Let no partition of a topic that is to go be found or appended to any more, where the locks are free."""
+        going = [view for view in self._arena.views() if deletion.wish_name(view.topic) in self._wishes]
+        if not going:
+            return
+        if not self._arena.create_lock():
+            self._arena.wait_for_creation(KEEPER)
+            return
+        try:
+            for view in going:
+                end_life(self._appender, view.index)
+        finally:
+            self._arena.create_unlock()
+
+    def _put_away(self) -> None:
+        """Take the directories of topics away at which nobody looks any more; then their names are free."""
+        alive = {view.topic for view in self._arena.views()}
+        gone = sorted(self._arena.leaving(), key=lambda row: row.topic)
+        done = []
+        for topic, group in itertools.groupby(gone, key=lambda row: row.topic):
+            rows = list(group)
+            if topic not in alive and all(self._arena.is_past(row.index) for row in rows):
+                done.append((topic, rows))
+        idle = self._wishes - {deletion.wish_name(topic) for topic in alive.union(row.topic for row in gone)}
+        deletion.withdraw(idle, self._directories, self._files)  # of what a former keeper finished
+        self._wishes -= idle
+        for topic, rows in done:
+            _files.reach("delete.past")
+            removed = self._rename(topic, rows)
+            _files.reach("delete.done")
+            deletion.withdraw([deletion.wish_name(topic)], self._directories, self._files)
+            self._wishes.discard(deletion.wish_name(topic))
+            _files.reach("delete.settled")
+            self._to_remove = [*(self._to_remove or []), *removed] if self._to_remove is not None else None
+            if not self._free(rows):
+                return
+            log.info("deleted topic=%r partitions=%d", topic, len(rows))
+
+    def _rename(self, topic: str, rows: list[Leaving]) -> list[Path]:
+        """Take a topic's directories away, durably, if it is wished: where it is not any more, that has been done."""
+        if deletion.wish_name(topic) not in self._wishes:
+            return []
+        removed = []
+        for row in rows:
+            name = partition_directory_name(row.topic, row.partition)
+            path = deletion.put_away(self._directories[row.directory] / name, self._files)
+            if path is not None:
+                removed.append(path)
+        for number in sorted({row.directory for row in rows}):
+            self._files.fsync_dir(self._directories[number])
+        return removed
+
+    def _free(self, rows: list[Leaving]) -> bool:
+        if not self._arena.create_lock():
+            self._arena.wait_for_creation(KEEPER)
+            return False
+        try:
+            for row in rows:
+                self._arena.free(row.index)
+        finally:
+            self._arena.create_unlock()
+        return True
+
+    def _remove(self) -> float | None:
+        """Remove files for a while."""
+        if self._to_remove is None:
+            self._to_remove = deletion.find_put_away(self._directories, self._files)
+        enough = time.monotonic() + REMOVE_SECONDS
+        while self._to_remove:
+            if not deletion.remove_put_away(self._to_remove[-1], self._files, lambda: time.monotonic() >= enough):
+                return 0.0
+            self._to_remove.pop()
+            self._arena.beat(KEEPER)
+        return None
