@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from fastlog.config import BrokerConfig
 from fastlog.topics import valid_topic
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
+from tests.harness.raw_format import deep_payloads
 from tests.harness.workers import Workers, reset
 
 GOOD = raw.entry(b"good")
@@ -83,6 +85,75 @@ def test_a_request_that_is_malformed_behind_its_first_turn(workers: Workers) -> 
         client.send_raw(struct.pack(">i", len(body) - 5) + body[4:-1])
         assert client.is_closed()
     workers.wait_held(before)
+
+
+# -- many small requests -----------------------------------------------------------------------------------------------
+
+SPREAD = 17
+"""More partitions than are written together: each part of a request, and each request, costs a write."""
+
+
+def many(kind: str) -> tuple[bytes, int]:
+    """What a loop is busy with for tens of milliseconds at least, in few bytes, and how many bytes answer it."""
+    if kind == "parts":
+        return raw.multiproduce_frame([(f"u{number % SPREAD}", 0, GOOD) for number in range(32_767)]), 0
+    if kind == "produces":
+        return b"".join(raw.produce_frame(f"u{number % SPREAD}", 0, GOOD) for number in range(32_767)), 0
+    if kind == "offsets":
+        return raw.offsets_frame("absent", 0, raw.LATEST, 1) * 32_767, (10 + 8) * 32_767
+    return raw.fetch_frame("t", 0, 0, 14) * 65_534, (6 + len(GOOD)) * 65_534
+
+
+@pytest.mark.parametrize("kind", ["parts", "produces", "offsets", "fetches"])
+def test_others_have_turns_while_many_small_requests_are_handled(workers: Workers, kind: str) -> None:
+    """As the clock says: one costs no more than its bytes, another a write or a call of Python."""
+    asked, answer_bytes = many(kind)
+    with workers.connect() as client:
+        for number in range(SPREAD):
+            assert client.produce_ack(f"u{number}", 0, GOOD).error == 0
+        client.fetch("t", 0, 0)
+        workers.wait_still()
+        before = workers.processors[0].loop.turns
+        sending = threading.Thread(target=client.send_raw, args=(asked + raw.fetch_frame("t", 0, 0, 14),))
+        sending.start()
+        left = answer_bytes + 6 + len(GOOD)
+        while left:
+            left -= len(client.socket.recv(1 << 20))
+        sending.join()
+        assert workers.processors[0].loop.turns - before >= 10
+
+
+def test_turns_change_no_result(workers: Workers) -> None:
+    """Whoever sends all at once and whoever sends it in small pieces has the same logs and the same answers."""
+
+    def asked(name: str) -> bytes:
+        topics = [f"{name}{number}" for number in range(SPREAD)]
+        parts = [(topics[number % SPREAD], 0, raw.entry(b"%d" % number)) for number in range(5000)]
+        acked = [
+            raw.own_frame(
+                raw.PRODUCE_ACK,
+                raw.produce_ack_body(
+                    topics[number % SPREAD], 0, raw.entry(b"%d" % number, crc=None if number % 50 else 9), 1
+                ),
+                correlation=number,
+            )
+            for number in range(1000)
+        ]
+        ends = [raw.offsets_frame(topic, 0, raw.EARLIEST, 1) for topic in topics]
+        return raw.multiproduce_frame(parts) + b"".join(acked + ends) + raw.multiproduce_frame(parts[::-1])
+
+    found = []
+    for name, size in (("a", 1 << 30), ("b", 997)):
+        data = asked(name)
+        with workers.connect() as client:
+            for at in range(0, len(data), size):
+                client.send_raw(data[at : at + size])
+            answers = [client.recv_frame() for _ in range(1000 + SPREAD)]
+            client.fetch("t", 0, 0)
+            stored = [(workers.directory / f"{name}{number}-0").glob("*.kafka") for number in range(SPREAD)]
+            found.append((answers, [next(path).read_bytes().rstrip(b"\0") for path in stored]))
+    assert found[0] == found[1]
+    assert sum(len(deep_payloads(log)) for log in found[0][1]) == 2 * 5000 + 980
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

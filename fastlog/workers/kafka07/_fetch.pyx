@@ -20,7 +20,7 @@ from fastlog.workers._authorizer cimport Authorizer, is_allowed
 from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.kafka07._kinds cimport FETCH, Kinds, operation_of
 from fastlog.workers.net._connection cimport (
-    PARK_HELPER, PARK_HOLD, PARK_TURN, Conn, Span, answer_admitted, out_bytes, out_file, out_give_back,
+    PARK_HELPER, PARK_HOLD, PARK_TURN, TURN_STEPS, Conn, Span, answer_admitted, out_bytes, out_file, out_give_back,
 )
 from fastlog.workers.net._helper cimport HELP_READ_AHEAD, QUEUE_DISK, READ_AHEAD_BYTES, Helper
 from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVE_INVALID_TOPIC, RESOLVED, TO_READ, Topics
@@ -384,6 +384,7 @@ cdef class Fetches:
         if result != FETCH_PARKED:
             c.hold_until_ns = 0
             self.forget_parts(c)
+            c.turn_steps = TURN_STEPS  # the clock is looked at before the next request
         return result
 
     cdef Parts* begin_parts(self, Conn* c, int count) noexcept nogil:

@@ -23,7 +23,7 @@ from fastlog.workers._authorizer cimport Authorizer, is_allowed
 from fastlog.workers.net._bytes cimport be16, be32, be64
 from fastlog.workers.net._connection cimport (
     ACK_PENDING, ACK_READY, MAX_RUNS, NO_ACK, PARK_ACKS, PARK_CREATE, PARK_HELPER, RUN_PIECES, STAGE_BYTES, Ack, Conn, Run,
-    ack_at, ack_push, run_take,
+    ack_at, ack_push, run_take, turn_over,
 )
 from fastlog.workers.net._helper cimport CREATE_AGAIN, CREATE_REFUSED, HELP_CREATE, HELP_INFLATE, QUEUE_CHECK, QUEUE_CREATE
 from fastlog.workers.kafka07._kinds cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Kinds, operation_of
@@ -135,6 +135,8 @@ cdef class Produces:
             if r == FRAME_CLOSE:
                 self.give_up(c, ack)
                 return r
+            if c.parts_left > 0 and turn_over(c):
+                return FRAME_PARKED
         c.part_state = 0
         return FRAME_DONE
 

@@ -17,7 +17,7 @@ from fastlog.log._arena cimport (
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
-from fastlog.workers.net._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough
+from fastlog.workers.net._connection cimport PARK_ACKS, PARK_CREATE, PARK_HELPER, Conn, answer_admitted, out_bytes, out_enough, turn_over
 from fastlog.workers.kafka07._fetch cimport FETCH_MALFORMED, Fetches
 from fastlog.workers.net._helper cimport (
     ANSWER_AGAIN, ANSWER_MADE, HELP_ANSWER, QUEUE_CONTROL, QUEUE_CREATE, QUEUE_DISK, Helper,
@@ -93,7 +93,7 @@ cdef class Requests:
                 self.runs.report(c, "the announced request size is not allowed", size)
                 r = FRAME_CLOSE
                 break
-            if n - at - 4 < <size_t>size:
+            if n - at - 4 < <size_t>size or (at and turn_over(c)):
                 break
             r = self.frame(c, data + at + 4, size, own, now_ns)
             c.resumed = r == FRAME_PARKED

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._append cimport Piece
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._arena cimport fl_monotonic_ns, fl_slot
 from fastlog.log._segments cimport SegmentFiles
 
 cdef enum:
@@ -11,6 +11,8 @@ cdef enum:
     SEND_AT = 64 << 10           # small answers leave together up to this size
     LARGE_ANSWER = 64 << 10      # one that waits while the memory for answers is used up
     MAX_RUNS = 16                # partitions coalesced at once on one connection
+    TURN_NS = 2000000            # what the requests of one connection take before others have a turn
+    TURN_STEPS = 16              # requests, or parts of one, between two looks at the clock
 
 # Why a connection does not go on with its requests for the moment.
 cdef enum Park:
@@ -104,6 +106,8 @@ cdef struct Conn:
     size_t end
     # requests under way
     int park
+    uint64_t turn_ends_ns
+    int turn_steps               # since the last look at the clock
     bint resumed                 # the frame at the front has been looked at before
     Run* runs
     int run_count
@@ -154,6 +158,21 @@ cdef void conn_trim(Conn* c) noexcept nogil
 cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil
 cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil
 cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil
+
+cdef inline void turn_begins(Conn* c) noexcept nogil:
+    c.turn_ends_ns = fl_monotonic_ns() + <uint64_t>TURN_NS
+    c.turn_steps = 0
+
+cdef inline bint turn_over(Conn* c) noexcept nogil:
+    """After a request, or a part of one, with more behind it: whether others have a turn; the connection is parked then."""
+    c.turn_steps += 1
+    if c.turn_steps < TURN_STEPS:
+        return False
+    c.turn_steps = 0
+    if fl_monotonic_ns() < c.turn_ends_ns:
+        return False
+    c.park |= PARK_TURN
+    return True
 
 cdef void out_discard(Conn* c, SegmentFiles files) noexcept nogil
 cdef bint answer_admitted(Conn* c, uint64_t size) noexcept nogil

@@ -18,6 +18,7 @@ from fastlog.workers.net._bytes cimport be32
 from fastlog.workers.net._connection cimport (
     PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
     SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_discard, out_enough, out_pending, out_send,
+    turn_begins,
 )
 from fastlog.workers.net._helper cimport HELP_ANSWER, HELP_READ_AHEAD, QUEUE_CREATE
 from fastlog.workers.kafka07._requests cimport Requests
@@ -269,6 +270,7 @@ cdef class Connections:
             self.pump(c)
             return
         left += <size_t>r
+        turn_begins(c)
         status = self.requests.process_bytes(c, self.scratch, left, False, self.now, &used)
         if status == FRAME_CLOSE:
             c.closing = True
@@ -295,6 +297,7 @@ cdef class Connections:
     cdef void pump(self, Conn* c) noexcept nogil:
         """Go on with what was received: after a wait, after an answer has left, after more bytes came."""
         cdef int turns
+        turn_begins(c)
         for turns in range(TURNS):
             self.advance(c)
             if not self.settle(c):
