@@ -34,6 +34,8 @@ class Program:
         log4j = directory / "log4j.properties"
         log4j.write_text(LOG_SETTINGS)
         command = [str(find_java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        # its snappy loads itself by a method that later Javas keep closed, and earlier ones know nothing of that
+        command += ["-XX:+IgnoreUnrecognizedVMOptions", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
         command += [f"-Dlog4j.configuration=file:{log4j}", "-cp", os.environ[VARIABLE], main, *arguments]
         told_path = directory / f"{name}.in"
         told_path.write_bytes(told or b"")
