@@ -17,6 +17,7 @@ from fastlog.errors import BrokerError, InvalidTopicError, LogError, WrongPartit
 from fastlog.log import _files
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
+from fastlog.log.formats import FORMATS, format_name
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.message import DeepLimits, deep_count
 from fastlog.workers._authorizer import Authorizer
@@ -144,10 +145,15 @@ class Services:
     def read_failed(self, topic: bytes, partition: int, base: int, position: int, error: int) -> None:
         """Say that bytes of a segment cannot be had; ``error`` 0: the file ends before them."""
         line = "the log cannot be read topic=%r partition=%d offset=%d path=%s position=%d errno=%s (%s)"
-        path = self._directory(topic, partition) / segment_files.segment_name(base)
+        view = self._manager.slot(topic.decode(), partition)
+        if view is None:
+            return  # deleted meanwhile
+        made = FORMATS[str(format_name(view.format))]
+        path = self._directory(topic, partition) / segment_files.segment_name(base, made.suffix)
+        offset = made.end_offset(segment_files.SegmentFile(base, path, position))
         why = os.strerror(error) if error else "the file is shorter than the log"
         extra = logs.about("read failed", topic, partition, error)
-        log.error(line, _shown(topic), partition, base + position, path, position, _errno(error), why, extra=extra)
+        log.error(line, _shown(topic), partition, offset, path, position, _errno(error), why, extra=extra)
 
     def _directory(self, topic: bytes, partition: int) -> Path:
         view = self._manager.slot(topic.decode(), partition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,15 @@ def test_fsck_names_damage_by_the_numbers_of_records(side_file: str, damaged: To
     with damaged.connect() as client:
         assert read(client, 18, 27) == list(range(18, 27))
         produce(client, 27, 30)
+
+
+def test_what_cannot_be_read_is_named_by_the_number_of_its_record(toys: ToyBroker) -> None:
+    with toys.connect() as client:
+        produce(client, 0, 27)
+        second = toys.files()[12]
+        os.truncate(second, 5 * RECORD_BYTES)
+        assert client.fetch(TOPIC, 0, 12).error == -1
+        toys.wait_log(f"cannot be read .* offset=17 path={second} position={5 * RECORD_BYTES} ")
 
 
 def test_dump_log_shows_records_by_their_numbers(damaged: ToyBroker) -> None:
