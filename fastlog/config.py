@@ -335,6 +335,15 @@ class BrokerConfig:
         doc="Memory of one processor for requests that are not complete, and as much again for answers that are not "
         "sent; connections above it wait.",
     )
+    recovery_retry_ms: int = prop(
+        "recovery.retry.ms",
+        1000,
+        low=0,
+        high=3_600_000,
+        unit="ms",
+        doc="How soon a partition that its disk has put out of service is recovered while the others serve; twice as "
+        "long after each try that fails, up to a minute. 0: with the next start.",
+    )
     fetch_max_wait_ms: int = prop(
         "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time a held fetch may ask to wait."
     )

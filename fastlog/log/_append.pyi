@@ -17,11 +17,12 @@ class Appender:
 def roll_now(appender: Appender, slot: int, wait_ms: int = 1000) -> bool:
     """Begin a new segment if the active one holds bytes; True when the active segment is empty afterwards."""
 
-def end_life(appender: Appender, slot: int) -> bool:
+def end_life(appender: Appender, slot: int, returns: bool = False) -> bool:
     """End the life of a slot and tell everybody; the caller holds the creation lock.
 
     From here on nothing is appended, and nobody finds the partition who looks for it; who has found it before reads on
-    until ``Arena.is_past``. Its name is for the caller to keep until its files have gone.
+    until ``Arena.is_past``. Its name is for the caller to keep until its files have gone. With ``returns``, those who
+    look for it find it on, and read what is visible; the caller lets it live again (``Arena.succeed``, ``revive``).
 
     Returns:
         False when somebody holds the append lock: nothing has changed, try again.

@@ -421,11 +421,12 @@ def roll_now(Appender appender, uint64_t slot, uint64_t wait_ms=1000):
     return r == 0
 
 
-def end_life(Appender appender, uint64_t slot):
+def end_life(Appender appender, uint64_t slot, bint returns=False):
     """End the life of a slot and tell everybody; the caller holds the creation lock.
 
     From here on nothing is appended, and nobody finds the partition who looks for it; who has found it before reads on until
-    ``Arena.is_past``. Its name is for the caller to keep until its files have gone.
+    ``Arena.is_past``. Its name is for the caller to keep until its files have gone. With ``returns``, those who look for it find
+    it on, and read what is visible; it is for the caller to let it live again (``Arena.succeed``, ``revive``).
 
     Returns:
         False when somebody holds the append lock: nothing has changed, try again.
@@ -440,6 +441,7 @@ def end_life(Appender appender, uint64_t slot):
     if s.leaving == 0:
         fl_store(&h.leaving_count, h.leaving_count + 1)
     fl_store(&s.leaving, h.change_count + 1)
+    fl_store(&s.returns, returns)
     failpoint(AT_LIFE_MARKED)
     fl_store(&s.life, s.life + 1)
     failpoint(AT_LIFE_ENDED)

@@ -34,6 +34,7 @@
 #define FL_CHANGES 256u /* a power of two */
 #define FL_SEEN_ALL UINT64_MAX
 #define FL_HEADER_PAGE 4096u
+#define FL_SPARE_SLOTS 16u /* beyond those that partitions may have: what is recovered takes another slot before its own is free */
 
 /* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last
  * cell, for its heartbeat alone */
@@ -61,7 +62,7 @@ typedef struct {
     /* written by the supervisor before the first fork, constant afterwards */
     uint64_t magic;
     uint32_t version;
-    uint32_t max_partitions;
+    uint32_t max_partitions; /* slots, the spare ones included */
     uint32_t table_entries; /* a power of two */
     uint32_t processes;
     uint64_t slot_bytes;
@@ -169,6 +170,9 @@ typedef struct {
     /* holder of create_lock: 1 + the change with which its life ended, until its files have gone; 0: it lives or is free. Set
      * before the life ends, so that a slot that does not live is free only when its keeper has said so */
     uint64_t leaving;
+    /* holder of create_lock: 1 while the partition is recovered, and will live again here or in another slot. Until then its
+     * visible part is read as before */
+    uint64_t returns;
 } fl_slot;
 
 /* The tables follow the slot's page; an entry is addressed by an index that is never reused, at index & mask. It is the
@@ -242,6 +246,7 @@ static inline uint64_t fl_file_position(fl_header *h, fl_slot *s, uint64_t i, ui
  * stay as they are, so that whoever found it in this turn or this job reads what was. What outlasts a turn or a job (runs, owed
  * answers) carries the life. The append lock, positions and table indexes go on over lives. */
 static inline int fl_lives(const fl_slot *s) { return fl_load(&s->life) & 1; }
+static inline int fl_is_shown(const fl_slot *s) { return fl_lives(s) || fl_load(&s->returns); }
 static inline void fl_announce(fl_header *h, uint64_t slot) {
     fl_store(&h->changes[h->change_count & (FL_CHANGES - 1)], slot);
     fl_store(&h->change_count, h->change_count + 1);

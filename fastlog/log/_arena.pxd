@@ -19,7 +19,7 @@ cdef extern from "_arena.h" nogil:
         FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
-        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE
+        FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE, FL_SPARE_SLOTS
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
     uint64_t FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL
@@ -53,7 +53,7 @@ cdef extern from "_arena.h" nogil:
         fl_end* flushed_ends
         fl_end* visible_ends
         uint64_t log_start, table_head
-        uint64_t waiters, demand, state, leaving
+        uint64_t waiters, demand, state, leaving, returns
 
     uint64_t fl_load(const uint64_t*)
     void fl_store(uint64_t*, uint64_t)
@@ -74,6 +74,7 @@ cdef extern from "_arena.h" nogil:
     uint64_t* fl_start_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_generation_at(fl_header*, fl_slot*, uint64_t)
     bint fl_lives(const fl_slot*)
+    bint fl_is_shown(const fl_slot*)
     void fl_announce(fl_header*, uint64_t)
     void fl_announce_all(fl_header*)
     int fl_changed(fl_header*, uint64_t, uint64_t*, uint64_t*)
@@ -111,7 +112,8 @@ cdef class Arena:
     cdef object _directory_bytes
     cdef fl_slot* slot(self, uint64_t index) except NULL
     cdef fl_slot* take_free_slot(self)
-    cdef fl_slot* take_new_slot(self) except NULL
+    cdef fl_slot* take_new_slot(self, bint spare) except NULL
+    cdef object row(self, fl_slot* s)
 
 
 # Numbers of the counters that compiled code adds to; the names stand in _arena.pyx in the same order.

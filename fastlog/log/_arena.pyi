@@ -12,6 +12,8 @@ SUPERVISOR: Final[int]
 MAX_PROCESSORS: Final[int]
 STATE_READ_ONLY: Final[int]
 STATE_OFFLINE: Final[int]
+STATE_NO_FLUSH: Final[int]
+WHY_START: Final[int]
 WHY_NAME: Final[int]
 WHY_ROOM: Final[int]
 
@@ -102,6 +104,10 @@ class Arena:
     @property
     def max_partitions(self) -> int: ...
     @property
+    def slots(self) -> int:
+        """Of all partitions there may be, and some for those that are recovered."""
+
+    @property
     def table_entries(self) -> int: ...
     @property
     def slot_count(self) -> int: ...
@@ -141,8 +147,10 @@ class Arena:
     def room(self) -> int:
         """How many partitions more there are slots for, at most; the creation lock makes it exact."""
 
-    def add(self, spec: SlotSpec) -> int:
+    def add(self, spec: SlotSpec, spare: bool = False) -> int:
         """Write a partition into a slot and publish it; the caller holds the creation lock. Returns the slot's index.
+
+        ``spare``: one of the spare slots may be taken, for a partition whose own slot is free soon.
 
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.
@@ -158,6 +166,9 @@ class Arena:
     def see(self, process: int, change_count: int) -> None:
         """Say that ``process`` (itself) looks with none of its threads at a slot as it was before these changes."""
 
+    def seen(self, process: int) -> int:
+        """The changes that ``process`` is past with all its threads."""
+
     def see_all(self, process: int) -> None:
         """Say that nobody is in the place of ``process`` (the supervisor, before it starts somebody there)."""
 
@@ -171,6 +182,23 @@ class Arena:
     def leaving(self) -> list[Leaving]:
         """The partitions that have gone and whose slots are not free yet."""
 
+    def returning(self) -> list[Leaving]:
+        """The partitions whose lives have ended to be recovered."""
+
+    def succeed(self, index: int) -> None:
+        """Let a partition that was to return leave this slot, because it lives in another one; under the creation lock.
+
+        Raises:
+            LogError: none was to return here.
+        """
+
+    def revive(self, index: int) -> None:
+        """Let a partition live on in this slot as it was, because it could not be recovered; under the creation lock.
+
+        Raises:
+            LogError: none was to return here.
+        """
+
     def is_past(self, index: int) -> bool:
         """Whether every process is past the end of this slot's life."""
 
@@ -181,8 +209,14 @@ class Arena:
             LogError: it is free, or a partition.
         """
 
+    def shown_view(self, index: int) -> SlotView | None:
+        """The words of one slot, read in the order that keeps visible ≤ flushed ≤ log end; None: it is no partition.
+
+        One that is to return is one: until then it is read as it was, and its life is even.
+        """
+
     def live_view(self, index: int) -> SlotView | None:
-        """The words of one slot, read in the order that keeps visible ≤ flushed ≤ log end; None: it is no partition."""
+        """The same, None also for one that is to return."""
 
     def view(self, index: int) -> SlotView:
         """The same for a partition that is there.

@@ -11,7 +11,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from fastlog.log._files cimport (
-    AT_CREATE_LIVES, AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_SEGMENTS_READ,
+    AT_CREATE_LIVES, AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_RETURN_ELSEWHERE,
+    AT_RETURN_REVIVED, AT_SEGMENTS_READ,
     AT_SEGMENTS_TAIL, AT_VIEW_ENDS, failpoint,
 )
 
@@ -59,6 +60,8 @@ SUPERVISOR = FL_SUPERVISOR
 MAX_PROCESSORS = FL_SUPERVISOR - FL_FIRST_PROCESSOR
 STATE_READ_ONLY = FL_STATE_READ_ONLY
 STATE_OFFLINE = FL_STATE_OFFLINE
+STATE_NO_FLUSH = FL_STATE_NO_FLUSH
+WHY_START = FL_WHY_START
 WHY_NAME = FL_WHY_NAME
 WHY_ROOM = FL_WHY_ROOM
 WHY = {
@@ -173,9 +176,10 @@ cdef class Arena:
             entries *= 2
         cdef uint64_t slot_bytes = FL_SLOT_PAGE + FL_TABLE_WORDS * 8 * entries
         cdef uint64_t dirty_offset = FL_HEADER_PAGE
-        cdef uint64_t cells_offset = dirty_offset + ((max_partitions + 63) // 64 * 8 + 4095) // 4096 * 4096
+        cdef uint64_t cells_offset = dirty_offset + ((max_partitions + FL_SPARE_SLOTS + 63) // 64 * 8 + 4095) // 4096 * 4096
         cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
-        cdef uint64_t total = slots_offset + slot_bytes * <uint64_t>max_partitions
+        cdef uint64_t slots = <uint64_t>max_partitions + FL_SPARE_SLOTS
+        cdef uint64_t total = slots_offset + slot_bytes * slots
         self.fd = memfd_create("fastlog-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING)
         if self.fd < 0 or ftruncate(self.fd, <long>total) != 0:
             raise LogError(f"the kernel gives no shared memory of {total} bytes")
@@ -187,7 +191,7 @@ cdef class Arena:
         cdef fl_header* h = <fl_header*>memory
         h.magic = FL_ARENA_MAGIC
         h.version = FL_ARENA_VERSION
-        h.max_partitions = max_partitions
+        h.max_partitions = <unsigned int>slots
         h.table_entries = <unsigned int>entries
         h.processes = processes
         h.slot_bytes = slot_bytes
@@ -239,6 +243,10 @@ cdef class Arena:
 
     @property
     def max_partitions(self):
+        return self.header.max_partitions - FL_SPARE_SLOTS
+
+    @property
+    def slots(self):
         return self.header.max_partitions
 
     @property
@@ -329,12 +337,12 @@ cdef class Arena:
             h.free_count = 0
         return NULL
 
-    cdef fl_slot* take_new_slot(self) except NULL:
+    cdef fl_slot* take_new_slot(self, bint spare) except NULL:
         """The first slot that was never used, with its append lock."""
         cdef fl_header* h = self.header
         cdef fl_slot* s
-        if h.slot_count >= h.max_partitions:
-            raise LogError(f"all {h.max_partitions} partition slots are taken: raise max.partitions and start again")
+        if h.slot_count >= (h.max_partitions if spare else h.max_partitions - FL_SPARE_SLOTS):
+            raise LogError(f"all {self.max_partitions} partition slots are taken: raise max.partitions and start again")
         s = fl_slot_at(h, h.slot_count)
         memset(s, 0, sizeof(fl_slot))
         if fl_mutex_init(&s.lock) != 0 or pthread_mutex_trylock(&s.lock) != 0:
@@ -344,11 +352,13 @@ cdef class Arena:
 
     @property
     def room(self):
-        """How many partitions more there are slots for, at most; the creation lock makes it exact."""
-        return self.header.max_partitions - self.header.slot_count + fl_load(&self.header.free_count)
+        """How many partitions more may be made, at most; the creation lock makes it exact."""
+        return max(0, self.max_partitions - self.header.slot_count + fl_load(&self.header.free_count))
 
-    def add(self, spec):
+    def add(self, spec, bint spare=False):
         """Write a partition into a slot and publish it; the caller holds the creation lock. Returns the slot's index.
+
+        ``spare``: one of the spare slots may be taken, for a partition that has been there and whose own slot is free soon.
 
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.
@@ -362,9 +372,11 @@ cdef class Arena:
                 f"{spec.topic}-{spec.partition} has {len(spec.segments)} segments: raise max.segments.per.partition "
                 f"(now {h.table_entries}) and start again"
             )
-        cdef fl_slot* s = self.take_free_slot()
+        cdef fl_slot* s = NULL
+        if spare or self.room:
+            s = self.take_free_slot()
         if s == NULL:
-            s = self.take_new_slot()
+            s = self.take_new_slot(spare)
         # positions and table indexes go on where the last life ended; of a slot that is used first that is 0
         cdef uint64_t origin = s.log_end, index = s.index, i = s.table_tail
         cdef fl_end end
@@ -436,6 +448,10 @@ cdef class Arena:
         """Say that ``process`` (itself) looks with none of its threads at a slot as it was before these changes."""
         fl_store(&fl_cell_at(self.header, process).seen, change_count)
 
+    def seen(self, int process):
+        """The changes that ``process`` is past with all its threads."""
+        return fl_load(&fl_cell_at(self.header, process).seen)
+
     def see_all(self, int process):
         """Say that nobody is in the place of ``process`` (the supervisor, before it starts somebody there)."""
         fl_store(&fl_cell_at(self.header, process).seen, FL_SEEN_ALL)
@@ -457,9 +473,49 @@ cdef class Arena:
         rows = []
         for index in range(fl_load(&self.header.slot_count) if fl_load(&self.header.leaving_count) else 0):
             s = fl_slot_at(self.header, index)
-            if not fl_lives(s) and fl_load(&s.leaving):
-                rows.append(Leaving(index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory))
+            if not fl_lives(s) and fl_load(&s.leaving) and not fl_load(&s.returns):
+                rows.append(self.row(s))
         return rows
+
+    def returning(self):
+        """The partitions whose lives have ended to be recovered, as ``Leaving`` rows."""
+        cdef fl_slot* s
+        cdef uint64_t index
+        rows = []
+        for index in range(fl_load(&self.header.slot_count) if fl_load(&self.header.leaving_count) else 0):
+            s = fl_slot_at(self.header, index)
+            if not fl_lives(s) and fl_load(&s.returns):
+                rows.append(self.row(s))
+        return rows
+
+    cdef object row(self, fl_slot* s):
+        return Leaving(s.index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory)
+
+    def succeed(self, uint64_t index):
+        """Let a partition that was to return leave this slot, because it lives in another one; under the creation lock."""
+        cdef fl_slot* s = self.slot(index)
+        if fl_lives(s) or s.returns == 0:
+            raise LogError(f"slot {index} has no partition that is to return")
+        fl_store(&s.leaving, self.header.change_count + 1)
+        fl_store(&s.returns, 0)
+        failpoint(AT_RETURN_ELSEWHERE)
+        fl_announce(self.header, index)
+        # whoever waits for the partition finds it in its new slot
+        fl_wake_waiters(self.header, self.eventfds, &s.waiters)
+        self.retention_done()
+
+    def revive(self, uint64_t index):
+        """Let a partition live on in this slot as it was, because it could not be recovered; under the creation lock."""
+        cdef fl_slot* s = self.slot(index)
+        if fl_lives(s) or s.returns == 0:
+            raise LogError(f"slot {index} has no partition that is to return")
+        fl_store(&s.life, s.life + 1)
+        failpoint(AT_RETURN_REVIVED)
+        fl_store(&s.returns, 0)
+        fl_store(&s.leaving, 0)
+        fl_store(&self.header.leaving_count, self.header.leaving_count - 1)
+        fl_announce(self.header, index)
+        self.wake_all()
 
     def is_past(self, uint64_t index):
         """Whether every process is past the end of this slot's life."""
@@ -473,15 +529,16 @@ cdef class Arena:
     def free(self, uint64_t index):
         """Let a slot be used again whose partition has gone; the caller holds the creation lock, and all are past it."""
         cdef fl_slot* s = self.slot(index)
-        if fl_lives(s) or s.leaving == 0:
+        if fl_lives(s) or s.leaving == 0 or s.returns:
             raise LogError(f"slot {index} has no partition that has gone")
         # an owner of the lock that dies in between has both counted anew
         fl_store(&self.header.free_count, self.header.free_count + 1)
         fl_store(&s.leaving, 0)
         fl_store(&self.header.leaving_count, self.header.leaving_count - 1)
 
-    def live_view(self, uint64_t index):
-        """The words of one slot as a ``SlotView``, None when it is no partition (any more).
+    def shown_view(self, uint64_t index):
+        """The words of one slot as a ``SlotView``, None when it is no partition (any more). One that is to return is one:
+        until then it is read as it was, and its life is even.
 
         Read in the order that keeps visible ≤ flushed ≤ log end.
         """
@@ -491,7 +548,7 @@ cdef class Arena:
         cdef uint64_t start
         cdef char[FL_NAME_BYTES] name
         cdef uint32_t name_bytes = min(s.name_bytes, <uint32_t>FL_NAME_BYTES)
-        if not life & 1:
+        if not fl_is_shown(s):
             return None
         memcpy(name, s.name, name_bytes)
         start = fl_load(&s.log_start)
@@ -507,9 +564,14 @@ cdef class Arena:
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
         )
         fl_fence()
-        if fl_load(&s.life) != life:
+        if fl_load(&s.life) != life or not fl_is_shown(s):
             return None
         return SlotView._make((index, life, (<bytes>name[:name_bytes]).decode(), *row))
+
+    def live_view(self, uint64_t index):
+        """The same, None also for one that is to return."""
+        view = self.shown_view(index)
+        return view if view is not None and view.life & 1 else None
 
     def view(self, uint64_t index):
         """The same for a partition that is there.

@@ -124,6 +124,10 @@ OPS = {
     "life.announced": AT_LIFE_ANNOUNCED,           # it is told, and nobody was woken
     "life.flusher_past": AT_FLUSHER_PAST,          # the flusher has forgotten it, and has not said so
     "life.processor_past": AT_PROCESSOR_PAST,      # a processor has forgotten it, and has not said so
+    "return.recovered": AT_RETURN_RECOVERED,       # a partition's files are whole again, and it does not live
+    "return.added": AT_RETURN_ADDED,               # it lives in another slot, and its own says that it returns
+    "return.elsewhere": AT_RETURN_ELSEWHERE,       # its own says that it does not, and nobody was told
+    "return.revived": AT_RETURN_REVIVED,           # it lives as it was, and its slot says that it is to return
     "delete.wanted": AT_DELETE_WANTED,             # the wish is durable, the keeper was not told
     "delete.past": AT_DELETE_PAST,                 # nobody looks at the partition any more, its directory has its name
     "delete.renamed": AT_DELETE_RENAMED,           # it has another, not durable

@@ -27,6 +27,15 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 log = logging.getLogger(__name__)
 
 
+def clear_mark(log_directory: Path, slot: int, files: FileOps) -> None:
+    """Take the mark of one slot away, whose partition has been recovered. One that stays costs the next start time."""
+    try:
+        with files.open(log_directory / FLUSH_MARKS_NAME, os.O_WRONLY) as fd:
+            files.write_all(fd, b"\0", 1 + slot)
+    except OSError as error:
+        log.warning("not written path=%s reason=%s", shown(log_directory / FLUSH_MARKS_NAME), error.strerror)
+
+
 class FlushMarks:
     """The marks of one log directory while it is recovered or repaired: with one of its own until ``settle``.
 

@@ -72,7 +72,7 @@ class LogManager:
         for dir_index, mark in enumerate(marks):
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
-                mark.settle(self._config.max_partitions)
+                mark.settle(self._arena.slots)
         return LoadReport(tuple(self._give_slot(*item) for item in found), (*unfinished, *warnings))
 
     def _finish_deletions(self) -> list[str]:
@@ -104,6 +104,10 @@ class LogManager:
         if found.state != "ok":
             log.error("partition %s topic=%r partition=%d: %s", found.state, found.topic, found.partition, found.reason)
         return found
+
+    def put_back(self, dir_index: int, found: RecoveredPartition) -> int:
+        """Give a partition a slot that was recovered while the broker runs; the caller holds the creation lock."""
+        return self._arena.add(self._spec_of(dir_index, found), spare=True)
 
     def _spec_of(self, dir_index: int, found: RecoveredPartition) -> SlotSpec:
         segments = [(item.base, item.first_ms, item.last_ms) for item in found.segments] or [(0, 0, 0)]
@@ -169,8 +173,10 @@ class LogManager:
             self._held = [0] * len(self._directories)
         for index in range(self._arena.slot_count) if changed is None else changed:
             self._forget(index)
-            view = self._arena.live_view(index)
-            if view is not None:
+            view = self._arena.shown_view(index)
+            if view is None or (view.life % 2 == 0 and view.partition in self._slots.get(view.topic, {})):
+                continue  # one that is to return, and is back already in another slot
+            else:
                 self._slots.setdefault(view.topic, {})[view.partition] = index
                 self._names[index] = view.topic, view.partition, view.directory
                 self._held[view.directory] += 1
@@ -191,7 +197,7 @@ class LogManager:
         """The slot of a partition that exists, else None."""
         self._learn()
         index = self._slots.get(topic, {}).get(partition)
-        return None if index is None else self._arena.live_view(index)
+        return None if index is None else self._arena.shown_view(index)
 
     def topics(self) -> list[str]:
         """The names of the topics that have a partition here, in order."""
@@ -201,7 +207,7 @@ class LogManager:
     def partitions(self, topic: str) -> list[SlotView]:
         """The slots of a topic's partitions that exist, in order."""
         self._learn()
-        views = (self._arena.live_view(index) for _, index in sorted(self._slots.get(topic, {}).items()))
+        views = (self._arena.shown_view(index) for _, index in sorted(self._slots.get(topic, {}).items()))
         return [view for view in views if view is not None]
 
     def partition_count(self, topic: str) -> int:

@@ -115,15 +115,17 @@ def recover_partition(
     clock: Clock | None = None,
     in_doubt: bool = False,
     no_room: bool = False,
+    least: int = 0,
 ) -> RecoveredPartition:
     """Return the partition after recovery; its bytes up to ``log_end`` are durable then, and its names too.
 
     ``clean_end`` is what the clean marker says of this log, None when it says nothing. With ``in_doubt``, what memory
     holds above the checkpoint may be nowhere else and is written again; a result that is ok is beyond doubt then. With
-    ``no_room``, a full disk, nothing may be synced. Never raises for anything that is wrong with the files: that is in
-    ``state`` and ``reason``. What is cut is said in one line of the log.
+    ``no_room``, a full disk, nothing may be synced. ``least`` is an offset below which everything was flushed, as a
+    broker knows that serves it meanwhile. Never raises for anything that is wrong with the files: that is in ``state``
+    and ``reason``. What is cut is said in one line of the log.
     """
-    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt, no_room)
+    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt, no_room, least)
     try:
         return work.run(clean_end)
     except OSError as error:
@@ -149,12 +151,14 @@ class _Recovery:
         clock: Clock,
         in_doubt: bool,
         no_room: bool,
+        least: int,
     ) -> None:
         self.directory = directory
         self.files = files
         self.clock = clock
         self.in_doubt = in_doubt
         self.no_room = no_room
+        self.least = least
         self.format: LogFormat = FORMATS[KAFKA_0_7]
         self.side: SideFile | None = None
         self.times: dict[int, int] = {}
@@ -228,6 +232,8 @@ class _Recovery:
     def flushed_end(self) -> int | None:
         """An offset below which everything was flushed; None when nothing says so."""
         known = [self.side.checkpoint] if self.side else []
+        if self.least:
+            known.append(self.least)
         return max([*known, *self.marks], default=None)
 
     def never_flushed(self, segments: list[SegmentFile], index: int, checkpoint: int | None) -> bool:

@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fastlog.log._arena cimport (
-    FL_CHANGES, Arena, fl_changed, fl_header, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+    FL_CHANGES, Arena, fl_changed, fl_header, fl_is_shown, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
 )
 
 cdef extern from "<unistd.h>" nogil:
@@ -92,9 +92,10 @@ cdef class Topics:
         cdef int i, n
         if fl_load(&h.change_count) == self.known:
             return
+        self.last = NULL
         n = fl_changed(h, self.known, &now, slots)
         for i in range(n):
-            if not fl_lives(fl_slot_at(h, slots[i])):
+            if not fl_is_shown(fl_slot_at(h, slots[i])):
                 n = -1
                 break
             if self.enter(fl_slot_at(h, slots[i])) != 0:
@@ -117,7 +118,7 @@ cdef class Topics:
         with gil:
             r = self.put_configured()
         for index in range(fl_load(&self.arena.header.slot_count)):
-            if r == 0 and fl_lives(fl_slot_at(self.arena.header, index)):
+            if r == 0 and fl_is_shown(fl_slot_at(self.arena.header, index)):
                 r = self.enter(fl_slot_at(self.arena.header, index))
         return r
 
@@ -151,6 +152,7 @@ cdef class Topics:
 
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
         cdef fl_slot* s
+        cdef fl_slot* returning = NULL
         cdef uint64_t at
         if fl_load(&self.arena.header.change_count) != self.known:
             self.learn()
@@ -161,11 +163,14 @@ cdef class Topics:
         at = hash_of(name, size, partition) & self.mask
         while self.table[at]:
             s = fl_slot_at(self.arena.header, self.table[at] - 1)
-            if <int32_t>s.partition == partition and <int>s.name_bytes == size and memcmp(s.name, name, size) == 0:
-                self.last = s
-                return s
+            if fl_is_shown(s) and <int32_t>s.partition == partition and <int>s.name_bytes == size \
+                    and memcmp(s.name, name, size) == 0:
+                if fl_lives(s):
+                    self.last = s
+                    return s
+                returning = s  # unless it is back already, in another slot
             at = (at + 1) & self.mask
-        return NULL
+        return returning
 
     cdef bint exists(self, const uint8_t* name, int size) noexcept nogil:
         """Whether a topic has any partition; looks for each that it may have."""

@@ -172,7 +172,7 @@ cdef class Runs:
         cdef Ack* ack
         cdef uint8_t* head
         cdef uint64_t mine = <uint64_t>1 << self.process
-        cdef bint told
+        cdef bint told, lives
         while c.ack_head != c.ack_tail:
             ack = ack_at(c, c.ack_head)
             if ack.state == ACK_PENDING:
@@ -180,12 +180,13 @@ cdef class Runs:
             if ack.state == ACK_WAIT_FLUSH:
                 told = fl_may_tell(ack.slot, ack.end)
                 # in this order: the ends of the slot's next life are above all of this one
-                if fl_load(&ack.slot.life) != ack.life:
-                    ack.code = CODE_GONE
-                elif told:
+                lives = fl_load(&ack.slot.life) == ack.life
+                if told and lives:
                     pass
                 elif fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
                     ack.code = CODE_OFFLINE
+                elif not lives:
+                    ack.code = CODE_GONE
                 else:
                     if not fl_load(&ack.slot.waiters) & mine:
                         fl_ask(&ack.slot.waiters, mine)

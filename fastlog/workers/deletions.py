@@ -84,32 +84,39 @@ class Deletions:
 
     def _put_away(self) -> None:
         """Take the directories of topics away at which nobody looks any more; then their names are free."""
-        alive = {view.topic for view in self._arena.views()}
+        alive = {view.topic for view in self._arena.views()} | {row.topic for row in self._arena.returning()}
         gone = sorted(self._arena.leaving(), key=lambda row: row.topic)
         done = []
         for topic, group in itertools.groupby(gone, key=lambda row: row.topic):
             rows = list(group)
-            if topic not in alive and all(self._arena.is_past(row.index) for row in rows):
+            if deletion.wish_name(topic) not in self._wishes:
+                rows = [row for row in rows if self._arena.is_past(row.index)]  # it lives elsewhere, or was put away
+            elif topic in alive or not all(self._arena.is_past(row.index) for row in rows):
+                continue
+            if rows:
                 done.append((topic, rows))
         idle = self._wishes - {deletion.wish_name(topic) for topic in alive.union(row.topic for row in gone)}
         deletion.withdraw(idle, self._directories, self._files)  # of what a former keeper finished
         self._wishes -= idle
         for topic, rows in done:
-            _files.reach("delete.past")
-            removed = self._rename(topic, rows)
-            _files.reach("delete.done")
-            deletion.withdraw([deletion.wish_name(topic)], self._directories, self._files)
-            self._wishes.discard(deletion.wish_name(topic))
-            _files.reach("delete.settled")
-            self._to_remove = [*(self._to_remove or []), *removed] if self._to_remove is not None else None
+            if deletion.wish_name(topic) in self._wishes:
+                self._fulfil(topic, rows)
             if not self._free(rows):
                 return
-            log.info("deleted topic=%r partitions=%d", topic, len(rows))
 
-    def _rename(self, topic: str, rows: list[Leaving]) -> list[Path]:
-        """Take a topic's directories away, durably, if it is wished: where it is not any more, that has been done."""
-        if deletion.wish_name(topic) not in self._wishes:
-            return []
+    def _fulfil(self, topic: str, rows: list[Leaving]) -> None:
+        _files.reach("delete.past")
+        removed = self._rename(rows)
+        _files.reach("delete.done")
+        deletion.withdraw([deletion.wish_name(topic)], self._directories, self._files)
+        self._wishes.discard(deletion.wish_name(topic))
+        _files.reach("delete.settled")
+        if self._to_remove is not None:  # else it looks for them first
+            self._to_remove += removed
+        log.info("deleted topic=%r partitions=%d", topic, len(rows))
+
+    def _rename(self, rows: list[Leaving]) -> list[Path]:
+        """Take a topic's directories away, durably."""
         removed = []
         for row in rows:
             name = partition_directory_name(row.topic, row.partition)

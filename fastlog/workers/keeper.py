@@ -18,10 +18,12 @@ from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, Slo
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, format_name
+from fastlog.log.manager import LogManager
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
 from fastlog.workers import advertised, child
 from fastlog.workers.deletions import Deletions
+from fastlog.workers.recoveries import Recoveries
 
 if TYPE_CHECKING:
     from fastlog.registry import Registry
@@ -62,6 +64,9 @@ class Keeper:
         self._segment_files = SegmentFiles(shared.arena, 16)
         self._appender = Appender(shared.arena, self._segment_files, KEEPER)
         self._deletions = Deletions(shared.arena, self._appender, self._files)
+        manager = LogManager(self._config, shared.arena, self._files)
+        retry_seconds = self._config.recovery_retry_ms / 1000
+        self._recoveries = Recoveries(shared.arena, self._appender, manager, self._files, retry_seconds)
         self._changes_seen = shared.arena.change_count
         self._policy = retention.load_policy(self._config.retention_policy)
         self._states: dict[int, int] = {}
@@ -127,9 +132,10 @@ class Keeper:
             if now >= next_report:
                 next_report = now + self._config.monitoring_period_seconds
                 self._report()
-            more = None if self._arena.stopping else self._deletions.turn()
             pause = min(TICK_SECONDS, next_look - now, next_cleanup - now, next_report - now)
-            pause = max(0.0, pause if more is None else min(pause, more))
+            if not self._arena.stopping:
+                turns = (self._deletions.turn(), self._recoveries.turn())
+                pause = max(0.0, min(pause, *(more for more in turns if more is not None)))
             if waiting.poll(pause * 1000):
                 self._arena.wake_taken(KEEPER)
 
@@ -158,11 +164,16 @@ class Keeper:
     # -- states and side files -----------------------------------------------------------------------------------------
 
     def _look(self, *, final: bool) -> None:
+        if self._arena.create_lock():
+            # whoever died with it has told nobody what it had done; the one who takes it next does
+            self._arena.create_unlock()
         now = time.monotonic()
         due = []
         for view in self._arena.views():
             self._arena.beat(KEEPER)
             self._tell_of_state(view)
+            if view.state:
+                self._recoveries.consider(view)
             # what is damaged keeps the checkpoint it had
             if not view.state and format_name(view.format) is not None and self._is_due(view, now, final):
                 due.append((view.directory, view))
@@ -175,7 +186,7 @@ class Keeper:
         self._states[view.index] = view.state
         log.error(
             "partition %s topic=%r partition=%d visible_end=%d log_end=%d: reads below the visible end go on "
-            "unless it is offline; start again to recover it%s",
+            "unless it is offline%s",
             self._arena.describe_state(view.state),
             view.topic,
             view.partition,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,10 @@ STORAGE = 103
 READ_ONLY_STATE = 1
 
 
-def failing(start_broker: Callable[..., Broker], faults: str, **options: object) -> Broker:
-    return start_broker(environment={"FASTLOG_FAULTS": faults}, **options)
+def failing(start_broker: Callable[..., Broker], faults: str, **options: Any) -> Broker:
+    """What leaves service stays out of it; ``test_returns`` is about the way back."""
+    settings = {"recovery.retry.ms": "0"} | options.pop("settings", {})
+    return start_broker(environment={"FASTLOG_FAULTS": faults}, settings=settings, **options)
 
 
 @pytest.mark.slow

@@ -295,8 +295,9 @@ class Answers:
             leave_wish(topic, directories, FileOps())
             self._deletions[asked] = begun = frozenset((view.index, view.life) for view in held)
             self._arena.want_deletion()
-        leaving = {row.index for row in self._arena.leaving()}
+        # in this order: a slot says that it leaves before its life ends
         alive = {(view.index, view.life) for view in self._manager.partitions(topic)}
+        leaving = {row.index for row in self._arena.leaving()}
         if any(life in alive or life[0] in leaving for life in begun):
             raise CreationBusyError(f"topic {topic!r} is being deleted")
         del self._deletions[asked]
