@@ -73,8 +73,8 @@ AREAS = (
               " worker_start life_after_errors authorization handover")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor access handover advertised")
-        + _fault("backpressure disk_errors every_call flush_failures descriptors memory idle_cost lock_holder kills"
-                 " stop connects"),
+        + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
+                 " idle_cost lock_holder kills stop connects"),
     ),
     Area(
         "processes",

@@ -131,7 +131,8 @@ _NO_MEMORY = re.compile(r"[\w.]+(?= == NULL)")
 def _asks_for_memory(masks: list[str], index: int) -> bool:
     """Whether a line asks only if what the lines right above have allocated is there.
 
-    Nowhere does a test run where memory is refused, so nobody can tell what is done then.
+    Memory is refused to a processor at work alone (tests/fault/test_refused_memory.py): elsewhere nobody can tell what
+    is done then.
     """
     guard = _GUARD.match(masks[index]) if index >= 0 else None
     asked = {f"{name} == NULL" for name in _NO_MEMORY.findall(guard["condition"])} if guard else set()

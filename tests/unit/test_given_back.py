@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,9 @@ MORE: dict[str, bytes] = {
     "half of a large one": raw.produce_frame("t", 0, LARGE)[:200_000],
 }
 
+SETTINGS: dict[str, Any] = {"partitions": 4, "max_request_bytes": 60 * MEGABYTE}
+"""Of the broker that these are made for."""
+
 Leave = Callable[[raw.RawClient], None]
 
 
@@ -108,24 +112,29 @@ def read_some(client: raw.RawClient) -> None:
 WAYS: dict[str, Leave] = {"reads all": read_all, "closes": close, "resets": reset, "reads some": read_some}
 
 
+def prepare(workers: Workers) -> None:
+    """Store some data, and have everything opened that a processor opens for good."""
+    with workers.connect() as client:
+        for partition in range(4):
+            assert client.produce_ack("t", partition, GOOD, raw.FLUSHED).error == 0
+            assert client.fetch("t", partition, 0).error == 0
+        assert client.produce_ack("quiet", 0, GOOD, raw.FLUSHED).error == 0
+        for partition in (1, 2):
+            assert client.produce_ack("u", partition, GOOD, raw.FLUSHED).error == 0
+        for _ in range(8):
+            assert client.produce_ack("large", 0, raw.entry(bytes(MEGABYTE // 2)) * 2, raw.FLUSHED).error == 0
+        assert client.fetch("large", 0, 0, 10).error == 0
+        client.produce_ack("t", 0, SQUEEZED)
+        assert client.create_topic("made", 1) == (0, 4)
+        for partition in range(4):
+            assert client.produce_ack("made", partition, GOOD, raw.FLUSHED).error == 0
+
+
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """One processor with some data, everything opened that it opens for good."""
-    with Workers(tmp_path_factory.mktemp("log"), partitions=4, max_request_bytes=60 * MEGABYTE) as running:
-        with running.connect() as client:
-            for partition in range(4):
-                assert client.produce_ack("t", partition, GOOD, raw.FLUSHED).error == 0
-                assert client.fetch("t", partition, 0).error == 0
-            assert client.produce_ack("quiet", 0, GOOD, raw.FLUSHED).error == 0
-            for partition in (1, 2):
-                assert client.produce_ack("u", partition, GOOD, raw.FLUSHED).error == 0
-            for _ in range(8):
-                assert client.produce_ack("large", 0, raw.entry(bytes(MEGABYTE // 2)) * 2, raw.FLUSHED).error == 0
-            assert client.fetch("large", 0, 0, 10).error == 0
-            client.produce_ack("t", 0, SQUEEZED)
-            assert client.create_topic("made", 1) == (0, 4)
-            for partition in range(4):
-                assert client.produce_ack("made", partition, GOOD, raw.FLUSHED).error == 0
+    """One processor with some data."""
+    with Workers(tmp_path_factory.mktemp("log"), **SETTINGS) as running:
+        prepare(running)
         yield running
 
 

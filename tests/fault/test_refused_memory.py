@@ -1,0 +1,25 @@
+"""A processor that is refused memory closes the connection or answers later; all others are served as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.programs import run_program
+from tests.harness import memory_shim
+from tests.harness.sanitizer import IS_SANITIZED
+
+MODULES = {"_connection", "_sockets", "_fetch", "_helper"}
+"""Those that ask for memory while a processor serves, as opposed to where it starts."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(IS_SANITIZED, reason="the sanitizer has an allocator of its own")
+def test_each_place_that_asks_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = memory_shim.build(tmp_path)
+    (tmp_path / "log").mkdir()
+    monkeypatch.setenv("LD_PRELOAD", memory_shim.preloaded(library))
+    told = run_program("tests.fault.refused_memory_program", 200, directory=str(tmp_path / "log"))
+    assert told["violations"] == []
+    assert {place.partition("+")[0].rpartition("/")[2] for place in told["places"]} == MODULES
