@@ -14,6 +14,7 @@ from fastlog.log import _files
 from fastlog.log._append import roll_now
 from fastlog.log._arena import FIRST_PROCESSOR
 from tests.harness.shared_log import DONE, SharedLog, in_child, message, open_descriptors
+from tests.harness.single_steps import seen_between_instructions, single_steps
 from tests.harness.stopped import stopped_at
 from tests.harness.timing import undisturbed
 
@@ -85,6 +86,20 @@ def test_a_dead_process_waits_for_no_disk(memory: Path) -> None:
     log.arena.clear_cell(FIRST_PROCESSOR, 7, 11)
     assert log.arena.disk_since(FIRST_PROCESSOR) == 0
     assert log.arena.cell(FIRST_PROCESSOR) == (7, 11, 0, 0, 3)
+
+
+@single_steps
+def test_a_successor_is_never_seen_with_what_its_predecessor_waited_for(memory: Path) -> None:
+    """The watchdog asks a pid since when it waits: an answer of the dead one's would let a new one hang for longer."""
+    log = SharedLog(memory)
+    assert in_child(lambda: log.append(ENTRY), "pwrite@1=kill") == -9
+    waited = log.arena.disk_since(FIRST_PROCESSOR)
+
+    def look() -> tuple[int, int]:
+        return log.arena.cell(FIRST_PROCESSOR)[0], log.arena.disk_since(FIRST_PROCESSOR)
+
+    seen = seen_between_instructions(lambda: log.arena.clear_cell(FIRST_PROCESSOR, 7, 11), look)
+    assert seen == [(0, waited), (0, 0), (7, 0)]
 
 
 def test_a_call_that_took_long_is_a_sign_of_life_and_a_short_one_is_none(memory: Path) -> None:
