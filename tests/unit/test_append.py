@@ -128,6 +128,23 @@ def test_no_offset_passes_63_bits(tmp_path: Path) -> None:
     assert log.path(base).stat().st_size == 12
 
 
+@pytest.mark.parametrize(
+    ("error", "tried", "why"),
+    [("EMFILE", BUSY, "ok"), ("EIO", OFFLINE, "read-only: repair after a dead process failed (Input/output error)")],
+)
+def test_a_half_made_roll_that_cannot_be_opened(error: str, tried: int, why: str, tmp_path: Path) -> None:
+    """It is looked at again when there are descriptors; what the disk refuses has the disk's own reason."""
+    log = SharedLog(tmp_path, segment_bytes=5)
+    log.append(ENTRY)
+    assert in_child(lambda: log.append(ENTRY), "roll.created@1=kill") == -9
+    _files.arm(f"open@1={error}", "test")
+    assert log.append(ENTRY) == tried
+    assert log.arena.describe_state(log.view().state) == why
+    if tried == BUSY:
+        assert log.append(ENTRY) == DONE
+        assert log.bases() == [0, 12]
+
+
 def test_an_asked_for_roll_needs_bytes_and_a_partition_in_service(tmp_path: Path) -> None:
     log = SharedLog(tmp_path)
     assert roll_now(log.appender, 0)
