@@ -60,16 +60,16 @@ AREAS = (
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
         _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck"
-              " hostile_links manager named_points offsets recovery retention segment_files segments side_file keeper"
-              " log_*")
+              " hostile_links manager named_points offsets parallel recovery recovery_many retention segment_files"
+              " segments set_aside side_file file_errors flusher_directories keeper log_*")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills"),
     ),
     Area(
         "workers",
         _words("fastlog/workers/"),
-        _unit("answers health http_server keeper workers_boundaries stalls loop logs given_back"
-              " wakeups request_bytes counts worker_limits wait_order"
+        _unit("answers answer_memory health http_server keeper workers_boundaries stalls loop logs given_back"
+              " wakeups request_bytes counts worker_limits wait_order queues turns offsets_answers flusher_directories"
               " worker_start life_after_errors authorization handover")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor access handover advertised")
@@ -80,13 +80,13 @@ AREAS = (
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
         _unit("acceptor supervisor* broker_start binding stalls") + _integration("connections access")
-        + _fault("kills stop stop_in_trouble lock_holder idle_cost every_call"),
+        + _fault("kills stop stop_in_trouble lock_holder idle_cost every_call stalls"),
     ),
     Area(
         "settings",
         _words("fastlog/config.py fastlog/settings.py fastlog/_broker_main.py fastlog/clock.py fastlog/durability.py"
                " fastlog/installation.py fastlog/topics.py fastlog/logs.py fastlog/escaping.py"),
-        _unit("config setting_limits topics logs escaping installation") + _integration("testing"),
+        _unit("config setting_limits topics logs standard_error escaping installation") + _integration("testing"),
     ),
     Area(
         "wire",
@@ -100,7 +100,7 @@ AREAS = (
         "producer",
         _words("fastlog/producer/"),
         _unit("produc* partitioners stamp sync_producer* errors arguments")
-        + _integration("producer*") + _fault("exits interrupts"),
+        + _integration("producer*") + _fault("exits interrupts overload"),
     ),
     Area(
         "consumer",
@@ -153,6 +153,14 @@ AREAS = (
         _unit("arguments config errors escaping installation java logs topics producer_config consumer_config"),
     ),
 )  # fmt: skip
+
+
+OF_NO_AREA = (
+    _unit("build ceiling demo_command docs harness_* layers mutants peers public_names scripts")
+    + _integration("access_log cluster demo demo_spark kafka07 perf_ab readme real_input spark_access_log spark_ceiling"
+                   " spark_load_kills spark_submit spark_zookeeper walkthrough")
+)  # fmt: skip
+"""Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
 
 
 def area_of(path: str) -> Area | None:

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.checkout import ROOT
 from tests.mutants import choosing, operators, reach, sources
 from tests.mutants.__main__ import arguments, report
-from tests.mutants.areas import AREAS, area_of
+from tests.mutants.areas import AREAS, OF_NO_AREA, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
 from tests.mutants.sources import masked
 from tests.mutants.trees import Tree
@@ -246,6 +246,17 @@ def test_a_kill_has_to_come_again(failing: list[str], chance: list[str], verdict
     mutant = Mutant("m", "fastlog/clock.py", 1, "call", ("a",), ("b",))
     outcome = try_one(mutant, cast("Tree", Planted()), Suite(AREAS[0], ["file"]), ["file"])
     assert (outcome.verdict, restored) == (verdict, [True])
+
+
+def test_every_test_file_answers_for_an_area_or_is_said_not_to() -> None:
+    """A file that was forgotten would be written for bugs that count as survivors."""
+    below = ROOT / "tests"
+    of_none = {path for pattern in OF_NO_AREA for path in below.glob(pattern)}
+    of_areas = {ROOT / name for area in AREAS for name in area.test_files()}
+    assert not of_none & of_areas
+    assert all(list(below.glob(pattern)) for pattern in OF_NO_AREA)
+    written = {path for folder in ("unit", "integration", "fault") for path in (below / folder).glob("test_*.py")}
+    assert written == of_none | of_areas
 
 
 def test_the_share_is_that_of_all_areas_whichever_is_told_last(capsys: pytest.CaptureFixture[str]) -> None:
