@@ -44,7 +44,8 @@ def parse_brokers(text: str) -> list[Address]:
             host = host[1:-1]
         elif ":" in host:
             raise ConfigError(f"{item!r} is no address\n{_ADDRESS_FORM}\nput the IPv6 address in brackets")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+        is_number = port.isascii() and port.isdigit() and len(port) <= 5
+        if not host or not is_number or not 0 < int(port) < 65536:
             raise ConfigError(f"{item!r} is no address\n{_ADDRESS_FORM}\nwrite for example localhost:9092")
         found.append(Address(host, int(port)))
     if not found:
