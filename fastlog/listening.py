@@ -32,7 +32,8 @@ def parse_listen(name: str, text: str) -> ListenAddress:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"{name}: {text!r}: put the IPv6 address in brackets, for example [::1]:9080")
-    if not host or not colon or not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not colon or not is_number or int(port) > 65535:
         raise ConfigError(f"{name}: {text!r} is no HOST:PORT: write for example 127.0.0.1:9080")
     return ListenAddress(host, int(port))
 

@@ -44,7 +44,8 @@ def parse_connect(text: str) -> ConnectString:
         host, colon, port_text = item.strip().rpartition(":")
         if not colon:
             host, port_text = port_text, str(DEFAULT_PORT)
-        if not host or not port_text.isdecimal() or not 0 < int(port_text) < 65536:
+        is_number = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5
+        if not host or not is_number or not 0 < int(port_text) < 65536:
             raise ConfigError(f"zk.connect: {item.strip()!r} in {text!r} is not host:port")
         servers.append((host, int(port_text)))
     path = f"{slash}{chroot}".rstrip("/")

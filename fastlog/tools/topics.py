@@ -212,7 +212,7 @@ def offsets_command(
     """Show offsets of TOPIC, newest first. Works with Kafka 0.7 brokers too."""
     times = {"earliest": requests.TIME_EARLIEST, "latest": requests.TIME_LATEST}
     times |= {str(moment): moment for moment in times.values()}
-    if when not in times and not (when.isascii() and when.isdigit() and int(when[:20]) < 2**63):
+    if when not in times and not (when.isascii() and when.isdigit() and len(when) < 20 and int(when) < 2**63):
         raise click.BadParameter(f"{when!r} is neither earliest, latest nor milliseconds", param_hint="--time")
     time_ms = times[when] if when in times else int(when)
     broker = options.broker_at(brokers, connect_timeout)

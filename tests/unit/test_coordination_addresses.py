@@ -35,7 +35,10 @@ def test_servers_and_a_path(text: str, servers: list[tuple[str, int]], path: str
     assert parse_connect(str(found)) == found
 
 
-@pytest.mark.parametrize("text", ["", ":1", "h:0", "h:65536", "h:", "h:x", "h:-1", "a,,b", "h:1,", "/x", "h:1.5"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":1", "h:0", "h:65536", "h:", "h:x", "h:-1", "a,,b", "h:1,", "/x", "h:1.5", "h:٣", "h:000001", "h:0655350"],
+)
 def test_a_part_that_is_no_server_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"zk.connect: '.*' in '.*' is not host:port"):
         parse_connect(text)

@@ -171,7 +171,8 @@ def test_addresses_to_listen_on(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h", "h:", ":1", "h:65536", "h:-1", "h:1x", "h:٣", "::1:9", "[]:1", "h:655350", "h:9999999"]
+    "text",
+    ["", "h", "h:", ":1", "h:65536", "h:-1", "h:1x", "h:٣", "::1:9", "[]:1", "h:655350", "h:9999999", "h:0655350"],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^name: .*127\.0\.0\.1:9080|^name: .*brackets"):

@@ -82,6 +82,7 @@ def test_list_settings_shows_each() -> None:
         (["produce", "--topic", "t", "--batch-bytes", "1GB"], "not between"),
         (["produce", "--topic", "t", "/no/such/file"], "/no/such/file"),
         (["topics", "offsets", "t", "--time", "noon"], "neither earliest"),
+        (["topics", "offsets", "t", "--time", "0" * 20 + "9" * 20], "neither earliest"),
     ],
 )
 def test_wrong_usage_exits_2_in_three_lines(arguments: list[str], says: str) -> None:
