@@ -76,7 +76,8 @@ Which test of a file it was is known of Python in the process of the tests alone
 def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
     """Return what chooses the tests of a mutant: those that reach its line, the quick ones first.
 
-    All files are tried where the source has changed since, and every one that the map does not know yet.
+    All files are tried where the source has changed since, and every one that the map does not know yet, or that names
+    the source.
     """
     known: dict[str, Any] = json.loads(path.read_text())
     seconds: dict[str, float] = known["seconds"]
@@ -89,6 +90,8 @@ def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
         near = range(mutant.line - 2, mutant.line + len(mutant.before) + 2)
         reaching = {known["tests"][number] for line in near for number in source["lines"].get(str(line), ())}
         reaching |= {name for name in files if known["files"].get(name) != _sum(ROOT / name)}
+        # what compiles or reads a source by itself runs nothing that is counted
+        reaching |= {name for name in files if mutant.path.rpartition("/")[2] in "\n".join(_text_lines(ROOT / name))}
         found = [name for name in reaching if name.partition("::")[0] in files]
         whole = {name for name in found if "::" not in name}
         return sorted(

@@ -194,7 +194,7 @@ def test_an_equivalent_mutant_has_its_argument(tmp_path: Path) -> None:
 
 def test_the_tests_that_reach_a_line_are_asked_the_quick_ones_first(tmp_path: Path) -> None:
     """A file as a whole where it is not known which of its tests; all files where the source has changed since."""
-    source, one, two = "fastlog/clock.py", "tests/unit/test_mutants.py", "tests/unit/test_layers.py"
+    source, one, two = "fastlog/clock.py", "tests/unit/test_topics.py", "tests/unit/test_layers.py"
     quick, slow, else_where = f"{one}::quick", f"{one}::slow", "tests/unit/test_config.py::x"
     reached = {source: {5: {slow, else_where}, 6: {quick, slow}, 20: {two, f"{two}::test"}}}
     seconds = {quick: 0.1, slow: 2.0, two: 1.0}
@@ -211,6 +211,12 @@ def test_the_tests_that_reach_a_line_are_asked_the_quick_ones_first(tmp_path: Pa
     assert asked(20, [one]) == []
     path.write_text(json.dumps({**whole, "files": {one: whole["files"][one]}}))
     assert asked(6, [one, two]) == [quick, two, slow]  # who knows what a new file reaches
+    # one that compiles a header by itself
+    header, fences = "fastlog/log/_arena.h", "tests/unit/test_log_fences.py"
+    path.write_text(json.dumps(reach.document({header: {5: {slow}}}, seconds, [one, fences])))
+    mutant = Mutant("name", header, 5, "fence", ("fl_fence();",), (";",))
+    assert reach.load(path)(mutant, [one, fences]) == [slow, fences]
+    path.write_text(json.dumps(whole))
     whole["sources"][source]["sha256"] = "that of another text"
     path.write_text(json.dumps(whole))
     assert asked(6, [one, two]) == [one, two]
