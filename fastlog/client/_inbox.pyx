@@ -157,7 +157,6 @@ cdef class Inbox:
         self.start = self.end = 0
         self.size = size
         self.body = body
-        return 0
 
     cdef bint into_scratch(self, int fd, int64_t deadline) except -1:
         cdef char* scratch = PyByteArray_AS_STRING(self.scratch)

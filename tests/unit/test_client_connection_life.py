@@ -373,6 +373,21 @@ def test_after_an_answer_that_is_none_the_same_broker_is_asked_again(
         wait_until("no descriptor is left", lambda: descriptors() <= before)
 
 
+def test_an_answer_about_as_many_partitions_as_one_describes_is_taken() -> None:
+    """A broker may have 131,072 of them in its answer, which is larger than any set of messages by default."""
+    partitions = tuple(rs.PartitionMetadata(number, 0, 0, 0, 0, 1) for number in range(131_072))
+
+    def answer(request: rq.MetadataRequest) -> bytes:
+        topics = (rs.TopicMetadata("t", 0, len(partitions), partitions),)
+        found = rs.MetadataAnswer(request.correlation_id, 0, 5, "h", 1, 10**6, 10**8, 1000, 1000, 1006, topics)
+        return rs.encode_metadata(found, request.version)
+
+    with FakeBroker(hook=Asked(answer)) as fake:
+        found = Broker(fake.address, PATIENCE).metadata_or_none()
+        assert found is not None
+        assert found.topics[0].partitions == partitions
+
+
 def test_a_broker_of_an_earlier_state_is_asked_as_it_understands() -> None:
     """The second question comes on the same connection; an error of that answer is raised."""
 
@@ -440,7 +455,8 @@ def test_a_connection_at_rest_keeps_no_memory_for_many_large_answers() -> None:
             held.clear()
             before = tracemalloc.get_traced_memory()[0]
             connection.rest()
-            assert before - tracemalloc.get_traced_memory()[0] >= 4 * size
+            freed = before - tracemalloc.get_traced_memory()[0]
+            assert freed >= 4 * size - 2**16  # a tracer of lines, where there is one, keeps some of its own meanwhile
         finally:
             tracemalloc.stop()
 
