@@ -165,6 +165,16 @@ def test_a_malformed_request_of_one_that_is_gone_ends_its_requests(workers: Work
     assert workers.arena.view(1).log_end == 2 * len(GOOD)
 
 
+@pytest.mark.parametrize("kind", ["fetch", "multifetch"])
+def test_an_empty_name_in_a_request_of_one_that_is_gone_does_not_end_its_requests(workers: Workers, kind: str) -> None:
+    """It has an answer of its own for one that is there, and what is behind it is stored."""
+    nameless = raw.fetch_frame("", 0, 0, 100) if kind == "fetch" else raw.multifetch_frame([("", 0, 0, 100)] * 2)
+    leaver = stuffed(workers, nameless + raw.produce_frame("u", 0, GOOD))
+    leaver.close()
+    wait_until("it is gone", lambda: not workers.held()["connections"])
+    assert workers.arena.view(1).log_end == 2 * len(GOOD)
+
+
 def test_a_job_of_one_that_is_gone_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits behind another one when its client leaves; a creation is no answer, and is done."""
     made: list[str] = []

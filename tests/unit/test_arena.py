@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 from pathlib import Path
 
@@ -58,6 +59,23 @@ def test_a_slot_says_what_it_was_made_of(tmp_path: Path) -> None:
     assert (view.topic, view.partition, view.created_ms) == ("größe", 7, 5)
     assert (view.log_start, view.flushed_end, view.log_end, view.table_tail) == (0, 90, 90, 2)
     assert [tuple(item) for item in arena.segments(index)] == [(0, 0, 1, 2, 0), (1, 50, 3, 4, 50)]
+
+
+def test_a_new_slot_has_counted_no_messages(tmp_path: Path) -> None:
+    """Whatever the memory held that its ends are made in; messages are counted since the start."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 64, 16)
+
+    def made(depth: int) -> int:
+        if depth:
+            return max([depth], key=lambda _: made(depth - 1)) and made(0)
+        return arena.add(spec(partition=arena.slot_count, log_end=2**62))
+
+    for depth in range(8):
+        made(depth)
+        repr(re.compile(f"(a|b){{{depth + 2}}}"))
+        sorted(os.environ, key=str.casefold)
+    counts = {(view.appended_messages, view.flushed_messages) for view in arena.views()}
+    assert counts == {(0, 0)}
 
 
 def test_what_starts_damaged_says_so(tmp_path: Path) -> None:

@@ -384,6 +384,36 @@ def test_it_goes_no_further_ahead_of_what_is_committed_than_it_may() -> None:
         assert found.lane.wants(found.place)
 
 
+def test_a_commit_is_wanted_for_what_was_acknowledged_alone() -> None:
+    """However much was sent: before any of it counts a commit would save the same again."""
+    bound = 400
+    lane = Lane(SOURCE, bound, lambda *_: None, {}, skips=False)
+    lane.place = Place(SOURCE, START, by_hand=True)
+    lane.committed, lane._sent_to = START, START + bound
+    found = []
+    for lane._settled_to in (START, START + 1):
+        found.append(lane.wants_commit)
+    lane._sent_to -= 1
+    for lane._settled_to in (START + bound // 4, START + bound // 4 + 1):
+        found.append(lane.wants_commit)
+    assert found == [False, True, False, True]
+
+
+def test_a_run_that_comes_again_is_not_taken() -> None:
+    """One from before the partition was repositioned, and one that was on its way when the lane had failed."""
+    with way(FakeBroker()) as found:
+        found.wait_wanted()
+        late = Run(Place(SOURCE, START, by_hand=True), START, START + ENTRY, memoryview(SET)[:ENTRY], 1, 0)
+        found.lane.take(late)
+        found.lane._is_failed = True
+        found.lane.take(Run(found.place, START, START + ENTRY, memoryview(SET)[:ENTRY], 1, 0))
+        assert not found.lane.is_under_way
+        found.lane._is_failed = False
+        found.take()
+        found.wait_consumed(START + len(SET))
+        assert [offset for offset, _, _ in found.told] == [START]
+
+
 def test_another_place_waits_for_what_is_under_way() -> None:
     """Nothing overtakes itself when the target gets more partitions."""
     goes_on = threading.Event()

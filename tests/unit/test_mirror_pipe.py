@@ -268,6 +268,13 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(made: Any) -> None:
         assert found.pipe.error is None
 
 
+def test_an_answer_that_nobody_waits_for_is_named() -> None:
+    with giving(FakeBroker()) as found:
+        found.wait_connected()
+        with pytest.raises(ProtocolError, match="an answer came to nothing"):
+            found.pipe._answered(ack(0)[4:])
+
+
 def test_a_refusal_settles_its_piece_and_nothing_else() -> None:
     broker = answering(lambda request, count: ack(request.correlation_id, 103 if count == 1 else 0, 100 * count))
     with giving(broker) as found:

@@ -413,7 +413,35 @@ def test_what_was_committed_is_known_to_the_lanes_at_once(site: Callable[..., Si
         assert lane.committed == 7
 
 
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_partition_that_another_member_has_is_forgotten_once_nothing_of_it_is_under_way(
+    is_under_way: bool, site: Callable[..., Site]
+) -> None:
+    """What was counted of it stays counted, once."""
+    config, one = site().config(), TopicPartition("t", PartitionId(0, 0))
+    target: Any = SimpleNamespace(partitions=lambda topic: [])
+    source = Source(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
+    consumer: Any = SimpleNamespace(committed={}, topics={})
+    source.consumer, source.is_checked = consumer, True
+    lane: Any = SimpleNamespace(source=one, is_under_way=is_under_way, repeated=2, doubtful=3, error=None)
+    lane.wants_commit, lane.resume_at = False, lambda: None
+    source._lanes[one] = lane
+    for _ in range(2):
+        source.look()
+        assert list(source._lanes) == ([one] if is_under_way else [])
+        assert (source.totals.repeated, source.totals.doubtful) == (2, 3)
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mirror_that_is_forgotten_keeps_no_program_from_ending(site: Callable[..., Site]) -> None:
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("fastlog-mirror-")]
+
+    with site().running():
+        wait_until("streams and commits have theirs", lambda: len(threads()) >= 3)
+        assert all(thread.daemon for thread in threads())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fastlog.zkpaths import encode_number, topic_broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_session import FakeZooKeeper
+from tests.harness.timing import PATIENCE
 from tests.unit.test_producer_discovery import opener, show
 
 
@@ -83,6 +84,19 @@ def test_a_new_topic_is_made_before_anything_is_sent() -> None:
         with found_in(tree) as target:
             wait_for(target, "t", places((4, 3)))
             assert broker.seen["CreateTopicRequest"] == 1
+
+
+def test_a_plain_broker_is_not_waited_for_to_announce_a_topic() -> None:
+    """It makes it with the first message, which is sent as soon as it has said that it is plain."""
+    tree = FakeZooKeeper(timeout=0.5)
+    given = {"zk.connect": "fake:1", "zk.synctime.ms": "50", "connect.timeout.ms": str(round(10 * PATIENCE * 1000))}
+    with FakeBroker(own=False) as broker:
+        show(tree.open(), 4, broker.port)
+        target = FoundTarget(config(given), lambda: None, opener(tree))
+        try:
+            wait_for(target, "t", places((4, 1)))
+        finally:
+            target.stop()
 
 
 def test_a_topic_that_some_have_is_not_made_on_others() -> None:

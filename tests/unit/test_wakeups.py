@@ -422,3 +422,33 @@ def test_a_turn_for_every_request_and_no_more(two: Workers) -> None:
             assert client.offsets("t", 0, raw.EARLIEST) == [0]
         two.wait_still()
         assert two.turns() - before <= 110
+
+
+def far(client: raw.RawClient) -> None:
+    """Read so little, so early, that many such answers are visible behind it."""
+    assert client.fetch("t", 0, 0, len(GOOD)).error == 0
+    assert client.multifetch([("t", 0, 0, len(GOOD))])[0].error == 0
+    assert client.held_fetch("t", 0, 0, len(GOOD)).error == 0
+
+
+NEAR: dict[str, Callable[[raw.RawClient], object]] = {
+    "fetch": lambda client: client.fetch("t", 0, 0),
+    "multifetch": lambda client: client.multifetch([("t", 0, 0, 1 << 20)]),
+    "held fetch": lambda client: client.held_fetch("t", 0, 0),
+}
+
+
+@pytest.mark.parametrize("read", NEAR.values(), ids=NEAR)
+def test_a_reader_that_comes_near_the_visible_end_has_the_next_flush_begin(
+    read: Callable[[raw.RawClient], object], tmp_path: Path
+) -> None:
+    """Though nobody waits at that end yet: it would wait for all that was appended while it read up to there."""
+    with Workers(tmp_path) as workers, workers.connect() as client:
+        assert client.produce_ack("t", 0, GOOD * 50, raw.FLUSHED).error == 0
+        assert client.produce_ack("t", 0, GOOD).error == 0
+        workers.wait_still()
+        far(client)
+        workers.wait_still()
+        assert workers.arena.view(0).visible_offset == 50 * len(GOOD)
+        read(client)
+        wait_until("it is flushed", lambda: workers.arena.view(0).visible_offset == 51 * len(GOOD))
