@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fastlog.workers._loop  # noqa: F401  # the shim watches what is loaded before it
+import fastlog.workers.net._loop  # noqa: F401  # the shim watches what is loaded before it
 from tests.harness import raw_client as raw
 from tests.harness.checkout import ROOT
 from tests.harness.memory_shim import Memory

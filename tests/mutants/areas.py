@@ -68,7 +68,7 @@ AREAS = (
     Area(
         "workers",
         _words("fastlog/workers/"),
-        _unit("answers answer_memory health http_server keeper workers_boundaries stalls loop logs given_back"
+        _unit("answers answer_memory services health http_server keeper workers_boundaries stalls loop logs given_back"
               " wakeups request_bytes counts worker_limits wait_order queues turns offsets_answers flusher_directories"
               " worker_start life_after_errors authorization handover")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
@@ -79,7 +79,7 @@ AREAS = (
     Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
-        _unit("acceptor supervisor* broker_start binding stalls") + _integration("connections access")
+        _unit("acceptor supervisor* broker_start binding config setting_limits stalls") + _integration("connections access")
         + _fault("kills stop stop_in_trouble lock_holder idle_cost every_call stalls"),
     ),
     Area(

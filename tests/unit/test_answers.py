@@ -12,13 +12,17 @@ import pytest
 
 from fastlog.client.connection import Broker
 from fastlog.config import BrokerConfig
+from fastlog.errors import MalformedRequestError, NotAuthorizedError
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.manager import LogManager
 from fastlog.wire import requests, responses
 from fastlog.workers.authorization import ANONYMOUS, Client
+from fastlog.workers.kafka07 import answers as answers_module
 from fastlog.workers.kafka07.answers import Answers
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
+from tests.unit.test_arena import spec
 from tests.unit.test_manager import manager_of
 
 CLIENT = Client(ANONYMOUS, "127.0.0.1")
@@ -46,6 +50,51 @@ def test_a_partition_that_is_made_meanwhile_is_not_beyond_the_count(
         (topic,) = responses.decode_metadata(frame[4:]).topics
         assert [item.partition for item in topic.partitions] == expected
         assert topic.configured_partitions > expected[-1]
+
+
+def test_topics_are_created_on_request_only_where_that_is_allowed(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    answers = Answers(BrokerConfig(create_topic_requests=False), manager._arena, manager, [("h", 1)])
+    frame = answers.answer(requests.encode_create_topic(7, "t", 1)[4:], CLIENT)
+    assert isinstance(frame, bytes)
+    assert responses.decode_create_topic(frame[4:]).error == NotAuthorizedError.code
+    assert not manager.topics()
+
+
+def described(answers: Answers, names: int) -> bytes | bool | None:
+    return answers.answer(requests.encode_metadata(7, ("t",) * names)[4:], CLIENT)
+
+
+def test_an_answer_describes_no_more_partitions_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic is described as often as its name is given: a small request would have a huge answer."""
+    manager = manager_of(tmp_path)
+    for partition in range(3):
+        manager.create_partition("t", partition, count=3)
+    monkeypatch.setattr(answers_module, "MAX_METADATA_PARTITIONS", 6)
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+    allowed, refused = described(answers, 2), described(answers, 3)
+    assert isinstance(allowed, bytes)
+    assert isinstance(refused, bytes)
+    assert len(responses.decode_metadata(allowed[4:]).topics) == 2
+    assert responses.decode_metadata(refused[4:]).error == MalformedRequestError.code
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (0, responses.STATE_OK),
+        (STATE_READ_ONLY, responses.STATE_READ_ONLY),
+        (STATE_OFFLINE, responses.STATE_OFFLINE),
+        (STATE_OFFLINE | STATE_READ_ONLY, responses.STATE_OFFLINE),
+    ],
+)
+def test_what_clients_are_told_of_a_partition(state: int, told: int, tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    manager._arena.add(spec(state=state))
+    frame = described(Answers(BrokerConfig(), manager._arena, manager, [("h", 1)]), 1)
+    assert isinstance(frame, bytes)
+    (topic,) = responses.decode_metadata(frame[4:]).topics
+    assert [item.state for item in topic.partitions] == [told]
 
 
 def created_ms(manager: LogManager, topic: str = "t") -> int:

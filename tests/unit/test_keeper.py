@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import logs
 from tests.harness.shared_log import DONE, FULL, in_child, message, open_descriptors, start, wait, wait_until
+from tests.harness.timing import PATIENCE
 
 ENTRY = message(14)
 HOUR_MS = 3_600_000
@@ -522,6 +524,55 @@ def test_nor_what_a_dead_flusher_held(tmp_path: Path) -> None:
     assert wait(start(lambda: make_flusher_loop(house.arena, 8, 0, 0, 1).run(1, parent))) == 0
     assert house.arena.cell(FLUSHER)[4] == 0
     assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 0
+
+
+# -- its turns ---------------------------------------------------------------------------------------------------------
+
+
+def turns(house: House, caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    """Let a keeper of this process turn until it has said something with a word in it; all that it said."""
+    keeper = Keeper(Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=os.getppid()))
+    with caplog.at_level(logging.INFO, logger=keeper_module.__name__):
+        thread = threading.Thread(target=keeper.run, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: any(word in line for line in caplog.messages))
+        finally:
+            house.arena.set_stopping(3)
+            thread.join(PATIENCE)
+    assert not thread.is_alive()
+    return caplog.messages
+
+
+def test_a_keeper_whose_broker_is_gone_leaves(tmp_path: Path) -> None:
+    """It is somebody else's child then; nobody would tell it to stop."""
+    house = House(tmp_path)
+    assert Keeper(Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=os.getppid() + 1)).run() == 1
+
+
+def test_what_all_processes_did_since_the_last_time_is_said_now_and_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a second here: what the processors and the flusher counted, and then that nothing happened."""
+    house = House(tmp_path, monitoring_period_secs="1")
+    house.arena.count(FIRST_PROCESSOR, "messages_in", 5)
+    house.arena.count(FLUSHER, "messages_in", 2)
+    house.arena.count(FLUSHER, "flushes", 3)
+    lines = turns(house, caplog, "nothing happened")
+    said = [line for line in lines if line.startswith("last 1 s: ")]
+    assert said[:2] == ["last 1 s: messages_in=7 flushes=3", "last 1 s: nothing happened"]
+
+
+def test_a_partition_whose_directory_cannot_be_read_keeps_no_keeper_from_its_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A successor that has files to finish with: it says so and cleans up what it can."""
+    house = House(tmp_path, log_retention_size="100")
+    house.fill(45)
+    assert in_child(lambda: house.clean(house.keeper()), "retention.published@1=kill") == -9
+    (tmp_path / "t-0").rename(tmp_path / "gone")
+    lines = turns(house, caplog, "cannot look")
+    assert f"cannot look for dropped segments path={tmp_path / 't-0'} reason=" in "\n".join(lines)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

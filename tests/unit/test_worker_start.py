@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
 from fastlog.workers import advertised, child, flusher, processor
+from tests.harness.shared_log import in_child
 
 SETTINGS: dict[str, Any] = {
     "max_message_bytes": 1_000_001,
@@ -42,6 +45,9 @@ class Started:
 
     last: tuple[Any, ...] = ()
     taken_over = False
+
+
+begin = child.begin
 
 
 @pytest.fixture(autouse=True)
@@ -141,3 +147,10 @@ def test_an_address_that_leads_elsewhere_is_tried_again_after_a_second(
     assert left == []
     assert pauses == [1.0] * (len(answers) - 1)
     assert caplog.text.count("ADVERTISED ADDRESS") == (answers[-1] is not None)
+
+
+def test_a_child_whose_broker_ended_before_it_asked_to_end_with_it_leaves(tmp_path: Path) -> None:
+    """The kernel ends it from then on; before it, nobody does. It touches nothing of the broker's."""
+    shared = shared_by(tmp_path)
+    assert in_child(lambda: begin(dataclasses.replace(shared, supervisor_pid=os.getpid()), FLUSHER)) == 0
+    assert shared.arena.cell(FLUSHER)[0] == 0
