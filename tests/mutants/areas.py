@@ -59,7 +59,7 @@ AREAS = (
     Area(
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
-        _unit("append arena clean_marker creators flush flush_marks flushed_mark formats fsck"
+        _unit("append arena c_memory clean_marker creators flush flush_marks flushed_mark formats fsck"
               " hostile_links manager named_points offsets parallel recovery recovery_many retention segment_files"
               " segments set_aside side_file file_errors flusher_directories keeper log_*")
         + _integration("toy_format")
@@ -106,7 +106,7 @@ AREAS = (
     Area(
         "consumer",
         _words("fastlog/consumer/"),
-        _unit("assignment consumer* delivery fetching* group* simple_consumer* stream_client driving"
+        _unit("assignment arguments consumer* delivery fetching* group* simple_consumer* stream_client driving"
               " patterns")
         + _integration("simple_consumer local_read group group_reading group_outages group_shared")
         + _fault("groups exactly_once"),
@@ -126,7 +126,7 @@ AREAS = (
     Area(
         "audit",
         _words("fastlog/audit/"),
-        _unit("audit* tally producer_audit") + _integration("audit") + _fault("audit"),
+        _unit("audit* tally c_memory producer_audit") + _integration("audit") + _fault("audit"),
     ),
     Area(
         "spark",

@@ -124,6 +124,7 @@ def test_messages_are_counted_where_there_are_few_and_estimated_where_there_are_
     with with_log(pack(same), own=own) as fake, logs_of(fake) as logs:
         for first, last in ((0, 40), (0, 1), (39, 40), (7, 9)):
             assert logs.estimated_messages(ONLY, first * entry, last * entry) == last - first
+        assert fake.seen["CutPointsRequest"] == 0, "all was read: there is no end to be sampled"
         monkeypatch.setattr(broker_logs, "_SAMPLE_BYTES", 5 * entry)
         fake.seen.clear()
         for first, last in ((0, 40), (3, 40), (0, 5), (0, 6), (0, 10), (0, 11)):

@@ -277,3 +277,14 @@ def test_spans_of_wrappers_are_counted() -> None:
     for span in message.spans(data):
         tally.count_entries(span.entries, span.count)
     assert tally.seen(1, 0, 8) == 9
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (2, 1), (0, 1), (1, 0)])
+def test_columns_of_different_lengths_are_refused(counts: tuple[int, int]) -> None:
+    """Before anything is counted: the shorter one ends before the longer."""
+    one = payload(1, 0)
+    starts, lengths = np.zeros(counts[0], np.int64), np.full(counts[1], len(one), np.int32)
+    tally = Tally(WINDOW_MS)
+    with pytest.raises(ValueError, match="starts and lengths have different lengths"):
+        tally.count_columns(np.frombuffer(one, np.uint8), starts, lengths)
+    assert tally.messages == 0

@@ -1,0 +1,99 @@
+"""Objects that own memory of the C library give all of it back: what is in use is the same after each of many lives."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastlog._segment import pack
+from fastlog.audit._tally import Tally
+from fastlog.envelope import Envelope, wrap
+from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.workers._flusher import make_flusher_loop
+from tests.harness.sanitizer import about_memory
+from tests.harness.shared_log import DONE, SharedLog, message
+
+pytestmark = about_memory
+
+LIVES = 30
+WARM_UP = 5
+MOST_GROWTH_BYTES = 64 * LIVES
+"""Python's own tables grow now and then; each life below has more than that to lose in each of its pieces."""
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "mapped",
+            "usmblks",
+            "fsmblks",
+            "used",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def bytes_in_use() -> int:
+    """What was asked of the C library and not given back, in all of its arenas."""
+    gc.collect()
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = _Info
+    found = ask()
+    return int(found.used + found.mapped)
+
+
+def tally(_: Path) -> None:
+    """Many producers, numbers that lie far apart, windows; and pages that came from somebody else."""
+    made, other = Tally(1000), Tally(1000)
+    payloads = [
+        wrap(
+            b"x",
+            Envelope(
+                number * 500,
+                5,
+                deduplication_id=b"\x01" + bytes([0] * 7 + [producer]) + bytes(5) + bytes([number, 0, 0]),
+            ),
+        )
+        for producer in range(40)
+        for number in range(4)
+    ]
+    made.count_entries(pack(payloads), len(payloads))
+    for producer, server, number, _count, bits in made.changed_pages():
+        other.merge_page(producer, server, number, bits)
+
+
+def log(directory: Path) -> None:
+    """An arena with its partitions, open segments, and what a flusher keeps of each."""
+    shared = SharedLog(directory, partitions=3, segment_bytes=40)
+    flusher = make_partition_flusher(shared.arena, 8, 0, 0)
+    for _ in range(6):
+        assert shared.append(message(30)) == DONE
+        assert flush_now(flusher, 0) == 0
+    make_flusher_loop(shared.arena, 8, 0, 0, 1)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not say what is in use")
+@pytest.mark.parametrize("live", [tally, log])
+def test_a_life_leaves_no_memory(live: Callable[[Path], None], tmp_path: Path) -> None:
+    numbers = iter(range(10**6))
+
+    def lives(count: int) -> int:
+        for _ in range(count):
+            directory = tmp_path / str(next(numbers))
+            directory.mkdir()
+            live(directory)
+        return bytes_in_use()
+
+    lives(WARM_UP)
+    before = bytes_in_use()
+    assert lives(LIVES) - before <= MOST_GROWTH_BYTES
