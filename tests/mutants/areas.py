@@ -63,7 +63,7 @@ AREAS = (
               " hostile_links manager named_points offsets parallel recovery recovery_many retention segment_files"
               " segments set_aside side_file file_errors flusher_directories keeper log_*")
         + _integration("toy_format")
-        + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills"),
+        + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"),
     ),
     Area(
         "workers",
@@ -72,9 +72,10 @@ AREAS = (
               " wakeups request_bytes counts worker_limits wait_order queues turns offsets_answers flusher_directories"
               " worker_start life_after_errors authorization handover")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
-                       " greedy_clients broker_log fuzz_requests monitor access handover advertised")
+                       " greedy_clients broker_log fuzz_requests monitor access handover advertised"
+                       " delete")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
-                 " idle_cost lock_holder kills stop connects"),
+                 " idle_cost lock_holder kills stop connects deletions"),
     ),
     Area(
         "processes",

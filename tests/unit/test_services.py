@@ -21,7 +21,10 @@ NESTED_BADLY = raw.wrapper(raw.entry(b"bad", crc=1), raw.GZIP)
 
 
 def test_no_partition_is_made_by_a_message_where_that_is_not_allowed(tmp_path: Path) -> None:
-    with Workers(tmp_path, auto_create_topics=False, create_topic_requests=True) as workers, workers.connect() as client:
+    with (
+        Workers(tmp_path, auto_create_topics=False, create_topic_requests=True) as workers,
+        workers.connect() as client,
+    ):
         assert client.produce_ack("t", 0, GOOD).error == 3
         assert list(tmp_path.iterdir()) == []
         assert client.create_topic("t", 1) == (0, 1)
