@@ -77,9 +77,9 @@ def gets_no_time(before: Sighting | None, now: Sighting | None) -> bool:
 def what_it_writes(arena: Arena, number: int) -> str:
     """The partition whose append lock a silent process holds, and where it lies; empty: none."""
     holding = arena.cell(number)[4]
-    if not holding:
+    view = arena.shown_view(holding - 1) if holding else None
+    if view is None:  # it holds none, or one that is being deleted
         return ""
-    view = arena.view(holding - 1)
     name = segment_files.partition_directory_name(view.topic, view.partition)
     directory = Path(arena.log_dirs[view.directory], name)
     return f" topic={view.topic!r} partition={view.partition} path={directory}"

@@ -139,7 +139,7 @@ class Answers:
         if view.state & STATE_OFFLINE:
             return responses.encode_offsets(UNKNOWN)
         segments = self._arena.segments(view.index)
-        watermark = self._arena.view(view.index).visible_offset
+        watermark = (self._arena.shown_view(view.index) or view).visible_offset
         now_ms = time.time_ns() // 1_000_000
         return responses.encode_offsets(0, offsets_before(segments, watermark, request.time, request.max_count, now_ms))
 
