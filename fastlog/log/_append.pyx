@@ -282,7 +282,7 @@ cdef class Appender:
         out.done = 0
         out.bytes = 0
         out.error = 0
-        if fl_load(&s.life) != life:
+        if fl_load(&s.life) != life or not life & 1:  # it may have ended just before it was looked at
             return APPEND_GONE
         if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
             return APPEND_OFFLINE

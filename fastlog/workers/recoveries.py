@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastlog import logs
+from fastlog.errors import LogError
 from fastlog.log import _files, parallel
 from fastlog.log._append import Appender, end_life
 from fastlog.log._arena import FLUSHER, KEEPER, STATE_NO_FLUSH, WHY_NAME, WHY_START, Arena, SlotView
@@ -25,7 +26,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import clear_mark
 from fastlog.log.formats import format_name
 from fastlog.log.manager import LogManager
-from fastlog.log.recovered import OK, RecoveredPartition
+from fastlog.log.recovered import RecoveredPartition
 from fastlog.log.recovery import recover_partition
 from fastlog.segment_files import partition_directory_name
 from fastlog.workers.disk_probe import write_unnamed
@@ -117,8 +118,8 @@ class Recoveries:
     def _next(self) -> _Work | None:
         """Partitions whose time has come, if there are; first their disk is tried."""
         now = time.monotonic()
-        if all(due > now for due, _ in self._tries.values()):
-            return None
+        if all(due > now for due, _ in self._tries.values()) or self._arena.leaving():
+            return None  # the spare slots are for one lot at a time
         out = {(view.topic, view.partition): view for view in self._arena.views() if view.state}
         for place in self._tries.keys() - out.keys():
             del self._tries[place]
@@ -180,21 +181,26 @@ class Recoveries:
             return False
         try:
             for view, found in zip(work.views, results, strict=True):
-                if found.state == OK and found.log_end >= view.flushed_offset:
-                    self._back(view, found)
-                else:
+                problem = found.reason
+                if not problem and found.log_end < view.flushed_offset:
+                    problem = f"it ends at offset {found.log_end}, and all below {view.flushed_offset} was flushed"
+                problem = problem or self._back(view, found)
+                if problem:
                     self._arena.revive(view.index)
-                    self._put_off([view], found.reason or f"it ends at offset {found.log_end}")
+                    self._put_off([view], problem)
         finally:
             self._arena.create_unlock()
         return True
 
-    def _back(self, view: SlotView, found: RecoveredPartition) -> None:
+    def _back(self, view: SlotView, found: RecoveredPartition) -> str:
+        """Let a partition live in another slot; why it cannot, empty: it does."""
         place = view.topic, view.partition
-        if all(
-            (item.topic, item.partition) != place for item in self._arena.views()
-        ):  # a former keeper may have died here
-            self._manager.put_back(view.directory, replace(found, created_ms=view.created_ms))
+        if all((item.topic, item.partition) != place for item in self._arena.views()):
+            # else a former keeper has died behind this
+            try:
+                self._manager.put_back(view.directory, replace(found, created_ms=view.created_ms))
+            except LogError as error:
+                return str(error)
         _files.reach("return.added")
         self._arena.succeed(view.index)
         self._tries.pop(place, None)
@@ -206,6 +212,7 @@ class Recoveries:
             found.truncated_bytes,
             self._arena.describe_state(view.state),
         )
+        return ""
 
     def _put_off(self, views: list[SlotView], problem: str) -> None:
         now = time.monotonic()
