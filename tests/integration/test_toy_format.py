@@ -282,3 +282,28 @@ def test_a_broker_that_does_not_know_the_format_leaves_it_alone(toys: ToyBroker)
         assert client.fetch(TOPIC, 0, 0).error != 0
         assert "unknown to this version" in plain.log_text()
     assert {path.name: path.read_bytes() for path in toys.folder.iterdir()} == before
+
+
+def test_deletion_takes_its_segments_and_frees_its_name(toys: ToyBroker) -> None:
+    """The next topic of that name has the format that new ones get, and nothing of the former one."""
+    message = raw.entry(b"no record")
+    with toys.connect() as client:
+        produce(client, 0, 24)
+        assert client.delete_topic(TOPIC) == (0, 1)
+        assert TOPIC not in client.metadata().topics
+        wait_until("its files are gone", lambda: not list(toys.log_dirs[0].glob(f"{TOPIC}-0*")))
+        assert client.produce_ack(TOPIC, 0, record(0)).error == 2
+        assert client.produce_ack(TOPIC, 0, message, raw.FLUSHED)[2:] == (0, len(message))
+        assert client.fetch_ok(TOPIC, 0, 0) == message
+
+
+def test_it_comes_back_into_service(tmp_path: Path) -> None:
+    """After a sync that failed, at the offset it had, which is a number of records and no position."""
+    faults = {"FASTLOG_FAULTS": "flusher:fdatasync@3=EIO"}
+    settings = {"recovery.retry.ms": "100"}
+    with ToyBroker(tmp_path, environment=faults, settings=settings) as broker, broker.connect() as client:
+        produce(client, 0, 6)
+        assert client.produce_ack(TOPIC, 0, records(6, 9), raw.FLUSHED).error == 101
+        wait_until("it is back", lambda: client.metadata([TOPIC]).topics[TOPIC].partitions[0].state == 0)
+        produce(client, 9, 12)
+        assert read(client, 0, 12) == list(range(12))
