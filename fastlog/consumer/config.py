@@ -16,7 +16,6 @@ from fastlog.errors import ConfigError
 from fastlog.settings import prop
 
 _INT32 = 2**31 - 1
-_INT64 = 2**63 - 1
 _NAME = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from fastlog.codecs import GZIP, compress
 from fastlog.consumer import broker_logs
 from fastlog.consumer import tail as tail_module
 from fastlog.consumer.broker_logs import Boundaries, BrokerLogs, Extent, offset_at_time
-from fastlog.consumer.lag import PartitionLag
+from fastlog.consumer.lag import PartitionLag, measure
 from fastlog.consumer.skipping import Skip, find_end_of_damage
 from fastlog.consumer.tail import Tail, find_last
 from fastlog.errors import (
@@ -173,6 +175,18 @@ def test_lag_is_what_can_be_read_and_was_not() -> None:
         return PartitionLag(ONLY, None, offset, 0, size, None, "", False).lag
 
     assert [lag(3, 10), lag(10, 10), lag(11, 10), lag(0, 0), lag(None, 5), lag(5, None)] == [7, 0, 0, 0, None, None]
+
+
+@pytest.mark.parametrize(("committed", "extent"), [(10, Extent(0, 10)), (12, Extent(0, 10)), (0, Extent(0, 0))])
+def test_nobody_is_asked_how_many_messages_are_left_where_none_is(committed: int, extent: Extent) -> None:
+    view: Any = SimpleNamespace(
+        all_partitions=lambda topics: [ONLY],
+        owners={},
+        committed={ONLY: SimpleNamespace(offset=committed)},
+    )
+    logs: Any = SimpleNamespace(extents=lambda partitions: dict.fromkeys(partitions, extent))
+    (found,) = measure(view, logs)
+    assert (found.messages, found.is_failure) == (0, False)
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from fastlog._segment import pack
 from fastlog.codecs import GZIP
 from fastlog.consumer.feed import Jump, Phase
+from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConsumerTimeout, ForkedError, TransportError
 from fastlog.message import encode_set
@@ -222,6 +223,22 @@ def test_what_is_acquired_again_while_it_is_given_up_is_given_up_too(monkeypatch
         reading.fetchers.release([source])
         assert begun[0].is_released
         assert reading.fetchers.feeds() == {}
+
+
+def test_what_is_given_up_at_the_end_is_not_taken_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noted behind it, the end would miss what another thread takes on meanwhile."""
+    with served(pack(SEVERAL)) as fake, Reading() as reading:
+        reading.own(fake.port)
+        noted: list[bool] = []
+        release = reading.fetchers.release
+
+        def releasing(sources: list[TopicPartition]) -> None:
+            noted.append(reading.fetchers._is_closed)
+            release(sources)
+
+        monkeypatch.setattr(reading.fetchers, "release", releasing)
+        reading.fetchers.close()
+        assert noted == [True]
 
 
 def test_seek_goes_on_elsewhere_at_once() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -201,6 +203,26 @@ def test_a_partition_that_was_given_up_before_its_begin_was_known_makes_no_jump(
         wait_until(lambda: not fetching_threads())
         assert reading.jumps == []
         assert "HeldFetchRequest" not in fake.seen
+
+
+@pytest.mark.parametrize("end", [Fetch.stop, lambda fetch: fetch.place.end()], ids=["stopped", "given up"])
+def test_nobody_is_asked_where_to_go_on_for_a_partition_that_is_not_read_any_more(
+    end: Callable[[Fetch], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another member has it, and goes on where this one was."""
+    jump, ended = Fetch._try_to_jump, []
+
+    def ending(fetch: Fetch, *given: Any) -> None:
+        end(fetch)
+        ended.append(fetch)
+        jump(fetch, *given)
+
+    monkeypatch.setattr(Fetch, "_try_to_jump", ending)
+    with served(pack(SEVERAL)) as fake, Reading() as reading:
+        reading.own(fake.port, offset=10**6)
+        wait_until(lambda: len(ended) > 1 or not fetching_threads())
+        assert fake.seen["OffsetsRequest"] == 0
+        assert reading.jumps == []
 
 
 def test_an_error_nobody_thought_of_ends_no_fetching(caplog: pytest.LogCaptureFixture) -> None:

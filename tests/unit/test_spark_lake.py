@@ -97,6 +97,11 @@ def test_a_table_is_never_made_in_a_directory_that_has_the_name_of_a_url(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_table_that_is_not_there_yet_has_no_history(tmp_path: Path) -> None:
+    assert Lake(tmp_path / "table").history() == []
+    assert Lake(tmp_path / "table").history(1) == []
+
+
 def test_names_of_numbers(tmp_path: Path) -> None:
     """Also of those whose transactions have gone into a checkpoint."""
     lake = Lake(tmp_path / "table")

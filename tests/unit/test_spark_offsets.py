@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
-from fastlog.spark.offsets import EARLIEST, Interval, Place, decode, encode_initial, encode_ranges
+from fastlog.spark.offsets import (
+    EARLIEST,
+    MAX_OFFSET,
+    Interval,
+    Place,
+    decode,
+    encode_initial,
+    encode_ranges,
+    parse_partitions,
+)
 from fastlog.zkpaths import PartitionId
 from tests.harness.spark import partition_of
 
@@ -85,3 +94,12 @@ def test_what_this_source_did_not_write_is_refused(offset: Any) -> None:
     """A checkpoint of another source, or of a later version, is not read as something else."""
     with pytest.raises(ConfigError):
         decode(offset)
+
+
+@pytest.mark.parametrize(("least", "allowed"), [(-2, [-2, 0, MAX_OFFSET]), (0, [0, MAX_OFFSET])])
+def test_numbers_of_partitions_have_limits(least: int, allowed: list[int]) -> None:
+    for value in allowed:
+        assert parse_partitions({"t": {"0-0": value}}, "name", least) == ((partition_of("t/0-0"), value),)
+    for wrong in (least - 1, MAX_OFFSET + 1, True, 1.0, "1", None):
+        with pytest.raises(ConfigError, match=f"name: {wrong!r} for .* is not from {least} to {MAX_OFFSET}"):
+            parse_partitions({"t": {"0-0": wrong}}, "name", least)

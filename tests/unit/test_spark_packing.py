@@ -12,6 +12,7 @@ import pytest
 from fastlog._segment import payloads
 from fastlog.errors import ConfigError, DeliveryError, TransportError
 from fastlog.producer.partitioners import Crc32Partitioner
+from fastlog.producer.rows import RowSender
 from fastlog.spark import sink_options
 from fastlog.spark.sink_options import check_columns, parse_sink_options
 from fastlog.wire import requests as rq
@@ -93,6 +94,19 @@ def test_topics_of_a_column_unless_an_option_names_one(broker: FakeBroker) -> No
     broker.logs.clear()
     written(broker, rows)
     assert found(broker) == {("t", 0): [b"a", b"c"], ("t", 1): [b"b"]}
+
+
+def test_rows_without_a_key_need_no_buffers_for_keys(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those may not all be reachable just now, which is no matter where no row has a key."""
+
+    def unreachable(self: RowSender, topic: str) -> None:
+        raise TransportError(f"the brokers of topic {topic!r} change")
+
+    monkeypatch.setattr(RowSender, "by_key", unreachable)
+    written(broker, batch(value=[b"a", b"b"], key=pa.array([None, None], pa.binary())))
+    assert sorted(value for values in found(broker).values() for value in values) == [b"a", b"b"]
+    with pytest.raises(TransportError, match="change"):
+        written(broker, batch(value=[b"a", b"b"], key=[None, b"k"]))
 
 
 def test_several_brokers() -> None:

@@ -231,6 +231,17 @@ def test_a_log_that_lost_its_tail() -> None:
     assert stream_of(cluster, failOnDataLoss="false").latest(end, None)["topics"] == {"t": {"0-0": [40, 40]}}
 
 
+def test_a_log_that_lost_its_tail_between_a_kill_and_the_replay() -> None:
+    """What is lost is what was promised behind the end, wherever the batch began."""
+    cluster = MadeUpCluster(t_0_0=[10] * 5)
+    end = stream_of(cluster, startingOffsets="earliest").latest({"v": 1, "initial": "earliest"}, None)
+    cluster.cut("t/0-0", 40)
+    with pytest.raises(DataLossError, match="bytes 40 to 50 cannot be read any more: the log ends at 40"):
+        stream_of(cluster).tasks(end)
+    (task,) = stream_of(cluster, failOnDataLoss="false").tasks(end)
+    assert (task.start, task.end) == (0, 40)
+
+
 def test_a_log_that_was_made_anew_and_grew_past_the_old_end() -> None:
     """Its offsets are those of other messages. Who goes on begins at its start, once."""
     cluster = MadeUpCluster()

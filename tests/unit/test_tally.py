@@ -288,3 +288,21 @@ def test_columns_of_different_lengths_are_refused(counts: tuple[int, int]) -> No
     with pytest.raises(ValueError, match="starts and lengths have different lengths"):
         tally.count_columns(np.frombuffer(one, np.uint8), starts, lengths)
     assert tally.messages == 0
+
+
+def test_an_empty_payload_is_a_message() -> None:
+    """Without an envelope, wherever in the buffer it is said to lie; also at its end."""
+    tally = Tally(WINDOW_MS)
+    tally.count_columns(bytes(3), np.array([0, 3]), np.array([0, 0], np.int32))
+    assert (tally.messages, tally.unwrapped) == (2, 2)
+
+
+def test_what_was_told_of_an_unknown_page_says_nothing_of_another() -> None:
+    """Before the pages of its producer, between them and behind them; nor of a producer that has none."""
+    tally = counted([payload(1, number * PAGE) for number in (2, 4)])
+    pages = tally.changed_pages()
+    assert [page[2] for page in pages] == [2, 4]
+    tally.told([(producer, 5, number, 1, b"") for producer in (1, 2) for number in (0, 3, 9)])
+    assert tally.changed_pages() == pages
+    tally.told(pages[1:])
+    assert tally.changed_pages() == pages[:1]
