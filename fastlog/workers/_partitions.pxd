@@ -2,11 +2,23 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
 
+# Why the log does not do what a request asks; each protocol has codes of its own for them.
+cdef enum Problem:
+    PROBLEM_NONE = 0
+    PROBLEM_TOPIC            # its name is illegal
+    PROBLEM_PARTITION        # the topic has no partition of this number
+    PROBLEM_DENIED           # the principal may not do that
+    PROBLEM_OFFLINE          # the partition is out of service, or takes no appends
+    PROBLEM_STORAGE          # the disk refused it
+    PROBLEM_RANGE            # the log has no such offset
+    PROBLEM_SIZE             # of a fetch: less than no bytes
+    PROBLEM_MESSAGE          # no message begins at the offset
+    PROBLEM_UNREADABLE       # the disk does not give the bytes back
+
+# What ``resolve`` comes to, besides the problems of topics and partitions.
 cdef enum Resolved:
     RESOLVED = 0
-    RESOLVE_WRONG_PARTITION = 3
-    RESOLVE_INVALID_TOPIC = 100
-    RESOLVE_ABSENT = -1          # legal, but nobody has written to it
+    RESOLVE_ABSENT = -1      # legal, but nobody has written to it
 
 # What a partition is looked up for.
 cdef enum Purpose:
@@ -18,7 +30,7 @@ cdef struct TopicCount:
     int size
     int32_t count
 
-cdef class Topics:
+cdef class Partitions:
     cdef Arena arena
     cdef list configured             # (name, count): keeps the names
     cdef uint32_t* table             # slot numbers + 1 by hash

@@ -1,5 +1,6 @@
-"""From a topic and a partition on the wire to a slot of the arena, with one process's own table over the shared slots."""
+"""From a topic and a partition to a slot of the arena, with one process's own table over the shared slots."""
 
+cimport cython
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
@@ -23,7 +24,8 @@ cdef inline uint64_t hash_of(const uint8_t* name, int size, int32_t partition) n
     return h ^ (h >> 29)
 
 
-cdef class Topics:
+@cython.final
+cdef class Partitions:
     """One thread's view of which partitions exist; ``services`` tells what is configured."""
 
     def __cinit__(self, Arena arena, services):
@@ -220,7 +222,7 @@ cdef class Topics:
         return units <= self.most_units
 
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil:
-        """Find the partition; a ``Resolved`` value.
+        """Find the partition; a ``Resolved``, or a ``Problem`` of the topic or the partition.
 
         Partition -1 of a produce means that the broker chooses one at random (0.7). What lies on disk is served also
         above the configured count.
@@ -228,11 +230,11 @@ cdef class Topics:
         cdef int count
         out[0] = NULL
         if size > LONGEST_NAME:
-            return RESOLVE_INVALID_TOPIC
+            return PROBLEM_TOPIC
         if partition[0] == -1 and purpose != TO_READ:
             count = self.partition_count(name, size)
             if count < 1:
-                return RESOLVE_INVALID_TOPIC
+                return PROBLEM_TOPIC
             self.random_state ^= self.random_state << 13
             self.random_state ^= self.random_state >> 7
             self.random_state ^= self.random_state << 17
@@ -243,7 +245,7 @@ cdef class Topics:
                 return RESOLVED
         count = self.partition_count(name, size)
         if count < 1:
-            return RESOLVE_INVALID_TOPIC
+            return PROBLEM_TOPIC
         if partition[0] < 0 or partition[0] >= count:
-            return RESOLVE_WRONG_PARTITION
+            return PROBLEM_PARTITION
         return RESOLVE_ABSENT

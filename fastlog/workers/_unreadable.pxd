@@ -2,11 +2,12 @@ from libc.stdint cimport uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._reports cimport Reports
 
 cdef class Unreadable:
     cdef Arena arena
     cdef SegmentFiles files
-    cdef object services
+    cdef Reports reports
     cdef uint64_t* counters
     cdef fl_slot* slot               # the partition of the last failure; NULL: there was none
     cdef uint64_t at                 # its offset

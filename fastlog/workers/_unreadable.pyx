@@ -12,18 +12,19 @@ from fastlog.log._arena cimport (
     fl_start_at,
 )
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._reports cimport Reports
 
 cdef enum:
     BELIEVED_NS = 10000000000    # then it is tried again: a disk may come back
 
 
 cdef class Unreadable:
-    """The failures of one processor; its loop's thread only. ``services`` is its Python side, see ``Services``."""
+    """The failures of one processor; its loop's thread only."""
 
-    def __cinit__(self, Arena arena, SegmentFiles files, int process, services):
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, Reports reports):
         self.arena = arena
         self.files = files
-        self.services = services
+        self.reports = reports
         self.counters = fl_cell_at(arena.header, process).counters
 
     cdef void failed(self, int entry, uint64_t position, int error) noexcept nogil:
@@ -44,11 +45,7 @@ cdef class Unreadable:
 
     cdef void say(self, fl_slot* s, uint64_t base, uint64_t position, int error) noexcept nogil:
         fl_bump(&self.counters[<int>N_READ_FAILURES], 1)
-        with gil:
-            try:
-                self.services.read_failed(<bytes>(<char*>s.name)[:s.name_bytes], s.partition, base, position, error)
-            except Exception as raised:
-                self.services.unexpected(raised)
+        self.reports.read_failed(s, base, position, error)
 
     cdef uint64_t cut(self, fl_slot* s, uint64_t position, uint64_t size) noexcept nogil:
         """How many of these bytes of the partition's stream lie before the place that could not be read, all when none of them did."""

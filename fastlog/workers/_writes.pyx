@@ -1,106 +1,240 @@
-"""Writing what was gathered: one append per run, one partition each, and the answers owed to acknowledged produces.
+"""Writing what was produced: sets are gathered into runs, one partition each, and a run is one append.
 
-A run is what one connection's produces gathered for one partition; a write that must wait keeps its run and its place.
+Gathering never changes results: whoever refuses a request in the middle commits the runs before it, so that what precedes
+it is written. A write that must wait keeps its run and its place.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+cimport cython
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPEND_GONE, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, Arena,
-    fl_ask, fl_bump, fl_cell_at, fl_load, fl_may_tell, fl_slot, fl_store, fl_wake_flusher,
+    FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, N_SUSPICIOUS, Arena, fl_ask, fl_bump,
+    fl_cell_at, fl_end, fl_end_read, fl_load, fl_may_tell, fl_slot, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers.net._bytes cimport put16, put32, put64
-from fastlog.workers.net._connection cimport (
-    ACK_PENDING, ACK_READY, ACK_WAIT_FLUSH, NO_ACK, PARK_LOCK, PARK_SPACE, Ack, Conn, Run, ack_at, out_bytes, run_give,
-)
+from fastlog.log.formats._table cimport Entries
+from fastlog.workers._partitions cimport PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_STORAGE
+from fastlog.workers._reports cimport Reports
+from fastlog.workers.net._connection cimport WAIT_LOCK, WAIT_SPACE, Conn, answers_give, answers_take, keeps
+
+cdef enum:
+    SPARE_RUNS = 8
+    KEPT_RECEIPTS = 16           # that a connection that rests keeps room for
+    FIRST_RECEIPT = 0xFFFFFFC0   # they are numbered up to the wrap and beyond: every connection passes it soon
+    RUN_WRITTEN = 0
+    RUN_FAILED = -1              # its producer is told by the end of the connection alone
 
 
-cdef class Runs:
-    """Writes the runs of one processor's connections and answers for them; its loop's thread only.
+cdef Receipt* receipt_push(Conn* c, Gathered* g) noexcept nogil:
+    """Room for one more receipt; NULL without memory. The caller bounds how many there are."""
+    cdef uint32_t room, i
+    cdef Receipt* larger
+    if g.tail - g.head == g.room:
+        room = g.room * 2 if g.room else KEPT_RECEIPTS
+        larger = <Receipt*>malloc(room * sizeof(Receipt))
+        if larger == NULL:
+            return NULL
+        i = g.head
+        while i != g.tail:
+            larger[i & (room - 1)] = g.ring[i & (g.room - 1)]
+            i += 1
+        free(g.ring)
+        answers_take(c, (room - g.room) * sizeof(Receipt))
+        g.ring = larger
+        g.room = room
+    g.tail += 1
+    return receipt_at(g, g.tail - 1)
 
-    ``services`` is the processor's Python side, see ``Services``.
-    """
 
-    def __cinit__(self, Arena arena, SegmentFiles files, int process, services, memory_bytes):
+@cython.final
+cdef class Writes:
+    """Writes what one processor's connections produce; its loop's thread only."""
+
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, Reports reports):
         self.arena = arena
         self.process = process
-        self.services = services
+        self.reports = reports
         self.counters = fl_cell_at(arena.header, process).counters
         self.appender = Appender(arena, files, process)
-        self.pool.budget = memory_bytes
+
+    def __dealloc__(self):
+        cdef Run* run
+        while self.spare != NULL:
+            run = self.spare
+            self.spare = run.next
+            free(run)
 
     def take_over(self):
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""
         self.appender.take_over()
 
-    cdef void report(self, Conn* c, const char* reason, int detail, const uint8_t* name=NULL, int name_size=0,
-                     int32_t partition=-1) noexcept nogil:
-        """Tell Python's log why something was refused; it writes lines of a kind about a peer once in a while."""
-        with gil:
-            try:
-                topic = None if name == NULL else <bytes>name[:name_size]
-                self.services.report(c.fd, reason.decode(), detail, topic, partition)
-            except Exception as error:
-                self.services.unexpected(error)
+    # -- memory --------------------------------------------------------------------------------------------------------
 
-    cdef void write_failed(self, Conn* c, fl_slot* s, int error) noexcept nogil:
-        with gil:
-            try:
-                self.services.write_failed(c.fd, <bytes>(<char*>s.name)[:s.name_bytes], s.partition, error)
-            except Exception as raised:
-                self.services.unexpected(raised)
+    cdef void begin(self, Gathered* g) noexcept nogil:
+        """Nothing has been produced yet; ``g`` is zeroed memory."""
+        g.head = g.tail = <uint32_t>FIRST_RECEIPT
 
-    cdef int commit(self, Conn* c) noexcept nogil:
-        """Write the gathered runs; FRAME_DONE all, FRAME_PARKED some must wait, FRAME_CLOSE a write failed.
-
-        A failed write ends its own run: the others were received before the connection closes, and are written.
-        """
-        cdef Run* run = c.runs
-        cdef Run* before = NULL
+    cdef void discard(self, Conn* c, Gathered* g) noexcept nogil:
+        """Nobody waits for it any more: free it, written or not."""
+        cdef Run* run = g.runs
         cdef Run* after
-        cdef int r
-        cdef bint failed = False
-        c.park &= ~(<int>PARK_LOCK | <int>PARK_SPACE)
         while run != NULL:
             after = run.next
-            r = self.commit_run(c, run)
-            failed = failed or r == FRAME_CLOSE
-            if r != FRAME_PARKED:
+            self.run_give(c, run)
+            run = after
+        g.runs = NULL
+        answers_give(c, g.room * sizeof(Receipt))
+        free(g.ring)
+        g.ring = NULL
+        g.room = 0
+
+    cdef void trim(self, Conn* c, Gathered* g) noexcept nogil:
+        """Free the room for receipts that only a busier time needed."""
+        if g.room > KEPT_RECEIPTS and g.head == g.tail:
+            answers_give(c, g.room * sizeof(Receipt))
+            free(g.ring)
+            g.ring = NULL
+            g.room = 0
+
+    cdef Run* run_take(self, Conn* c, fl_slot* s) noexcept nogil:
+        """A run for one partition, from the spare ones if there is one; NULL without memory."""
+        cdef Run* run = self.spare
+        if run != NULL:
+            self.spare = run.next
+            self.spare_count -= 1
+        else:
+            run = <Run*>malloc(sizeof(Run))
+            if run == NULL:
+                return NULL
+        c.pool.used += sizeof(Run)
+        run.next = NULL
+        run.slot = s
+        run.life = fl_load(&s.life)
+        run.data = run.stage
+        run.size = 0
+        run.count = 0
+        run.done = 0
+        run.done_bytes = 0
+        return run
+
+    cdef void run_give(self, Conn* c, Run* run) noexcept nogil:
+        c.pool.used -= sizeof(Run)
+        if self.spare_count >= SPARE_RUNS:
+            free(run)
+            return
+        run.next = self.spare
+        self.spare = run
+        self.spare_count += 1
+
+    # -- gathering -----------------------------------------------------------------------------------------------------
+
+    cdef int gather(self, Conn* c, Gathered* g, fl_slot* s, const uint8_t* data, const Entries* found, long long count,
+                    uint32_t receipt) noexcept nogil:
+        """Add a set, which has been checked and has ``count`` messages, to the run of its partition; a ``Gather``.
+
+        ``data`` are ``found.bytes`` bytes, at least one. ``receipt`` is the number of the one it is owed, or NO_RECEIPT.
+        """
+        cdef Run* last = NULL
+        cdef Run* run = g.runs
+        while run != NULL and (run.slot != s or run.life != fl_load(&s.life)):
+            last = run
+            run = run.next
+        if run != NULL:
+            if run.count == RUN_PIECES or run.data != run.stage or STAGE_BYTES - run.size < found.bytes:
+                return GATHER_FULL
+        else:
+            if g.run_count == MAX_RUNS:
+                return GATHER_FULL
+            if found.bytes > STAGE_BYTES and not keeps(c, data):
+                return GATHER_NOT_KEPT
+            run = self.run_take(c, s)
+            if run == NULL:
+                return GATHER_NO_MEMORY
+            if last != NULL:
+                last.next = run
+            else:
+                g.runs = run
+            g.run_count += 1
+        if found.suspicious:
+            fl_bump(&self.counters[<int>N_SUSPICIOUS], found.suspicious)
+        run.pieces[run.count].size = <uint32_t>found.bytes
+        run.pieces[run.count].span = <uint32_t>found.span
+        run.pieces[run.count].count = <uint32_t>min(count, <long long>0x7FFFFFFF)
+        run.receipts[run.count] = receipt
+        run.count += 1
+        run.size += found.bytes
+        if found.bytes > STAGE_BYTES:
+            run.data = data
+            return GATHERED_IN_PLACE
+        memcpy(run.stage + run.size - found.bytes, data, found.bytes)
+        return GATHERED
+
+    cdef int gather_nothing(self, Gathered* g, fl_slot* s, Receipt* receipt) noexcept nogil:
+        """An empty set: its receipt speaks of the log behind what this connection sent before. A ``Gather``."""
+        cdef Run* run = g.runs
+        cdef fl_end end
+        while run != NULL and (run.slot != s or run.life != fl_load(&s.life)):
+            run = run.next
+        if run != NULL:
+            return GATHER_FULL
+        fl_end_read(&s.log_end, s.log_ends, &end)
+        receipt.base = receipt.next = end.offset
+        receipt.end = end.position
+        self.appended(receipt)
+        return GATHERED
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    cdef int commit(self, Conn* c, Gathered* g, bint* failed) noexcept nogil:
+        """Write the gathered runs. What those that are left wait for, a set of WAIT_LOCK and WAIT_SPACE; 0: all is done.
+
+        A failed write ends its own run and sets ``failed`` when no receipt tells of it: the others were received before
+        the connection closes, and are written.
+        """
+        cdef Run* run = g.runs
+        cdef Run* before = NULL
+        cdef Run* after
+        cdef int r, reasons = 0
+        while run != NULL:
+            after = run.next
+            r = self.commit_run(c, g, run)
+            if r > 0:
+                reasons |= r
+                before = run
+            else:
+                if r == RUN_FAILED:
+                    failed[0] = True
                 if before != NULL:
                     before.next = after
                 else:
-                    c.runs = after
-                c.run_count -= 1
-                run_give(&self.pool, run)
-            else:
-                before = run
+                    g.runs = after
+                g.run_count -= 1
+                self.run_give(c, run)
             run = after
-        if c.ack_head != c.ack_tail and self.emit_acks(c) == FRAME_CLOSE:
-            failed = True
-        if failed:
-            return FRAME_CLOSE
-        return FRAME_DONE if c.runs == NULL else FRAME_PARKED
+        return reasons
 
-    cdef void appended(self, Ack* ack) noexcept nogil:
-        """The log has what this answer is for: it is ready, or waits for the flush and asks for it."""
-        cdef fl_slot* s = ack.slot
-        ack.state = ACK_READY
-        if ack.flushed and not fl_may_tell(s, ack.end):
-            ack.state = ACK_WAIT_FLUSH
+    cdef void appended(self, Receipt* receipt) noexcept nogil:
+        """The log has what this receipt is for: it is ready, or waits for the flush and asks for it."""
+        cdef fl_slot* s = receipt.slot
+        receipt.state = RECEIPT_READY
+        if receipt.flushed and not fl_may_tell(s, receipt.end):
+            receipt.state = RECEIPT_UNFLUSHED
             failpoint(AT_ACK_WAITS)
             # said only now: a demand that stands before the append is cleared by the flush before it. That it waits is said
             # where the answer would leave, with another look at the flushed end behind it
             fl_ask(&s.demand, 1)
             fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
 
-    cdef int commit_run(self, Conn* c, Run* run) noexcept nogil:
+    cdef int commit_run(self, Conn* c, Gathered* g, Run* run) noexcept nogil:
+        """Write one run: RUN_WRITTEN, RUN_FAILED, or the reason to wait."""
         cdef fl_slot* s = run.slot
         cdef Appended out
-        cdef Ack* ack
-        cdef int status, i, waited = 0
+        cdef Receipt* receipt
+        cdef int status, i, problem, waited = 0
         cdef uint64_t messages, end
         cdef uint64_t mine = <uint64_t>1 << self.process
         while run.done < run.count:
@@ -111,12 +245,12 @@ cdef class Runs:
             for i in range(out.done):
                 messages += run.pieces[run.done + i].count
                 end += run.pieces[run.done + i].size
-                if run.acks[run.done + i] != <uint32_t>NO_ACK:
-                    ack = ack_at(c, run.acks[run.done + i])
-                    ack.base = self.offsets[i]
-                    ack.next = self.offsets[i] + run.pieces[run.done + i].span
-                    ack.end = end
-                    self.appended(ack)
+                if run.receipts[run.done + i] != <uint32_t>NO_RECEIPT:
+                    receipt = receipt_at(g, run.receipts[run.done + i])
+                    receipt.base = self.offsets[i]
+                    receipt.next = self.offsets[i] + run.pieces[run.done + i].span
+                    receipt.end = end
+                    self.appended(receipt)
             run.done += out.done
             run.done_bytes += out.bytes
             fl_bump(&self.counters[<int>N_MESSAGES_IN], messages)
@@ -129,8 +263,7 @@ cdef class Runs:
                 if waited:
                     if status == APPEND_FULL:
                         fl_bump(&self.counters[<int>N_APPEND_WAITS], 1)
-                    c.park |= PARK_LOCK if status == APPEND_BUSY else PARK_SPACE
-                    return FRAME_PARKED
+                    return WAIT_LOCK if status == APPEND_BUSY else WAIT_SPACE
                 # say that we wait, then look once more: what changed in between is not missed
                 failpoint(AT_APPEND_REFUSED)
                 waited = 1
@@ -139,67 +272,61 @@ cdef class Runs:
             if status == APPEND_GONE:
                 # as if it had come before the deletion, for whoever does not ask
                 for i in range(run.done, run.count):
-                    if run.acks[i] != <uint32_t>NO_ACK:
-                        ack = ack_at(c, run.acks[i])
-                        ack.code = CODE_GONE
-                        ack.state = ACK_READY
+                    if run.receipts[i] != <uint32_t>NO_RECEIPT:
+                        receipt = receipt_at(g, run.receipts[i])
+                        receipt.problem = PROBLEM_PARTITION
+                        receipt.state = RECEIPT_READY
                 break
             # the piece that failed; what precedes it stays
             fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
-            if run.acks[run.done] == <uint32_t>NO_ACK:
-                if status == APPEND_FAILED:
-                    self.write_failed(c, s, out.error)
-                else:
-                    self.report(c, "produce to a partition that takes no appends", 0, s.name, <int>s.name_bytes,
-                                <int32_t>s.partition)
-                for i in range(run.done + 1, run.count):
-                    if run.acks[i] != <uint32_t>NO_ACK:
-                        ack = ack_at(c, run.acks[i])
-                        ack.code = CODE_STORAGE if status == APPEND_FAILED else CODE_OFFLINE
-                        ack.state = ACK_READY
-                return FRAME_CLOSE
+            problem = PROBLEM_STORAGE if status == APPEND_FAILED else PROBLEM_OFFLINE
             if status == APPEND_FAILED:
-                self.write_failed(c, s, out.error)
-            ack = ack_at(c, run.acks[run.done])
-            ack.code = CODE_STORAGE if status == APPEND_FAILED else CODE_OFFLINE
-            ack.state = ACK_READY
+                self.reports.write_failed(c, s, out.error)
+            if run.receipts[run.done] == <uint32_t>NO_RECEIPT:
+                if status != APPEND_FAILED:
+                    self.reports.refused(c, "produce to a partition that takes no appends", 0, s.name, <int>s.name_bytes,
+                                         <int32_t>s.partition)
+                for i in range(run.done + 1, run.count):
+                    if run.receipts[i] != <uint32_t>NO_RECEIPT:
+                        receipt = receipt_at(g, run.receipts[i])
+                        receipt.problem = problem
+                        receipt.state = RECEIPT_READY
+                return RUN_FAILED
+            receipt = receipt_at(g, run.receipts[run.done])
+            receipt.problem = problem
+            receipt.state = RECEIPT_READY
             run.done_bytes += run.pieces[run.done].size
             run.done += 1
-        return FRAME_DONE
+        return RUN_WRITTEN
 
-    cdef int emit_acks(self, Conn* c) noexcept nogil:
-        """Write the answers that are ready, in request order; FRAME_CLOSE without memory."""
-        cdef Ack* ack
-        cdef uint8_t* head
+    # -- receipts ------------------------------------------------------------------------------------------------------
+
+    cdef Receipt* next_ready(self, Gathered* g) noexcept nogil:
+        """The first receipt, once it may be told; NULL before: this process is woken when that may have changed.
+
+        The caller tells it and moves ``head``.
+        """
+        cdef Receipt* receipt
         cdef uint64_t mine = <uint64_t>1 << self.process
         cdef bint told, lives
-        while c.ack_head != c.ack_tail:
-            ack = ack_at(c, c.ack_head)
-            if ack.state == ACK_PENDING:
+        if g.head == g.tail:
+            return NULL
+        receipt = receipt_at(g, g.head)
+        if receipt.state == RECEIPT_PENDING:
+            return NULL
+        while receipt.state == RECEIPT_UNFLUSHED:
+            told = fl_may_tell(receipt.slot, receipt.end)
+            # in this order: the ends of the slot's next life are above all of this one
+            lives = fl_load(&receipt.slot.life) == receipt.life
+            if told and lives:
                 break
-            if ack.state == ACK_WAIT_FLUSH:
-                told = fl_may_tell(ack.slot, ack.end)
-                # in this order: the ends of the slot's next life are above all of this one
-                lives = fl_load(&ack.slot.life) == ack.life
-                if told and lives:
-                    pass
-                elif fl_load(&ack.slot.state) & FL_STATE_NO_FLUSH:
-                    ack.code = CODE_OFFLINE
-                elif not lives:
-                    ack.code = CODE_GONE
-                else:
-                    if not fl_load(&ack.slot.waiters) & mine:
-                        fl_ask(&ack.slot.waiters, mine)
-                        continue
-                    break
-            head = out_bytes(c, 30)
-            if head == NULL:
-                return FRAME_CLOSE
-            put32(head, 26)
-            put32(head + 4, <uint32_t>ack.correlation)
-            put16(head + 8, <uint16_t>ack.code)
-            put32(head + 10, <uint32_t>ack.partition)
-            put64(head + 14, ack.base if ack.code == 0 else <uint64_t>-1)
-            put64(head + 22, ack.next if ack.code == 0 else <uint64_t>-1)
-            c.ack_head += 1
-        return FRAME_DONE
+            if fl_load(&receipt.slot.state) & FL_STATE_NO_FLUSH:
+                receipt.problem = PROBLEM_OFFLINE
+                break
+            if not lives:
+                receipt.problem = PROBLEM_PARTITION
+                break
+            if fl_load(&receipt.slot.waiters) & mine:
+                return NULL
+            fl_ask(&receipt.slot.waiters, mine)
+        return receipt

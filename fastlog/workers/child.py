@@ -30,6 +30,10 @@ MAY_NOT_RUN = 79
 """Exit code of a child that found out why this broker may not run; it has said so, and the broker stops."""
 
 
+KAFKA_07 = "kafka-0.7"
+"""The protocol of a listener that serves Kafka 0.7's requests and fastlog's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One address the broker serves: bound here, told to clients as ``advertised_host`` and ``advertised_port``."""

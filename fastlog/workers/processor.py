@@ -8,8 +8,11 @@ import sys
 from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers import child
-from fastlog.workers.kafka07._requests import Requests
+from fastlog.workers._engine import Engine
+from fastlog.workers.child import KAFKA_07
+from fastlog.workers.kafka07._machine import Kafka07
 from fastlog.workers.kafka07.control import Control
+from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._loop import Loop
 from fastlog.workers.services import Services
 
@@ -25,27 +28,27 @@ def run(shared: child.Shared, number: int) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     config = shared.config
     files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
-    advertised = [(listener.advertised_host, listener.advertised_port) for listener in shared.listeners]
+    helper = Helper(shared.arena, files)
     services = Services(config, shared.arena, number)
+    engine = Engine(shared.arena, files, helper, number, services)
+    engine.take_over()
+    advertised = [(listener.advertised_host, listener.advertised_port) for listener in shared.listeners]
     control = Control(config, shared.arena, services, advertised)
-    requests = Requests(
-        shared.arena,
-        files,
-        number,
-        services,
-        control,
-        config.max_message_bytes,
-        config.max_request_bytes,
-        config.fetch_max_wait_ms,
-        config.request_memory_bytes,
-        config.trace_requests,
-    )
-    requests.take_over()
+    protocols = {
+        KAFKA_07: Kafka07(
+            engine,
+            control,
+            config.max_message_bytes,
+            config.max_request_bytes,
+            config.fetch_max_wait_ms,
+            config.trace_requests,
+        )
+    }
     loop = Loop(
         shared.arena,
-        requests,
+        helper,
         files,
-        services,
+        [protocols[listener.protocol] for listener in shared.listeners],
         number,
         shared.handoff_receive[number - FIRST_PROCESSOR],
         signal_fd,
@@ -54,6 +57,7 @@ def run(shared: child.Shared, number: int) -> int:
         connection_limit(shared),
         config.send_buffer_bytes,
         config.receive_buffer_bytes,
+        config.request_memory_bytes,
         config.max_connections,
         child.HEARTBEAT_MS,
     )

@@ -12,9 +12,11 @@ from typing import Any
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.workers._engine import Engine
 from fastlog.workers.authorization import Rule
-from fastlog.workers.kafka07._requests import Requests
+from fastlog.workers.kafka07._machine import Kafka07
 from fastlog.workers.kafka07.control import Control
+from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._loop import Loop
 from fastlog.workers.net.handover import HandOver
 from fastlog.workers.services import Services
@@ -49,18 +51,14 @@ class Processor:
         self.arena = arena or Arena([str(directory)], FIRST_PROCESSOR + 1, 64, 64)
         self.number = number
         files = SegmentFiles(self.arena, 16)
+        helper = Helper(self.arena, files)
         services = Services(self.config, self.arena, number, rule)
-        control = Control(self.config, self.arena, services, advertised)
-        requests = Requests(
-            self.arena,
-            files,
-            number,
-            services,
-            control,
+        kafka07 = Kafka07(
+            Engine(self.arena, files, helper, number, services),
+            Control(self.config, self.arena, services, advertised),
             self.config.max_message_bytes,
             self.config.max_request_bytes,
             self.config.fetch_max_wait_ms,
-            self.config.request_memory_bytes,
             self.config.trace_requests,
         )
         self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -68,9 +66,9 @@ class Processor:
         self.signal_read, self.signal_write = os.pipe2(os.O_NONBLOCK)
         self.loop = Loop(
             self.arena,
-            requests,
+            helper,
             files,
-            services,
+            [kafka07] * len(advertised),
             number,
             self.receive.fileno(),
             self.signal_read,
@@ -79,6 +77,7 @@ class Processor:
             connection_limit,
             self.config.send_buffer_bytes,
             self.config.receive_buffer_bytes,
+            self.config.request_memory_bytes,
             self.config.max_connections,
             heartbeat_ms,
             retry_ms,

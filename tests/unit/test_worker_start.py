@@ -55,7 +55,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays a function of this process."""
     monkeypatch.setattr(child, "begin", lambda _shared, _number: 77)
     monkeypatch.setattr(flusher, "make_flusher_loop", Started)
-    for name in ("SegmentFiles", "Services", "Control", "Requests", "Loop"):
+    for name in ("SegmentFiles", "Helper", "Services", "Engine", "Control", "Kafka07", "Loop"):
         monkeypatch.setattr(processor, name, type(name, (Started,), {}))
     Started.last, Started.taken_over = (), False
 
@@ -65,7 +65,7 @@ def shared_by(directory: Path, descriptors: int = 4096, directories: int = 1, **
     for root in roots:
         root.mkdir()
     config = BrokerConfig(log_dirs=tuple(map(str, roots)), **(SETTINGS | settings))
-    listener = child.Listener("main", "0.7", "127.0.0.1", 9092, "told", 9093, 31)
+    listener = child.Listener("main", child.KAFKA_07, "127.0.0.1", 9092, "told", 9093, 31)
     arena = Arena([str(root) for root in roots], FIRST_PROCESSOR + 2, 8, 8)
     return child.Shared(config, arena, (listener,), (41, 42), (51, 52), descriptors, supervisor_pid=99)
 
@@ -108,17 +108,20 @@ def test_the_flusher_reserves_and_keeps_what_is_set(tmp_path: Path) -> None:
 def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) -> None:
     shared = shared_by(tmp_path, accept_mode=mode)
     assert processor.run(shared, FIRST_PROCESSOR + number) == 5
-    arena, requests, files, services, process, *rest = Started.last
+    arena, helper, files, protocols, process, *rest = Started.last
     assert (arena, process) == (shared.arena, FIRST_PROCESSOR + number)
     listeners = [31] if mode == "direct" else []
     limit = 4096 - 1024 - 64
-    assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 8_008, child.HEARTBEAT_MS, 99]
+    assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 4_000_004, 8_008, child.HEARTBEAT_MS, 99]
     assert files.arguments == (shared.arena, 1024)
+    assert helper.arguments == (shared.arena, files)
+    (protocol,) = protocols
+    engine, control, *settings = protocol.arguments
+    assert settings == [1_000_001, 2_000_002, 3_003, True]
+    assert engine.arguments[:4] == (shared.arena, files, helper, process)
+    services = engine.arguments[4]
     assert services.arguments == (shared.config, shared.arena, process)
-    control = requests.arguments[4]
     assert control.arguments == (shared.config, shared.arena, services, [("told", 9093)])
-    expected = (shared.arena, files, process, services, control, 1_000_001, 2_000_002, 3_003, 4_000_004, True)
-    assert requests.arguments == expected
     assert Started.taken_over
 
 

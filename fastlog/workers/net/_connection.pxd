@@ -1,63 +1,31 @@
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastlog.log._append cimport Piece
-from fastlog.log._arena cimport fl_monotonic_ns, fl_slot
+from fastlog.log._arena cimport fl_monotonic_ns
 from fastlog.log._segments cimport SegmentFiles
 
 cdef enum:
-    STAGE_BYTES = 256 << 10      # what one coalesced write holds
-    RUN_PIECES = 2048            # requests one coalesced write holds
-    NO_ACK = 0xFFFFFFFF
     SEND_AT = 64 << 10           # small answers leave together up to this size
     LARGE_ANSWER = 64 << 10      # one that waits while the memory for answers is used up
-    MAX_RUNS = 16                # partitions coalesced at once on one connection
     TURN_NS = 2000000            # what the requests of one connection take before others have a turn
     TURN_STEPS = 16              # requests, or parts of one, between two looks at the clock
 
 # Why a connection does not go on with its requests for the moment.
-cdef enum Park:
-    PARK_NONE = 0
-    PARK_LOCK = 1        # another process holds the append lock
-    PARK_SPACE = 2       # the bound of unflushed data is reached
-    PARK_CREATE = 4      # another process creates a partition
-    PARK_HELPER = 8      # the helper thread inflates or reads ahead
-    PARK_HOLD = 16       # a held fetch waits at the watermark
-    PARK_ACKS = 32       # a request that is answered at once waits for earlier answers
-    PARK_BUDGET = 64     # the memory for requests is used up
-    PARK_TURN = 128      # other connections have a turn first
-    PARK_ANSWER = 256    # the memory for answers is used up
+cdef enum Wait:
+    WAIT_LOCK = 1        # another process holds the append lock
+    WAIT_SPACE = 2       # the bound of unflushed data is reached
+    WAIT_CREATE = 4      # another process creates a partition
+    WAIT_JOB = 8         # a thread of the helper works for it
+    WAIT_VISIBLE = 16    # a long poll waits for the visible end to move
+    WAIT_ANSWERS = 32    # a request that is answered at once waits for earlier answers
+    WAIT_BUDGET = 64     # the memory for requests is used up
+    WAIT_TURN = 128      # other connections have a turn first
+    WAIT_ROOM = 256      # the memory for answers is used up
+    WAIT_ANY = 511
 
-# Requests of one connection to one partition that will be written together.
-cdef struct Run:
-    Run* next
-    fl_slot* slot
-    uint64_t life                # of the slot, when they were gathered
-    const uint8_t* data          # stage, or a borrowed place in the connection's own buffer
-    uint64_t size
-    int count
-    int done                     # pieces already in the log
-    uint64_t done_bytes
-    Piece[RUN_PIECES] pieces
-    uint32_t[RUN_PIECES] acks    # sequence number of the answer each piece owes, or NO_ACK
-    uint8_t[STAGE_BYTES] stage
-
-cdef enum AckState:
-    ACK_PENDING = 0
-    ACK_WAIT_FLUSH = 1
-    ACK_READY = 2
-
-# An answer owed to an acknowledged produce, in request order.
-cdef struct Ack:
-    int state
-    int flushed                  # 1 when the producer waits for the flush
-    int32_t correlation
-    int32_t partition
-    int code
-    uint64_t base
-    uint64_t next
-    uint64_t end                 # the position behind it in the partition's stream
-    fl_slot* slot
-    uint64_t life                # of the slot
+# What a protocol still has to do for the requests of a connection that it has taken.
+cdef enum Unfinished:
+    UNWRITTEN = 1        # bytes to append
+    OWED = 2             # answers to make
 
 # One part of an answer: bytes of the output buffer, or a span of a segment file.
 cdef struct Span:
@@ -67,19 +35,39 @@ cdef struct Span:
 
 cdef struct Conn
 cdef struct Pool
+cdef struct Job
 
-# Work of one connection that is not the loop's, at most one at a time. The loop fills it in and queues it; from then on it
-# is the thread's until that hands it back, and only ``cancelled`` is stored by the loop meanwhile.
+# One step of a job, in a thread of the helper with SCRATCH bytes at hand; whether there is more to do.
+ctypedef bint (*JobStep)(Job* job, void* scratch) noexcept nogil
+
+# Work of one connection that is not the loop's, at most one at a time. It is the first field of a struct with the fields
+# of its kind. From ``Helper.submit`` on it is the thread's until that hands it back, and only ``cancelled`` is stored by
+# the loop meanwhile.
 cdef struct Job:
-    Conn* next                   # in its queue, or among the finished ones
+    Job* next                    # in its queue, or among the finished ones
+    Conn* conn
+    JobStep step
+    void* owner                  # the object that ``step`` belongs to, which outlives the helper's threads
+    int queue
+    bint looks                   # its steps look at partitions
+    bint for_answer              # nobody needs its result once nothing can be sent any more
+    int cancelled                # nobody takes the result
+    size_t at                    # where the bytes of the request that it works on begin, from buffer[start]
+    size_t size                  # how many they are; 0: it needs none
+    const uint8_t* data          # where they stand, from the start of the job on
+
+# Brings bytes of a segment file into memory; the file's descriptor is pinned meanwhile.
+cdef struct ReadJob:
+    Job job
+    int entry                    # descriptor entry
     int fd
     uint64_t position
-    uint64_t size
-    const uint8_t* data          # of the request, in the connection's own buffer
-    int cancelled                # nobody takes the result
+    uint64_t count
 
 cdef struct Conn:
     Pool* pool                   # where its memory counts
+    void* protocol               # the ``Protocol`` that its listener speaks
+    void* state                  # what that protocol keeps of it, between ``open`` and ``close``
     Conn* previous
     Conn* next
     Conn* watch_previous
@@ -104,43 +92,14 @@ cdef struct Conn:
     size_t room
     size_t start
     size_t end
-    # requests under way
-    int park
     uint64_t turn_ends_ns
     int turn_steps               # since the last look at the clock
-    bint resumed                 # the frame at the front has been looked at before
-    Run* runs
-    int run_count
-    size_t part_offset           # inside a MULTIPRODUCE: the part reached
-    int parts_left
-    int part_state               # 0: this frame has not begun
-    Ack* acks
-    uint32_t ack_room
-    uint32_t ack_head            # sequence numbers; the ring is indexed by them
-    uint32_t ack_tail
-    # work off the loop, see ``_helper``
-    Job job
-    int helper_kind
-    int helper_queue
-    int helper_busy              # from the hand-over to the queue until the loop has taken the result
-    int helper_done              # its result is there, for the request that asked for it
-    size_t helper_offset         # the set to inflate, from buffer[start]
-    size_t helper_size
-    int helper_entry
-    uint64_t helper_position
-    bint read_for_send           # what was probed last was not in memory and has been read: it leaves before more is probed
-    uint64_t probed_to           # file position up to which the first span was seen in memory, or read ahead
-    long long created            # HELP_CREATE: the slot, or why there is none
-    int32_t chosen               # the partition drawn for a part that asked for -1; -1: not drawn yet
-    uint8_t* answer              # HELP_ANSWER: the answer frame, made by the helper; the connection frees it
-    size_t answer_size
-    uint64_t answer_reserved     # HELP_ANSWER: what it was expected to take, counted until it is there
-    int answer_state
-    long long deep_count         # -2: not asked, -1: refused, else the number of deep messages
-    void* parts                  # a MULTIFETCH that is under way: ``Parts`` of ``_fetch``; its answer has not its size yet
-    # a held fetch, or a request of 0.7 that waits for a flush it is owed
-    uint64_t hold_until_ns
-    uint64_t hold_end            # OFFSETS: the log end it met, and waits for
+    # what its requests wait for: ``wait_for`` and ``go_on`` alone change these two
+    int waits                    # a set of Wait
+    uint64_t until_ns            # when a long poll is looked at even if nothing moved; 0: there is none
+    # work off the loop: ``Helper.ask``, ``Helper.submit`` and ``Helper.done`` alone change these two
+    Job* job                     # what it asked for, until the loop has taken the result; NULL: nothing
+    bint busy                    # the job is queued or under way
     # what is to be sent
     uint8_t* out
     size_t out_room
@@ -151,32 +110,59 @@ cdef struct Conn:
     int span_start
     int span_end
     bint has_files
+    bint incomplete              # the last answer has not its end yet: nothing leaves before that
+    bint read_for_send           # what was probed last was not in memory and has been read: it leaves before more is probed
+    uint64_t probed_to           # file position up to which the first span was seen in memory, or read ahead
+    ReadJob reading              # SEND_READ_AHEAD: what has to be read before more is sent
     int read_error               # SEND_UNREADABLE: errno, 0 when the file ended before the answer did
+    uint64_t answers             # what it has of the memory for answers, in bytes
 
-cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept nogil
-cdef void conn_trim(Conn* c) noexcept nogil
-cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil
-cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil
-cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil
+cdef inline void wait_for(Conn* c, int reasons, uint64_t until_ns) noexcept nogil:
+    """Have a connection's requests wait for all of these; a long poll until ``until_ns`` at most."""
+    c.waits |= reasons
+    if reasons & WAIT_VISIBLE:
+        c.until_ns = until_ns
+
+cdef inline void go_on(Conn* c, int reasons) noexcept nogil:
+    """A connection's requests do not wait for these any more."""
+    c.waits &= ~reasons
+    if reasons & WAIT_VISIBLE:
+        c.until_ns = 0
 
 cdef inline void turn_begins(Conn* c) noexcept nogil:
     c.turn_ends_ns = fl_monotonic_ns() + <uint64_t>TURN_NS
     c.turn_steps = 0
 
 cdef inline bint turn_over(Conn* c) noexcept nogil:
-    """After a request, or a part of one, with more behind it: whether others have a turn; the connection is parked then."""
+    """After a request, or a part of one, with more behind it: whether others have a turn now, WAIT_TURN."""
     c.turn_steps += 1
     if c.turn_steps < TURN_STEPS:
         return False
     c.turn_steps = 0
-    if fl_monotonic_ns() < c.turn_ends_ns:
-        return False
-    c.park |= PARK_TURN
-    return True
+    return fl_monotonic_ns() >= c.turn_ends_ns
+
+cdef inline bint keeps(Conn* c, const uint8_t* data) noexcept nogil:
+    """Whether received bytes stand in the connection's own buffer, where they stay until their request is done."""
+    return c.buffer <= data < c.buffer + c.room
+
+cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept nogil
+cdef void conn_trim(Conn* c) noexcept nogil
+cdef void conn_free(Conn* c, SegmentFiles files) noexcept nogil
+cdef int conn_reserve(Conn* c, size_t room) noexcept nogil
+cdef void conn_release_buffer(Conn* c) noexcept nogil
+
+cdef inline void answers_take(Conn* c, uint64_t n) noexcept nogil:
+    """Count ``n`` bytes more as the connection's share of the memory for answers."""
+    c.answers += n
+    c.pool.answers += n
+
+cdef inline void answers_give(Conn* c, uint64_t n) noexcept nogil:
+    """Count them as given back."""
+    c.answers -= n
+    c.pool.answers -= n
 
 cdef void out_discard(Conn* c, SegmentFiles files) noexcept nogil
 cdef bint answer_admitted(Conn* c, uint64_t size) noexcept nogil
-cdef uint64_t answer_memory(Conn* c) noexcept nogil
 cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil
 cdef void out_give_back(Conn* c, size_t n) noexcept nogil
 cdef int out_file(Conn* c, SegmentFiles files, int entry, uint64_t position, uint64_t size) noexcept nogil
@@ -194,14 +180,12 @@ cdef enum SendStatus:
 
 cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil
 
-# Memory for requests of one processor: spare runs, and the bytes in use against the budget.
+# Memory of the connections of one processor: bytes in use for requests, and for answers, each against the budget.
 cdef struct Pool:
-    Run* spare
-    int spare_count
     uint64_t used
     uint64_t budget
     Conn* over               # the one connection that may go over budget, so that something always moves
-    uint64_t answers         # bytes for answers that are made, owed or not sent yet, against the same budget
+    uint64_t answers         # bytes for answers that are made, owed or not sent yet
     Conn* answering          # the one connection that may be given a large answer over budget
 
 cdef inline bint out_enough(Conn* c) noexcept nogil:
@@ -209,8 +193,3 @@ cdef inline bint out_enough(Conn* c) noexcept nogil:
     return c.span_start < c.span_end and (
         c.has_files or c.out_end - c.out_start > SEND_AT or c.pool.answers > c.pool.budget
     )
-
-cdef Run* run_take(Pool* pool, fl_slot* slot) noexcept nogil
-cdef void run_give(Pool* pool, Run* run) noexcept nogil
-cdef Ack* ack_at(Conn* c, uint32_t sequence) noexcept nogil
-cdef Ack* ack_push(Conn* c) noexcept nogil

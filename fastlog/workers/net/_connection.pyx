@@ -1,15 +1,14 @@
-"""One connection's memory: received bytes, requests under way, answers to send.
+"""One connection's memory: received bytes, and answers to send.
 
 An idle connection holds no buffer: bytes are received into the loop's own, and only what is left of an incomplete or
 waiting request is kept, in memory that grows with the bytes that came.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EHOSTUNREACH, EINTR, ENETDOWN, ENETUNREACH, EPIPE, ETIMEDOUT, errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
 
-from fastlog.log._arena cimport fl_load
 from fastlog.log._files cimport file_pread_nowait, file_sendfile
 from fastlog.log._segments cimport SegmentFiles
 
@@ -21,11 +20,10 @@ cdef extern from "<unistd.h>" nogil:
     int close(int)
 
 cdef enum:
-    SPARE_RUNS = 8
     PROBE_STEP = 64 << 10
     READ_AHEAD_BYTES = 256 << 10     # what is read at once where it is not in memory, as in ``_helper``
-    KEPT_ROOM = 16               # spans and owed answers a connection that rests keeps room for
-    FIRST_ACK = 0xFFFFFFC0       # answers are numbered up to the wrap and beyond: every connection passes it soon
+    KEPT_ROOM = 16               # spans that a connection that rests keeps room for
+    KEPT_OUTPUT = 256 << 10      # bytes of output that a connection at work keeps room for
 
 
 cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept nogil:
@@ -35,14 +33,11 @@ cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept
         c.fd = fd
         c.name = name
         c.active_ns = now_ns
-        c.deep_count = -2
-        c.helper_entry = -1
-        c.chosen = -1
-        c.ack_head = c.ack_tail = <uint32_t>FIRST_ACK
     return c
 
 
-cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil:
+cdef void conn_release_buffer(Conn* c) noexcept nogil:
+    cdef Pool* pool = c.pool
     pool.used -= c.room
     free(c.buffer)
     c.buffer = NULL
@@ -51,7 +46,7 @@ cdef void conn_release_buffer(Conn* c, Pool* pool) noexcept nogil:
         pool.over = NULL
 
 
-cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil:
+cdef int conn_reserve(Conn* c, size_t room) noexcept nogil:
     """Make the connection's own buffer at least ``room`` bytes, keeping buffer[start:end]; 0 or -1 without memory."""
     cdef uint8_t* larger
     if c.start and (c.end == c.start or c.room < room + c.start):
@@ -63,7 +58,7 @@ cdef int conn_reserve(Conn* c, size_t room, Pool* pool) noexcept nogil:
     larger = <uint8_t*>realloc(c.buffer, room)
     if larger == NULL:
         return -1
-    pool.used += room - c.room
+    c.pool.used += room - c.room
     c.buffer = larger
     c.room = room
     return 0
@@ -73,22 +68,17 @@ cdef void conn_trim(Conn* c) noexcept nogil:
     """Give back what the answers of a busier time needed, when nothing is owed."""
     if not out_pending(c):
         out_forget(c, 0)
-    if c.ack_room > KEPT_ROOM and c.ack_head == c.ack_tail:
-        c.pool.answers -= c.ack_room * sizeof(Ack)
-        free(c.acks)
-        c.acks = NULL
-        c.ack_room = 0
 
 
 cdef void out_forget(Conn* c, size_t keep) noexcept nogil:
     """After everything has left: give back what the answers took, but for an output buffer of at most ``keep`` bytes."""
     if c.out_room > keep:
-        c.pool.answers -= c.out_room
+        answers_give(c, c.out_room)
         free(c.out)
         c.out = NULL
         c.out_room = 0
     if c.span_room > KEPT_ROOM:
-        c.pool.answers -= c.span_room * sizeof(Span)
+        answers_give(c, c.span_room * sizeof(Span))
         free(c.spans)
         c.spans = NULL
         c.span_room = 0
@@ -96,101 +86,30 @@ cdef void out_forget(Conn* c, size_t keep) noexcept nogil:
     c.out_start = c.out_end = 0
 
 
-cdef uint64_t answer_memory(Conn* c) noexcept nogil:
-    """What the connection has of the memory for answers, in bytes."""
-    return c.out_room + c.span_room * sizeof(Span) + c.ack_room * sizeof(Ack) + c.answer_reserved
-
-
 cdef bint answer_admitted(Conn* c, uint64_t size) noexcept nogil:
     """Whether an answer of about ``size`` bytes may be made now; small ones always, large ones within the budget, and
-    one at a time above it. One that may not parks the connection."""
+    one at a time above it. One that may not waits for WAIT_ROOM."""
     cdef Pool* pool = c.pool
     if size <= <uint64_t>LARGE_ANSWER or pool.answers <= pool.budget or pool.answering == c:
         return True
     if pool.answering == NULL:
         pool.answering = c
         return True
-    c.park |= PARK_ANSWER
     return False
 
 
-cdef void conn_free(Conn* c, SegmentFiles files, Pool* pool) noexcept nogil:
-    cdef Run* run = c.runs
-    cdef Run* after
-    while run != NULL:
-        after = run.next
-        run_give(pool, run)
-        run = after
+cdef void conn_free(Conn* c, SegmentFiles files) noexcept nogil:
+    """Free a connection that its protocol has closed."""
     out_discard(c, files)
-    if pool.answering == c:
-        pool.answering = NULL
-    pool.answers -= answer_memory(c)
-    conn_release_buffer(c, pool)
+    if c.pool.answering == c:
+        c.pool.answering = NULL
+    answers_give(c, c.answers)
+    conn_release_buffer(c)
     if c.fd >= 0:
         close(c.fd)
-    free(c.acks)
     free(c.out)
     free(c.spans)
-    free(c.answer)
-    free(c.parts)
     free(c)
-
-
-cdef Run* run_take(Pool* pool, fl_slot* slot) noexcept nogil:
-    """A run for one partition, from the spare ones if there is one; NULL without memory."""
-    cdef Run* run = pool.spare
-    if run != NULL:
-        pool.spare = run.next
-        pool.spare_count -= 1
-    else:
-        run = <Run*>malloc(sizeof(Run))
-        if run == NULL:
-            return NULL
-    pool.used += sizeof(Run)
-    run.next = NULL
-    run.slot = slot
-    run.life = fl_load(&slot.life)
-    run.data = run.stage
-    run.size = 0
-    run.count = 0
-    run.done = 0
-    run.done_bytes = 0
-    return run
-
-
-cdef void run_give(Pool* pool, Run* run) noexcept nogil:
-    pool.used -= sizeof(Run)
-    if pool.spare_count >= SPARE_RUNS:
-        free(run)
-        return
-    run.next = pool.spare
-    pool.spare = run
-    pool.spare_count += 1
-
-
-cdef Ack* ack_at(Conn* c, uint32_t sequence) noexcept nogil:
-    return &c.acks[sequence & (c.ack_room - 1)]
-
-
-cdef Ack* ack_push(Conn* c) noexcept nogil:
-    """Room for one more owed answer; NULL without memory. The caller bounds how many there are."""
-    cdef uint32_t room, i
-    cdef Ack* larger
-    if c.ack_tail - c.ack_head == c.ack_room:
-        room = c.ack_room * 2 if c.ack_room else KEPT_ROOM
-        larger = <Ack*>malloc(room * sizeof(Ack))
-        if larger == NULL:
-            return NULL
-        i = c.ack_head
-        while i != c.ack_tail:
-            larger[i & (room - 1)] = c.acks[i & (c.ack_room - 1)]
-            i += 1
-        free(c.acks)
-        c.pool.answers += (room - c.ack_room) * sizeof(Ack)
-        c.acks = larger
-        c.ack_room = room
-    c.ack_tail += 1
-    return ack_at(c, c.ack_tail - 1)
 
 
 cdef int grow_spans(Conn* c) noexcept nogil:
@@ -206,7 +125,7 @@ cdef int grow_spans(Conn* c) noexcept nogil:
     larger = <Span*>realloc(c.spans, room * sizeof(Span))
     if larger == NULL:
         return -1
-    c.pool.answers += <uint64_t>(room - c.span_room) * sizeof(Span)
+    answers_take(c, <uint64_t>(room - c.span_room) * sizeof(Span))
     c.spans = larger
     c.span_room = room
     return 0
@@ -227,7 +146,7 @@ cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil:
         larger = <uint8_t*>realloc(c.out, room)
         if larger == NULL:
             return NULL
-        c.pool.answers += room - c.out_room
+        answers_take(c, room - c.out_room)
         c.out = larger
         c.out_room = room
     if c.span_end > c.span_start and c.spans[c.span_end - 1].entry < 0:
@@ -281,8 +200,8 @@ cdef void out_end(Conn* c) noexcept nogil:
         c.pool.answering = NULL
     if c.pool.answers > c.pool.budget:
         out_forget(c, 0)
-    elif c.out_room > STAGE_BYTES:
-        out_forget(c, STAGE_BYTES)
+    elif c.out_room > KEPT_OUTPUT:
+        out_forget(c, KEPT_OUTPUT)
 
 
 cdef bint resident(int fd, uint64_t position, uint64_t size) noexcept nogil:
@@ -309,7 +228,7 @@ cdef bint is_gone(int error) noexcept nogil:
 cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil:
     """Send what is owed, file bytes at most ``slice`` of them; a SendStatus.
 
-    On SEND_READ_AHEAD the helper fields say which bytes are missing in memory.
+    On SEND_READ_AHEAD ``reading`` says which bytes are missing in memory.
     """
     cdef Span* span
     cdef int64_t r
@@ -347,9 +266,9 @@ cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) n
                     n = min(n, <uint64_t>READ_AHEAD_BYTES)
                     c.read_for_send = True
                     c.probed_to = span.position + n
-                    c.helper_entry = span.entry
-                    c.helper_position = span.position
-                    c.helper_size = n
+                    c.reading.entry = span.entry
+                    c.reading.position = span.position
+                    c.reading.count = n
                     return SEND_READ_AHEAD
             r = file_sendfile(c.fd, files.fd(span.entry), span.position, n)
             if r == -EAGAIN:

@@ -1,23 +1,21 @@
 """What would make the loop of a processor wait for a disk, a decompressor or a long answer is done here, by threads.
 
-Jobs are typed, and queued by kind: answers from memory, decompression, creation, and reads of each log directory have a
-queue and a thread each. A connection has one job at a time, and a job that is long is done in steps with the jobs of
-others in between, so that whoever asks for little waits for one step of each of the others at most.
+A job is a struct of its kind that begins with ``Job``, and a function that does a step of it. Jobs are queued by what
+they may wait for: answers from memory, decompression, creation, and reads of each log directory have a queue and a thread
+each. A connection has one job at a time, and a job that is long is done in steps with the jobs of others in between, so
+that whoever asks for little waits for one step of each of the others at most.
 
-A thread hands its result over by a list of finished jobs and wakes the loop. The loop does not touch the job or free the
-connection while ``helper_busy`` is set, but for ``cancelled``.
+A thread hands a job back by a list of finished ones and wakes the loop. The loop does not touch a job or free its
+connection while that is ``busy``, but for ``cancelled``.
 """
 
-from cpython.buffer cimport PyBUF_READ
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
 
-from fastlog.log._arena cimport Arena
+from fastlog.log._arena cimport Arena, fl_slot, fl_slot_at
 from fastlog.log._files cimport file_pread
-from fastlog.workers._authorizer cimport Authorizer
-from fastlog.workers.net._connection cimport Conn
+from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers.net._connection cimport Conn, Job, JobStep, ReadJob
 
 import threading
 
@@ -54,25 +52,28 @@ cdef enum:
     SCRATCH = 256 << 10
 
 
+cdef bint read_step(Job* job, void* scratch) noexcept nogil:
+    """Bring the bytes of a ``ReadJob`` into memory."""
+    cdef ReadJob* read_job = <ReadJob*>job
+    cdef uint64_t done = 0
+    cdef int64_t r
+    while scratch != NULL and done < read_job.count:
+        r = file_pread(read_job.fd, scratch, min(<uint64_t>SCRATCH, read_job.count - done), read_job.position + done)
+        if r <= 0:
+            break
+        done += <uint64_t>r
+    return False
+
+
 cdef class Helper:
-    """The queues of one processor; a thread is started at the first job of its queue.
+    """The queues of one processor; a thread is started at the first job of its queue."""
 
-    ``validate(memoryview, name, begun)`` counts deep messages: it returns their number, -1 when the set is refused, or
-    what is to be given as ``begun`` for the next step, which is None for the first.
-    ``make_answer(bytes, queue, client)`` gives the answer frame to a request from its id on, False when it should be asked again
-    after a wake-up, True when it has done a step and goes on in the next, None when there is no answer.
-    ``make_partition(name, number)`` gives the number of the slot or a ``CreateState``.
-    """
-
-    def __cinit__(self, Arena arena, Authorizer authorizer, validate, make_answer, make_partition):
+    def __cinit__(self, Arena arena, SegmentFiles files):
         cdef int queue
         self.eventfd = -1
         self.arena = arena
-        self.authorizer = authorizer
-        self.validate = validate
-        self.make_answer = make_answer
-        self.make_partition = make_partition
-        self.checks = {}
+        self.files = files
+        self.owners = []
         self.queue_count = <int>QUEUE_DISK + max(1, len(arena.log_dirs))
         self.queues = <JobQueue*>calloc(self.queue_count, sizeof(JobQueue))
         self.mutex = calloc(1, sizeof(pthread_mutex_t))
@@ -99,22 +100,55 @@ cdef class Helper:
         if self.eventfd >= 0:
             close(self.eventfd)
 
+    def keep(self, owner):
+        """Have an object live as long as the threads that may do its jobs."""
+        self.owners.append(owner)
+
     # -- the loop's side -----------------------------------------------------------------------------------------------
 
-    cdef int submit(self, Conn* c, int queue, int fd, uint64_t position, uint64_t size, const uint8_t* data) noexcept nogil:
-        """Queue the job of kind ``helper_kind`` of a connection; -1 when no thread can be had."""
-        if not self.queues[queue].started and self.start(queue) != 0:
+    cdef void ask(self, Conn* c, Job* job, JobStep step, void* owner, int queue, size_t at, size_t size) noexcept nogil:
+        """Have a job submitted as soon as the bytes of the request that it works on stand in the connection's own buffer.
+
+        They are ``size`` bytes from ``at`` on, counted from the beginning of the request. The request waits for WAIT_JOB.
+        """
+        job.step = step
+        job.owner = owner
+        job.queue = queue
+        job.at = at
+        job.size = size
+        job.looks = job.for_answer = False
+        c.job = job
+
+    cdef int submit(self, Conn* c, Job* job) noexcept nogil:
+        """Queue a job of a connection; -1 when no thread can be had."""
+        if not self.queues[job.queue].started and self.start(job.queue) != 0:
             return -1
-        c.helper_done = 0
-        c.helper_busy = 1
-        c.job.fd = fd
-        c.job.position = position
-        c.job.size = size
-        c.job.data = data
-        c.job.cancelled = 0
+        c.job = job
+        c.busy = True
+        job.conn = c
+        job.data = c.buffer + c.start + job.at if job.size else NULL
+        job.cancelled = 0
         pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
-        self.push(queue, c)
+        self.push(job)
         pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
+        return 0
+
+    cdef int read_ahead(self, Conn* c, ReadJob* job, int entry, uint64_t position, uint64_t size) noexcept nogil:
+        """Submit the read of at most READ_AHEAD_BYTES of a segment, pinned until it is done; -1: it cannot be."""
+        cdef fl_slot* s = fl_slot_at(self.arena.header, self.files.entries[entry].slot)
+        job.job.step = read_step
+        job.job.queue = <int>QUEUE_DISK + <int>s.directory
+        job.job.size = 0
+        job.job.looks = False
+        job.job.for_answer = True
+        job.entry = entry
+        job.fd = self.files.fd(entry)
+        job.position = position
+        job.count = min(size, <uint64_t>READ_AHEAD_BYTES)
+        self.files.pin(entry)
+        if self.submit(c, &job.job) != 0:
+            self.files.unpin(entry)
+            return -1
         return 0
 
     cdef int start(self, int queue) noexcept nogil:
@@ -126,32 +160,41 @@ cdef class Helper:
         self.queues[queue].started = True
         return 0
 
-    cdef void push(self, int queue, Conn* c) noexcept nogil:
+    cdef void push(self, Job* job) noexcept nogil:
         """Put a job behind the others of its queue; under the lock."""
-        cdef JobQueue* q = &self.queues[queue]
-        c.job.next = NULL
+        cdef JobQueue* q = &self.queues[job.queue]
+        job.next = NULL
         if q.first == NULL:
-            q.first = c
+            q.first = job
         else:
-            q.last.job.next = c
-        q.last = c
+            q.last.next = job
+        q.last = job
         q.waiting += 1
         pthread_cond_signal(<pthread_cond_t*>q.ready)
 
-    cdef Conn* take_done(self) noexcept nogil:
-        """The connections whose jobs are finished, chained by ``job.next``; each is told of once."""
-        cdef Conn* found
+    cdef Job* take_finished(self) noexcept nogil:
+        """The jobs that are finished, chained by ``next``; each is told of once."""
+        cdef Job* found
         cdef uint64_t count
         read(self.eventfd, &count, sizeof(count))
         pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
-        found = self.done
-        self.done = NULL
+        found = self.finished
+        self.finished = NULL
         pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
         return found
 
-    cdef void cancel(self, Conn* c) noexcept nogil:
-        """Nobody takes the result of this connection's job: unless it has begun, it is finished without being done."""
-        helper_store(&c.job.cancelled, 1)
+    cdef bint done(self, Job* job) noexcept nogil:
+        """Take a finished job back from its thread; whether it is one of the protocol's."""
+        cdef Conn* c = job.conn
+        c.job = NULL
+        c.busy = False
+        if job.step == read_step:
+            self.files.unpin((<ReadJob*>job).entry)
+        return job != &c.reading.job
+
+    cdef void cancel(self, Job* job) noexcept nogil:
+        """Nobody takes the result of a job: unless it has begun, it is finished without being done."""
+        helper_store(&job.cancelled, 1)
 
     cdef void close(self) noexcept nogil:
         """End the threads; a job that has begun comes to its end, the others are not done any more."""
@@ -196,7 +239,7 @@ cdef class Helper:
     def work(self, int queue):
         """Do the jobs of one queue until ``close``."""
         cdef JobQueue* q = &self.queues[queue]
-        cdef Conn* c
+        cdef Job* job
         cdef void* scratch
         cdef bint more
         cdef uint64_t one = 1
@@ -208,88 +251,23 @@ cdef class Helper:
                     pthread_cond_wait(<pthread_cond_t*>q.ready, <pthread_mutex_t*>self.mutex)
                 if self.closing:
                     break
-                c = q.first
-                q.first = c.job.next
+                job = q.first
+                q.first = job.next
                 q.waiting -= 1
                 q.begun = 1
-                q.looks = c.helper_kind == HELP_ANSWER or c.helper_kind == HELP_CREATE
+                q.looks = job.looks
                 self.steps += 1
                 pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
-                more = self.work_on(c, queue, scratch)
+                more = not helper_load(&job.cancelled) and job.step(job, scratch)
                 pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
                 q.begun = 0
                 q.ended += 1
                 if more:
-                    self.push(queue, c)
+                    self.push(job)
                 else:
-                    c.job.next = self.done
-                    self.done = c
-                    if c.job.next == NULL:
+                    job.next = self.finished
+                    self.finished = job
+                    if job.next == NULL:
                         write(self.eventfd, &one, sizeof(one))
             pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
             free(scratch)
-
-    cdef bint work_on(self, Conn* c, int queue, void* scratch) noexcept nogil:
-        """One step of a job; whether there is more to do."""
-        if helper_load(&c.job.cancelled):
-            c.answer_state = ANSWER_NONE
-            return False
-        if c.helper_kind == HELP_INFLATE:
-            return self.inflate(c)
-        if c.helper_kind == HELP_ANSWER:
-            return self.answer(c, queue)
-        if c.helper_kind == HELP_CREATE:
-            c.created = self.create(c)
-        else:
-            self.read_ahead(c, scratch)
-        return False
-
-    cdef bint inflate(self, Conn* c) noexcept with gil:
-        try:
-            view = PyMemoryView_FromMemory(<char*>c.job.data, <Py_ssize_t>c.job.size, PyBUF_READ)
-            found = self.validate(view, c.name, self.checks.pop(c.name, None))
-            if isinstance(found, int):
-                c.deep_count = found
-                return False
-            self.checks[c.name] = found
-            return True
-        except BaseException:
-            c.deep_count = -1
-            return False
-
-    cdef bint answer(self, Conn* c, int queue) noexcept with gil:
-        cdef Py_ssize_t size
-        c.answer_state = ANSWER_NONE
-        free(c.answer)
-        c.answer = NULL
-        try:
-            made = self.make_answer(<bytes>c.job.data[:c.job.size], queue, self.authorizer.client(c))
-            if made is True:
-                return True
-            if made is False:
-                c.answer_state = ANSWER_AGAIN
-            elif made is not None:
-                size = len(<bytes>made)
-                c.answer = <uint8_t*>malloc(size)
-                if c.answer != NULL:
-                    memcpy(c.answer, <char*>(<bytes>made), size)
-                    c.answer_size = size
-                    c.answer_state = ANSWER_MADE
-        except BaseException:
-            c.answer_state = ANSWER_NONE
-        return False
-
-    cdef long long create(self, Conn* c) noexcept with gil:
-        try:
-            return self.make_partition(<bytes>c.job.data[:c.job.size], c.job.position)
-        except BaseException:
-            return CREATE_FAILED
-
-    cdef void read_ahead(self, Conn* c, void* scratch) noexcept nogil:
-        cdef uint64_t done = 0
-        cdef int64_t r
-        while scratch != NULL and done < c.job.size:
-            r = file_pread(c.job.fd, scratch, min(<uint64_t>SCRATCH, c.job.size - done), c.job.position + done)
-            if r <= 0:
-                break
-            done += <uint64_t>r

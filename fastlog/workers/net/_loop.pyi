@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
-from fastlog.workers.kafka07._requests import Requests
-from fastlog.workers.services import Services
+from fastlog.workers.net._helper import Helper
+from fastlog.workers.net._protocol import Protocol
 
 class Loop:
     """Serves connections until the supervisor says stop; one thread."""
@@ -13,9 +13,9 @@ class Loop:
     def __init__(
         self,
         arena: Arena,
-        requests: Requests,
+        helper: Helper,
         files: SegmentFiles,
-        services: Services,
+        protocols: Sequence[Protocol],
         process: int,
         handoff: int,
         signal_fd: int,
@@ -24,12 +24,16 @@ class Loop:
         connection_limit: int,
         send_buffer: int | None,
         receive_buffer: int | None,
+        memory_bytes: int,
         max_connections: int = 1 << 40,
         heartbeat_ms: int = 250,
         retry_ms: int = 5,
         stalled_ms: int = 10_000,
     ) -> None:
-        """``heartbeat_ms`` and, for locks, ``retry_ms`` heal what a dead process left: nothing else relies on them."""
+        """``protocols`` are what the listeners speak, by their place; ``memory_bytes`` is the budget for requests, and
+        for answers. ``heartbeat_ms`` and, for locks, ``retry_ms`` heal what a dead process left: nothing else relies
+        on them.
+        """
 
     @property
     def turns(self) -> int:

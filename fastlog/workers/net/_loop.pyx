@@ -3,6 +3,7 @@
 What becomes of one connection is in ``_sockets``. Nothing on the loop waits for a disk or a lock.
 """
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -13,14 +14,17 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, AT_PROCESSOR_PAST, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (
-    LARGE_ANSWER, PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HOLD, PARK_LOCK, PARK_SPACE, Conn, answer_memory, conn_trim,
+    LARGE_ANSWER, OWED, WAIT_BUDGET, WAIT_CREATE, WAIT_LOCK, WAIT_ROOM, WAIT_SPACE, WAIT_VISIBLE, Conn, Pool, conn_trim,
     out_pending,
 )
-from fastlog.workers.kafka07._requests cimport Requests
+from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._protocol cimport Protocol
 from fastlog.workers.net._sockets cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
-    Connections, epoll_ctl, epoll_event, epoll_wait, fl_handover,
+    MAX_LISTENERS, Connections, epoll_ctl, epoll_event, epoll_wait, fl_handover,
 )
+
+import logging
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -48,16 +52,18 @@ cdef enum:
     TAGS_END = 4096
 
 
+log = logging.getLogger(__name__)
+
+
 cdef class Loop:
     """Serves connections until the supervisor says stop; one thread."""
 
     cdef Arena arena
-    cdef Requests requests
+    cdef Helper helper
     cdef Connections connections
     cdef SegmentFiles files
-    cdef object services
     cdef int process, handoff, signal_fd
-    cdef int[16] listeners
+    cdef int[MAX_LISTENERS] listeners
     cdef int listener_count
     cdef uint64_t idle_ns, max_connections, heartbeat_ns
     cdef uint64_t stalled_ns             # how long others wait for memory of one that neither sends nor takes anything
@@ -66,13 +72,12 @@ cdef class Loop:
     cdef uint64_t seen                   # lives that began or ended and that this process is past
     cdef uint64_t* counters
 
-    def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, services, int process, int handoff, int signal_fd,
-                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer, max_connections=1 << 40,
+    def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, protocols, int process, int handoff, int signal_fd,
+                  listeners, idle_ms, connection_limit, send_buffer, receive_buffer, memory_bytes, max_connections=1 << 40,
                   heartbeat_ms=250, retry_ms=5, stalled_ms=10_000):
         self.arena = arena
-        self.requests = requests
+        self.helper = helper
         self.files = files
-        self.services = services
         self.process = process
         self.handoff = handoff
         self.signal_fd = signal_fd
@@ -82,11 +87,11 @@ cdef class Loop:
         self.stalled_ns = stalled_ms * 1000000
         self.counters = fl_cell_at(arena.header, process).counters
         self.seen = FL_SEEN_ALL
-        self.connections = Connections(arena, requests, files, process, connection_limit, send_buffer, receive_buffer,
-                                       retry_ms)
+        self.connections = Connections(arena, helper, files, list(protocols), process, connection_limit, send_buffer,
+                                       receive_buffer, memory_bytes, retry_ms)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
-        self.watch_fd(requests.helper.eventfd, TAG_HELPER, EPOLLIN)
+        self.watch_fd(helper.eventfd, TAG_HELPER, EPOLLIN)
         if handoff >= 0:
             self.watch_fd(handoff, TAG_HANDOFF, EPOLLIN)
         for number, fd in enumerate(listeners):
@@ -124,22 +129,21 @@ cdef class Loop:
         self.connections.answer_waiters = False
         while c != NULL:
             after = c.watch_next
-            if c.helper_busy:
+            if c.busy:
                 pass  # the helper tells when it is done
-            elif c.park & PARK_BUDGET and self.over_budget() and c.ack_head == c.ack_tail:
+            elif c.waits & WAIT_BUDGET and self.over_budget() and not (<Protocol>c.protocol).unfinished(c) & OWED:
                 self.connections.budget_waiters = True
-            elif c.park & PARK_ANSWER and self.answers_wait() and not c.dead:
+            elif c.waits & WAIT_ROOM and self.answers_wait() and not c.dead:
                 self.connections.answer_waiters = True
             else:
                 self.connections.pump(c)
             c = after
 
     cdef bint over_budget(self) noexcept nogil:
-        return self.requests.runs.pool.used > self.requests.runs.pool.budget and self.requests.runs.pool.over != NULL
+        return self.connections.pool.used > self.connections.pool.budget and self.connections.pool.over != NULL
 
     cdef bint answers_wait(self) noexcept nogil:
-        return self.requests.runs.pool.answers > self.requests.runs.pool.budget \
-            and self.requests.runs.pool.answering != NULL
+        return self.connections.pool.answers > self.connections.pool.budget and self.connections.pool.answering != NULL
 
     @property
     def held(self):
@@ -150,21 +154,21 @@ cdef class Loop:
             pins += self.files.entries[entry].pins
         return {
             "connections": self.connections.count,
-            "memory": self.requests.runs.pool.used,
-            "over budget": (self.requests.runs.pool.over != NULL) + (self.requests.runs.pool.answering != NULL),
+            "memory": self.connections.pool.used,
+            "over budget": (self.connections.pool.over != NULL) + (self.connections.pool.answering != NULL),
             "pins": pins,
-            "jobs": self.requests.helper.jobs(),
+            "jobs": self.helper.jobs(),
         }
 
     @property
     def answer_bytes(self):
         """Memory of answers that are made, owed or not sent yet, and what connections keep for the next ones."""
-        return self.requests.runs.pool.answers
+        return self.connections.pool.answers
 
     @property
     def job_steps(self):
         """How often a thread of the helper has taken up a job."""
-        return self.requests.helper.steps
+        return self.helper.steps
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -228,8 +232,8 @@ cdef class Loop:
         while c != NULL:
             after = c.next
             quiet = self.connections.now - c.active_ns
-            if c.helper_busy or c.runs != NULL or c.ack_head != c.ack_tail \
-                    or c.park & (PARK_HOLD | PARK_SPACE | PARK_LOCK | PARK_CREATE | PARK_ANSWER):
+            if c.busy or (<Protocol>c.protocol).unfinished(c) \
+                    or c.waits & (WAIT_VISIBLE | WAIT_SPACE | WAIT_LOCK | WAIT_CREATE | WAIT_ROOM):
                 pass  # it waits for us
             elif quiet > self.idle_ns or (c.frame_since_ns and self.connections.now - c.frame_since_ns > self.idle_ns) \
                     or (quiet > self.stalled_ns and self.keeps_others_waiting(c)):
@@ -237,14 +241,15 @@ cdef class Loop:
                 self.connections.remove(c)
             elif quiet > <uint64_t>RESTING_NS:
                 conn_trim(c)
+                (<Protocol>c.protocol).trim(c)
             c = after
 
     cdef bint keeps_others_waiting(self, Conn* c) noexcept nogil:
         """Whether others wait for the memory of a connection that sends nothing or takes nothing."""
-        if c == self.requests.runs.pool.over and self.connections.budget_waiters:
+        if c == self.connections.pool.over and self.connections.budget_waiters:
             return True
         return self.connections.answer_waiters and out_pending(c) and (
-            c == self.requests.runs.pool.answering or answer_memory(c) > <uint64_t>LARGE_ANSWER
+            c == self.connections.pool.answering or c.answers > <uint64_t>LARGE_ANSWER
         )
 
     cdef void excuse(self, uint64_t turn_ns) noexcept nogil:
@@ -316,7 +321,7 @@ cdef class Loop:
                         last_call_at = connections.now
                     if connections.finishing:
                         self.last_call()
-                connections.bury()
+                connections.free_closed()
                 self.see_changes()
                 if connections.budget_waiters and not self.over_budget():
                     connections.retry_at = connections.now
@@ -339,8 +344,7 @@ cdef class Loop:
                 connections.now = fl_monotonic_ns()
                 asleep += connections.now - before
                 fl_store(&cell.heartbeat_ns, connections.now)
-                connections.events_now = n
-                self.requests.produces.inflate_ns = 0
+                connections.begin_turn(n)
                 for i in range(n):
                     tag = events[i].data.u64
                     what = events[i].events
@@ -364,33 +368,34 @@ cdef class Loop:
                         if what & (EPOLLERR | EPOLLHUP):
                             # nothing received is cancelled: it is read and written, answers are dropped
                             connections.gone(c)
-                        if c.park & PARK_HOLD and what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+                        if c.waits & WAIT_VISIBLE and what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
                             # whoever held a fetch has stopped sending: answer with what there is, then read on
                             c.leaving = True
                             connections.pump(c)
-                        elif c.dead and not c.park and not c.ended and not c.closing:
+                        elif c.dead and not c.waits and not c.ended and not c.closing:
                             connections.readable(c)
-                        elif what & EPOLLIN and not c.park and not c.ended:
+                        elif what & EPOLLIN and not c.waits and not c.ended:
                             connections.readable(c)
-                        elif what & EPOLLOUT or (c.dead and not c.park):
+                        elif what & EPOLLOUT or (c.dead and not c.waits):
                             if connections.settle(c):
                                 connections.pump(c)
-            self.requests.helper.close()
+            self.helper.close()
         return result
 
     cdef void see_changes(self) noexcept nogil:
         """Between two turns nothing is under way: be past the partitions that have gone, and say so."""
         cdef uint64_t now = fl_load(&self.arena.header.change_count)
-        if now != self.seen and self.requests.forget_gone():
+        if now != self.seen and self.connections.forget_gone():
             failpoint(AT_PROCESSOR_PAST)
             self.seen = now
             fl_store(&fl_cell_at(self.arena.header, self.process).seen, now)
 
     cdef void signals(self) noexcept nogil:
+        """A signal came: have Python run its handlers."""
         cdef uint8_t[64] bytes
         read(self.signal_fd, bytes, 64)
         with gil:
             try:
-                self.services.on_signal()
+                PyErr_CheckSignals()
             except Exception as error:
-                self.services.unexpected(error)
+                log.error("unexpected error in a signal's handler: %r", error, exc_info=error)

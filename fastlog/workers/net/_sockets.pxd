@@ -2,9 +2,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers.net._connection cimport Conn
-from fastlog.workers.kafka07._requests cimport Requests
-from fastlog.workers._writes cimport Runs
+from fastlog.workers.net._connection cimport Conn, Pool
+from fastlog.workers.net._helper cimport Helper
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -30,12 +29,16 @@ cdef extern from "_handoff.h" nogil:
 
 cdef enum:
     FD_BITS = 24                    # of the name that epoll knows a connection by
+    MAX_LISTENERS = 16
 
 cdef class Connections:
     cdef Arena arena
-    cdef Requests requests
-    cdef Runs runs
+    cdef Helper helper
     cdef SegmentFiles files
+    cdef Pool pool
+    cdef list protocols                   # what each listener speaks, by its place
+    cdef void* protocol_at[MAX_LISTENERS] # the same, for compiled code
+    cdef int listener_count
     cdef int process, epoll, send_buffer, receive_buffer
     cdef uint64_t next_number, connection_limit
     cdef Conn** by_fd                     # the open connection of each descriptor, NULL for others
@@ -44,11 +47,12 @@ cdef class Connections:
     cdef uint8_t* scratch
     cdef Conn* first
     cdef Conn* watching                   # those that wait for something
-    cdef Conn* graveyard                  # closed in this turn
+    cdef Conn* closed                     # in this turn, and not freed yet
     cdef uint64_t retry_at, deadline      # when the waiting ones are looked at even if nobody wakes us
     cdef uint64_t now                     # read once a turn
     cdef uint64_t retry_ns                # how soon a wait for another process's lock is tried again if nobody wakes us
     cdef int events_now                   # events of this turn: how many others wait
+    cdef uint64_t marked                  # lives that began or ended, when the helper's threads were looked at last
     cdef bint budget_waiters, answer_waiters, finishing
     cdef uint64_t* counters
 
@@ -56,7 +60,7 @@ cdef class Connections:
     cdef int enter(self, Conn* c) noexcept nogil
     cdef Conn* named(self, uint64_t name) noexcept nogil
     cdef void remove(self, Conn* c) noexcept nogil
-    cdef void bury(self) noexcept nogil
+    cdef void free_closed(self) noexcept nogil
     cdef void watch(self, Conn* c) noexcept nogil
     cdef void unwatch(self, Conn* c) noexcept nogil
     cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil
@@ -65,6 +69,9 @@ cdef class Connections:
     cdef void advance(self, Conn* c) noexcept nogil
     cdef void gone(self, Conn* c) noexcept nogil
     cdef bint settle(self, Conn* c) noexcept nogil
-    cdef void start_helper(self, Conn* c) noexcept nogil
+    cdef void start_job(self, Conn* c) noexcept nogil
+    cdef bint has_whole_request(self, Conn* c) noexcept nogil
+    cdef void begin_turn(self, int events) noexcept nogil
+    cdef bint forget_gone(self) noexcept nogil
     cdef void take_jobs(self) noexcept nogil
     cdef void finish(self, Conn* c) noexcept nogil

@@ -11,18 +11,16 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from fastlog.log._arena cimport (
-    N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell_at, fl_store,
+    N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell_at, fl_load, fl_store,
 )
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers.net._bytes cimport be32
 from fastlog.workers.net._connection cimport (
-    PARK_ANSWER, PARK_BUDGET, PARK_CREATE, PARK_HELPER, PARK_HOLD, PARK_LOCK, PARK_TURN, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD,
-    SEND_UNREADABLE, Conn, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve, out_discard, out_enough, out_pending, out_send,
-    turn_begins,
+    OWED, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD, SEND_UNREADABLE, UNWRITTEN, WAIT_ANY, WAIT_BUDGET, WAIT_CREATE, WAIT_JOB,
+    WAIT_LOCK, WAIT_ROOM, WAIT_TURN, WAIT_VISIBLE, Conn, Job, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve,
+    go_on, out_discard, out_enough, out_pending, out_send, turn_begins, wait_for,
 )
-from fastlog.workers.net._helper cimport HELP_ANSWER, HELP_READ_AHEAD, QUEUE_CREATE
-from fastlog.workers.kafka07._requests cimport Requests
-from fastlog.workers._writes cimport FRAME_CLOSE
+from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._protocol cimport CLOSES, Protocol
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void*, size_t, int)
@@ -59,16 +57,26 @@ cdef enum:
     OVER_BUDGET_READ = 16 << 10     # what is received at once while the memory for requests is used up
 
 
-@cython.no_gc_clear  # __dealloc__ gives back to files and runs
+@cython.final
+@cython.no_gc_clear  # __dealloc__ gives back to files and protocols
 cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
-    def __cinit__(self, Arena arena, Requests requests, SegmentFiles files, int process, connection_limit, send_buffer,
-                  receive_buffer, retry_ms):
+    def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, list protocols, int process, connection_limit,
+                  send_buffer, receive_buffer, memory_bytes, retry_ms):
+        cdef int i
+        cdef Protocol protocol
         self.arena = arena
-        self.requests = requests
-        self.runs = requests.runs
+        self.helper = helper
         self.files = files
+        self.protocols = protocols
+        self.listener_count = len(protocols)
+        if self.listener_count > MAX_LISTENERS:
+            raise ValueError("too many listeners")
+        for i in range(self.listener_count):
+            protocol = protocols[i]
+            self.protocol_at[i] = <void*>protocol
+        self.pool.budget = memory_bytes
         self.process = process
         self.connection_limit = connection_limit
         self.send_buffer = send_buffer or 0
@@ -86,8 +94,9 @@ cdef class Connections:
         cdef Conn* after
         while c != NULL:
             after = c.next
-            if not c.helper_busy:
-                conn_free(c, self.files, &self.runs.pool)
+            if not c.busy:
+                (<Protocol>c.protocol).close(c)
+                conn_free(c, self.files)
             c = after
         free(self.scratch)
         free(self.by_fd)
@@ -98,16 +107,17 @@ cdef class Connections:
         cdef int one = 1
         cdef epoll_event event
         cdef Conn* c
-        if self.count >= self.connection_limit:
+        if self.count >= self.connection_limit or taken.listener >= self.listener_count:
             fl_bump(&self.counters[<int>N_REFUSED], 1)
             close(fd)
             return
-        c = conn_new(fd, self.next_number << FD_BITS | <uint64_t>fd, self.now, &self.runs.pool)
+        c = conn_new(fd, self.next_number << FD_BITS | <uint64_t>fd, self.now, &self.pool)
         if c == NULL:
             close(fd)
             return
         self.next_number += 1
         c.listener = taken.listener
+        c.protocol = self.protocol_at[taken.listener]
         c.principal = taken.principal
         c.transport = taken.transport
         memcpy(c.host, taken.host, sizeof(c.host))
@@ -122,8 +132,9 @@ cdef class Connections:
         c.interest = EPOLLIN
         event.events = c.interest
         event.data.u64 = c.name
-        if self.enter(c) != 0 or epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
-            conn_free(c, self.files, &self.runs.pool)
+        if (<Protocol>c.protocol).open(c) != 0 or self.enter(c) != 0 or epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
+            (<Protocol>c.protocol).close(c)
+            conn_free(c, self.files)
             return
         self.by_fd[fd] = c
         c.next = self.first
@@ -138,7 +149,7 @@ cdef class Connections:
     cdef void remove(self, Conn* c) noexcept nogil:
         """Close a connection; its memory goes at the end of this turn, because callers still look at it."""
         self.unwatch(c)
-        self.requests.fetches.forget_parts(c)
+        (<Protocol>c.protocol).close(c)
         if c.previous != NULL:
             c.previous.next = c.next
         else:
@@ -152,18 +163,19 @@ cdef class Connections:
         self.by_fd[c.fd] = NULL
         c.fd = -1
         c.dead = True
-        c.next = self.graveyard
-        self.graveyard = c
+        c.next = self.closed
+        self.closed = c
         self.count -= 1
         fl_store(&fl_cell_at(self.arena.header, self.process).connections, self.count)
 
-    cdef void bury(self) noexcept nogil:
-        cdef Conn* c = self.graveyard
+    cdef void free_closed(self) noexcept nogil:
+        """Free the connections that were closed in this turn."""
+        cdef Conn* c = self.closed
         cdef Conn* after
-        self.graveyard = NULL
+        self.closed = NULL
         while c != NULL:
             after = c.next
-            conn_free(c, self.files, &self.runs.pool)
+            conn_free(c, self.files)
             c = after
 
     cdef int enter(self, Conn* c) noexcept nogil:
@@ -219,23 +231,22 @@ cdef class Connections:
 
     cdef void readable(self, Conn* c) noexcept nogil:
         """Receive once and handle what is whole."""
-        cdef Pool* pool = &self.runs.pool
+        cdef Pool* pool = &self.pool
         cdef size_t left = c.end - c.start
         cdef size_t used = 0, room, most = SCRATCH_BYTES
         cdef uint64_t need = 0
         cdef ssize_t r
-        cdef int status
         cdef bint own
         cdef int one = 1
-        if left >= 4:
-            need = 4 + <uint64_t>be32(c.buffer + c.start)
+        if left:
+            need = (<Protocol>c.protocol).next_size(c.buffer + c.start, left)
         own = need > OWN_BUFFER_FROM or left >= OWN_BUFFER_FROM
         if pool.used > pool.budget and pool.over != c:
             # small requests go on, and of a large one no more than its beginning is taken in
             most = left + OVER_BUDGET_READ
             if own and pool.over != NULL:
                 fl_bump(&self.counters[<int>N_OVER_BUDGET], 1)
-                c.park |= PARK_BUDGET
+                wait_for(c, WAIT_BUDGET, 0)
                 self.budget_waiters = True
                 self.settle(c)
                 return
@@ -244,7 +255,7 @@ cdef class Connections:
             room = <size_t>min(need, <uint64_t>max(left * 2, <size_t>FIRST_BUFFER))
             if room <= left:
                 room = left + FIRST_BUFFER
-            if conn_reserve(c, room, pool) != 0:
+            if conn_reserve(c, room) != 0:
                 self.remove(c)
                 return
             if pool.used > pool.budget and pool.over == NULL:
@@ -271,14 +282,13 @@ cdef class Connections:
             return
         left += <size_t>r
         turn_begins(c)
-        status = self.requests.process_bytes(c, self.scratch, left, False, self.now, &used)
-        if status == FRAME_CLOSE:
+        if (<Protocol>c.protocol).process_bytes(c, self.scratch, left, self.now, &used) == CLOSES:
             c.closing = True
             used = left
         c.start = c.end = 0
         if used != left:
             left -= used
-            if conn_reserve(c, (left + 4095) // 4096 * 4096, pool) != 0:
+            if conn_reserve(c, (left + 4095) // 4096 * 4096) != 0:
                 self.remove(c)
                 return
             memcpy(c.buffer, self.scratch + used, left)
@@ -303,7 +313,7 @@ cdef class Connections:
             if not self.settle(c):
                 return
         # others have a turn before the next of its requests
-        c.park |= PARK_TURN
+        wait_for(c, WAIT_TURN, 0)
         self.watch(c)
         self.retry_at = self.now
         self.set_interest(c, EPOLLONESHOT)
@@ -311,53 +321,49 @@ cdef class Connections:
     cdef void advance(self, Conn* c) noexcept nogil:
         """Handle received requests until one waits, an answer must leave first, or none is whole."""
         cdef size_t used
-        cdef int status
-        while not c.helper_busy:
-            if c.ack_head != c.ack_tail and self.runs.emit_acks(c) == FRAME_CLOSE:
+        while not c.busy:
+            go_on(c, WAIT_ANY & ~<int>WAIT_VISIBLE)
+            if (<Protocol>c.protocol).resume(c) == CLOSES:
                 c.closing = True
-            c.park = c.park & PARK_HOLD
-            if c.runs != NULL:
-                status = self.runs.commit(c)
-                if status == FRAME_CLOSE:
-                    c.closing = True
-                if c.runs != NULL:
-                    return
-            if c.closing or c.start == c.end:
+            if c.waits & ~<int>WAIT_VISIBLE or c.closing or c.start == c.end:
                 return
-            if out_enough(c) and c.parts == NULL and not c.dead:
+            if out_enough(c) and not c.incomplete and not c.dead:
                 return
-            c.park = 0
+            go_on(c, WAIT_ANY)
             used = 0
-            status = self.requests.process_bytes(c, c.buffer + c.start, c.end - c.start, True, self.now, &used)
+            if (<Protocol>c.protocol).process_bytes(c, c.buffer + c.start, c.end - c.start, self.now, &used) == CLOSES:
+                c.closing = True
             c.start += used
             if used:
                 c.frame_since_ns = 0
-            if status == FRAME_CLOSE:
-                c.closing = True
-            if used == 0 or c.park:
+            if used == 0 or c.waits:
                 return
 
     cdef void gone(self, Conn* c) noexcept nogil:
         """Nothing can be sent any more: what was received is still handled, but nothing is read to answer nobody."""
         c.dead = c.leaving = True
-        if c.helper_busy and (c.helper_kind == HELP_READ_AHEAD
-                              or (c.helper_kind == HELP_ANSWER and c.helper_queue != QUEUE_CREATE)):
-            self.requests.helper.cancel(c)
+        if c.busy and c.job.for_answer:
+            self.helper.cancel(c.job)
+
+    cdef bint has_whole_request(self, Conn* c) noexcept nogil:
+        """Whether the received bytes begin with something to handle: a whole request, or one that is refused."""
+        cdef size_t left = c.end - c.start
+        return left > 0 and (<Protocol>c.protocol).next_size(c.buffer + c.start, left) <= left
 
     cdef bint settle(self, Conn* c) noexcept nogil:
-        """After any work on a connection: start the helper, send, decide what it waits for next, or close it.
+        """After any work on a connection: start its job, send, decide what it waits for next, or close it.
 
         True when nothing holds up the requests that were received: the caller goes on with them.
         """
         cdef uint64_t sent = 0
-        cdef int status
+        cdef int status, left
         cdef uint32_t events
-        if c.park & PARK_HELPER and not c.helper_busy and not c.helper_done:
-            self.start_helper(c)
+        if c.waits & WAIT_JOB and not c.busy:
+            self.start_job(c)
         if out_pending(c):
             if c.dead:
                 out_discard(c, self.files)
-            elif c.parts == NULL and not (c.helper_busy and c.has_files):
+            elif not c.incomplete and not (c.busy and c.has_files):
                 # one job at a time: sending from files may need the helper itself
                 if self.now - c.active_ns > <uint64_t>SEEN_NS:
                     c.probed_to = 0
@@ -366,7 +372,7 @@ cdef class Connections:
                     c.active_ns = self.now
                     fl_bump(&self.counters[<int>N_SENT], sent)
                 if status == SEND_UNREADABLE:
-                    self.requests.fetches.unreadable.failed(
+                    (<Protocol>c.protocol).unreadable(
                         c.spans[c.span_start].entry, c.spans[c.span_start].position, c.read_error
                     )
                 if status == SEND_FAILED or status == SEND_GONE or status == SEND_UNREADABLE:
@@ -376,38 +382,39 @@ cdef class Connections:
                     self.gone(c)
                     out_discard(c, self.files)
                 elif status == SEND_READ_AHEAD:
-                    if self.requests.fetches.queue_read(c, c.helper_entry, c.helper_position, c.helper_size) == 0:
-                        c.park |= PARK_HELPER
-        if c.park == 0 and not c.closing and not out_pending(c) and self.requests.whole_frame(c):
+                    if self.helper.read_ahead(c, &c.reading, c.reading.entry, c.reading.position, c.reading.count) == 0:
+                        wait_for(c, WAIT_JOB, 0)
+        if c.waits == 0 and not c.closing and not out_pending(c) and self.has_whole_request(c):
             return True
+        left = (<Protocol>c.protocol).unfinished(c)
         if c.start == c.end:
             c.frame_since_ns = 0
         elif c.frame_since_ns == 0:
             c.frame_since_ns = self.now
-        if c.runs == NULL and c.start == c.end and c.room and c.park == 0:
-            conn_release_buffer(c, &self.runs.pool)
-        if (c.closing or (c.ended and c.park == 0)) and c.runs == NULL and not c.helper_busy and not out_pending(c):
-            # what was received is done: no whole frame is left here, see above
-            if c.dead or c.ack_head == c.ack_tail:
+        if not left & UNWRITTEN and c.start == c.end and c.room and c.waits == 0:
+            conn_release_buffer(c)
+        if (c.closing or (c.ended and c.waits == 0)) and not left & UNWRITTEN and not c.busy and not out_pending(c):
+            # what was received is done: no whole request is left here, see above
+            if c.dead or not left & OWED:
                 self.remove(c)
                 return False
-        if c.park or c.ack_head != c.ack_tail:
+        if c.waits or left & OWED:
             self.watch(c)
-            if c.park & PARK_TURN:
+            if c.waits & WAIT_TURN:
                 self.retry_at = self.now
-            if c.park & PARK_ANSWER:
+            if c.waits & WAIT_ROOM:
                 self.answer_waiters = True
-            if c.park & (PARK_LOCK | PARK_CREATE):
+            if c.waits & (WAIT_LOCK | WAIT_CREATE):
                 self.retry_at = min(self.retry_at, self.now + self.retry_ns)
-            if c.hold_until_ns:
-                self.deadline = min(self.deadline, c.hold_until_ns)
+            if c.until_ns:
+                self.deadline = min(self.deadline, c.until_ns)
         else:
             self.unwatch(c)
-        if c.park:
+        if c.waits:
             events = EPOLLONESHOT
-            if c.park & PARK_HOLD and not c.leaving:
+            if c.waits & WAIT_VISIBLE and not c.leaving:
                 events |= EPOLLRDHUP
-            if out_pending(c) and c.parts == NULL and not (c.helper_busy and c.has_files):
+            if out_pending(c) and not c.incomplete and not (c.busy and c.has_files):
                 events |= EPOLLOUT
         elif out_pending(c):
             events = EPOLLOUT
@@ -418,33 +425,49 @@ cdef class Connections:
         self.set_interest(c, events)
         return False
 
-    cdef void start_helper(self, Conn* c) noexcept nogil:
-        """Hand a part of the request to the helper: now that its bytes stand in the connection's own buffer."""
-        cdef const uint8_t* data = c.buffer + c.start + 4 + c.helper_offset
-        if self.requests.helper.submit(c, c.helper_queue, -1, c.helper_position, c.helper_size, data) != 0:
+    cdef void start_job(self, Conn* c) noexcept nogil:
+        """Hand over the job that was asked for: now its bytes stand in the connection's own buffer."""
+        if self.helper.submit(c, c.job) != 0:
             self.retry_at = min(self.retry_at, self.now + self.retry_ns)
 
     cdef void take_jobs(self) noexcept nogil:
         """Go on with the connections whose jobs are finished."""
-        cdef Conn* c = self.requests.helper.take_done()
-        cdef Conn* after
-        while c != NULL:
-            after = c.job.next
-            c.helper_busy = 0
-            c.helper_done = 1
-            c.park &= ~(<int>PARK_HELPER)
-            if c.helper_kind == HELP_READ_AHEAD:
-                self.files.unpin(c.helper_entry)
-                if out_pending(c):
-                    c.helper_done = 0
+        cdef Job* job = self.helper.take_finished()
+        cdef Job* after
+        cdef Conn* c
+        while job != NULL:
+            after = job.next
+            c = job.conn
+            go_on(c, WAIT_JOB)
+            if self.helper.done(job):
+                (<Protocol>c.protocol).job_done(c)
             self.pump(c)
-            c = after
+            job = after
+
+    cdef void begin_turn(self, int events) noexcept nogil:
+        """The loop has this many events to handle."""
+        cdef int i
+        self.events_now = events
+        for i in range(self.listener_count):
+            (<Protocol>self.protocol_at[i]).begin_turn()
+
+    cdef bint forget_gone(self) noexcept nogil:
+        """Look at no partition any more that has gone; whether that holds for all threads, else ask again soon."""
+        cdef uint64_t now = fl_load(&self.arena.header.change_count)
+        cdef int i
+        if now != self.marked:
+            for i in range(self.listener_count):
+                if not (<Protocol>self.protocol_at[i]).forget_gone(now):
+                    return False
+            self.helper.mark()
+            self.marked = now
+        return self.helper.is_past()
 
     cdef void finish(self, Conn* c) noexcept nogil:
         cdef uint64_t before, total = 0
         if c.ended:
             return
-        while not c.park and not c.ended and not c.closing and c.fd >= 0 and total < LAST_CALL_BYTES:
+        while not c.waits and not c.ended and not c.closing and c.fd >= 0 and total < LAST_CALL_BYTES:
             before = self.counters[<int>N_RECEIVED]
             self.readable(c)
             if self.counters[<int>N_RECEIVED] == before:
@@ -453,7 +476,7 @@ cdef class Connections:
         if c.fd >= 0:
             c.leaving = True
             # one that waits reads on when its turn comes: more may have arrived by then
-            c.ended = c.park == 0
+            c.ended = c.waits == 0
             if not c.ended:
                 self.retry_at = min(self.retry_at, self.now + self.retry_ns)
             self.pump(c)

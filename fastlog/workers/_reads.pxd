@@ -1,0 +1,49 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._authorizer cimport Authorizer
+from fastlog.workers._partitions cimport Partitions
+from fastlog.workers._reports cimport Reports
+from fastlog.workers._unreadable cimport Unreadable
+from fastlog.workers.net._connection cimport Conn, ReadJob
+from fastlog.workers.net._helper cimport Helper
+
+# What one fetch of one partition comes to.
+cdef struct Found:
+    int problem              # a ``Problem``
+    int entry                # descriptor entry, -1: nothing to send
+    uint64_t position
+    uint64_t size
+    uint64_t watermark       # the offset of the visible end
+    uint64_t visible         # its position
+    uint64_t ahead           # bytes from the wanted offset to it
+    uint64_t log_start
+    fl_slot* slot            # NULL: nobody has written to it
+    bint cold                # its first bytes are not in memory: nothing of it may be read here
+
+cdef class Reads:
+    cdef Arena arena
+    cdef SegmentFiles files
+    cdef Authorizer authorizer
+    cdef Partitions partitions
+    cdef Helper helper
+    cdef Unreadable unreadable
+    cdef int process
+    cdef int pinned          # descriptors that requests for many partitions were the first to pin; each takes its own off
+    cdef uint64_t* counters
+    cdef uint8_t* peek
+
+    cdef void find(self, Conn* c, int operation, const uint8_t* name, int size, int32_t partition, int64_t offset,
+                   int32_t max_bytes, Found* out) noexcept nogil
+    cdef int check_boundary(self, Found* found, uint64_t available, uint64_t readable) noexcept nogil
+    cdef bint read_ahead(self, Conn* c, ReadJob* job, Found* found) noexcept nogil
+    cdef int put(self, Conn* c, Found* found) noexcept nogil
+    cdef bint pin(self, Found* found) noexcept nogil
+    cdef void unpin(self, Found* found) noexcept nogil
+    cdef bint descriptors_are_short(self) noexcept nogil
+    cdef bint await_visible(self, fl_slot* s, uint64_t visible) noexcept nogil
+    cdef bint await_partition(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
+    cdef void look_ahead(self, Found* found) noexcept nogil
+    cdef void want_flush(self, fl_slot* s, uint64_t visible) noexcept nogil
+    cdef void want_flush_now(self, fl_slot* s) noexcept nogil

@@ -1,0 +1,16 @@
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+
+from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.workers.net._connection cimport Conn
+
+cdef class Reports:
+    cdef object services
+    cdef uint64_t* counters
+
+    cdef void refused(self, Conn* c, const char* reason, int detail, const uint8_t* name=*, int name_size=*,
+                      int32_t partition=*) noexcept nogil
+    cdef void invalid_request(self, Conn* c, const char* reason, int detail) noexcept nogil
+    cdef void set_refused(self, Conn* c, const uint8_t* name, int name_size, int32_t partition) noexcept nogil
+    cdef void write_failed(self, Conn* c, fl_slot* s, int error) noexcept nogil
+    cdef void read_failed(self, fl_slot* s, uint64_t base, uint64_t position, int error) noexcept nogil
+    cdef void trace(self, Conn* c, int kind, size_t size) noexcept nogil
