@@ -80,16 +80,20 @@ class Link:
         self._down_since: float | None = None
         self._next_attempt = 0.0
         self._pause = _LEAST_PAUSE
-        self._thread = OwnedThread(ledger, self._run, f"fastlog-producer-{directory.broker.id}")
         self._starting = threading.RLock()
+        self._has_begun = False
+        self._run_by = threading.Lock()
+        self._thread_id = 0
 
     # --- for everybody ---
 
     def start(self) -> None:
         """Begin to send; may be called again. Whatever is asked of the link begins it, too."""
         with self._starting:
-            if self._thread.ident is None:
-                self._thread.start()
+            if not self._has_begun:
+                # once more where Ctrl-C came in between: nobody can say whether that thread comes, and one of both runs
+                OwnedThread(self._ledger, self._run, f"fastlog-producer-{self.broker_id}").start()
+                self._has_begun = True
 
     @property
     def broker_id(self) -> int:
@@ -113,7 +117,7 @@ class Link:
 
     def is_this_thread(self) -> bool:
         """Whether the caller is this link's thread, which cannot wait for itself."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._thread_id
 
     def request_flush(self) -> Gate:
         """Send everything that is in the outbox now; the gate opens when all of it is finished."""
@@ -183,6 +187,9 @@ class Link:
     # --- the thread ---
 
     def _run(self) -> None:
+        if not self._run_by.acquire(blocking=False):
+            return
+        self._thread_id = threading.get_ident()
         try:
             while self._step():
                 pass

@@ -264,3 +264,39 @@ def test_a_close_of_the_plain_producer_that_is_interrupted_can_be_repeated() -> 
         assert number > 3
         gc.collect()
         wait_until("no descriptor is left", lambda: descriptors() <= before + 1)
+
+
+def test_a_start_that_is_interrupted_while_its_thread_is_coming(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is made again, and then both threads come: one of them sends, and the other one ends without a word."""
+    go, come = threading.Event(), threading.Semaphore(0)
+    started: list[Callable[[], object]] = []
+    start = threading._start_new_thread  # type: ignore[attr-defined]
+
+    def begin(bootstrap: Any, arguments: tuple[()]) -> int:
+        if bootstrap.__self__.name != "fastlog-producer-0":
+            return int(start(bootstrap, arguments))
+        started.append(bootstrap)
+
+        def late() -> None:
+            go.wait(PATIENCE)
+            bootstrap()
+            come.release()
+
+        number = int(start(late if len(started) == 1 else bootstrap, arguments))
+        if len(started) == 1:
+            raise Interrupt
+        return number
+
+    monkeypatch.setattr(threading, "_start_new_thread", begin)
+    with FakeBroker() as broker, Producer(broker.address) as producer:
+        with pytest.raises(Interrupt):
+            producer.send("t", b"interrupted")
+        producer.send("t", b"after")
+        go.set()
+        assert come.acquire(timeout=PATIENCE)
+        producer.send("t", b"later")
+        assert len(started) == 2
+        assert payloads_of(broker, "t")[-2:] == [b"after", b"later"]
+    assert capfd.readouterr().err == ""
