@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
     from fastlog.consumer.stream import NoMessage
     from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
+    from fastlog.loghandler import JsonFormatter, LogHandler, StructlogProcessor
     from fastlog.producer.hooks import ProducerData
     from fastlog.producer.producer import Producer
     from fastlog.producer.sync import SyncProducer
@@ -35,12 +36,15 @@ _MODULES = {
     "EARLIEST": "fastlog.consumer.simple",
     "FastlogError": "fastlog.errors",
     "FileOffsets": "fastlog.consumer.offsets",
+    "JsonFormatter": "fastlog.loghandler",
     "LATEST": "fastlog.consumer.simple",
+    "LogHandler": "fastlog.loghandler",
     "NoMessage": "fastlog.consumer.stream",
     "OwnershipLostError": "fastlog.errors",
     "Producer": "fastlog.producer.producer",
     "ProducerData": "fastlog.producer.hooks",
     "SimpleConsumer": "fastlog.consumer.simple",
+    "StructlogProcessor": "fastlog.loghandler",
     "SyncProducer": "fastlog.producer.sync",
     "TopicPartition": "fastlog.consumer.partitions",
     "errors": "fastlog.errors",
@@ -56,11 +60,14 @@ __all__ = [
     "DatabaseOffsets",
     "FastlogError",
     "FileOffsets",
+    "JsonFormatter",
+    "LogHandler",
     "NoMessage",
     "OwnershipLostError",
     "Producer",
     "ProducerData",
     "SimpleConsumer",
+    "StructlogProcessor",
     "SyncProducer",
     "TopicPartition",
     "__version__",

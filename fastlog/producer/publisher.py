@@ -1,0 +1,362 @@
+"""A queue before a producer that nobody ever waits for: for log records, which must not hold up who writes them."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple
+
+from fastlog.errors import ClosedError, FastlogError, ForkedError, TransportError
+from fastlog.producer.brokers import check_topic
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import Delivery
+from fastlog.producer.producer import Producer
+from fastlog.producer.waiting import Turnstile
+
+Key = str | bytes | None
+
+_MOST_AT_ONCE = 1000
+_REPORT_SECONDS = 10.0
+_LEAST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+_END_SECONDS = 1.0
+
+
+class _Epoch:
+    """The payloads put between two flushes; ``open`` of them are neither delivered nor dropped."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+class _Item(NamedTuple):
+    epoch: _Epoch
+    key: Key
+    payload: bytes
+
+
+class _Group:
+    """Payloads that were handed to the producer in one call; their bytes are given back with the last of them."""
+
+    __slots__ = ("epoch", "owner", "payload_bytes", "payloads")
+
+    def __init__(self, owner: Publisher, epoch: _Epoch, payloads: list[bytes]) -> None:
+        self.owner = owner
+        self.epoch = epoch
+        self.payloads = len(payloads)
+        self.payload_bytes = sum(map(len, payloads))
+
+    def settle(self, delivery: Delivery) -> None:
+        """Note what became of some of them; called in the producer's sending threads."""
+        self.owner._settle(self, delivery.messages, delivery.error)
+
+
+class Publisher:
+    """Sends payloads to one topic from a thread of its own; whoever puts them in waits for no broker.
+
+    At most ``queue_messages`` payloads, or ``queue_bytes``, are neither delivered nor dropped at any time; what does
+    not fit is dropped and counted. While no broker answers they are kept, in their order, and tried again.
+
+    Safe in any thread and in signal handlers. A forked child begins with an empty queue and a producer of its own: what
+    was in the queue is the parent's to deliver. What is left at the end of the program has ``close_timeout_ms``.
+    """
+
+    def __init__(self, topic: str, config: ProducerConfig) -> None:
+        """Connects to nothing yet. ``queue_time_ms`` is how long payloads are collected before they are sent."""
+        self.topic = check_topic(topic)
+        self._bound = config.queue_messages
+        self._bound_bytes = config.queue_bytes
+        self._collect_seconds = config.queue_time_ms / 1000
+        self._close_seconds = config.close_timeout_ms / 1000
+        # The bounds are kept here: a producer with bounds of its own would make its caller wait.
+        self._config = dataclasses.replace(
+            config,
+            producer_type="async",
+            queue_full="block",
+            enqueue_timeout_ms=None,
+            queue_messages=2**31 - 1,
+            queue_bytes=2**63 - 1,
+            queue_time_ms=0,
+        )
+        self._is_closed = False
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        """The state of a process that has sent nothing yet."""
+        # Taken by a signal handler while its own thread has it; no call stands between reading and writing a count.
+        self._lock = threading.RLock()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._items: deque[_Item] = deque()
+        self._epoch = _Epoch()
+        self._older: list[_Epoch] = []
+        self._progress = Turnstile()
+        self._producer: Producer | None = None
+        self._thread: threading.Thread | None = None
+        self._is_asleep = False
+        self._is_hurried = False
+        self._gives_up = False
+        self._flush_failed = False
+        self._pending = self._pending_bytes = 0
+        self._published = self._dropped = self._reported = 0
+        self._reported_at = -_REPORT_SECONDS
+        self._reason = ""
+
+    # -- for everybody -------------------------------------------------------------------------------------------------
+
+    @property
+    def dropped(self) -> int:
+        """Payloads of this process that were not delivered and will not be."""
+        return self._dropped
+
+    @property
+    def published(self) -> int:
+        """Payloads of this process that were delivered."""
+        return self._published
+
+    @property
+    def pending(self) -> int:
+        """Payloads that are in the queue or on their way."""
+        return self._pending
+
+    def put(self, payload: bytes, key: Key = None) -> bool:
+        """Queue a payload; False when it was dropped. Raises nothing and waits for nothing."""
+        with self._lock:
+            if self._is_closed:
+                self._dropped += 1
+                self._reason = "the handler is closed"
+                return False
+            if self._pending >= self._bound or self._pending_bytes >= self._bound_bytes:
+                self._dropped += 1
+                self._reason = self._reason or "the queue is full"
+                return False
+            epoch = self._epoch
+            epoch.open += 1
+            self._pending += 1
+            self._pending_bytes += len(payload)
+            self._items.append(_Item(epoch, key, payload))
+            rings = self._is_asleep or (not self._is_hurried and self._pending * 2 >= self._bound)
+            if rings:
+                self._is_hurried = self._is_hurried or not self._is_asleep
+                self._is_asleep = False
+        if rings:
+            self._bell.put(None)
+        if self._thread is None:
+            self._start()
+        return True
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count payloads that could not even be made."""
+        with self._lock:
+            self._dropped += count
+            self._reason = reason
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Return True once all that was put before is delivered or dropped, False when the time is over.
+
+        ``timeout``: seconds; None: as long as ``close`` waits.
+        """
+        with self._lock:
+            epoch, self._epoch = self._epoch, _Epoch()
+            waited = self._older = [one for one in (*self._older, epoch) if one.open]
+            self._is_hurried = True
+            self._is_asleep = False
+        self._bell.put(None)
+        seconds = self._close_seconds if timeout is None else max(0.0, timeout)
+        done = self._progress.wait(lambda: not any(one.open for one in waited), seconds)
+        self._flush_failed = not done
+        return done
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what is in the queue, within the time; drop the rest. May be called again.
+
+        Right after a ``flush`` that came to no end it waits no second time.
+        """
+        seconds = self._close_seconds if timeout is None else max(0.0, timeout)
+        if self._flush_failed and timeout is None:
+            seconds = 0.0
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+            self._is_hurried = True
+            self._is_asleep = False
+        if was_closed:
+            return
+        self._bell.put(None)
+        self._progress.wait(lambda: not self._pending, seconds)
+        self._gives_up = True
+        self._bell.put(None)
+        producer = self._producer
+        if producer is not None:
+            try:
+                producer.close(0.0 if self._pending else _END_SECONDS)
+            except FastlogError as error:
+                self._reason = self._reason or str(error).partition("\n")[0]
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_END_SECONDS)
+        with self._lock:
+            left, self._pending, self._pending_bytes = self._pending, 0, 0
+            self._items.clear()
+            self._dropped += left
+            if left:
+                self._reason = self._reason or "not delivered before the end"
+        self._report(0.0)
+        _live.discard(self)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name="fastlog-publisher", daemon=True)
+        _close_with_this_process()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._gives_up = True  # the interpreter ends, or has no more threads to give: close() counts what is left
+
+    def _run(self) -> None:
+        while self._wait_for_items():
+            items = [self._items.popleft() for _ in range(min(len(self._items), _MOST_AT_ONCE))]
+            with self._lock:
+                self._is_hurried = self._is_hurried and bool(self._items)
+            groups: dict[tuple[_Epoch, Key], list[bytes]] = {}
+            for epoch, key, payload in items:
+                groups.setdefault((epoch, key), []).append(payload)
+            for (epoch, key), payloads in groups.items():
+                self._send(epoch, key, payloads)
+            self._report(_REPORT_SECONDS)
+
+    def _wait_for_items(self) -> bool:
+        """Wait until something is to be sent, and a little for more to come; False at the end."""
+        while not self._items:
+            if self._is_closed:
+                return False
+            with self._lock:
+                self._is_asleep = not self._items
+            if self._is_asleep:
+                self._sleep(_REPORT_SECONDS if self._dropped > self._reported else None)
+                self._report(_REPORT_SECONDS)
+        deadline = time.monotonic() + self._collect_seconds
+        while not (self._is_hurried or self._is_closed or len(self._items) >= _MOST_AT_ONCE):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._sleep(left)
+        return not self._gives_up
+
+    def _sleep(self, seconds: float | None) -> None:
+        with suppress(queue.Empty):
+            self._bell.get(timeout=seconds)
+
+    def _send(self, epoch: _Epoch, key: Key, payloads: list[bytes]) -> None:
+        """Hand payloads to the producer, again and again while no broker answers."""
+        group = _Group(self, epoch, payloads)
+        pause = _LEAST_PAUSE
+        while True:
+            try:
+                if self._gives_up:
+                    raise ClosedError("not delivered before the end")
+                if self._producer is None:
+                    self._producer = Producer(self._config)
+                self._producer.send(self.topic, payloads, key=key, on_delivery=group.settle)
+                return
+            except TransportError as error:  # only before anything of the topic is known: nothing was sent
+                self._reason = _first_line(error)
+                self._report(_REPORT_SECONDS)
+                until = time.monotonic() + pause
+                while (left := until - time.monotonic()) > 0 and not self._gives_up:
+                    self._sleep(left)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except Exception as error:  # a partitioner of the program's, too
+                if len(payloads) > 1 and not isinstance(error, ClosedError | ForkedError):
+                    for payload in payloads:  # one that is too large keeps no other back
+                        self._send(epoch, key, [payload])
+                else:
+                    self._settle(group, len(payloads), error)
+                return
+
+    def _settle(self, group: _Group, count: int, error: Exception | None) -> None:
+        with self._lock:
+            group.payloads -= count
+            group.epoch.open -= count
+            if self._gives_up and not self._pending:
+                return  # counted as dropped already
+            self._pending -= count
+            if group.payloads <= 0:
+                self._pending_bytes -= group.payload_bytes
+            if error is None:
+                self._published += count
+                self._flush_failed = False
+                if self._dropped == self._reported:
+                    self._reason = ""
+            else:
+                self._dropped += count
+                self._reason = _first_line(error)
+        self._progress.wake_all()
+
+    def _report(self, seconds: float) -> None:
+        """Say on standard error what was dropped since the last time, if that is so many seconds ago."""
+        now = time.monotonic()
+        dropped = self._dropped
+        if dropped == self._reported or now - self._reported_at < seconds:
+            return
+        text = (
+            f"fastlog: topic {self.topic}: {dropped - self._reported} records were dropped, {dropped} so far:"
+            f" {self._reason}"
+        )
+        self._reported, self._reported_at, self._reason = dropped, now, ""
+        handler = logging.lastResort
+        if handler is not None:  # not through a logger, whose handlers may lead back here
+            handler.handle(logging.LogRecord("fastlog.publisher", logging.WARNING, __file__, 0, text, None, None))
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: begin anew."""
+        self._begin()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+# --- the end of the program, and forks ---
+
+_live: weakref.WeakSet[Publisher] = weakref.WeakSet()
+_closes_in = 0
+
+
+def _close_with_this_process() -> None:
+    """A process of multiprocessing ends without atexit; its own list of things to do at the end is gone through."""
+    global _closes_in
+    process = sys.modules.get("multiprocessing.process")
+    if _closes_in != os.getpid() and process is not None and process.parent_process() is not None:
+        _closes_in = os.getpid()
+        from multiprocessing import util
+
+        util.Finalize(None, _close_all, exitpriority=-50)  # before the producers are closed
+
+
+def _close_all() -> None:
+    for publisher in list(_live):
+        publisher.close()
+
+
+def _after_fork_in_child() -> None:
+    for publisher in list(_live):
+        publisher._leave_to_parent()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)
