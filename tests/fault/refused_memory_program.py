@@ -1,7 +1,7 @@
-"""The program in which a processor at work is refused memory, at each place of its compiled code that asks for some.
+"""The program in which a processor is refused memory, at each place of its compiled code that asks for some.
 
-For each such place in turn a processor starts anew, every request is made while this place gets nothing, and then all
-is as it was: nothing is held, the next client is served, and what was acknowledged is stored.
+For each place that it reaches at work a processor starts anew, every request is made while this place gets nothing, and
+then all is as it was: nothing is held, the next client is served, and what was acknowledged is stored.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import logging
+import re
 import struct
 import sys
 import traceback
@@ -35,6 +36,8 @@ REQUESTS: dict[str, bytes] = {
     "many parts": raw.multifetch_frame([("t", number % 4, 0, 100) for number in range(200)]),
     "many files": raw.fetch_frame("large", 0, 0, 40_000) * 40,
 }
+OF_PROCESSORS = re.compile(r"workers/(?!_flusher\b)")
+"""Places of their own modules."""
 HARMLESS = ("fetch", "offsets", "metadata")
 """They make nothing where nothing is."""
 COUNTED = ("appended", "flushed", "many appended")
@@ -108,25 +111,49 @@ def violations_at(memory: Memory, place: int, directory: Path) -> Iterator[str]:
         yield "nothing was refused"
 
 
+def violations_at_start(memory: Memory, place: int, directory: Path) -> Iterator[str]:
+    """What is wrong when this place gets nothing where a processor begins: it says so and does not begin."""
+    directory.mkdir()
+    workers = Workers(directory, **SETTINGS)
+    memory.refuse(place, 1)
+    try:
+        with workers:
+            yield "it began without it"
+    except MemoryError:
+        workers.stop()
+    if not memory.refused():
+        yield "nothing was refused"
+    memory.refuse(place, 0)
+
+
 def main(told: dict[str, Any]) -> dict[str, Any]:
-    """Refuse at each place that the same requests reach without refusals."""
+    """Refuse at each place that the same start and the same requests reach without refusals."""
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
     directory = Path(told["directory"])
     memory = Memory(ROOT / "fastlog")
     with Workers(directory, **SETTINGS) as workers:
+        workers.wait_still()
         started = memory.calls()
         prepare(workers)
         violations = [f"refused nothing: {text}" for text in ask_all(workers, lambda: None)]
     started += [0] * (len(memory.places()) - len(started))
     at_work = [place for place, calls in enumerate(memory.calls()) if calls > started[place]]
     names = memory.places()
+    at_start = [place for place, calls in enumerate(started) if calls and OF_PROCESSORS.match(names[place])]
+    for place in at_start:
+        found = list(violations_at_start(memory, place, directory / f"start-{place}"))
+        violations += [f"start, {names[place]}: {text}" for text in found]
     for place in at_work:
         try:
             found = list(violations_at(memory, place, directory / f"at-{place}"))
         except AssertionError:
             found = [traceback.format_exc()]
         violations += [f"{names[place]}: {text}" for text in found]
-    return {"places": [names[place] for place in at_work], "violations": violations}
+    return {
+        "at start": [names[place] for place in at_start],
+        "at work": [names[place] for place in at_work],
+        "violations": violations,
+    }
 
 
 if __name__ == "__main__":

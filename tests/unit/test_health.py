@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -245,6 +245,19 @@ def test_the_report(tmp_path: Path) -> None:
     assert 0 <= found["flush"]["oldest_unflushed_seconds"] < 500.0
     assert found["durability"] == durability(inside.config, 0.0037)
     assert found["zookeeper"]["connect"] == "zk:2181/logs" and found["zookeeper"]["topics_announced"] == 1
+
+
+def test_how_long_a_flush_takes_is_told_in_microseconds(inside: Inside) -> None:
+    """On the average since the start; nothing before the first one."""
+
+    def mean() -> float | None:
+        flush = json.loads(inside.pages.answer(Request("GET", "/health", {}, "test")).body)["flush"]
+        return cast("float | None", flush["mean_flush_ms"])
+
+    assert mean() is None
+    inside.arena.count(FLUSHER, "flushes", 3)
+    inside.arena.count(FLUSHER, "flush_ns", 10_001_000)
+    assert mean() == 3.334
 
 
 def test_the_durability_line_is_that_of_the_configuration() -> None:
