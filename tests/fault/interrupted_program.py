@@ -166,8 +166,6 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell lets what is in the background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what is in the background ignore it
     logging.disable()  # what is broken off here is so on purpose; anything else that is said counts as a violation
     print(json.dumps(main(json.loads(sys.argv[1]))))
