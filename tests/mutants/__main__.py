@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.harness.checkout import ROOT
 from tests.mutants import reach
-from tests.mutants.areas import area_of, sources_of
+from tests.mutants.areas import area_of, forgotten_tests, sources_of
 from tests.mutants.choosing import equivalents, sample
 from tests.mutants.operators import all_mutants
 from tests.mutants.trees import Tree, copy_checkout
@@ -101,6 +101,8 @@ def main() -> int:
     strangers = sorted({mutant.path for mutant in mutants if area_of(mutant.path) is None})
     if strangers:
         sys.exit(f"tests/mutants/areas.py names no tests for {', '.join(strangers)}")
+    if forgotten := forgotten_tests():
+        print(f"tests/mutants/areas.py does not say which sources these answer for: {', '.join(forgotten)}", flush=True)
     if wanted.only:
         mutants = [mutant for mutant in mutants if mutant.name in wanted.only]
     if wanted.sample is not None:
