@@ -235,10 +235,10 @@ class UnsupportedFeatureError(BrokerError):
 
 
 class NotAuthorizedError(BrokerError):
-    """The connection's principal may not do this."""
+    """The broker does not let this connection's principal do that, or its settings let nobody."""
 
     code = 106
-    what_to_do = "have the broker's administrator allow it"
+    what_to_do = "have the broker's administrator allow it; create.topic.requests=true lets clients create topics"
 
 
 class MalformedRequestError(BrokerError):

@@ -122,7 +122,7 @@ def test_a_log_that_cannot_be_told_any_more() -> None:
     """Whether it was made anew nobody can say then."""
     with with_log(LOG) as fake:
         fake.refused = {"t": 106}
-        with pytest.raises(RangeIncompleteError, match="may not do this"):
+        with pytest.raises(RangeIncompleteError, match="does not let this connection's principal"):
             read(task_of(fake)._replace(created_ms=1))
 
 
