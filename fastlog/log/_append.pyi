@@ -28,10 +28,12 @@ def end_life(appender: Appender, slot: int, returns: bool = False) -> bool:
         False when somebody holds the append lock: nothing has changed, try again.
     """
 
-def append_bytes(appender: Appender, slot: int, data: Buffer, count: int) -> tuple[int, int, int, int]:
+def append_bytes(
+    appender: Appender, slot: int, data: Buffer, count: int, life: int | None = None
+) -> tuple[int, int, int, int]:
     """Append one checked message set: ``(status, first offset, next offset, errno)``; status 0 is done, 1 another
     process holds the lock, 2 the bound of unflushed data is reached, 3 the write failed, 4 it takes none, 5 it was
-    deleted."""
+    deleted. ``life`` is the one of the slot that they are for, None: the present one."""
 
 def append_sets(appender: Appender, slot: int, sets: Sequence[tuple[bytes, int]]) -> tuple[int, list[int], int, int]:
     """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with

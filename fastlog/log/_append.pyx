@@ -477,7 +477,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
     return status, [offsets[i] for i in range(out.done)], out.next, out.error
 
 
-def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint32_t count):
+def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint32_t count, life=None):
     """Append one checked message set from Python: ``(status, first offset, next offset, errno)``; for tools and tests."""
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece piece
@@ -489,6 +489,7 @@ def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint
     piece.count = count
     piece.span = piece.size
     cdef int status
+    cdef uint64_t meant = s.life if life is None else life
     with nogil:
-        status = appender.append(s, s.life, &data[0], &piece, 1, &offset, &out)
+        status = appender.append(s, meant, &data[0], &piece, 1, &offset, &out)
     return status, out.first, out.next, out.error
