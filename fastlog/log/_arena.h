@@ -251,12 +251,17 @@ static inline void fl_announce(fl_header *h, uint64_t slot) {
     fl_store(&h->changes[h->change_count & (FL_CHANGES - 1)], slot);
     fl_store(&h->change_count, h->change_count + 1);
 }
-/* After an owner of create_lock died: what it has changed and not announced is found by looking at all slots. */
+/* After an owner of create_lock died: what it has changed and not announced is found by looking at all slots. They are counted
+ * exactly, because whoever believes that there is room makes files before it takes a slot. */
 static inline void fl_announce_all(fl_header *h) {
-    uint64_t leaving = 0;
-    for (uint64_t i = 0; i < h->slot_count; i++) leaving += fl_load(&fl_slot_at(h, i)->leaving) != 0;
+    uint64_t leaving = 0, unused = 0;
+    for (uint64_t i = 0; i < h->slot_count; i++) {
+        fl_slot *s = fl_slot_at(h, i);
+        leaving += fl_load(&s->leaving) != 0;
+        unused += !fl_lives(s) && !fl_load(&s->leaving);
+    }
     fl_store(&h->leaving_count, leaving);
-    fl_store(&h->free_count, h->slot_count);
+    fl_store(&h->free_count, unused);
     fl_store(&h->change_count, h->change_count + FL_CHANGES + 1);
 }
 /* The slots that changed since `seen`, at most FL_CHANGES of them, into out; how many, or -1: all slots are to be looked at.
