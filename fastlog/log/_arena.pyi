@@ -140,6 +140,9 @@ class Arena:
         """Try for the lock of partition creation; True when held. A dead owner's lock is taken over."""
 
     def create_unlock(self) -> None: ...
+    def wake_creators(self) -> None:
+        """Wake whoever waits for a partition to appear or to go."""
+
     def wait_for_creation(self, process: int) -> None:
         """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
 

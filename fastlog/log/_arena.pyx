@@ -11,8 +11,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from fastlog.log._files cimport (
-    AT_CREATE_LIVES, AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_RETENTION_START, AT_RETENTION_UNLINKED, AT_RETURN_ELSEWHERE,
-    AT_RETURN_REVIVED, AT_SEGMENTS_READ,
+    AT_CREATE_LIVES, AT_CREATE_PUBLISHED, AT_CREATE_SLOT, AT_LEAVING_READ, AT_RETENTION_START, AT_RETENTION_UNLINKED,
+    AT_RETURN_ELSEWHERE, AT_RETURN_REVIVED, AT_SEGMENTS_READ,
     AT_SEGMENTS_TAIL, AT_VIEW_ENDS, failpoint,
 )
 
@@ -309,6 +309,10 @@ cdef class Arena:
         pthread_mutex_unlock(&self.header.create_lock)
         fl_wake_waiters(self.header, self.eventfds, &self.header.create_waiters)
 
+    def wake_creators(self):
+        """Wake whoever waits for a partition to appear or to go."""
+        fl_wake_waiters(self.header, self.eventfds, &self.header.create_waiters)
+
     def wait_for_creation(self, int process):
         """Ask to be woken when the creation lock is released or a partition appears; look again afterwards."""
         fl_ask(&self.header.create_waiters, 1ULL << process)
@@ -468,28 +472,31 @@ cdef class Arena:
 
     def leaving(self):
         """The partitions that have gone and whose slots are not free yet, as ``Leaving`` rows."""
-        cdef fl_slot* s
-        cdef uint64_t index
-        rows = []
-        for index in range(fl_load(&self.header.slot_count) if fl_load(&self.header.leaving_count) else 0):
-            s = fl_slot_at(self.header, index)
-            if not fl_lives(s) and fl_load(&s.leaving) and not fl_load(&s.returns):
-                rows.append(self.row(s))
-        return rows
+        return self.ended(False)
 
     def returning(self):
         """The partitions whose lives have ended to be recovered, as ``Leaving`` rows."""
+        return self.ended(True)
+
+    cdef list ended(self, bint returns):
         cdef fl_slot* s
-        cdef uint64_t index
+        cdef uint64_t index, change
+        cdef char[FL_NAME_BYTES] name
+        cdef uint32_t name_bytes
         rows = []
         for index in range(fl_load(&self.header.slot_count) if fl_load(&self.header.leaving_count) else 0):
             s = fl_slot_at(self.header, index)
-            if not fl_lives(s) and fl_load(&s.returns):
-                rows.append(self.row(s))
+            change = fl_load(&s.leaving)
+            if change == 0 or fl_lives(s) or fl_load(&s.returns) != returns:
+                continue
+            name_bytes = min(s.name_bytes, <uint32_t>FL_NAME_BYTES)
+            memcpy(name, s.name, name_bytes)
+            place = s.partition, s.directory
+            failpoint(AT_LEAVING_READ)
+            fl_fence()
+            if fl_load(&s.leaving) == change:  # else it is free by now, and may be another partition's
+                rows.append(Leaving(index, (<bytes>name[:name_bytes]).decode(), *place))
         return rows
-
-    cdef object row(self, fl_slot* s):
-        return Leaving(s.index, (<bytes>s.name[:s.name_bytes]).decode(), s.partition, s.directory)
 
     def succeed(self, uint64_t index):
         """Let a partition that was to return leave this slot, because it lives in another one; under the creation lock."""

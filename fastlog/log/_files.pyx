@@ -111,6 +111,7 @@ OPS = {
     "segments.tail_read": AT_SEGMENTS_TAIL,
     "segments.read": AT_SEGMENTS_READ,             # the rows are read, and not yet believed
     "view.ends_read": AT_VIEW_ENDS,                 # start, visible and flushed end, and the log end not
+    "leaving.read": AT_LEAVING_READ,               # the name of a partition that has gone, and not yet believed
     "retention.start_published": AT_RETENTION_START,  # and the table's head not
     "retention.published": AT_RETENTION_PUBLISHED,
     "retention.unlink": AT_RETENTION_UNLINK,       # before each file
