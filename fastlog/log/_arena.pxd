@@ -113,7 +113,7 @@ cdef class Arena:
     cdef fl_slot* slot(self, uint64_t index) except NULL
     cdef fl_slot* take_free_slot(self)
     cdef fl_slot* take_new_slot(self, bint spare) except NULL
-    cdef object row(self, fl_slot* s)
+    cdef list ended(self, bint returns)
 
 
 # Numbers of the counters that compiled code adds to; the names stand in _arena.pyx in the same order.

@@ -44,7 +44,7 @@ def leave_wish(topic: str, directories: Iterable[Path], files: FileOps) -> None:
     """Wish a topic deleted, durably, in each of the log directories that have a partition of it.
 
     Raises:
-        OSError: in one of them it cannot be. In others it may stand already: the topic goes with the next start.
+        OSError: in one of them it cannot be. In others it may stand already: then the topic goes all the same.
     """
     for directory in directories:
         with files.open(directory / wish_name(topic), os.O_WRONLY | os.O_CREAT):
@@ -53,9 +53,27 @@ def leave_wish(topic: str, directories: Iterable[Path], files: FileOps) -> None:
     _files.reach("delete.wanted")
 
 
+def is_wished(topic: str, directories: Iterable[Path]) -> bool:
+    """Whether a wish that a topic be deleted stands in any of the log directories."""
+    return any((directory / wish_name(topic)).exists() for directory in directories)
+
+
 def find_wishes(directories: Iterable[Path], files: FileOps) -> set[str]:
-    """The names of the wishes that stand in any of the log directories."""
-    return {item.name for directory in directories for item in files.listdir(directory) if _WISH.fullmatch(item.name)}
+    """The names of the wishes that stand in any of the log directories, durable from now on.
+
+    Whoever left one may have been killed before it was: if a power loss took it away while it is being fulfilled, half
+    of a topic would come back.
+
+    Raises:
+        OSError: a log directory cannot be read or synced.
+    """
+    found = set()
+    for directory in directories:
+        here = {item.name for item in files.listdir(directory) if _WISH.fullmatch(item.name)}
+        if here:
+            files.fsync_dir(directory)
+        found |= here
+    return found
 
 
 def withdraw(wishes: Collection[str], directories: Iterable[Path], files: FileOps) -> None:
@@ -68,19 +86,39 @@ def withdraw(wishes: Collection[str], directories: Iterable[Path], files: FileOp
             files.fsync_dir(directory)
 
 
-def put_away(directory: Path, files: FileOps) -> Path | None:
-    """Give a partition's directory the name under which its files wait to be removed; None: it is not there.
+def put_away(directory: Path, files: FileOps) -> None:
+    """Give a partition's directory the name under which its files wait to be removed.
 
     The names are durable once the directory above is synced.
     """
     kept = directory.name.encode()[: MAX_NAME_BYTES - len(".-delete") - 32].decode(errors="ignore")
     path = directory.with_name(f"{kept}.{uuid.uuid4().hex}-delete")
-    try:
-        files.rename(directory, path)
-    except FileNotFoundError:
-        return None
+    files.rename(directory, path)
     _files.reach("delete.renamed")
-    return path
+
+
+def put_away_topics(
+    wishes: Collection[str], directories: Iterable[Path], files: FileOps, turn: Callable[[], object] = lambda: None
+) -> set[str]:
+    """Put away all that lies in the log directories of topics that are wished gone, durably; the topics it was of.
+
+    Also what the broker does not serve, such as a directory whose creation was stopped half-way: the next start would
+    take it for a partition. ``turn`` is called before each.
+
+    Raises:
+        OSError: a log directory cannot be read or changed. Some may have been put away.
+    """
+    gone = set()
+    for directory in directories:
+        for item in files.listdir(directory):
+            name = split_directory_name(item.name)
+            if name is None or wish_name(name[0]) not in wishes or not _is_directory_or_link(item):
+                continue
+            turn()
+            put_away(directory / item.name, files)
+            gone.add(name[0])
+        files.fsync_dir(directory)  # also where nothing was left to do: somebody may have been killed before this
+    return gone
 
 
 def put_away_wanted(directories: Sequence[Path], files: FileOps) -> list[str]:
@@ -90,16 +128,9 @@ def put_away_wanted(directories: Sequence[Path], files: FileOps) -> list[str]:
         OSError: a log directory cannot be read or changed. What is wished stays wished.
     """
     wishes = find_wishes(directories, files)
-    gone: set[str] = set()
     if not wishes:
         return []
-    for directory in directories:
-        for item in files.listdir(directory):
-            name = split_directory_name(item.name)
-            if name is not None and wish_name(name[0]) in wishes and item.is_dir(follow_symlinks=False):
-                put_away(directory / item.name, files)
-                gone.add(name[0])
-        files.fsync_dir(directory)
+    gone = put_away_topics(wishes, directories, files)
     withdraw(wishes, directories, files)
     return sorted(gone)
 
@@ -110,17 +141,27 @@ def find_put_away(directories: Iterable[Path], files: FileOps) -> list[Path]:
         directory / item.name
         for directory in directories
         for item in files.listdir(directory)
-        if _PUT_AWAY.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
+        if _PUT_AWAY.fullmatch(item.name) and _is_directory_or_link(item)
     ]
+
+
+def _is_directory_or_link(item: os.DirEntry[str]) -> bool:
+    """A partition's directory may be a link to where it has been moved to."""
+    return item.is_symlink() or item.is_dir(follow_symlinks=False)
 
 
 def remove_put_away(path: Path, files: FileOps, is_enough: Callable[[], bool]) -> bool:
     """Remove the files of a partition that was put away; False when ``is_enough`` ended it before the last.
 
+    Of a link, the link: whoever can make one in a log directory must not choose what is removed elsewhere.
+
     Raises:
         OSError: something cannot be removed, for example because it is a directory.
     """
     try:
+        if path.is_symlink():
+            files.unlink(path)
+            return True
         for item in files.listdir(path):
             _files.reach("delete.unlink")
             files.unlink(path / item.name)

@@ -17,7 +17,6 @@ from fastlog.log import _files, deletion
 from fastlog.log._append import Appender, end_life
 from fastlog.log._arena import KEEPER, Arena, Leaving
 from fastlog.log.files import FileOps
-from fastlog.segment_files import partition_directory_name
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +26,8 @@ TURN_SECONDS = 0.005
 """How soon it is looked again whether every process is past a partition."""
 RETRY_SECONDS = 1.0
 """After a disk refused."""
+REMOVE_RETRY_SECONDS = 10.0
+"""The same for what is only to be removed: nobody waits for it."""
 
 
 class Deletions:
@@ -40,7 +41,8 @@ class Deletions:
         self._wanted_seen = -1
         self._wishes: set[str] = set()
         self._to_remove: list[Path] | None = None  # None: not looked yet
-        self._not_before = 0.0
+        self._not_before = self._remove_not_before = 0.0
+        self._took_over = False
 
     def turn(self) -> float | None:
         """Do what can be done now; in how many seconds there is more, None: when it is woken."""
@@ -48,6 +50,7 @@ class Deletions:
         if now < self._not_before:
             return self._not_before - now
         try:
+            self._take_over()
             self._read_wishes()
             if self._wishes:
                 self._end_lives()
@@ -55,12 +58,30 @@ class Deletions:
                 self._put_away()
             if self._wishes or self._arena.leaving():
                 return TURN_SECONDS
-            return self._remove()
         except OSError as error:
             line = "a topic cannot be deleted now path=%s reason=%s: tried again"
             log.error(line, error.filename, error.strerror, extra=logs.about("deletion", error.errno))
             self._not_before = now + RETRY_SECONDS
             return RETRY_SECONDS
+        if now < self._remove_not_before:
+            return self._remove_not_before - now
+        try:
+            return self._remove()
+        except OSError as error:
+            line = "what is left of a deleted topic cannot be removed path=%s reason=%s: tried again"
+            log.error(line, error.filename, error.strerror, extra=logs.about("removal", error.errno))
+            self._remove_not_before = now + REMOVE_RETRY_SECONDS
+            return REMOVE_RETRY_SECONDS
+
+    def _take_over(self) -> None:
+        """At first: hold the creation lock once, so that the ends of lives which a dead keeper has not told are told.
+
+        Without that nobody would ever be past them. Where another process holds it, that one has done so.
+        """
+        if not self._took_over:
+            if self._arena.create_lock():
+                self._arena.create_unlock()
+            self._took_over = True
 
     def _read_wishes(self) -> None:
         wanted = self._arena.deletions_wanted
@@ -96,8 +117,10 @@ class Deletions:
             if rows:
                 done.append((topic, rows))
         idle = self._wishes - {deletion.wish_name(topic) for topic in alive.union(row.topic for row in gone)}
-        deletion.withdraw(idle, self._directories, self._files)  # of what a former keeper finished
-        self._wishes -= idle
+        if idle:  # of what a former keeper finished, or of two that came for one topic
+            deletion.withdraw(idle, self._directories, self._files)
+            self._wishes -= idle
+            self._arena.wake_creators()
         for topic, rows in done:
             if deletion.wish_name(topic) in self._wishes:
                 self._fulfil(topic, rows)
@@ -106,26 +129,14 @@ class Deletions:
 
     def _fulfil(self, topic: str, rows: list[Leaving]) -> None:
         _files.reach("delete.past")
-        removed = self._rename(rows)
+        wish = deletion.wish_name(topic)
+        self._to_remove = None  # it is looked for what there is then
+        deletion.put_away_topics([wish], self._directories, self._files, lambda: self._arena.beat(KEEPER))
         _files.reach("delete.done")
-        deletion.withdraw([deletion.wish_name(topic)], self._directories, self._files)
-        self._wishes.discard(deletion.wish_name(topic))
+        deletion.withdraw([wish], self._directories, self._files)
+        self._wishes.discard(wish)
         _files.reach("delete.settled")
-        if self._to_remove is not None:  # else it looks for them first
-            self._to_remove += removed
         log.info("deleted topic=%r partitions=%d", topic, len(rows))
-
-    def _rename(self, rows: list[Leaving]) -> list[Path]:
-        """Take a topic's directories away, durably."""
-        removed = []
-        for row in rows:
-            name = partition_directory_name(row.topic, row.partition)
-            path = deletion.put_away(self._directories[row.directory] / name, self._files)
-            if path is not None:
-                removed.append(path)
-        for number in sorted({row.directory for row in rows}):
-            self._files.fsync_dir(self._directories[number])
-        return removed
 
     def _free(self, rows: list[Leaving]) -> bool:
         if not self._arena.create_lock():
@@ -144,8 +155,14 @@ class Deletions:
             self._to_remove = deletion.find_put_away(self._directories, self._files)
         enough = time.monotonic() + REMOVE_SECONDS
         while self._to_remove:
-            if not deletion.remove_put_away(self._to_remove[-1], self._files, lambda: time.monotonic() >= enough):
+            path = self._to_remove.pop()
+            try:
+                is_gone = deletion.remove_put_away(path, self._files, lambda: time.monotonic() >= enough)
+            except OSError:
+                self._to_remove.insert(0, path)  # the others come first
+                raise
+            if not is_gone:
+                self._to_remove.append(path)
                 return 0.0
-            self._to_remove.pop()
             self._arena.beat(KEEPER)
         return None

@@ -80,6 +80,10 @@ class WrittenDown(FileOps):
         super().mkdir(path)
         self.steps.append(Step("mkdir", path))
 
+    def rmdir(self, path: Path) -> None:
+        super().rmdir(path)
+        self.steps.append(Step("unlink", path))
+
 
 def _path(fd: int) -> Path:
     return Path(f"/proc/self/fd/{fd}").readlink()
