@@ -22,7 +22,7 @@ from fastlog.errors import (
     ProtocolError,
 )
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
-from fastlog.log.deletion import leave_wish
+from fastlog.log.deletion import is_wished, leave_wish
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
@@ -65,6 +65,7 @@ class Answers:
         self._manager = manager
         self._advertised = advertised
         self._authorizer = authorizer or Authorizer()
+        self._directories = [Path(path) for path in arena.log_dirs]
         self._landmarks = Landmarks()
         self._deletions: dict[tuple[int, str], frozenset[tuple[int, int]]] = {}
         """By connection and topic, which slots and lives are to go before it is answered."""
@@ -292,13 +293,16 @@ class Answers:
             if not held:
                 return responses.DeleteTopicAnswer(request.correlation_id, WRONG_PARTITION)
             directories = [Path(self._arena.log_dirs[number]) for number in sorted({view.directory for view in held})]
-            leave_wish(topic, directories, FileOps())
+            try:
+                leave_wish(topic, directories, FileOps())
+            finally:
+                self._arena.want_deletion()  # also where it failed: what stands of it would be found some time later
             self._deletions[asked] = begun = frozenset((view.index, view.life) for view in held)
-            self._arena.want_deletion()
         # in this order: a slot says that it leaves before its life ends
         alive = {(view.index, view.life) for view in self._manager.partitions(topic)}
         leaving = {row.index for row in self._arena.leaving()}
-        if any(life in alive or life[0] in leaving for life in begun):
+        # somebody else's wish may have been fulfilled before this one stood, which would then be for what comes after
+        if any(life in alive or life[0] in leaving for life in begun) or is_wished(topic, self._directories):
             raise CreationBusyError(f"topic {topic!r} is being deleted")
         del self._deletions[asked]
         return responses.DeleteTopicAnswer(request.correlation_id, 0, partitions=len(begun))
