@@ -1,11 +1,13 @@
 """Reading segment files where they lie, below the limit that the broker tells. Asks the broker nothing itself.
 
 A segment is never truncated below that limit and is unlinked when retention drops it, so what is open stays readable;
-bytes at or beyond the limit are never touched.
+bytes at or beyond the limit are never touched. A topic may be deleted and made anew under its name: its directory is
+another one then, and what the broker says later is of that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -57,6 +59,9 @@ class LocalLog:
         self._name = partition_directory_name(topic, partition)
         self._read = read
         self._directory = Path()
+        self._directory_fd = (
+            -1
+        )  # names one directory for ever, which its path does not: the topic may be deleted and made anew
         self._bases: tuple[int, ...] = ()
         self._path = Path()
         self._fd = -1
@@ -69,7 +74,13 @@ class LocalLog:
         self.close()
 
     def close(self) -> None:
-        """Close the file; maps live as long as what was handed out of them."""
+        """Close what is open; maps live as long as what was handed out of them."""
+        self._close_file()
+        fd, self._directory_fd = self._directory_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _close_file(self) -> None:
         fd, self._fd = self._fd, -1
         self._map = None
         if fd >= 0:
@@ -79,8 +90,8 @@ class LocalLog:
         """Keep no memory for many pieces."""
         self._buffers.rest()
 
-    def told(self, answer: LocalReadAnswer) -> None:
-        """Take what the broker says of the files.
+    def told(self, answer: LocalReadAnswer) -> bool:
+        """Take what the broker says of the files; whether they are others than those that were read before.
 
         Raises:
             NotThereYetError: there are none.
@@ -95,13 +106,32 @@ class LocalLog:
             raise NotLocalError(f"{answer.directory!r} is no directory of {self._name}")
         if list(answer.base_offsets) != sorted(set(answer.base_offsets)):
             raise NotLocalError("the list of segments is out of order")
-        if directory != self._directory:
+        others = directory != self._directory or not self._is_current()
+        if others:
+            was_read = self._directory_fd >= 0
             self.close()
+            with contextlib.suppress(OSError):  # then no file can be opened either
+                self._directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.limit = 0 if was_read else self.limit
         self._directory = directory
         self._bases = answer.base_offsets
         self.limit = max(self.limit, answer.high_watermark)
         if self._fd >= 0:
             self._end = self._end_of(self._base)
+        return others
+
+    def _check_directory(self) -> None:
+        if self._directory_fd >= 0 and not self._is_current():
+            raise SegmentsChangedError
+
+    def _is_current(self) -> bool:
+        """Whether the path still names the directory that is held."""
+        if self._directory_fd < 0:
+            return False
+        try:
+            return os.path.samestat(self._directory.stat(), os.fstat(self._directory_fd))
+        except OSError:
+            return False
 
     def piece(self, offset: int, max_bytes: int) -> memoryview:
         """Bytes from ``offset`` on, at most ``max_bytes``, all of one segment and below the limit; empty at the limit.
@@ -131,7 +161,12 @@ class LocalLog:
         return self._too_short(max(0, offset - self._base))
 
     def same_bytes(self, offset: int, expected: bytes | memoryview) -> bool:
-        """Whether the files hold these bytes at ``offset``; the limit does not count, as the broker sent them."""
+        """Whether the files hold these bytes at ``offset``; the limit does not count, as the broker sent them.
+
+        Raises:
+            SegmentsChangedError: as ``piece``, or the files are those of a log that has been deleted.
+        """
+        self._check_directory()
         buffer = bytearray(len(expected))
         at = 0
         while at < len(buffer):
@@ -155,7 +190,8 @@ class LocalLog:
         return self._bases[place] if place < len(self._bases) else None
 
     def _open(self, offset: int) -> None:
-        self.close()
+        self._close_file()
+        self._check_directory()
         place = bisect_right(self._bases, offset) - 1
         if place < 0:
             raise SegmentsChangedError
@@ -176,8 +212,11 @@ class LocalLog:
         self._path, self._base, self._end = path, base, self._end_of(base)
 
     def _opened(self, path: Path) -> int:
+        if self._directory_fd < 0:
+            raise FileNotFoundError
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            fd = os.open(path.name, flags, dir_fd=self._directory_fd)
         except FileNotFoundError:
             raise
         except OSError as error:

@@ -242,7 +242,8 @@ class Reader:
             raise NotLocalError(meaning_of(answer.error))
         self._log_start = answer.log_start
         self.high_watermark = answer.high_watermark
-        local.told(answer)
+        if local.told(answer):
+            self._proven = False
 
     def _refuse_local(self, reason: str) -> None:
         log.debug("topic=%r partition=%d is read through the socket: %s", self._topic, self._partition, reason)

@@ -50,11 +50,11 @@ def directory(tmp_path: Path) -> Path:
 
 
 def open_files(below: Path) -> list[str]:
-    """The files there that this process has open, descriptors and maps."""
+    """The segments there that this process has open, descriptors and maps."""
     links = (Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
     found = [os.readlink(link) for link in links if os.path.lexists(link)]  # noqa: PTH115
     maps = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    return sorted(Path(name).name for name in {*found, *maps} if name.startswith(str(below)))
+    return sorted(Path(name).name for name in {*found, *maps} if name.startswith(f"{below}/") and ".kafka" in name)
 
 
 @pytest.fixture
@@ -100,6 +100,52 @@ def test_the_newest_segment_is_read_as_it_grows_and_rolls(log: LocalLog, directo
     assert bytes(log.piece(24, 100)) == b"yz0123"
     assert bytes(log.piece(29, 1)) == b"3"
     assert bytes(log.piece(30, 1)) == b""
+
+
+def replace(directory: Path, segments: list[bytes], bases: tuple[int, ...] = BASES) -> None:
+    """The topic is deleted, and another one made under its name."""
+    directory.rename(directory.with_name("gone"))
+    write(directory, segments, bases)
+
+
+@MAPPED
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(log: LocalLog, directory: Path) -> None:
+    """Also where their files look alike: the next segment has the same name, the old one holds more than was shown."""
+    anew = [data.upper() for data in SEGMENTS]
+    assert log.told(told(directory, 12)) is True
+    assert bytes(log.piece(0, 100)) == SEGMENTS[0]
+    replace(directory, anew)
+    with pytest.raises(SegmentsChangedError):
+        log.piece(10, 100)
+    assert log.told(told(directory, 11)) is True
+    assert bytes(log.piece(10, 100)) == b"K"
+    assert log.told(told(directory, 26)) is False
+    assert bytes(log.piece(10, 100)) == b"KLMNO"
+
+
+@MAPPED
+def test_an_open_file_of_a_deleted_topic_proves_nothing(log: LocalLog, directory: Path) -> None:
+    """Its bytes may be those that the broker sends of the next one, and go on otherwise."""
+    log.told(told(directory, 18))
+    assert bytes(log.piece(15, 100)) == b"pqr"
+    replace(directory, [*SEGMENTS[:2], b"pqrstu-"])
+    log.limit = 22
+    with pytest.raises(SegmentsChangedError):
+        log.same_bytes(18, b"stu")
+    assert log.told(told(directory, 22)) is True
+    assert log.same_bytes(18, b"stu")
+    assert bytes(log.piece(18, 100)) == b"stu-"
+
+
+@MAPPED
+def test_a_topic_that_was_made_anew_is_shown_as_far_as_it_goes(log: LocalLog, directory: Path) -> None:
+    """The limit of the former one says nothing about what is flushed in this one."""
+    log.told(told(directory, 26))
+    assert bytes(log.piece(24, 100)) == b"yz"
+    replace(directory, SEGMENTS)
+    log.told(told(directory, 3, (0,)))
+    assert log.limit == 3
+    assert bytes(log.piece(0, 100)) == b"abc"
 
 
 @MAPPED
@@ -352,7 +398,7 @@ def telling(tmp_path: Path) -> Iterator[Telling]:
 def test_a_directory_that_moves_under_a_reader_costs_no_message(
     telling: Telling, tmp_path: Path, local: str, is_told: bool
 ) -> None:
-    """It goes on through the socket; who begins then reads in the new place, when the broker names it."""
+    """It goes on in the new place, when the broker names it, else through the socket."""
     moved = tmp_path / "new" / "t-0"
     moved.parent.mkdir()
     with consumer_of(telling.fake, local=local) as consumer:
@@ -364,7 +410,7 @@ def test_a_directory_that_moves_under_a_reader_costs_no_message(
             telling.told = str(moved)
         found += [message.payload for message in running]
         assert found == [payload for messages in MESSAGES for payload in messages]
-        assert consumer.source_of("t", 0)[0] == "socket"
+        assert consumer.source_of("t", 0)[0] == (local if is_told else "socket")
         for segment, start in enumerate(STARTS):
             assert consumer.fetch("t", 0, start, 1000).payloads()[:10] == MESSAGES[segment]
             assert consumer.source_of("t", 0)[0] == (local if is_told else "socket")
