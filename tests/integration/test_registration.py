@@ -62,6 +62,24 @@ def produce(broker: Broker, topic: str, partition: int = 0) -> None:
         assert client.produce_ack(topic, partition, raw.entry(b"x")).error == 0
 
 
+def test_a_deleted_topic_is_shown_no_more(start: Start, tree: Tree, topic: str) -> None:
+    """Its node goes with its last broker, and comes back when it is made anew; the others stay."""
+    one, two = start(1), start(2)
+    for broker in (one, two):
+        produce(broker, topic)
+        produce(broker, topic + "-stays")
+    for number, broker in ((1, one), (2, two)):
+        tree.wait_shows(broker, number, {topic: 1, topic + "-stays": 1})
+    for number, broker in ((1, one), (2, two)):
+        with broker.connect() as client:
+            assert client.delete_topic(topic) == (0, 1)
+        wait_until("it is not shown", lambda number=number: topic not in tree.counts(number))  # type: ignore[misc]
+    wait_until("the topic is not shown", lambda: tree.node(f"/brokers/topics/{topic}") is None)
+    assert tree.shows(one, 1, {topic + "-stays": 1}) and tree.shows(two, 2, {topic + "-stays": 1})
+    produce(one, topic)
+    tree.wait_shows(one, 1, {topic: 1})
+
+
 def test_nodes_are_those_of_0_7(start: Start, tree: Tree, topic: str) -> None:
     """``creator:host:port``, the creator with the time of the start; the configured count, not the number made."""
     before_ms = int(time.time() * 1000)
