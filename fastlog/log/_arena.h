@@ -28,7 +28,7 @@
 #define FL_MAX_PROCESSES 64
 #define FL_NAME_BYTES 256
 #define FL_LINE __attribute__((aligned(64)))
-#define FL_COUNTERS 48
+#define FL_COUNTERS 64
 #define FL_NO_MARK UINT64_MAX
 #define FL_NO_POSITION UINT64_MAX
 #define FL_CHANGES 256u /* a power of two */
@@ -36,9 +36,19 @@
 #define FL_HEADER_PAGE 4096u
 #define FL_SPARE_SLOTS 16u /* beyond those that partitions may have: what is recovered takes another slot before its own is free */
 
-/* fixed places in the list of processes; processors follow. The supervisor is none of those it watches: it has the last
- * cell, for its heartbeat alone */
-enum { FL_FLUSHER = 0, FL_KEEPER = 1, FL_ACCEPTOR = 2, FL_FIRST_PROCESSOR = 3, FL_SUPERVISOR = FL_MAX_PROCESSES - 1 };
+/* Fixed places in the list of processes; processors follow. Those from FL_COORDINATOR to FL_TLS are reserved: they have a cell,
+ * and no process, eventfd or watch. The supervisor is none of those it watches: it has the last cell, for its heartbeat alone */
+enum {
+    FL_FLUSHER = 0,
+    FL_KEEPER = 1,
+    FL_ACCEPTOR = 2,
+    FL_COORDINATOR = 3,
+    FL_CLEANER = 4,
+    FL_TLS = 5,
+    FL_FIRST_PROCESSOR = 6,
+    FL_SUPERVISOR = FL_MAX_PROCESSES - 1
+};
+static inline int fl_is_reserved(int process) { return process >= FL_COORDINATOR && process <= FL_TLS; }
 
 /* slot state bits: once set they stay as long as the slot lives */
 enum {
@@ -404,7 +414,8 @@ static inline void fl_wake_flusher(fl_header *h, const int *eventfds, uint64_t s
 /* How far the stop has come, and then a wake-up for everybody: whoever slept on after it would never look. */
 static inline void fl_set_stopping(fl_header *h, const int *eventfds, uint64_t stage) {
     fl_store(&h->stopping, stage);
-    for (int process = 0; process < (int)h->processes; process++) fl_wake(h, eventfds, process);
+    for (int process = 0; process < (int)h->processes; process++)
+        if (!fl_is_reserved(process)) fl_wake(h, eventfds, process);
 }
 /* Before the words of a partition are looked at once more. */
 static inline void fl_clear_dirty(fl_header *h, uint64_t slot) {

@@ -162,7 +162,8 @@ cdef class Arena:
 
         Args:
             log_dirs: the log directories, in the order slots name them.
-            processes: how many processes share it, the flusher, keeper and acceptor included.
+            processes: how many places for processes it has, those of the flusher, keeper and acceptor and those that are
+                reserved included.
             max_partitions: the number of slots; memory is taken only as slots are used.
             table_entries: segments a partition can hold; rounded up to a power of two.
 
@@ -207,6 +208,8 @@ cdef class Arena:
             self.eventfds[i] = -1
             fl_cell_at(h, i).seen = FL_SEEN_ALL
         for i in range(processes):
+            if fl_is_reserved(i):
+                continue
             self.eventfds[i] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.eventfds[i] < 0:
                 raise LogError("no descriptor left for the wake-up of a process")
@@ -288,7 +291,8 @@ cdef class Arena:
     def wake_all(self):
         cdef unsigned int i
         for i in range(self.header.processes):
-            fl_wake(self.header, self.eventfds, i)
+            if not fl_is_reserved(i):
+                fl_wake(self.header, self.eventfds, i)
 
     def wake_taken(self, int process):
         """Take the wake-ups of ``process`` (itself); call it before looking at the shared words."""

@@ -14,6 +14,7 @@ from fastlog.log._arena import (
     ACCEPTOR,
     FIRST_PROCESSOR,
     FLUSHER,
+    KEEPER,
     STATE_OFFLINE,
     STATE_READ_ONLY,
     SUPERVISOR,
@@ -60,8 +61,7 @@ class Health:
         self._manager = LogManager(shared.config, shared.arena, FileOps())
         acceptor = [ACCEPTOR] if shared.config.accept_mode == "handoff" else []
         processors = range(FIRST_PROCESSOR, shared.arena.processes)
-        watched = [number for number in range(FLUSHER, FIRST_PROCESSOR) if number != ACCEPTOR]
-        self._processes = [SUPERVISOR, *watched, *acceptor, *processors]
+        self._processes = [SUPERVISOR, FLUSHER, KEEPER, *acceptor, *processors]
 
     @property
     def is_stopping(self) -> bool:

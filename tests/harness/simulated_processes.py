@@ -260,7 +260,7 @@ class Processes(VirtualTime):
 def woken(arena: Arena) -> list[int]:
     """Which processes have been woken since this was asked last."""
     found = []
-    for number in [*range(arena.processes)]:
+    for number in [number for number in range(arena.processes) if arena.eventfd(number) >= 0]:
         try:
             os.eventfd_read(arena.eventfd(number))
         except BlockingIOError:

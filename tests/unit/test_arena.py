@@ -11,6 +11,7 @@ import pytest
 
 from fastlog.errors import LogError
 from fastlog.log._arena import (
+    ACCEPTOR,
     COUNTERS,
     FIRST_PROCESSOR,
     FLUSHER,
@@ -103,6 +104,20 @@ def test_the_number_of_processes_has_a_limit(tmp_path: Path) -> None:
     for processes in (FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS + 1):
         with pytest.raises(LogError, match="1 to"):
             Arena([str(tmp_path)], processes, 1, 16)
+
+
+def test_reserved_places_have_a_cell_and_nothing_else(tmp_path: Path) -> None:
+    """Between the acceptor and the processors: no descriptor, no wake-up, nobody who is waited for."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 2, 1, 16)
+    reserved = range(ACCEPTOR + 1, FIRST_PROCESSOR)
+    assert [arena.eventfd(number) for number in reserved] == [-1, -1, -1]
+    assert len({arena.eventfd(number) for number in range(arena.processes)} - {-1}) == 5
+    arena.wake_all()
+    arena.set_stopping(1)
+    for number in range(arena.processes):
+        assert number in reserved or readable(arena.eventfd(number))
+        assert arena.cell(number)[:2] == (0, 0)
+        assert arena.counters(number) == dict.fromkeys(COUNTERS, 0)
 
 
 def test_nobody_can_shrink_the_memory_under_the_others(tmp_path: Path) -> None:

@@ -235,8 +235,8 @@ def test_the_report(tmp_path: Path) -> None:
         ("flusher", 100),
         ("keeper", 101),
         ("acceptor", 102),
-        ("processor-0", 103),
-        ("processor-1", 104),
+        ("processor-0", 100 + FIRST_PROCESSOR),
+        ("processor-1", 101 + FIRST_PROCESSOR),
     ]
     assert [item.get("connections") for item in found["processes"]] == [None] * 4 + [0, 0]
     size = len(message(14))
