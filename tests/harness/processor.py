@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fastlog.workers.kafka07._machine import Kafka07
 from fastlog.workers.kafka07.control import Control
 from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._loop import Loop
+from fastlog.workers.net._protocol import Protocol
 from fastlog.workers.net.handover import HandOver
 from fastlog.workers.services import Services
 from tests.harness.timing import PATIENCE
@@ -29,7 +30,8 @@ NOBODY_FLUSHES = {"flush_interval_ms": 10_000_000, "flush_interval_messages": 10
 class Processor:
     """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher.
 
-    ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
+    Listeners speak Kafka 0.7; those behind ``advertised`` speak what ``more`` makes. ``settings`` are fields of
+    ``BrokerConfig``; processors that share an arena have different numbers.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Processor:
         listeners: tuple[int, ...] = (),
         rule: Rule | None = None,
         advertised: Sequence[tuple[str, int]] = (LOOPBACK,),
+        more: Sequence[Callable[[Engine], Protocol]] = (),
         **settings: Any,
     ) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
@@ -53,8 +56,9 @@ class Processor:
         files = SegmentFiles(self.arena, 16)
         helper = Helper(self.arena, files)
         services = Services(self.config, self.arena, number, rule)
+        engine = Engine(self.arena, files, helper, number, services)
         kafka07 = Kafka07(
-            Engine(self.arena, files, helper, number, services),
+            engine,
             Control(self.config, self.arena, services, advertised),
             self.config.max_message_bytes,
             self.config.max_request_bytes,
@@ -68,7 +72,7 @@ class Processor:
             self.arena,
             helper,
             files,
-            [kafka07] * len(advertised),
+            [*[kafka07] * len(advertised), *(make(engine) for make in more)],
             number,
             self.receive.fileno(),
             self.signal_read,

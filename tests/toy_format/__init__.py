@@ -6,13 +6,6 @@ due; a process calls it before it forks.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import importlib.util
-import shlex
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +14,7 @@ from zlib import crc32
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, DumpedEntry, FileScan, SearchBudget, register_format
 from fastlog.segment_files import SegmentFile, read_fully
+from tests.harness import extension
 from tests.harness.checkout import ROOT
 
 NAME, SUFFIX = "toy", ".toy"
@@ -128,27 +122,4 @@ def register() -> None:
 
 def build() -> ModuleType:
     """The compiled half, built once for a state of the sources; never into the package."""
-    sources = [_SOURCE, *sorted((ROOT / "fastlog/log/formats").glob("*.pxd"))]
-    state = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + sys.version.encode()).hexdigest()[:16]
-    folder = ROOT / ".tmp" / f"toy-{state}"
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "_toy.so"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.exists():
-            _compile(folder, library)
-    spec = importlib.util.spec_from_file_location("_toy", library)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _compile(folder: Path, library: Path) -> None:
-    run = subprocess.run
-    c, made = folder / "_toy.c", folder / "made.so"
-    run([sys.executable, "-m", "cython", "-3", "-I", str(ROOT), "-o", str(c), str(_SOURCE)], check=True, cwd=ROOT)
-    compiler = shlex.split(str(sysconfig.get_config_var("CC") or "cc"))
-    include = sysconfig.get_path("include")
-    run([*compiler, "-O2", "-shared", "-fPIC", "-I", include, "-o", str(made), str(c)], check=True)
-    made.rename(library)
+    return extension.build(_SOURCE, sorted((ROOT / "fastlog/log/formats").glob("*.pxd")))

@@ -1,0 +1,101 @@
+"""A second protocol beside Kafka 0.7, on the same processor and the same log, which no line of the package knows of."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from fastlog.workers.kafka07._exchange import transitions
+from fastlog.workers.net.handover import HandOver
+from tests import toy_protocol
+from tests.harness import raw_client as raw
+from tests.harness.processor import answered
+from tests.harness.timing import PATIENCE
+from tests.harness.workers import Workers
+
+ONE, TWO = raw.entry(b"one"), raw.entry(b"two")
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with Workers(tmp_path_factory.mktemp("log"), more=(toy_protocol.make,)) as running:
+        yield running
+
+
+@pytest.fixture
+def toy(workers: Workers) -> Iterator[socket.socket]:
+    """A connection through the listener that speaks the second one."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        workers.processors[0].send_record(theirs, HandOver(1, "10.1.2.3", 7))
+    ours.settimeout(PATIENCE)
+    with ours:
+        yield ours
+
+
+def write(topic: bytes, messages: bytes) -> bytes:
+    return b"w" + bytes([len(topic)]) + topic + struct.pack(">i", len(messages)) + messages
+
+
+def read(topic: bytes, offset: int) -> bytes:
+    return b"r" + bytes([len(topic)]) + topic + struct.pack(">q", offset)
+
+
+def received(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += connection.recv(size - len(data)) or pytest.fail("it has ended")
+    return data
+
+
+def test_what_one_protocol_writes_the_other_reads(workers: Workers, toy: socket.socket) -> None:
+    toy.sendall(write(b"a", ONE) + write(b"a", TWO))
+    ends = struct.unpack(">qq", received(toy, 16))
+    assert ends == (len(ONE), len(ONE + TWO))
+    with workers.connect() as client:
+        assert client.produce_ack("a", 0, ONE, raw.FLUSHED).error == 0
+        assert client.fetch("a", 0, 0) == (0, ONE + TWO + ONE)
+    assert answered(toy, read(b"a", len(ONE))) == struct.pack(">i", len(TWO + ONE)) + TWO + ONE
+
+
+def test_a_long_poll_of_one_protocol_hears_of_the_other(workers: Workers, toy: socket.socket) -> None:
+    toy.sendall(write(b"b", ONE) + read(b"b", 0))
+    assert received(toy, 8 + 4 + len(ONE))[12:] == ONE
+    toy.sendall(read(b"b", len(ONE)))
+    with workers.connect() as client:
+        assert client.produce_ack("b", 0, TWO, raw.FLUSHED).error == 0
+    assert received(toy, 4 + len(TWO))[4:] == TWO
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"xx", write(b"a/b", ONE), write(b"c", raw.entry(b"", crc=1)), read(b"no", 0)]
+)
+def test_what_it_refuses_ends_its_connection_alone(workers: Workers, toy: socket.socket, request_bytes: bytes) -> None:
+    with workers.connect() as client:
+        toy.sendall(request_bytes)
+        assert toy.recv(1) == b""
+        assert client.fetch("quiet", 0, 0) == (0, b"")
+
+
+def test_half_a_request_is_no_request(workers: Workers, toy: socket.socket) -> None:
+    workers.wait_still()
+    before = workers.held()
+    for data in (write(b"d", ONE)[:3], write(b"d", ONE)[3:9], write(b"d", ONE)[9:]):
+        toy.sendall(data)
+        workers.wait_still()
+    assert received(toy, 8) == struct.pack(">q", len(ONE))
+    workers.wait_still()
+    assert workers.held()["memory"] == before["memory"]
+
+
+def test_a_connection_that_speaks_kafka_07_comes_back_from_every_state() -> None:
+    """A request that waits can always be refused or done; and one that waits may have to wait anew."""
+    for state, following in transitions().items():
+        assert {state, "BETWEEN"} <= following, state
+    reached = {"BETWEEN"}
+    while more := set().union(*(transitions()[state] for state in reached)) - reached:
+        reached |= more
+    assert reached == set(transitions())
