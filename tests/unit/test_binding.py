@@ -190,7 +190,7 @@ def test_a_broker_that_nobody_asks_loads_nothing_for_it() -> None:
     code = "import sys, fastlog.broker; print(*(name for name in sys.modules if name.startswith('fastlog.workers')))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "fastlog.workers.keeper" in loaded
-    assert not {f"fastlog.workers.{name}" for name in ("monitor", "health", "http_server", "disk_probe")} & set(loaded)
+    assert not {f"fastlog.workers.{name}" for name in ("monitor", "health", "http_server")} & set(loaded)
 
 
 def test_every_listener_is_bound_and_told(stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
