@@ -76,7 +76,7 @@ class Theatre:
         return {
             "violations": play.violations,
             "refusals": play.refusals,
-            "noticed": fault is not None and play.has_noticed(fault),
+            "noticed": fault is not None and play.life is not None and play.has_noticed(fault),
             "seconds": round(time.monotonic() - started, 3),
             "fired": self.shim.fired(0),
             "descriptors": play.descriptors,
