@@ -192,6 +192,7 @@ class Supervisor:
         if restart:
             for item in self._children.values():
                 if not item.pid and item.start_at and now >= item.start_at:
+                    self._shared.restarts.count(item.number)
                     self._fork(item)
 
     def _died(self, item: _Child, now: float) -> None:

@@ -21,6 +21,7 @@ _PACKAGES = (
     ("python-snappy", "snappy", "pip install python-snappy"),
     ("kazoo", "ZooKeeper", "pip install kazoo"),
     ("pyarrow", "Arrow record batches", how_to_install("arrow")),
+    ("prometheus_client", "/metrics of a broker", how_to_install("metrics")),
     ("deltalake", "tables that Spark jobs fill", how_to_install("spark")),
     ("pyspark", "Spark, and ZooKeeper's own server", how_to_install("spark")),
 )

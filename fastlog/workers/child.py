@@ -17,6 +17,7 @@ from fastlog.errors import ConfigError
 from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
 from fastlog.workers.net import _process
+from fastlog.workers.restarts import Restarts
 
 _HEARTBEAT = os.environ.get("FASTLOG_HEARTBEAT_MS", "250")
 _LONGEST_HEARTBEAT_MS = 24 * 3_600_000
@@ -77,6 +78,7 @@ class Shared:
     sync_seconds: float | None = None  # what one fdatasync took at the start
     version: str = ""
     started_ns: int = field(default_factory=time.monotonic_ns)
+    restarts: Restarts = field(default_factory=Restarts)
 
 
 def check_heartbeat() -> None:

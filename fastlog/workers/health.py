@@ -6,7 +6,7 @@ Everything here is read; asking changes nothing, and takes no lock that a reques
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastlog.durability import durability
@@ -61,7 +61,7 @@ class Health:
         self._manager = LogManager(shared.config, shared.arena, FileOps())
         acceptor = [ACCEPTOR] if shared.config.accept_mode == "handoff" else []
         processors = range(FIRST_PROCESSOR, shared.arena.processes)
-        self._processes = [SUPERVISOR, FLUSHER, KEEPER, *acceptor, *processors]
+        self.processes: Sequence[int] = [SUPERVISOR, FLUSHER, KEEPER, *acceptor, *processors]
 
     @property
     def is_stopping(self) -> bool:
@@ -77,7 +77,7 @@ class Health:
         if self.is_stopping:
             return []
         found = []
-        for number in self._processes:
+        for number in self.processes:
             pid, beat_ns, _busy, _connections, _holding = self._arena.cell(number)
             silent = (self._now_ns() - beat_ns) / 1e9
             if not beat_ns:
@@ -118,16 +118,16 @@ class Health:
             "durability": durability(config, shared.sync_seconds),
             "insecure": config.insecure,
             "addresses": self._addresses(),
-            "processes": [self._process(number) for number in self._processes],
+            "processes": [self._process(number) for number in self.processes],
             "partitions": self._partitions(),
             "flush": self._flush(),
-            "reads": {"failures": sum(self._arena.counters(number)["read_failures"] for number in self._processes)},
+            "reads": {"failures": sum(self._arena.counters(number)["read_failures"] for number in self.processes)},
             "zookeeper": self._zookeeper(),
         }
 
     def _stalled(self) -> list[str]:
         """A line for each process that has been waiting for a disk so long that clients notice."""
-        waits = {number: stalls.disk_wait(self._arena, number, self._now_ns()) for number in self._processes}
+        waits = {number: stalls.disk_wait(self._arena, number, self._now_ns()) for number in self.processes}
         return [
             f"{child.role_name(number)}: waits for a disk for {seconds:.1f} s (pid {self._arena.cell(number)[0]})"
             f"{stalls.what_it_writes(self._arena, number)}"
@@ -137,7 +137,7 @@ class Health:
 
     # -- ZooKeeper -----------------------------------------------------------------------------------------------------
 
-    def _unannounced(self, standing: Standing) -> list[str]:
+    def unannounced(self, standing: Standing) -> list[str]:
         """The topics that ZooKeeper does not show as they are.
 
         Source: hole Z-10 of Kafka 0.7.2, where a topic whose registration failed once stayed hidden until a restart.
@@ -150,7 +150,7 @@ class Health:
             return []
         # before the topics: one that is made in between is named, and not missed
         standing = self._standing()
-        missing = self._unannounced(standing)
+        missing = self.unannounced(standing)
         found = []
         if standing.session != "registered":
             found.append(f"zookeeper: {_SESSIONS[standing.session]}{_because(standing.problem)}")
@@ -163,7 +163,7 @@ class Health:
         if self._standing is None:
             return None
         standing = self._standing()
-        missing = self._unannounced(standing)
+        missing = self.unannounced(standing)
         return {
             "connect": self._shared.config.zookeeper,
             "session": standing.session,

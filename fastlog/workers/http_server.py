@@ -39,6 +39,7 @@ _REASONS = {
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    501: "Not Implemented",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
@@ -58,10 +59,10 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What goes back; ``headers`` besides those that every answer has."""
+    """What goes back; ``headers`` besides those that every answer has. A ``body`` of text is sent as UTF-8."""
 
     status: int
-    body: str
+    body: str | bytes
     content_type: str = TEXT
     headers: Mapping[str, str] = {}
 
@@ -109,7 +110,7 @@ def parse_head(head: bytes, peer: str = "") -> Request:
 
 def encode_answer(answer: Answer, *, with_body: bool = True) -> bytes:
     """The bytes of an answer, after which the connection ends; ``with_body`` is False for HEAD."""
-    body = answer.body.encode()
+    body = answer.body.encode() if isinstance(answer.body, str) else answer.body
     lines = [
         f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
         f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}",

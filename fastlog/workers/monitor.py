@@ -13,10 +13,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fastlog.errors import MissingDependencyError
 from fastlog.listening import is_loopback
 from fastlog.workers import child
+from fastlog.workers.exposition import exposed
 from fastlog.workers.health import Health
 from fastlog.workers.http_server import JSON, Answer, HttpServer, Request
+from fastlog.workers.metrics import Metrics
 
 if TYPE_CHECKING:
     from fastlog.registry import Registry
@@ -28,23 +31,26 @@ METHODS = ("GET", "HEAD")
 
 def start(shared: child.Shared, monitor: child.MonitorSocket, registry: Registry | None) -> None:
     """Answer from now on, in a thread that ends with the process."""
-    health = Health(shared, registry.standing if registry is not None else None)
+    standing = registry.standing if registry is not None else None
+    health = Health(shared, standing)
     listener = socket.socket(fileno=os.dup(monitor.fd))
     listener.setblocking(False)
-    server = HttpServer(listener, Pages(health, monitor.token).answer)
+    server = HttpServer(listener, Pages(health, Metrics(shared, health, standing), monitor.token).answer)
     threading.Thread(target=server.run, name="fastlog-monitor", daemon=True).start()
 
 
 class Pages:
     """What is found at which path, and who may see it."""
 
-    def __init__(self, health: Health, token: bytes = b"") -> None:
+    def __init__(self, health: Health, metrics: Metrics, token: bytes = b"") -> None:
         self._health = health
+        self._metrics = metrics
         self._token = token
-        self._pages: dict[str, Callable[[], Answer]] = {
+        self._pages: dict[str, Callable[[Request], Answer]] = {
             "/live": self._live,
             "/ready": self._ready,
             "/health": self._report,
+            "/metrics": self._exposed,
         }
 
     def answer(self, request: Request) -> Answer:
@@ -57,7 +63,7 @@ class Pages:
             return Answer(404, f"there is no such page; there are {', '.join(self._pages)}\n")
         if request.method not in METHODS:
             return Answer(405, "nothing can be changed here\n", headers={"Allow": ", ".join(METHODS)})
-        return page()
+        return page(request)
 
     def _refused(self, request: Request) -> Answer | None:
         if self._token:
@@ -77,14 +83,22 @@ class Pages:
         scheme, _, shown = header.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode("latin-1"), self._token)
 
-    def _live(self) -> Answer:
+    def _live(self, _: Request) -> Answer:
         return _lines("live", self._health.live_problems())
 
-    def _ready(self) -> Answer:
+    def _ready(self, _: Request) -> Answer:
         return _lines("ready", self._health.ready_problems())
 
-    def _report(self) -> Answer:
+    def _report(self, _: Request) -> Answer:
         return Answer(200, json.dumps(self._health.report(), indent=2) + "\n", JSON)
+
+    def _exposed(self, request: Request) -> Answer:
+        accept, encoding = (request.headers.get(name, "") for name in ("accept", "accept-encoding"))
+        try:
+            page, headers = exposed(self._metrics.families(), accept, encoding)
+        except MissingDependencyError as error:
+            return Answer(501, f"{error}\n")
+        return Answer(200, page, headers.pop("Content-Type"), headers)
 
 
 def _lines(good: str, problems: list[str]) -> Answer:

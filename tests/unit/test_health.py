@@ -27,7 +27,8 @@ from fastlog.workers import disk_probe, health
 from fastlog.workers.child import Listener, MonitorSocket, Shared
 from fastlog.workers.disk_probe import DiskProbe
 from fastlog.workers.health import Health
-from fastlog.workers.http_server import JSON, Request
+from fastlog.workers.http_server import JSON, Request, encode_answer
+from fastlog.workers.metrics import Metrics
 from fastlog.workers.monitor import Pages
 from tests.harness.shared_log import message
 
@@ -74,7 +75,8 @@ class Inside:
         self.disks = Disks()
         source = None if standing is None else lambda: self.standing or standing
         self.health = Health(self.shared, source, self.disks, lambda: self.now_ns)
-        self.pages = Pages(self.health)
+        self.metrics = Metrics(self.shared, self.health, source, lambda: self.now_ns)
+        self.pages = Pages(self.health, self.metrics)
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
         found = self.pages.answer(Request(method, path, headers, "test"))
@@ -289,7 +291,7 @@ def test_the_durability_line_is_that_of_the_configuration() -> None:
         ("/live", "get", 405),
         ("/", "GET", 404),
         ("/live/", "GET", 404),
-        ("/metrics", "GET", 404),
+        ("/metrics", "GET", 200),
         ("/nowhere", "POST", 404),
     ],
 )
@@ -330,11 +332,11 @@ def test_without_a_token_only_names_of_this_machine_are_answered(inside: Inside,
     ],
 )
 def test_with_a_token_nothing_is_answered_without_it(inside: Inside, header: str, status: int) -> None:
-    pages = Pages(inside.health, SECRET.encode())
-    for path in ("/live", "/ready", "/health"):
+    pages = Pages(inside.health, inside.metrics, SECRET.encode())
+    for path in ("/live", "/ready", "/health", "/metrics"):
         found = pages.answer(Request("GET", path, {"authorization": header, "host": "elsewhere"}, "test"))
         assert found.status == status
-        assert SECRET not in found.body
+        assert SECRET.encode() not in encode_answer(found)
     # who does not show it does not learn either what there is
     for path, method in (("/nowhere", "GET"), ("/live", "POST")):
         found = pages.answer(Request(method, path, {"authorization": header}, "test"))

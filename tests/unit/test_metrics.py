@@ -1,0 +1,264 @@
+"""What ``/metrics`` says, from an arena that says what it should: parsed as Prometheus does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from fastlog.log._append import Appender, append_bytes, end_life
+from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, STATE_READ_ONLY
+from fastlog.log._segments import SegmentFiles
+from fastlog.workers import metrics as metrics_module
+from fastlog.workers.child import MIRROR
+from fastlog.workers.exposition import Family, Sample, exposed, labels
+from fastlog.workers.http_server import Answer, Request, encode_answer
+from fastlog.workers.restarts import Restarts
+from tests.harness.metrics_page import MetricsPage, documented
+from tests.harness.shared_log import message
+from tests.unit.test_health import Inside, registered
+
+OPEN = "application/openmetrics-text; version=1.0.0"
+
+
+def asked(inside: Inside, **headers: str) -> Answer:
+    return inside.pages.answer(Request("GET", "/metrics", headers, "test"))
+
+
+def text_of(answer: Answer) -> str:
+    assert answer.status == 200 and isinstance(answer.body, bytes)
+    return answer.body.decode()
+
+
+def samples(inside: Inside) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in parse(text_of(asked(inside))):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def value(inside: Inside, name: str, **wanted: str) -> float:
+    """The value of the one sample that has this name and these labels."""
+    (found,) = [number for called, given, number in samples(inside) if (called, given) == (name, wanted)]
+    return found
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Inside:
+    return Inside(tmp_path)
+
+
+def test_every_counter_is_on_the_page_as_the_sum_of_all_processes(tmp_path: Path) -> None:
+    inside = Inside(tmp_path, registered())
+    for place, name in enumerate(COUNTERS):
+        by = 10**9 * (place + 1)  # flush_ns is told in seconds
+        if name.startswith("zookeeper"):
+            inside.arena.count(KEEPER, name, by)
+        elif name.startswith("flush_ns") or name == "flushes":
+            inside.arena.count(FLUSHER, name, by)
+        else:
+            inside.arena.count(FIRST_PROCESSOR, name, by - 1)
+            inside.arena.count(FIRST_PROCESSOR + 1, name, 1)
+    told = {number for _, _, number in samples(inside)}
+    for place, name in enumerate(COUNTERS):
+        assert (place + 1 if name == "flush_ns" else 10**9 * (place + 1)) in told, name
+
+
+def test_what_a_process_has_counted_stays_when_it_dies(inside: Inside) -> None:
+    inside.arena.count(FIRST_PROCESSOR, "messages_in", 5)
+    inside.arena.clear_cell(FIRST_PROCESSOR, 4321, inside.now_ns)
+    inside.arena.count(FIRST_PROCESSOR, "messages_in", 2)
+    assert value(inside, "kafka_server_brokertopicmetrics_messagesin_total") == 7
+
+
+def test_a_partition(tmp_path: Path) -> None:
+    inside = Inside(tmp_path, broker_id=7, partitions=2)
+    for partition in (0, 1):
+        inside.manager.create_partition("logs", partition)
+    appender = Appender(inside.arena, SegmentFiles(inside.arena, 8), FIRST_PROCESSOR)
+    assert append_bytes(appender, 1, message(14), 1)[0] == 0
+    size = len(message(14))
+    found = {name: number for name, given, number in samples(inside) if given == {"topic": "logs", "partition": "1"}}
+    assert found == {
+        "kafka_topic_partition_current_offset": 0,
+        "kafka_topic_partition_oldest_offset": 0,
+        "kafka_topic_partition_leader": 7,
+        "kafka_topic_partition_leader_is_preferred": 1,
+        "kafka_topic_partition_replicas": 1,
+        "kafka_topic_partition_in_sync_replica": 1,
+        "kafka_topic_partition_under_replicated_partition": 0,
+        "kafka_log_log_logstartoffset": 0,
+        "kafka_log_log_logendoffset": size,
+        "kafka_log_log_size": size,
+        "kafka_log_log_numlogsegments": 1,
+        "fastlog_partition_appended_messages_total": 1,
+        "fastlog_partition_appended_bytes_total": size,
+        "fastlog_partition_unflushed_bytes": size,
+    }
+    assert value(inside, "kafka_topic_partitions", topic="logs") == 2
+    assert value(inside, "kafka_server_brokertopicmetrics_messagesin_total", topic="logs") == 1
+    assert value(inside, "kafka_server_brokertopicmetrics_bytesin_total", topic="logs") == size
+    assert value(inside, "kafka_server_replicamanager_partitioncount") == 2
+    assert value(inside, "fastlog_unflushed_bytes") == size
+    inside.now_ns += 3_000_000_000
+    assert value(inside, "fastlog_oldest_unflushed_seconds") > 2
+
+
+def test_partitions_out_of_service(inside: Inside) -> None:
+    inside.add("a", 0, 0)
+    inside.add("a", 1, STATE_READ_ONLY)
+    inside.add("a", 2, STATE_OFFLINE)
+    states = {given["state"]: number for name, given, number in samples(inside) if name == "fastlog_partitions"}
+    assert states == {"ok": 1, "read-only": 1, "offline": 1}
+    leaders = [number for name, _, number in samples(inside) if name == "kafka_topic_partition_leader"]
+    assert leaders == [0, 0, -1]
+    assert value(inside, "kafka_server_replicamanager_leadercount") == 2
+    assert value(inside, "kafka_controller_kafkacontroller_offlinepartitionscount") == 1
+
+
+def test_a_partition_that_is_deleted_goes_and_one_that_is_recovered_stays(inside: Inside) -> None:
+    """One that is recovered is there once, in whichever slots it stands."""
+    appender = Appender(inside.arena, SegmentFiles(inside.arena, 8), KEEPER)
+    for topic in ("gone", "back"):
+        inside.add(topic, 0, 0)
+    assert {given["topic"] for _, given, _ in samples(inside) if "topic" in given} == {"gone", "back"}
+    assert inside.arena.create_lock()
+    end_life(appender, 0)
+    end_life(appender, 1, True)
+    assert value(inside, "kafka_topic_partitions", topic="back") == 1
+    inside.add("back", 0, 0)
+    inside.arena.create_unlock()
+    assert value(inside, "kafka_topic_partitions", topic="back") == 1
+    assert {given["topic"] for _, given, _ in samples(inside) if "topic" in given} == {"back"}
+
+
+def test_the_size_is_that_of_what_is_held(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are asked for once, until the oldest one goes."""
+    inside.manager.create_partition("logs", 0)
+    assert value(inside, "kafka_log_log_size", topic="logs", partition="0") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(inside.metrics, "_arena", None)
+        (view,) = inside.arena.views()
+        assert inside.metrics._start(view) == 0
+        moved = view._replace(log_end=500, log_offset=500, table_head=view.table_head + 1)
+        with pytest.raises(AttributeError):
+            inside.metrics._start(moved)
+
+
+def test_processes(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside.arena.clear_cell(FIRST_PROCESSOR, os.getpid(), inside.now_ns - 2_000_000_000)
+    inside.arena.clear_cell(KEEPER, 0, inside.now_ns)
+    inside.shared.restarts.count(KEEPER)
+    assert value(inside, "fastlog_process_restarts_total", process="keeper") == 1
+    assert value(inside, "fastlog_process_restarts_total", process="processor-1") == 0
+    assert value(inside, "fastlog_process_heartbeat_age_seconds", process="processor-0") == 2
+    assert value(inside, "fastlog_process_resident_memory_bytes", process="processor-0") > 1_000_000
+    assert value(inside, "fastlog_process_cpu_seconds_total", process="processor-0") > 0
+    assert "keeper" not in {given["process"] for name, given, _ in samples(inside) if "resident_memory" in name}
+    assert value(inside, "kafka_network_socketserver_networkprocessoravgidle_percent") == 1
+    assert value(inside, "fastlog_live") == 1
+    inside.arena.clear_cell(KEEPER, 0, inside.now_ns - 60_000_000_000)
+    assert value(inside, "fastlog_live") == 0
+
+
+def test_restarts_are_seen_by_processes_that_were_forked_before() -> None:
+    restarts = Restarts()
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(receive, 1)
+        os._exit(10 * restarts.of(MIRROR) + restarts.of(KEEPER))
+    restarts.count(MIRROR)
+    restarts.count(MIRROR)
+    restarts.count(KEEPER)
+    os.write(send, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 21
+    for fd in (receive, send):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("session", metrics_module.SESSIONS)
+def test_how_it_stands_with_zookeeper(session: str, tmp_path: Path) -> None:
+    inside = Inside(tmp_path, registered(session=session, a=1))
+    inside.add("a", 0, 0)
+    inside.add("b", 0, 0)
+    states = {given["state"]: number for name, given, number in samples(inside) if name == "fastlog_zookeeper_session"}
+    assert states == {state: state == session for state in metrics_module.SESSIONS}
+    assert value(inside, "fastlog_zookeeper_topics_not_announced") == 1
+    assert "activecontrollercount" not in text_of(asked(inside))
+
+
+def test_without_zookeeper_nothing_is_said_of_it(inside: Inside) -> None:
+    assert "fastlog_zookeeper" not in text_of(asked(inside))
+    assert value(inside, "kafka_controller_kafkacontroller_activecontrollercount") == 1
+
+
+def test_the_listener_of_connections_is_named_where_there_is_one(inside: Inside) -> None:
+    name = "kafka_server_socket_server_metrics_connection_count"
+    assert value(inside, name, listener="default", networkProcessor="1") == 0
+
+
+def test_the_format_is_the_one_that_is_asked_for(inside: Inside) -> None:
+    inside.add("a", 0, 0)
+    plain, opened = asked(inside), asked(inside, accept=OPEN)
+    assert plain.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert opened.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert text_of(opened).endswith("\n# EOF\n") and "# EOF" not in text_of(plain)
+    first = {sample.name for family in parse(text_of(plain)) for sample in family.samples}
+    second = {sample.name for family in parse_open(text_of(opened)) for sample in family.samples}
+    assert first == second
+
+
+def test_it_is_compressed_for_who_takes_that(inside: Inside) -> None:
+    inside.add("a", 0, 0)
+    answer = asked(inside, **{"accept-encoding": "deflate, gzip"})
+    assert answer.headers == {"Content-Encoding": "gzip"} and isinstance(answer.body, bytes)
+    assert b'kafka_topic_partitions{topic="a"} 1\n' in gzip.decompress(answer.body)
+    assert b"\r\nContent-Encoding: gzip\r\n" in encode_answer(answer)
+
+
+@given(st.text())
+def test_a_label_may_hold_anything(text: str) -> None:
+    family = Family("a_total", "counter", "It.", [Sample(labels(topic=text, partition=0), 2**60 + 1)])
+    for accept, read in (("", parse), (OPEN, parse_open)):
+        page, _ = exposed([family], accept, "")
+        assert f" {2**60 + 1}\n".encode() in page
+        (found,) = read(page.decode())
+        assert [sample.labels for sample in found.samples] == [{"topic": text, "partition": "0"}]
+
+
+def test_without_the_library_it_says_what_to_install(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+    answer = asked(inside)
+    assert answer.status == 501 and isinstance(answer.body, str)
+    assert answer.body.startswith("prometheus_client is not installed: pip install ") and "[metrics]" in answer.body
+    assert answer.body.count("\n") == 1
+
+
+def test_the_page_is_the_documented_one(tmp_path: Path) -> None:
+    """With ZooKeeper; a real broker without one is asked in the tests of integration."""
+    inside = Inside(tmp_path, registered())
+    inside.add("a", 0, 0)
+    inside.arena.clear_cell(FIRST_PROCESSOR, os.getpid(), inside.now_ns)
+    every, with_zookeeper = documented()
+    del every["kafka_controller_kafkacontroller_activecontrollercount"]
+    assert MetricsPage(text_of(asked(inside))).families == every | with_zookeeper
+
+
+def test_nobody_pays_for_it_who_does_not_ask() -> None:
+    """A keeper with a monitor loads neither library before the first scrape."""
+    code = (
+        "import json, sys, fastlog.workers.keeper, fastlog.workers.monitor; "
+        "print(json.dumps([name for name in ('prometheus_client', 'psutil', 'numpy') if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
