@@ -98,6 +98,7 @@ def test_a_wheel_holds_the_package_and_an_sdist_all_of_the_checkout(checkout: Pa
     assert launcher.external_attr >> 16 & 0o111
     assert {name.partition("/")[0] for name in names} == {"fastlog", "pyspark_fastlog"}
     assert names >= {"fastlog/py.typed", "fastlog/_crc.pyi", "fastlog/_crc.pxd", "fastlog/spark/jobs/load.py"}
+    assert names >= {"fastlog/metrics/dashboard.json", "fastlog/metrics/rules.yml"}
     assert not [name for name in names if name.endswith(".pyx")]
     (sdist,) = tmp_path.glob("fastlog_broker-*.tar.gz")
     with tarfile.open(sdist) as archive:
