@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from fastlog.client.addresses import Address
-from fastlog.errors import CoordinationError, FastlogError, TransportError, WrongPartitionError
+from fastlog.errors import ClosedError, CoordinationError, FastlogError, TransportError, WrongPartitionError
 from fastlog.producer import (
     Crc32Partitioner,
     DefaultEventHandler,
@@ -223,6 +223,87 @@ def test_an_error_of_a_session_that_is_lost_is_none(
     made._serve(session)
     assert len(turns) == (1 if is_lost else 2)
     assert made._error is (None if is_lost else error)
+
+
+class At:
+    """A clock that stands still, and what a discovery waits for."""
+
+    def __init__(self, made: Discovery, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 50.0
+        self.waits: list[float] = []
+        monkeypatch.setattr(discovery, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(discovery, "random", SimpleNamespace(uniform=lambda low, high: high))
+        made._work = cast(Turnstile, SimpleNamespace(wait=lambda is_true, seconds: self.waits.append(seconds)))
+
+
+def still(tree: FakeZooKeeper, **settings: Any) -> Discovery:
+    """One whose thread does not run."""
+    config = ProducerConfig(**{"zk_connect": CONNECT, "zk_sync_time_ms": 2000, **settings})
+    return Discovery(config, Ledger(Quota(100, 10_000), None), lambda view: None, opener(tree))
+
+
+def test_a_session_that_is_away_for_long_is_left_for_another(
+    tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two of its time-outs; the next one has as long again."""
+    made = still(tree)
+    at = At(made, monkeypatch)
+    session = tree.open()
+    for begin in (50.0, 200.0):
+        for seconds, is_over in ((0.0, False), (0.9, False), (1.0, True)):
+            at.now = begin + seconds
+            assert made._has_been_away_for_good(session) is is_over, seconds
+
+
+def test_pauses_double_up_to_the_longest(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is waited for in one piece, and ends with a stop."""
+    made = still(tree)
+    at = At(made, monkeypatch)
+    for _ in range(12):
+        made._pause()
+    least = discovery._LEAST_PAUSE
+    assert at.waits == pytest.approx([min(least * 2**count, 2.0) for count in range(12)])
+
+
+def test_who_is_woken_finds_the_news(tree: FakeZooKeeper) -> None:
+    """Woken before they are noted, the thread would look in vain and wait again."""
+    made = still(tree)
+    noted: list[bool] = []
+    made._work = cast(Turnstile, SimpleNamespace(wake_all=lambda: noted.append(made._has_news)))
+    made._wake()
+    assert noted == [True]
+
+
+def test_a_change_that_cannot_be_followed_ends_nothing(tree: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    """It is known all the same, and the next one is told as well."""
+    told: list[View] = []
+
+    def fails(view: View) -> None:
+        told.append(view)
+        raise ZeroDivisionError("of a test")
+
+    made = Discovery(ProducerConfig(zk_connect=CONNECT), Ledger(Quota(100, 10_000), None), fails, opener(tree))
+    for port in (1, 2):
+        made._publish(View(addresses={1: Address("127.0.0.1", port)}))
+        assert made.view is told[-1]
+    assert len(told) == 2
+    assert caplog.text.count("could not be followed in full") == 2
+
+
+def test_a_wait_for_a_topic_ends_with_the_producer(tree: FakeZooKeeper) -> None:
+    made = still(tree)
+    made.stop()
+    with pytest.raises(ClosedError, match="the producer was closed"):
+        made.wait_for("t", SECONDS)
+
+
+def test_silence_names_its_cause(tree: FakeZooKeeper) -> None:
+    made = still(tree)
+    assert str(made._silence(1.5)).splitlines()[0] == f"no ZooKeeper answers at {CONNECT} within 1.5 s"
+    made._error = OSError("no route")
+    assert str(made._silence(2)).splitlines()[0] == f"no ZooKeeper answers at {CONNECT} within 2 s: no route"
+    made._error = CoordinationError("refused")
+    assert made._silence(2) is made._error
 
 
 def test_values_that_make_no_sense(tree: FakeZooKeeper) -> None:
