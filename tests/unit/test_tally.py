@@ -116,6 +116,7 @@ def test_pages_that_are_full_take_no_room() -> None:
     assert tally.seen(1, 0, 20_000 * PAGE) == 20_000 * PAGE
 
 
+@about_memory
 def test_a_page_takes_no_room_from_its_last_number_on() -> None:
     """40 MiB of bits; the last number of each page comes as a message."""
     tally = Tally(WINDOW_MS)
