@@ -19,11 +19,11 @@ PLANTED = (
     Planted(
         "fastlog/workers/net/_sockets.pyx",
         """            after = c.next
-            conn_free(c, self.files, &self.runs.pool)
+            conn_free(c, self.files)
             c = after
 
 """,
-        """            conn_free(c, self.files, &self.runs.pool)
+        """            conn_free(c, self.files)
             c = c.next
 
 """,
