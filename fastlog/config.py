@@ -388,8 +388,8 @@ class BrokerConfig:
     monitor_address: str = prop(
         "monitor.address",
         "",
-        doc="HOST:PORT that answers `/live`, `/ready` and `/health` over HTTP; port 0 picks a free one and prints it."
-        " Any other host than loopback needs `monitor.token.file`.",
+        doc="HOST:PORT that answers `/live`, `/ready`, `/health` and `/metrics` over HTTP; port 0 picks a free one"
+        " and prints it. Any other host than loopback needs `monitor.token.file`.",
     )
     monitor_token_file: str | None = prop(
         "monitor.token.file",

@@ -209,8 +209,9 @@ class RunningBroker:
 
     @property
     def monitor_address(self) -> str:
-        """``host:port`` where it answers ``/live``, ``/ready`` and ``/health``; start it with ``monitor_address``.
+        """``host:port`` where it answers ``/live``, ``/ready``, ``/health`` and ``/metrics``.
 
+        It does when it was started with ``monitor_address``.
         With port 0 (``monitor_address="127.0.0.1:0"``) another one after each start.
         """
         found = _MONITOR.search(self._log_bytes())

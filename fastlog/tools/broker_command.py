@@ -57,7 +57,7 @@ from fastlog.tools.report import EXIT_DONE, run
     "--monitor",
     group="Connection",
     metavar="HOST:PORT",
-    help="Answer /live, /ready and /health over HTTP here; port 0 picks one and prints it. Default: off.",
+    help="Answer /live, /ready, /health and /metrics over HTTP here; port 0 picks one and prints it. Default: off.",
 )
 @options.option(
     "--monitor-token-file",

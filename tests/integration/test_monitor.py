@@ -19,6 +19,7 @@ from fastlog.durability import durability
 from fastlog.testing import RunningZooKeeper
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, BrokerDidNotStart, wait_until
+from tests.harness.metrics_page import MetricsPage, documented
 from tests.harness.monitor import Monitor
 from tests.harness.registration import Tree, registered_broker
 
@@ -223,10 +224,18 @@ def test_zookeeper_away_and_back(zookeeper: RunningZooKeeper, tmp_path: Path, to
             assert named in monitor.get("/ready").lines
             assert monitor.get("/live").status == 200
             assert monitor.health()["zookeeper"]["topics_not_announced"] == {"count": 1, "first": [topic]}
+            page = MetricsPage(monitor.get("/metrics").body)
+            assert page.value("fastlog_zookeeper_topics_not_announced") == 1
+            assert page.value("fastlog_zookeeper_session", state="registered") == 0
         finally:
             zookeeper.resume()
         assert monitor.wait("/ready", 200).body == "ready\n"
         tree.wait_shows(broker, topics={topic: 1})
+        page = MetricsPage(monitor.get("/metrics").body)
+        assert page.value("fastlog_zookeeper_session", state="registered") == 1
+        every, with_zookeeper = documented()
+        del every["kafka_controller_kafkacontroller_activecontrollercount"]
+        assert page.families == every | with_zookeeper
 
 
 @pytest.mark.java
