@@ -211,8 +211,8 @@ class RunningBroker:
     def monitor_address(self) -> str:
         """``host:port`` where it answers ``/live``, ``/ready``, ``/health`` and ``/metrics``.
 
-        It does when it was started with ``monitor_address``; with port 0 (``monitor_address="127.0.0.1:0"``) it is another
-        one after each start.
+        It does when it was started with ``monitor_address``; with port 0 (``monitor_address="127.0.0.1:0"``) it is
+        another one after each start.
         """
         found = _MONITOR.search(self._log_bytes())
         if found is None:
