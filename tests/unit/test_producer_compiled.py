@@ -54,6 +54,17 @@ def test_partitions_by_hand_and_callbacks_are_compiled(slow: list[Any], choice: 
     assert all(type(each) is Delivery and each.error_code == 0 for each in told)
 
 
+def test_any_partition_of_a_broker_that_answered_later() -> None:
+    """It was away when the topic was first sent to: then there is no place for its messages yet."""
+    with FakeBroker(partitions=2) as broker, Producer(broker.address, producer_type="async") as producer:
+        producer.send("t", b"first")
+        route = producer._router._topics["t"]
+        del route.buffers[0, -1]
+        assert producer._router.choose("t", None, (0, -1)) is route.buffers[0, -1]
+        with pytest.raises(WrongPartitionError, match="there is no partition -2"):
+            producer._router.choose("t", None, (0, -2))
+
+
 @pytest.mark.parametrize("wrong", [True, 1.0, (0, True), (0, 1.0), [0, 1], "1", (0, 1, 1), ()])
 def test_what_equals_a_known_partition_and_is_no_number_is_refused(wrong: Any) -> None:
     with FakeBroker(partitions=2) as broker, Producer(broker.address, producer_type="async") as producer:

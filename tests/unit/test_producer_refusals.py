@@ -7,12 +7,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fastlog.errors import CLASS_BY_CODE, DeliveryError, StorageError, TransportError
 from fastlog.producer import Delivery, Producer
-from fastlog.producer.refusals import RETRIED, RETRIED_BY_CODE
+from fastlog.producer import refusals as refusals_module
+from fastlog.producer._frames import Chunk
+from fastlog.producer.refusals import RETRIED, RETRIED_BY_CODE, Refusals
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.broker import wait_until
@@ -263,3 +267,17 @@ def test_refusals_and_breaks_mixed(seed: int, breaks: float) -> None:
         if not breaks:
             assert found == [sorted(set(each)) for each in found]
             assert sum(map(len, found)) == stats.delivered
+
+
+@pytest.mark.parametrize("is_tried", [False, True])
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_the_next_try_is_waited_for_when_nothing_of_the_partition_is_under_way(
+    is_tried: bool, is_under_way: bool
+) -> None:
+    """Else its answer comes first: waking for a moment that is over would be a busy loop."""
+    flight: Any = SimpleNamespace(retried=None, has_any=lambda topic, partition: is_under_way)
+    refusals = Refusals(flight, None, 1000)
+    hold = refusals_module._Hold()
+    hold.next_try, hold.probe = 5.0, cast(Chunk, object()) if is_tried else None
+    refusals._holds["t", 0] = hold
+    assert refusals.moments() == ([] if is_tried or is_under_way else [5.0])

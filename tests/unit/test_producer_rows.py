@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog._segment import payloads
-from fastlog.errors import DeliveryError, FastlogError, MessageTooLargeError, TransportError
+from fastlog.errors import ClosedError, DeliveryError, FastlogError, MessageTooLargeError, TransportError
 from fastlog.message import deep
 from fastlog.producer._rows import hash_rows
 from fastlog.producer.config import ProducerConfig
@@ -24,6 +24,7 @@ from fastlog.producer.waiting import Turnstile
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker, stored
+from tests.harness.timing import PATIENCE
 
 FIELDS = {"producer_type": "async", "queue_messages": 2**31 - 1, "batch_messages": 2**31 - 1, "acks": "appended"}
 
@@ -229,3 +230,13 @@ def test_hashes_are_those_of_zlib(keys: list[bytes]) -> None:
     hashes = np.empty(len(keys), np.uint32)
     hash_rows(*rows_of(keys), hashes)
     assert hashes.tolist() == [zlib.crc32(key) & 0x7FFFFFFF for key in keys]
+
+
+def test_a_sender_that_is_closed_says_so() -> None:
+    """That is no message that could not be delivered."""
+    with FakeBroker() as broker:
+        sender = sender_to(broker)
+        sender._error = ClosedError("the producer was closed")
+        with pytest.raises(ClosedError, match="the producer was closed"):
+            sender.flush()
+        sender.close(PATIENCE)
