@@ -12,7 +12,7 @@ if sys.platform != "linux":
     raise ImportError(f"fastlog runs on Linux only, clients included; this is {sys.platform}: use a container or a VM")
 
 if TYPE_CHECKING:
-    from fastlog import errors, testing
+    from fastlog import aio, errors, testing
     from fastlog.consumer.connector import Consumer
     from fastlog.consumer.database import DatabaseOffsets
     from fastlog.consumer.offsets import FileOffsets
@@ -47,6 +47,7 @@ _MODULES = {
     "StructlogProcessor": "fastlog.loghandler",
     "SyncProducer": "fastlog.producer.sync",
     "TopicPartition": "fastlog.consumer.partitions",
+    "aio": "fastlog.aio",
     "errors": "fastlog.errors",
     "testing": "fastlog.testing",
 }
@@ -71,6 +72,7 @@ __all__ = [
     "SyncProducer",
     "TopicPartition",
     "__version__",
+    "aio",
     "errors",
     "testing",
 ]

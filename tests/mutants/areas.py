@@ -115,6 +115,11 @@ AREAS = (
         + _fault("groups exactly_once"),
     ),
     Area(
+        "aio",
+        _words("fastlog/aio/"),
+        _unit("aio*") + _integration("aio"),
+    ),
+    Area(
         "coordination",
         _words("fastlog/coordination/"),
         _unit("coordination* fake_session group group_sessions") + _integration("zookeeper"),

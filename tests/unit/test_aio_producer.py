@@ -1,0 +1,446 @@
+"""The producer of coroutines: nothing waits in the loop's thread, and a cancelled await neither loses nor doubles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+import fastlog
+from fastlog.aio import Producer
+from fastlog.errors import (
+    ArgumentError,
+    ClosedError,
+    ConfigError,
+    DeliveryError,
+    ForkedError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    QueueFullError,
+    StateError,
+    TransportError,
+    WrongPartitionError,
+)
+from fastlog.producer import Crc32Partitioner
+from fastlog.wire import requests as rq
+from tests.harness.fake_broker import FakeBroker, stalled, stored
+from tests.harness.timing import PATIENCE, sooner_than
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(main, 2 * PATIENCE))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_sends_are_queued_and_flushed_in_their_order() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address) as producer:
+            for number in range(1000):
+                await producer.send("t", b"%d" % number)
+            await producer.send("t", [b"a", b"b"])
+            await producer.flush()
+            assert stored(broker) == [*(b"%d" % number for number in range(1000)), b"a", b"b"]
+            await producer.send("t", b"last")
+        assert stored(broker)[-1] == b"last"
+        assert producer.stats().delivered == 1003
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_an_acknowledgement_can_be_awaited() -> None:
+    """Its offset is that of the message; it waits for no batch to fill, and many tasks share requests."""
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, queue_time_ms=60_000) as producer:
+            (first,) = await producer.send_and_wait("t", b"0")
+            assert (first.topic, first.partition, first.offset, first.messages) == ("t", 0, 0, 1)
+            assert [one.messages for one in await producer.send_and_wait("t", [b"1", b"2"])] in ([2], [1, 1])
+            assert await producer.send_and_wait("t", []) == ()
+            requests = broker.seen["ProduceAckRequest"]
+            found = await asyncio.gather(*(producer.send_and_wait("t", b"%d" % number) for number in range(3, 500)))
+            assert len({delivery.offset for (delivery,) in found}) == len(found)
+            assert broker.seen["ProduceAckRequest"] - requests < 100
+        assert sorted(map(int, stored(broker))) == [*range(500)]
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_keys_and_partitions_choose_as_in_the_other_producer() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address) as producer:
+            assert await producer.partitions("t") == [(0, number) for number in range(8)]
+            for key in ("a", "b", "c"):
+                (delivery,) = await producer.send_and_wait("t", b"x", key=key)
+                assert delivery.partition == Crc32Partitioner().partition(key, 8)
+            for partition in (5, (0, 5), 5):
+                (delivery,) = await producer.send_and_wait("t", b"x", partition=partition)
+                assert delivery.partition == 5
+            (delivery,) = await producer.send_and_wait("t", b"x", partition=-1)
+            with pytest.raises(WrongPartitionError):
+                await producer.send("t", b"x", partition=8)
+
+    with FakeBroker(partitions=8) as broker:
+        run(main(broker))
+
+
+def test_a_full_queue_makes_tasks_wait_in_turn_while_the_loop_goes_on() -> None:
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, queue_messages=10, in_flight_bytes=1, batch_messages=1) as producer:
+            sent: list[int] = []
+
+            async def one(number: int) -> None:
+                await producer.send("t", b"%d" % number)
+                sent.append(number)
+
+            await producer.send("t", b"first")
+            tasks = []
+            for number in range(200):
+                tasks.append(asyncio.create_task(one(number)))
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)
+            held = len(sent)
+            assert held < 50, "the queue is not bounded"
+            assert producer.stats().queued <= 11
+            with pytest.raises(TransportError, match="not delivered within"):
+                await producer.flush(0.05)
+            release.set()
+            await asyncio.gather(*tasks)
+            assert sent == list(range(200))
+        assert stored(broker) == [b"first", *(b"%d" % number for number in range(200))]
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        run(main(broker))
+
+
+@pytest.mark.parametrize("policy", ["raise", "drop", "block"])
+def test_a_full_queue_does_what_the_settings_say(policy: str) -> None:
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        options: dict[str, Any] = {"queue_full": policy}
+        if policy == "block":
+            options["enqueue_timeout_ms"] = 50
+        async with Producer(
+            broker.address, queue_messages=2, in_flight_bytes=1, batch_messages=1, **options
+        ) as producer:
+            queued = 0
+            with pytest.raises(QueueFullError) if policy != "drop" else contextlib.nullcontext():
+                for _ in range(100):
+                    await producer.send("t", b"x")
+                    queued += 1
+            assert producer.stats().dropped == (100 - producer.stats().accepted if policy == "drop" else 0)
+            with pytest.raises(QueueFullError):
+                await producer.send_and_wait("t", b"x")
+            release.set()
+            await producer.flush()
+            accepted = producer.stats().accepted
+            assert accepted == len(stored(broker)) < 100
+            assert await producer.send_and_wait("t", b"x")
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        run(main(broker))
+
+
+def test_waiting_for_the_first_answer_of_a_broker_stops_no_other_task() -> None:
+    """It is asked once for all who send to the topic meanwhile; who is cancelled then has sent nothing."""
+    release = threading.Event()
+    asked = threading.Event()
+
+    def hook(request: rq.Request) -> None:
+        if isinstance(request, rq.MetadataRequest):
+            asked.set()
+            release.wait(60)
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address) as producer:
+            tasks = [asyncio.create_task(producer.send_and_wait("t", b"%d" % number)) for number in range(50)]
+            await until(asked.is_set)
+            for task in tasks[::2]:
+                task.cancel()
+            turns = 0
+            while turns < 100:
+                await asyncio.sleep(0)
+                turns += 1
+            release.set()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [isinstance(one, asyncio.CancelledError) for one in found] == [True, False] * 25
+        assert sorted(stored(broker)) == sorted(b"%d" % number for number in range(1, 50, 2))
+        assert broker.seen["MetadataRequest"] <= 3
+
+    with FakeBroker(hook=hook) as broker:
+        run(main(broker))
+
+
+def test_a_send_that_is_cancelled_while_it_waits_for_room_has_sent_nothing() -> None:
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, queue_messages=5, in_flight_bytes=1, batch_messages=1) as producer:
+            await producer.send("t", b"first")
+            tasks = [asyncio.create_task(producer.send("t", b"%d" % number)) for number in range(100)]
+            await asyncio.sleep(0.05)
+            pending = [number for number, task in enumerate(tasks) if not task.done()]
+            assert len(pending) > 50
+            gone = set(pending[::2])
+            for number in gone:
+                tasks[number].cancel()
+            release.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert {number for number, task in enumerate(tasks) if task.cancelled()} == gone
+        left = [b"%d" % number for number in range(100) if number not in gone]
+        assert stored(broker) == [b"first", *left]
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        run(main(broker))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_cancelled_at_any_moment_arrives_at_most_once_and_what_returned_exactly_once(seed: int) -> None:
+    """Tasks are cancelled after any number of turns of the loop, at every await that there is."""
+    chance = random.Random(seed)
+
+    async def main(broker: FakeBroker) -> None:
+        returned: set[bytes] = set()
+        begun: set[bytes] = set()
+        async with Producer(broker.address, queue_messages=20, batch_messages=3) as producer:
+
+            async def one(number: int) -> None:
+                for kind, call in ((b"s", producer.send), (b"w", producer.send_and_wait)):
+                    payload = kind + b"%d" % number
+                    begun.add(payload)
+                    await call("t", payload)
+                    returned.add(payload)
+                await producer.flush()
+
+            for start in range(0, 300, 30):
+                tasks = [asyncio.create_task(one(number)) for number in range(start, start + 30)]
+                for _ in range(chance.randrange(60)):
+                    await asyncio.sleep(0 if chance.random() < 0.9 else 0.001)
+                    chance.choice(tasks).cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            assert await producer.send_and_wait("t", b"usable")
+        found = stored(broker)
+        assert len(found) == len(set(found))
+        assert returned <= set(found) <= begun | {b"usable"}
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_errors_are_those_of_the_other_producer() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, max_message_bytes=100) as producer:
+            for topic, value, options, error in [
+                ("t", b"x" * 101, {}, MessageTooLargeError),
+                ("t", [b"x", b"x" * 101], {}, MessageTooLargeError),
+                ("t", "text", {}, ArgumentError),
+                ("a/b", b"x", {}, InvalidTopicError),
+                (7, b"x", {}, ArgumentError),
+                ("t", b"x", {"partition": "one"}, ArgumentError),
+            ]:
+                for call in (producer.send, producer.send_and_wait):
+                    with pytest.raises(error):
+                        await call(topic, value, **options)
+        assert stored(broker) == []
+        for call in (producer.send, producer.send_and_wait):
+            with pytest.raises(ClosedError):
+                await call("t", b"x")
+            with pytest.raises(ClosedError):
+                await call("new", b"x")
+        with pytest.raises(ClosedError):
+            await producer.flush()
+        with pytest.raises(ClosedError):
+            async with producer:
+                pass
+        await producer.close()
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_handlers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="handlers"):
+        Producer("localhost:1", event_handler_class="kafka.producer.async.DefaultEventHandler")
+
+
+def test_a_broker_that_cannot_be_reached_is_an_error_of_each_send() -> None:
+    """All who wait for the same answer get it at once."""
+
+    async def main() -> None:
+        producer = Producer(f"127.0.0.1:{free_port()}", connect_timeout_ms=200)
+        with sooner_than(10):
+            found = await asyncio.gather(*(producer.send("t", b"x") for _ in range(100)), return_exceptions=True)
+        assert all(isinstance(one, TransportError) for one in found)
+        await producer.close()
+
+    run(main())
+
+
+def test_messages_go_on_when_a_broker_is_back() -> None:
+    async def main(first: FakeBroker) -> None:
+        async with Producer(first.address) as producer:
+            await producer.send_and_wait("t", b"before")
+            await asyncio.to_thread(first.__exit__)
+            waiting = asyncio.create_task(producer.send_and_wait("t", b"while away"))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            second = FakeBroker()
+            second.port = first.port
+            with second:
+                await waiting
+                await producer.send_and_wait("t", b"after")
+                assert list(dict.fromkeys(stored(second))) == [b"while away", b"after"]
+                await producer.close()
+
+    first = FakeBroker()
+    first.__enter__()
+    run(main(first))
+
+
+def test_what_failed_without_anybody_waiting_is_raised_by_the_next_flush() -> None:
+    """Of a send, and of a wait that was cancelled; once."""
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        producer = Producer(broker.address, delivery_timeout_ms=100, socket_timeout_ms=100)
+        waiting = asyncio.create_task(producer.send_and_wait("t", b"x"))
+        await until(lambda: broker.seen["ProduceAckRequest"])
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(DeliveryError, match="1 messages"):
+            await producer.flush()
+        with pytest.raises(TransportError):
+            await producer.send_and_wait("t", b"y")
+        await producer.send("t", b"z")
+        with pytest.raises(DeliveryError, match="1 messages"):
+            await producer.close()
+        release.set()
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        try:
+            run(main(broker))
+        finally:
+            release.set()
+
+
+def test_closing_is_bounded_and_goes_on_when_it_is_cancelled() -> None:
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        producer = Producer(broker.address)
+        await producer.send("t", b"x")
+        closing = asyncio.create_task(producer.close(0.3))
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with sooner_than(10), pytest.raises(DeliveryError, match="1 messages"):
+            await producer.close()
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        try:
+            run(main(broker))
+        finally:
+            release.set()
+
+
+def test_an_error_in_the_block_is_the_one_that_is_raised() -> None:
+    async def main(broker: FakeBroker) -> None:
+        with pytest.raises(KeyError):
+            async with Producer(broker.address) as producer:
+                await producer.send("t", b"x")
+                raise KeyError
+        assert stored(broker) == [b"x"]
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_a_task_that_only_sends_leaves_turns_to_others() -> None:
+    async def main(broker: FakeBroker) -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with Producer(broker.address, queue_messages=100_000) as producer:
+            await producer.send("t", b"x")
+            task = asyncio.create_task(other())
+            for _ in range(5000):
+                await producer.send("t", b"x")
+            assert turns > 10
+            task.cancel()
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_it_belongs_to_one_loop_and_one_process() -> None:
+    with FakeBroker() as broker:
+        producer = Producer(broker.address)
+        run(producer.send("t", b"x"))
+        for call in (producer.send("t", b"x"), producer.flush()):
+            with pytest.raises(StateError, match="another event loop"):
+                run(call)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                child = Producer.__new__(Producer)
+                vars(child).update(vars(producer))
+                child._threads = type(producer._threads)("Producer")
+                try:
+                    asyncio.run(child.send("t", b"x"))
+                except ForkedError:
+                    status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        producer._producer.close()
+        assert stored(broker) == [b"x"]
+
+
+def test_no_thread_is_made_for_a_message() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address) as producer:
+            await producer.send_and_wait("t", b"x")
+            await producer.flush()
+            before = threading.active_count()
+            await asyncio.gather(*(producer.send_and_wait("t", b"x") for _ in range(500)))
+            for _ in range(500):
+                await producer.send("t", b"x")
+            assert threading.active_count() <= before
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_the_package_gives_it_when_it_is_used() -> None:
+    assert fastlog.aio.Producer is Producer
