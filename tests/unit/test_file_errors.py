@@ -76,3 +76,16 @@ def test_a_copy_that_does_not_come_to_its_name_takes_no_room(kind: str, tmp_path
         assert list(tmp_path.iterdir()) == [path]
         assert set_aside_span(files, fd, path, 6, 14, 7).read_bytes() == b"and torn"
     assert path.read_bytes() == b"whole and torn"
+
+
+def test_a_directory_that_cannot_be_listed_is_a_fault_that_a_test_can_make(tmp_path: Path) -> None:
+    """As every other call: by its number, and by the name that is refused."""
+    files = FaultyFileOps()
+    files.fail("listdir", 2)
+    assert files.listdir(tmp_path) == []
+    with pytest.raises(OSError, match="Input/output error"):
+        files.listdir(tmp_path)
+    files.deny(tmp_path.name)
+    with pytest.raises(PermissionError):
+        files.listdir(tmp_path)
+    assert files.calls["listdir"] == 3

@@ -341,3 +341,12 @@ def test_everything_is_sealed_when_the_queue_is_full() -> None:
     assert (chunk.messages, chunk.frame_count) == (4, 1)
     outbox.seal_all()
     assert outbox.take(True) == []
+
+
+def test_each_request_of_a_chunk_takes_as_many_bytes_as_it_may() -> None:
+    """Also those behind the first, which begin where that one ends."""
+    outbox = Outbox(Quota(10**9, 10**12), 0)
+    buffer = Buffer(outbox, 0, "t", 0, 0, frame_header("t", 0, 1), True, 1000, 9 * 110, 10**6)
+    buffer.extend([bytes(100)] * 36, 0, None)
+    (chunk,) = outbox.take(True)
+    assert (chunk.messages, chunk.frame_count) == (36, 4)
