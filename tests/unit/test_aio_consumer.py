@@ -111,6 +111,7 @@ def test_a_wait_ends_with_the_next_message_and_holds_up_no_other_task(broker: Fa
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_wait_that_is_cancelled_anywhere_takes_nothing(broker: FakeBroker, seed: int) -> None:
     """Tasks that ask are cancelled after any number of turns, while messages come in small pieces."""

@@ -320,6 +320,7 @@ def test_messages_go_on_when_a_broker_is_back() -> None:
     run(main(first))
 
 
+@pytest.mark.slow
 def test_what_failed_without_anybody_waiting_is_raised_by_the_next_flush() -> None:
     """Of a send, and of a wait that was cancelled; once."""
     release = threading.Event()
@@ -347,6 +348,7 @@ def test_what_failed_without_anybody_waiting_is_raised_by_the_next_flush() -> No
             release.set()
 
 
+@pytest.mark.slow
 def test_closing_is_bounded_and_goes_on_when_it_is_cancelled() -> None:
     release = threading.Event()
 

@@ -63,6 +63,7 @@ def test_records_arrive_in_their_order_as_the_formatter_makes_them(logger: loggi
         assert (handler.published, handler.dropped) == (2501, 0)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_costs_nothing_but_what_does_not_fit(
     logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_flush_is_not_held_up_by_what_comes_later(logger: logging.Logger) -> N
         finally:
             over.set()
             thread.join()
+        flushed(handler)
 
 
 def test_a_record_that_cannot_be_formatted_is_told_as_by_any_handler(
@@ -202,6 +204,7 @@ def test_what_fastlog_itself_logs_is_left_out() -> None:
             handler.close()
 
 
+@pytest.mark.slow
 def test_at_the_root_a_failing_producer_brings_no_more_records() -> None:
     """What the producer says about a broker that is away would come to the same handler."""
     handler = LogHandler(f"127.0.0.1:{free_port()}", topic="t", connect_timeout_ms=50, close_timeout_ms=100)
@@ -317,6 +320,7 @@ def test_a_forked_child_sends_for_itself(logger: logging.Logger) -> None:
         assert sorted(stored(broker)) == [b"child", b"parent"]
 
 
+@pytest.mark.slow
 def test_a_signal_handler_may_log_at_any_moment(logger: logging.Logger) -> None:
     with FakeBroker() as broker:
         handler = LogHandler(broker.address, topic="t", queue_messages=1_000_000)
