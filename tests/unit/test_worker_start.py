@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from fastlog import acceptor
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
-from fastlog.workers import advertised, child, flusher, processor
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.workers import advertised, child, flusher, keeper, processor
 from tests.harness.shared_log import in_child
 
 SETTINGS: dict[str, Any] = {
@@ -157,3 +158,28 @@ def test_a_child_whose_broker_ended_before_it_asked_to_end_with_it_leaves(tmp_pa
     shared = shared_by(tmp_path)
     assert in_child(lambda: begin(dataclasses.replace(shared, supervisor_pid=os.getpid()), FLUSHER)) == 0
     assert shared.arena.cell(FLUSHER)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "number"),
+    [(flusher, FLUSHER), (keeper, KEEPER), (acceptor, ACCEPTOR), (processor, FIRST_PROCESSOR)],
+    ids=["flusher", "keeper", "acceptor", "processor"],
+)
+def test_every_process_becomes_a_child_before_anything_else(
+    role: Any, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would outlive its broker, and end at the terminal's signals."""
+    begun: list[tuple[child.Shared, int]] = []
+
+    class Begun(Exception):
+        pass
+
+    def begins(shared: child.Shared, number: int) -> int:
+        begun.append((shared, number))
+        raise Begun
+
+    monkeypatch.setattr(child, "begin", begins)
+    shared = shared_by(tmp_path)
+    with pytest.raises(Begun):
+        role.run(shared, number)
+    assert begun == [(shared, number)]
