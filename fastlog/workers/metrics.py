@@ -43,7 +43,6 @@ class Metrics:
         # once: clocks are set, and a time that wavers would look like a restart
         self._started = round(time.time() - (now_ns() - shared.started_ns) / 1e9, 3)
         self._starts: dict[int, tuple[int, int, int]] = {}  # slot: life, oldest segment, position of its first byte
-        self._labels: dict[tuple[str, int], str] = {}
 
     def families(self) -> Iterator[Family]:
         """All there is to tell now."""
@@ -145,13 +144,7 @@ class Metrics:
 
     def _of_partitions(self, views: list[SlotView]) -> Iterator[Family]:
         broker = self._shared.config.broker_id
-        known, self._labels = self._labels, {}
-        rows = []
-        for view in views:
-            key = view.topic, view.partition
-            text = known.get(key) or labels(topic=view.topic, partition=view.partition)
-            self._labels[key] = text
-            rows.append((text, view, self._start(view)))
+        rows = [(labels(topic=view.topic, partition=view.partition), view, self._start(view)) for view in views]
         for name, kind, meaning, value in OF_PARTITION:
             yield Family(name, kind, meaning, [Sample(text, value(view, start, broker)) for text, view, start in rows])
 
@@ -212,7 +205,7 @@ class Metrics:
         yield family("fastlog_process_busy_ratio", "Share of the last second spent outside the wait.", busy)
         connections = {number: cells[number][3] for number in processors}
         yield family("fastlog_process_connections", "Open connections of clients.", connections)
-        ages = {number: round(max(0, now_ns - cell[1]) / 1e9, 3) for number, cell in cells.items() if cell[1]}
+        ages = {number: round((now_ns - cell[1]) / 1e9, 3) for number, cell in cells.items() if cell[1]}
         yield family("fastlog_process_heartbeat_age_seconds", "Time since the loop of the process turned.", ages)
         waits = {number: round(stalls.disk_wait(self._arena, number, now_ns), 3) for number in numbers}
         yield family(
@@ -262,13 +255,11 @@ def _used(pids: Mapping[int, int]) -> tuple[dict[int, float], dict[int, float]]:
     cpu: dict[int, float] = {}
     memory: dict[int, float] = {}
     for number, pid in pids.items():
-        if not pid:
-            continue
         try:
             process = psutil.Process(pid)
             times = process.cpu_times()
             memory[number] = process.memory_info().rss
         except psutil.Error:
-            continue  # it has just ended
+            continue  # it has just ended, or has no number yet
         cpu[number] = round(times.user + times.system, 2)
     return cpu, memory

@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +20,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from fastlog.log._append import Appender, append_bytes, end_life
-from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, STATE_READ_ONLY
+from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, STATE_READ_ONLY, SlotSpec
 from fastlog.log._segments import SegmentFiles
+from fastlog.log.formats import FORMATS, UNKNOWN_FORMAT
+from fastlog.workers import metric_tables
 from fastlog.workers import metrics as metrics_module
 from fastlog.workers.child import MIRROR
 from fastlog.workers.exposition import Family, Sample, exposed, labels
@@ -113,6 +118,38 @@ def test_a_partition(tmp_path: Path) -> None:
     assert value(inside, "fastlog_oldest_unflushed_seconds") > 2
 
 
+def test_the_oldest_bytes_are_looked_for_where_some_wait(tmp_path: Path) -> None:
+    inside = Inside(tmp_path, partitions=2)
+    for partition in (0, 1):
+        inside.manager.create_partition("logs", partition)
+    inside.add("idle", 0, 0)
+    assert value(inside, "fastlog_oldest_unflushed_seconds") == value(inside, "fastlog_unflushed_bytes") == 0
+    appender = Appender(inside.arena, SegmentFiles(inside.arena, 8), FIRST_PROCESSOR)
+    for slot in (0, 1):
+        assert append_bytes(appender, slot, message(14), inside.arena.view(slot).life)[0] == 0
+    ages = [inside.now_ns - inside.arena.view(slot).unflushed_since_ns for slot in (0, 1)]
+    inside.now_ns += 10**9 - min(ages)
+    assert ages[0] > ages[1]
+    wanted = round((10**9 + ages[0] - ages[1]) / 1e9, 6)
+    assert value(inside, "fastlog_oldest_unflushed_seconds") == wanted
+    assert value(inside, "fastlog_unflushed_bytes") == 2 * len(message(14))
+
+
+def test_bytes_appended_are_told_by_offsets_where_these_are_bytes(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on over restarts; where offsets count messages, or nobody knows, positions of this start are told."""
+    spec = SlotSpec("a", 0, 0, 0, 0, 2**20, 2**40, 10, 2**20, 10**9, [(100, 0, 0)], 150, starts=[0, 50])
+    inside.arena.add(spec)
+    inside.arena.add(spec._replace(topic="b", format=UNKNOWN_FORMAT))
+    name = "fastlog_partition_appended_bytes_total"
+    assert value(inside, name, topic="a", partition="0") == 150
+    assert value(inside, name, topic="b", partition="0") == 50
+    assert value(inside, "kafka_log_log_size", topic="a", partition="0") == 50
+    monkeypatch.setattr(metric_tables, "FORMATS", {key: SimpleNamespace(is_dense=True) for key in FORMATS})
+    assert value(inside, name, topic="a", partition="0") == 50
+
+
 def test_partitions_out_of_service(inside: Inside) -> None:
     inside.add("a", 0, 0)
     inside.add("a", 1, STATE_READ_ONLY)
@@ -141,6 +178,25 @@ def test_a_partition_that_is_deleted_goes_and_one_that_is_recovered_stays(inside
     assert {given["topic"] for _, given, _ in samples(inside) if "topic" in given} == {"back"}
 
 
+def test_of_two_slots_the_one_that_lives_is_told(inside: Inside) -> None:
+    """Whichever comes first."""
+    appender = Appender(inside.arena, SegmentFiles(inside.arena, 8), KEEPER)
+    inside.add("gone", 0, 0)
+    inside.add("back", 0, STATE_READ_ONLY)
+    assert inside.arena.create_lock()
+    end_life(appender, 0)
+    for number in range(inside.arena.processes):
+        inside.arena.see_all(number)
+    inside.arena.free(0)
+    end_life(appender, 1, True)
+    assert value(inside, "fastlog_partitions", state="read-only") == 1
+    inside.add("back", 0, 0)
+    inside.arena.create_unlock()
+    assert [view.index for view in inside.arena.views()] == [0]
+    assert value(inside, "fastlog_partitions", state="ok") == 1
+    assert value(inside, "fastlog_partitions", state="read-only") == 0
+
+
 def test_the_size_is_that_of_what_is_held(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are asked for once, until the oldest one goes."""
     inside.manager.create_partition("logs", 0)
@@ -154,20 +210,47 @@ def test_the_size_is_that_of_what_is_held(inside: Inside, monkeypatch: pytest.Mo
             inside.metrics._start(moved)
 
 
-def test_processes(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes(inside: Inside) -> None:
     inside.arena.clear_cell(FIRST_PROCESSOR, os.getpid(), inside.now_ns - 2_000_000_000)
     inside.arena.clear_cell(KEEPER, 0, inside.now_ns)
     inside.shared.restarts.count(KEEPER)
+    inside.arena.clear_cell(FLUSHER, 0, 0)
+    everybody = {"supervisor", "flusher", "keeper", "acceptor", "processor-0", "processor-1"}
+    told: dict[str, set[str]] = {}
+    for name, has, _ in samples(inside):
+        if "process" in has:
+            told.setdefault(name.removeprefix("fastlog_process_"), set()).add(has["process"])
+    assert told["busy_ratio"] == told["connections"] == {"processor-0", "processor-1"}
+    assert told["restarts_total"] == everybody - {"supervisor"}
+    assert told["heartbeat_age_seconds"] == everybody - {"flusher"}
+    assert told["disk_wait_seconds"] == everybody
     assert value(inside, "fastlog_process_restarts_total", process="keeper") == 1
     assert value(inside, "fastlog_process_restarts_total", process="processor-1") == 0
     assert value(inside, "fastlog_process_heartbeat_age_seconds", process="processor-0") == 2
     assert value(inside, "fastlog_process_resident_memory_bytes", process="processor-0") > 1_000_000
-    assert value(inside, "fastlog_process_cpu_seconds_total", process="processor-0") > 0
+    now = psutil.Process().cpu_times()
+    used = value(inside, "fastlog_process_cpu_seconds_total", process="processor-0")
+    after = psutil.Process().cpu_times()
+    assert now.user + now.system - 0.01 <= used <= after.user + after.system + 0.01
     assert "keeper" not in {given["process"] for name, given, _ in samples(inside) if "resident_memory" in name}
     assert value(inside, "kafka_network_socketserver_networkprocessoravgidle_percent") == 1
+    inside.arena.clear_cell(FLUSHER, 0, inside.now_ns)
     assert value(inside, "fastlog_live") == 1
     inside.arena.clear_cell(KEEPER, 0, inside.now_ns - 60_000_000_000)
     assert value(inside, "fastlog_live") == 0
+
+
+def test_a_mirror_has_its_restarts(tmp_path: Path) -> None:
+    inside = Inside(tmp_path, mirror_file="mirror.properties")
+    inside.shared.restarts.count(MIRROR)
+    assert value(inside, "fastlog_process_restarts_total", process="mirror") == 1
+
+
+def test_what_it_is(inside: Inside) -> None:
+    assert value(inside, "fastlog_build_info", version="1.2") == 1
+    assert value(inside, "kafka_broker_info", id="0", address="here:9093") == 1
+    assert value(inside, "kafka_brokers") == 1
+    assert value(inside, "fastlog_start_time_seconds") == pytest.approx(time.time() - 5, abs=60)
 
 
 def test_restarts_are_seen_by_processes_that_were_forked_before() -> None:
