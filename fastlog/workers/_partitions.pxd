@@ -37,7 +37,8 @@ cdef class Partitions:
     cdef uint64_t mask
     cdef uint64_t known              # lives that began or ended and stand in the table
     cdef uint64_t largest            # partitions of the topic that has most of them
-    cdef fl_slot* last
+    cdef fl_slot* last               # what was found last
+    cdef TopicCount* counted         # the topic whose partitions were counted last
     cdef TopicCount* counts
     cdef uint64_t counts_room, count_total
     cdef int32_t default_count
@@ -46,6 +47,7 @@ cdef class Partitions:
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
     cdef bint exists(self, const uint8_t* name, int size) noexcept nogil
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil
+    cdef int32_t draw(self, int count) noexcept nogil
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil
     cdef TopicCount* place_of(self, const uint8_t* name, int size) noexcept nogil
     cdef int put_count(self, const uint8_t* name, int size, int32_t least) noexcept nogil

@@ -95,6 +95,7 @@ cdef class Partitions:
         if fl_load(&h.change_count) == self.known:
             return
         self.last = NULL
+        self.counted = NULL
         n = fl_changed(h, self.known, &now, slots)
         for i in range(n):
             if not fl_is_shown(fl_slot_at(h, slots[i])):
@@ -185,9 +186,14 @@ cdef class Partitions:
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil:
         """How many partitions the topic has here, at least 1; -1 when the name is illegal."""
         cdef TopicCount* place
-        self.learn()
+        if fl_load(&self.arena.header.change_count) != self.known:
+            self.learn()
+        place = self.counted
+        if place != NULL and place.size == size and memcmp(place.name, name, size) == 0:
+            return place.count
         place = self.place_of(name, size)
         if place.name != NULL:
+            self.counted = place
             return place.count
         return self.default_count if self.is_legal(name, size) else -1
 
@@ -221,6 +227,13 @@ cdef class Partitions:
                 return False
         return units <= self.most_units
 
+    cdef int32_t draw(self, int count) noexcept nogil:
+        """One of so many partitions, at random."""
+        self.random_state ^= self.random_state << 13
+        self.random_state ^= self.random_state >> 7
+        self.random_state ^= self.random_state << 17
+        return <int32_t>(self.random_state % <uint64_t>count)
+
     cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil:
         """Find the partition; a ``Resolved``, or a ``Problem`` of the topic or the partition.
 
@@ -235,10 +248,7 @@ cdef class Partitions:
             count = self.partition_count(name, size)
             if count < 1:
                 return PROBLEM_TOPIC
-            self.random_state ^= self.random_state << 13
-            self.random_state ^= self.random_state >> 7
-            self.random_state ^= self.random_state << 17
-            partition[0] = <int32_t>(self.random_state % <uint64_t>count)
+            partition[0] = self.draw(count) if count > 1 else 0
         if partition[0] >= 0:
             out[0] = self.find(name, size, partition[0])
             if out[0] != NULL:

@@ -23,6 +23,8 @@ _HEARTBEAT = os.environ.get("FASTLOG_HEARTBEAT_MS", "250")
 _LONGEST_HEARTBEAT_MS = 24 * 3_600_000
 HEARTBEAT_MS = int(_HEARTBEAT) if _HEARTBEAT.isascii() and _HEARTBEAT.isdigit() and len(_HEARTBEAT) < 10 else 0
 """How often a loop that has nothing to do turns; nothing relies on it, so that tests make it long and see that."""
+TURN_MS = int(os.environ.get("FASTLOG_TURN_MS", "2"))
+"""How long the requests of one connection are handled before others have a turn; long where a clock is simulated."""
 CANNOT_START = 78
 """Exit code of a child that could not begin; it is not started again."""
 MIRROR = -1

@@ -60,6 +60,7 @@ def run(shared: child.Shared, number: int) -> int:
         config.request_memory_bytes,
         config.max_connections,
         child.HEARTBEAT_MS,
+        turn_ms=child.TURN_MS,
     )
     return int(loop.run(shared.supervisor_pid))
 

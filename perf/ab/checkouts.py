@@ -74,10 +74,11 @@ class SideBroker(Broker):
     def __init__(
         self, side: Checkout, directory: Path, *, settings: Mapping[str, object], prefix: tuple[str, ...] = ()
     ) -> None:
-        # under a simulated processor everything takes fifty times as long
-        super().__init__(
-            directory, settings=settings, environment=side.environment(), start_timeout=300.0 if prefix else 30.0
-        )
+        environment = side.environment()
+        if prefix:
+            # under a simulated processor everything takes fifty times as long: turns, too
+            environment["FASTLOG_TURN_MS"] = "1000"
+        super().__init__(directory, settings=settings, environment=environment, start_timeout=300.0 if prefix else 30.0)
         self._side = side
         self._prefix = prefix
 

@@ -96,7 +96,8 @@ cdef class Produces:
                 return r
             x.parts_left -= 1
             x.part_offset += PART_FIELDS + <size_t>name_size + <size_t>set_size
-            self.begin_part(x)
+            if x.parts_left > 0:
+                self.begin_part(x)
             if r == GATHERED_ALL:
                 return WRITE_FIRST
             if x.parts_left > 0 and turn_over(c):
@@ -214,7 +215,7 @@ cdef class Produces:
         if partition == -1:
             partition = x.chosen
         # before the topic is looked up: whether it is there is told to those who may write to it
-        if not is_allowed(self.authorizer, c, operation_of(self.kinds, PRODUCE), name, name_size):
+        if self.authorizer.has_rule and not is_allowed(self.authorizer, c, operation_of(self.kinds, PRODUCE), name, name_size):
             return self.refuse(c, receipt, CODE_DENIED, "not authorized to write", CODE_DENIED, name, name_size, partition)
         r = self.partitions.resolve(name, name_size, &partition, TO_PRODUCE, &s)
         if r != RESOLVED and r != RESOLVE_ABSENT:

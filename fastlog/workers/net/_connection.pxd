@@ -6,7 +6,6 @@ from fastlog.log._segments cimport SegmentFiles
 cdef enum:
     SEND_AT = 64 << 10           # small answers leave together up to this size
     LARGE_ANSWER = 64 << 10      # one that waits while the memory for answers is used up
-    TURN_NS = 2000000            # what the requests of one connection take before others have a turn
     TURN_STEPS = 16              # requests, or parts of one, between two looks at the clock
 
 # Why a connection does not go on with its requests for the moment.
@@ -117,6 +116,16 @@ cdef struct Conn:
     int read_error               # SEND_UNREADABLE: errno, 0 when the file ended before the answer did
     uint64_t answers             # what it has of the memory for answers, in bytes
 
+# What the connections of one processor share: bytes in use for requests, and for answers, each against the budget; the
+# length of a turn.
+cdef struct Pool:
+    uint64_t used
+    uint64_t budget
+    Conn* over               # the one connection that may go over budget, so that something always moves
+    uint64_t answers         # bytes for answers that are made, owed or not sent yet
+    Conn* answering          # the one connection that may be given a large answer over budget
+    uint64_t turn_ns         # what the requests of one connection take before others have a turn
+
 cdef inline void wait_for(Conn* c, int reasons, uint64_t until_ns) noexcept nogil:
     """Have a connection's requests wait for all of these; a long poll until ``until_ns`` at most."""
     c.waits |= reasons
@@ -130,7 +139,7 @@ cdef inline void go_on(Conn* c, int reasons) noexcept nogil:
         c.until_ns = 0
 
 cdef inline void turn_begins(Conn* c) noexcept nogil:
-    c.turn_ends_ns = fl_monotonic_ns() + <uint64_t>TURN_NS
+    c.turn_ends_ns = fl_monotonic_ns() + c.pool.turn_ns
     c.turn_steps = 0
 
 cdef inline bint turn_over(Conn* c) noexcept nogil:
@@ -179,14 +188,6 @@ cdef enum SendStatus:
     SEND_UNREADABLE = 5  # as SEND_FAILED, because bytes of the first span cannot be read
 
 cdef int out_send(Conn* c, SegmentFiles files, uint64_t slice, uint64_t* sent) noexcept nogil
-
-# Memory of the connections of one processor: bytes in use for requests, and for answers, each against the budget.
-cdef struct Pool:
-    uint64_t used
-    uint64_t budget
-    Conn* over               # the one connection that may go over budget, so that something always moves
-    uint64_t answers         # bytes for answers that are made, owed or not sent yet
-    Conn* answering          # the one connection that may be given a large answer over budget
 
 cdef inline bint out_enough(Conn* c) noexcept nogil:
     """Whether an answer should leave before the next request is looked at."""

@@ -29,10 +29,11 @@ class Loop:
         heartbeat_ms: int = 250,
         retry_ms: int = 5,
         stalled_ms: int = 10_000,
+        turn_ms: int = 2,
     ) -> None:
         """``protocols`` are what the listeners speak, by their place; ``memory_bytes`` is the budget for requests, and
         for answers. ``heartbeat_ms`` and, for locks, ``retry_ms`` heal what a dead process left: nothing else relies
-        on them.
+        on them. A connection is served for ``turn_ms`` at a time.
         """
 
     @property

@@ -74,7 +74,7 @@ cdef class Loop:
 
     def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, protocols, int process, int handoff, int signal_fd,
                   listeners, idle_ms, connection_limit, send_buffer, receive_buffer, memory_bytes, max_connections=1 << 40,
-                  heartbeat_ms=250, retry_ms=5, stalled_ms=10_000):
+                  heartbeat_ms=250, retry_ms=5, stalled_ms=10_000, turn_ms=2):
         self.arena = arena
         self.helper = helper
         self.files = files
@@ -88,7 +88,7 @@ cdef class Loop:
         self.counters = fl_cell_at(arena.header, process).counters
         self.seen = FL_SEEN_ALL
         self.connections = Connections(arena, helper, files, list(protocols), process, connection_limit, send_buffer,
-                                       receive_buffer, memory_bytes, retry_ms)
+                                       receive_buffer, memory_bytes, retry_ms, turn_ms)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
         self.watch_fd(helper.eventfd, TAG_HELPER, EPOLLIN)

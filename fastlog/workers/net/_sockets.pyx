@@ -63,7 +63,7 @@ cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
     def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, list protocols, int process, connection_limit,
-                  send_buffer, receive_buffer, memory_bytes, retry_ms):
+                  send_buffer, receive_buffer, memory_bytes, retry_ms, turn_ms):
         cdef int i
         cdef Protocol protocol
         self.arena = arena
@@ -77,6 +77,7 @@ cdef class Connections:
             protocol = protocols[i]
             self.protocol_at[i] = <void*>protocol
         self.pool.budget = memory_bytes
+        self.pool.turn_ns = turn_ms * 1000000
         self.process = process
         self.connection_limit = connection_limit
         self.send_buffer = send_buffer or 0
