@@ -95,7 +95,8 @@ cdef class Offsets:
             visible = fl_load(&s.visible_end)
             if x.hold_until_ns == 0:
                 x.hold_end = fl_load(&s.log_end) if flush_owed(s) else 0
-            while visible < x.hold_end:
+            # an end never goes back: of a log that ends before it, it was not met, but of one that was deleted since
+            while visible < x.hold_end <= fl_load(&s.log_end):
                 if self.fetches.hold(c, x, s, visible, now_ns):
                     return True
                 if fl_load(&s.visible_end) == visible:
