@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fastlog import _segment
 from fastlog.errors import LogError
 from fastlog.log.files import FaultyFileOps, FileOps
-from fastlog.log.formats import FORMATS, DeepFindings, SearchBudget, log_format
+from fastlog.log.formats import FORMATS, DeepFindings, SearchBudget, log_format, register_format
+from fastlog.log.formats.kafka07 import Kafka07
 from fastlog.segment_files import WINDOW_BYTES, SegmentFile
 from tests import reference
 from tests.harness import raw_format
@@ -47,6 +48,16 @@ def test_an_unknown_format_is_named() -> None:
     assert (KAFKA.name, KAFKA.suffix) == ("kafka-0.7", ".kafka")
     with pytest.raises(LogError, match="'kafka-2'"):
         log_format("kafka-2")
+
+
+@pytest.mark.parametrize("name", ["kafka-0.7", "nobody's"])
+def test_a_format_is_there_once_and_has_a_table(name: str) -> None:
+    """One that compiled code does not know would be asked for what it cannot do."""
+    added = Kafka07()
+    added.name = name  # type: ignore[misc]
+    with pytest.raises(LogError, match="cannot be registered"):
+        register_format(added)
+    assert list(FORMATS) == ["kafka-0.7"]
 
 
 @settings(max_examples=100)
