@@ -103,6 +103,7 @@ cdef class SegmentFiles:
         cdef int i
         self.arena = arena
         self.capacity = max(capacity, 4)
+        self.newest = self.oldest = -1  # first: what is refused memory below is closed all the same
         self.bucket_count = 16
         while self.bucket_count < self.capacity * 2:
             self.bucket_count *= 2
@@ -116,7 +117,6 @@ cdef class SegmentFiles:
             self.entries[i].chain = i + 1
         self.entries[self.capacity - 1].chain = -1
         self.free_list = 0
-        self.newest = self.oldest = -1
         self.generation = fl_load(&arena.header.retention_generation)
 
     def __dealloc__(self):

@@ -234,7 +234,7 @@ def test_descriptors_of_what_has_gone_are_closed(tmp_path: Path) -> None:
         assert log.append(ENTRY, slot=slot) == DONE
 
     def held() -> list[str]:
-        return sorted(name for name in open_descriptors().values() if name.endswith(".kafka"))
+        return sorted(name for name in open_descriptors().values() if name.startswith(str(tmp_path)))
 
     assert len(held()) == 2
     end(log)

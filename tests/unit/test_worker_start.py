@@ -34,7 +34,8 @@ SETTINGS: dict[str, Any] = {
 class Started:
     """Stands for what a process runs: keeps what it was made with."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, turn_ms: int = child.TURN_MS) -> None:
+        assert turn_ms == child.TURN_MS
         self.arguments = arguments
 
     def take_over(self) -> None:

@@ -155,7 +155,7 @@ cdef class Helper:
         with gil:
             try:
                 threading.Thread(target=self.work, args=(queue,), name=f"helper-{queue}", daemon=True).start()
-            except RuntimeError:
+            except (RuntimeError, MemoryError):
                 return -1
         self.queues[queue].started = True
         return 0
