@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -468,7 +469,10 @@ def flusher(tmp_path: Path) -> Iterator[Callable[[SharedLog, str], int]]:
 
 def open_in(pid: int, log: SharedLog) -> list[str]:
     """The segments of a log that a process has open."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            links.append(str(link.readlink()))
     return [name for name in links if name.startswith(str(log.directory)) and ".kafka" in name]
 
 
