@@ -1,0 +1,158 @@
+"""The way back into service of a partition: what it may touch, what it waits for, and what it leaves where it fails."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog.config import BrokerConfig
+from fastlog.log import _files
+from fastlog.log._append import Appender
+from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotView
+from fastlog.log._segments import SegmentFiles
+from fastlog.log.files import FaultyFileOps
+from fastlog.log.manager import LogManager
+from fastlog.segment_files import SIDE_FILE_NAME
+from fastlog.workers.recoveries import Recoveries
+from tests.harness.shared_log import DONE, OFFLINE, SharedLog, message
+from tests.harness.timing import PATIENCE
+
+ENTRY = message(12)
+RETRY_SECONDS = 0.05
+
+
+class Files(FaultyFileOps):
+    """Remembers from where on files were written again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again: list[int] = []
+
+    def write_again(self, fd: int, position: int) -> None:
+        self.again.append(position)
+        super().write_again(fd, position)
+
+
+class Case:
+    """A partition with two messages that are flushed and one whose flush has failed, and what brings it back."""
+
+    def __init__(self, directory: Path) -> None:
+        config = BrokerConfig.from_properties({"log.dir": str(directory)})
+        self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 4, 16)
+        self.files = Files()
+        self.manager = LogManager(config, self.arena, self.files)
+        self.manager.load([{}])
+        self.manager.create_partition("t", 0)
+        self.log = SharedLog.over(self.arena)
+        assert [self.log.append(ENTRY) for _ in range(2)] == [DONE, DONE]
+        assert self.log.flush() == 0
+        assert self.log.append(ENTRY) == DONE
+        _files.arm("fdatasync@1=EIO", "test")
+        assert self.log.flush() == errno.EIO
+        _files.arm("", "test")
+        assert self.log.append(ENTRY) == OFFLINE
+        appender = Appender(self.arena, SegmentFiles(self.arena, 4), KEEPER)
+        self.recoveries = Recoveries(self.arena, appender, self.manager, self.files, RETRY_SECONDS)
+
+    @property
+    def view(self) -> SlotView:
+        found = self.manager.slot("t", 0)
+        assert found is not None
+        return found
+
+    def turn_until(self, state: int | None = None, *, turns: int = 10_000) -> None:
+        """Take turns until the partition lives with that state, or so often."""
+        deadline = time.monotonic() + PATIENCE
+        for _ in range(turns):
+            self.recoveries.turn()
+            if state is not None and self.view.life % 2 and self.view.state == state:
+                return
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert state is None, f"state {self.view.state:#x} after {turns} turns"
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[Case]:
+    yield Case(tmp_path)
+    _files.arm("", "test")
+
+
+def test_all_that_was_appended_is_there_and_durable(case: Case) -> None:
+    """What the failed sync was about is written again before the next one: the kernel may take it for clean."""
+    case.recoveries.consider(case.view)
+    case.turn_until(0)
+    assert (case.view.flushed_offset, case.view.visible_offset, case.view.log_offset) == (36, 36, 36)
+    assert case.files.again == [24]
+    assert case.log.append(ENTRY, slot=case.view.index) == DONE
+
+
+def test_nothing_below_the_flushed_end_is_looked_at_or_cut(case: Case) -> None:
+    """The side file's checkpoint is older than what the broker knows, and a byte below that has changed."""
+    path = case.log.path(0)
+    data = path.read_bytes()
+    path.write_bytes(data[:10] + b"?" + data[11:])
+    case.recoveries.consider(case.view)
+    case.turn_until(0)
+    assert case.view.log_offset == 36
+    assert path.stat().st_size == 36
+
+
+def test_it_is_the_same_log_also_without_its_side_file(case: Case) -> None:
+    """Readers take a log that was made at another time for another one."""
+    created = case.view.created_ms
+    (case.log.folder() / SIDE_FILE_NAME).unlink()
+    time.sleep(0.005)
+    case.recoveries.consider(case.view)
+    case.turn_until(0)
+    assert case.view.created_ms == created
+
+
+def test_the_flusher_must_be_past_it_first(case: Case) -> None:
+    """A sync that it is at would tell of an end that is being cut."""
+    case.arena.see(FLUSHER, case.arena.change_count)
+    before = case.view.life
+    case.recoveries.consider(case.view)
+    case.turn_until(turns=300)
+    assert case.view.life == before + 1
+    assert case.files.again == []
+    case.arena.see(FLUSHER, case.arena.change_count)
+    case.turn_until(0)
+
+
+def test_where_it_fails_it_lives_on_as_it_was_and_is_tried_again(case: Case) -> None:
+    before = case.view
+    case.files.fail("fdatasync", 1)
+    case.recoveries.consider(before)
+    case.turn_until(before.state, turns=1)
+    while case.view.life == before.life:
+        case.turn_until(turns=1)
+    case.turn_until(before.state)
+    assert case.view._replace(life=before.life) == before
+    assert case.arena.returning() == []
+    began = time.monotonic()
+    case.turn_until(0)
+    assert time.monotonic() - began > RETRY_SECONDS / 2
+    assert case.view.log_offset == 36
+
+
+def test_the_next_keeper_goes_on_with_what_was_taken_out(case: Case) -> None:
+    case.arena.see(FLUSHER, case.arena.change_count)
+    case.recoveries.consider(case.view)
+    case.turn_until(turns=300)
+    assert len(case.arena.returning()) == 1
+    appender = Appender(case.arena, SegmentFiles(case.arena, 4), KEEPER)
+    case.recoveries = Recoveries(case.arena, appender, case.manager, case.files, RETRY_SECONDS)
+    case.arena.see(FLUSHER, case.arena.change_count)
+    case.turn_until(0)
+    assert case.arena.returning() == []
+
+
+def test_what_was_found_damaged_at_the_start_is_for_a_person(case: Case) -> None:
+    case.recoveries.consider(case.view._replace(state=case.view.state & ~0xFF00 | 0x100))
+    case.turn_until(turns=200)
+    assert case.view.state
