@@ -1,4 +1,5 @@
-/* CRC-32 of a span of bytes (zlib's polynomial, bit-reflected), three ways, the fastest of which is chosen at run time.
+/* A bit-reflected CRC of 32 bits of a span of bytes, three ways, the fastest of which is chosen at run time. The polynomial G
+   is zlib's unless another one is defined, with the two numbers that follow from it, before this is included.
 
    portable   slicing by 8: eight table look-ups for eight bytes
    pclmul     carry-less multiplication, 16 bytes at a time
@@ -31,7 +32,11 @@
 #define CRC_HAS_FOLDING 0
 #endif
 
-#define CRC_POLYNOMIAL 0xEDB88320u /* G without x^32, reflected */
+#ifndef CRC_POLYNOMIAL
+#define CRC_POLYNOMIAL 0xEDB88320u        /* G without x^32, reflected */
+#define CRC_FOLD_96 0xCCAA009E            /* x^95 mod G, reflected */
+#define CRC_QUOTIENT 0xB4E5B025F7011641   /* floor(x^96 / G), reflected */
+#endif
 
 /* Takes and returns the finished CRC (0 for no bytes), as zlib does; p may be NULL when n is 0. */
 typedef uint32_t (*crc_function)(uint32_t crc, const uint8_t *p, size_t n);
@@ -112,8 +117,8 @@ CRC_PCLMUL static inline __m128i crc_move_ahead(__m128i block, size_t blocks) {
 /* block * x^32 mod G. First 128 bits become 96 (with x^96 mod G), written one lane up so that the upper 64 of them
    fill the low half; then Barrett's division: the quotient from floor(x^96 / G), and the remainder in lane 2. */
 CRC_PCLMUL static inline uint32_t crc_divide(__m128i block) {
-    const __m128i fold_96 = _mm_cvtsi64_si128(0xCCAA009E);
-    const __m128i barrett = _mm_set_epi64x(0x1DB710641, (long long)0xB4E5B025F7011641);
+    const __m128i fold_96 = _mm_cvtsi64_si128(CRC_FOLD_96);
+    const __m128i barrett = _mm_set_epi64x((long long)CRC_POLYNOMIAL << 1 | 1, (long long)CRC_QUOTIENT);
     __m128i value = _mm_xor_si128(_mm_clmulepi64_si128(block, fold_96, 0x00), _mm_srli_si128(block, 8));
     __m128i quotient = _mm_clmulepi64_si128(value, barrett, 0x00);
     __m128i multiple = _mm_clmulepi64_si128(quotient, barrett, 0x10);

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
     "text": "fastlog.escaping fastlog.standard_error",
-    "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc",
+    "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
+    " fastlog._crc32c",
     "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._envelope fastlog.arguments fastlog.codecs"
     " fastlog.settings fastlog.java",
     "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",
