@@ -16,10 +16,15 @@ from typing import NamedTuple
 from fastlog import settings
 from fastlog.errors import ConfigError
 from fastlog.listening import (
+    PLAINTEXT,
+    SECURITY_PROTOCOLS,
+    WILDCARDS,
     ListenAddress,
     check_advertised,
     check_monitor,
+    check_security,
     is_loopback,
+    parse_by_listener,
     parse_listen,
     parse_listeners,
 )
@@ -80,6 +85,7 @@ class BrokerConfig:
         "listeners",
         "",
         doc="Several addresses to listen on, `NAME://HOST:PORT,NAME://HOST:PORT`, instead of `host` and `port`."
+        " As in Kafka, `NAME://:PORT` means all addresses. Any other than loopback needs `insecure`, here as well."
         " ZooKeeper shows the first.",
     )
     advertised_listeners: str = prop(
@@ -88,6 +94,13 @@ class BrokerConfig:
         doc="What the clients of `listeners` are told to connect to, `NAME://HOST:PORT,NAME://HOST:PORT`. For one that"
         " is not named here it is the address it listens on; for the first, `hostname` and `advertised.port` where they"
         " are set.",
+    )
+    listener_security_protocols: str = prop(
+        "listener.security.protocol.map",
+        "",
+        doc="How connections of `listeners` are secured, `NAME:PROTOCOL,NAME:PROTOCOL`. Only `PLAINTEXT` is supported"
+        " yet, which is also what a listener has that is not named here, unless its name is that of another protocol"
+        " of Kafka.",
     )
     insecure: bool = prop("insecure", False, doc="Allow listening on other addresses than loopback without a login.")
     log_dirs: tuple[str, ...] = prop(
@@ -458,6 +471,9 @@ class BrokerConfig:
         if self.retention_policy and not _is_dotted_callable(self.retention_policy):
             raise ConfigError(f"log.retention.policy: {self.retention_policy!r} is not of the form module:callable")
         self._check_advertised_listeners()
+        name = "listener.security.protocol.map"
+        secured = parse_by_listener(name, self.listener_security_protocols, SECURITY_PROTOCOLS)
+        check_security(name, secured, self.addresses)
         for host in (address.host for address in self.addresses.values()):
             if self.insecure or is_loopback(host):
                 continue
@@ -468,11 +484,17 @@ class BrokerConfig:
             )
 
     def _check_advertised_listeners(self) -> None:
-        for name, address in self.advertised_addresses.items():
-            if name not in self.addresses:
+        told = parse_listeners("advertised.listeners", self.advertised_listeners) if self.advertised_listeners else {}
+        known = {name.upper() for name in self.addresses}
+        for name, address in told.items():
+            if name.upper() not in known:
                 raise ConfigError(f"advertised.listeners: {name} is none of the listeners")
             if not address.port:
                 raise ConfigError(f"advertised.listeners: {name}: nobody can connect to port 0")
+            if address.host in WILDCARDS:
+                raise ConfigError(
+                    f"advertised.listeners: {name}: nobody can connect to {address.host}: name this machine"
+                )
             check_advertised(address.host)
 
     @classmethod
@@ -519,14 +541,16 @@ class BrokerConfig:
         """Where to listen, by the name of the listener; the first is the broker's main one. Raises ``ConfigError``."""
         if self.listeners:
             return parse_listeners("listeners", self.listeners)
-        return {"default": ListenAddress(self.host.strip("[]"), self.port)}
+        return {PLAINTEXT: ListenAddress(self.host.strip("[]"), self.port)}
 
     @property
     def advertised_addresses(self) -> dict[str, ListenAddress]:
         """What ``advertised.listeners`` says, by the name of the listener. Raises ``ConfigError``."""
         if not self.advertised_listeners:
             return {}
-        return parse_listeners("advertised.listeners", self.advertised_listeners)
+        told = parse_listeners("advertised.listeners", self.advertised_listeners)
+        by_name = {name.upper(): address for name, address in told.items()}
+        return {name: by_name[name.upper()] for name in self.addresses if name.upper() in by_name}
 
     @property
     def monitor(self) -> ListenAddress | None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fastlog.errors import ConfigError
 
 MAX_LISTENERS = 16
+ALL_ADDRESSES = "0.0.0.0"
+WILDCARDS = (ALL_ADDRESSES, "::")
+PLAINTEXT = "PLAINTEXT"
+SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""What Kafka knows; only PLAINTEXT is served here."""
 _NAME = re.compile("[A-Za-z0-9_.-]+")
 
 
@@ -41,6 +47,8 @@ def parse_listen(name: str, text: str) -> ListenAddress:
 def parse_listeners(name: str, text: str) -> dict[str, ListenAddress]:
     """``NAME://host:port,NAME://host:port`` as addresses by name; ``name`` is that of the setting.
 
+    As in Kafka, no host (``NAME://:9092``) stands for all addresses, and names that differ in case are one name.
+
     Raises:
         ConfigError: one of them is no such address, a name is there twice, or there are more than MAX_LISTENERS.
     """
@@ -51,12 +59,48 @@ def parse_listeners(name: str, text: str) -> dict[str, ListenAddress]:
             raise ConfigError(
                 f"{name}: {part.strip()!r} is no NAME://HOST:PORT: write for example local://127.0.0.1:9092"
             )
-        if listener in found:
+        if listener.upper() in map(str.upper, found):
             raise ConfigError(f"{name}: {listener} is there twice")
-        found[listener] = parse_listen(name, address)
+        found[listener] = parse_listen(name, ALL_ADDRESSES + address if address.startswith(":") else address)
     if len(found) > MAX_LISTENERS:
         raise ConfigError(f"{name}: {len(found)} are more than {MAX_LISTENERS}")
     return found
+
+
+def parse_by_listener(name: str, text: str, values: tuple[str, ...]) -> dict[str, str]:
+    """``NAME:VALUE,NAME:VALUE`` by the name of the listener in capitals; ``name`` is that of the setting.
+
+    Raises:
+        ConfigError: it is malformed, a name is there twice, or a value is none of ``values``, whatever its case.
+    """
+    known = {value.upper(): value for value in values}
+    found: dict[str, str] = {}
+    for part in text.split(",") if text.strip() else []:
+        listener, divider, value = (piece.strip() for piece in part.partition(":"))
+        if not divider or not _NAME.fullmatch(listener):
+            raise ConfigError(f"{name}: {part.strip()!r} is no NAME:VALUE: write for example local:{values[0]}")
+        if listener.upper() in found:
+            raise ConfigError(f"{name}: {listener} is there twice")
+        if value.upper() not in known:
+            raise ConfigError(f"{name}: {listener}: {value!r} is none of {', '.join(values)}")
+        found[listener.upper()] = known[value.upper()]
+    return found
+
+
+def check_security(name: str, protocols: dict[str, str], listeners: Iterable[str]) -> None:
+    """Raise ``ConfigError`` where a listener is to be encrypted, or is to have a login.
+
+    ``protocols`` are those of the setting ``name``, see ``parse_by_listener``. As in Kafka, a listener that has the
+    name of a security protocol and does not stand there has that one; any other has PLAINTEXT.
+    """
+    for listener in listeners:
+        own = listener.upper()
+        protocol = protocols.get(own, own if own in SECURITY_PROTOCOLS else PLAINTEXT)
+        if protocol != PLAINTEXT:
+            raise ConfigError(
+                f"{name}: listener {listener} is to speak {protocol}, and only {PLAINTEXT} is supported yet: "
+                f"name it {PLAINTEXT}, or write {name}={listener}:{PLAINTEXT}, and let another program do the rest"
+            )
 
 
 def is_loopback(host: str) -> bool:

@@ -9,6 +9,7 @@ import time
 
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, ProtocolError
+from fastlog.listening import WILDCARDS
 from fastlog.wire import requests, responses
 from fastlog.workers.child import Listener, Shared
 
@@ -18,7 +19,6 @@ ANSWER_SECONDS = 5.0
 TRIES = 3
 TRY_AGAIN_SECONDS = 1.0
 MAX_ANSWER_BYTES = 1 << 16
-WILDCARDS = ("0.0.0.0", "::")
 
 
 def advertised_host(config: BrokerConfig, host: str, *, first: bool) -> str:

@@ -111,7 +111,7 @@ def test_a_listener_is_bound_and_closed_with_the_broker() -> None:
     with contextlib.ExitStack() as stack:
         (found,) = bind(BrokerConfig(port=0), stack)
         assert (found.name, found.protocol, found.host, found.advertised_host) == (
-            "default", "kafka-0.7", "127.0.0.1", "127.0.0.1",
+            "PLAINTEXT", "kafka-0.7", "127.0.0.1", "127.0.0.1",
         )  # fmt: skip
         assert found.port == found.advertised_port > 0
         with socket.socket(fileno=os.dup(found.fd)) as bound:

@@ -161,13 +161,13 @@ def test_other_addresses_need_insecure(host: str) -> None:
         BrokerConfig(host=host)
     what, why, what_to_do = str(caught.value).split("\n")
     assert host in what and "login" in why and "--insecure" in what_to_do
-    assert BrokerConfig(host=host, insecure=True).addresses == {"default": (host, 9092)}
+    assert BrokerConfig(host=host, insecure=True).addresses == {"PLAINTEXT": (host, 9092)}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
-    assert BrokerConfig(host=host, port=7).addresses == {"default": (host.strip("[]"), 7)}
+    assert BrokerConfig(host=host, port=7).addresses == {"PLAINTEXT": (host.strip("[]"), 7)}
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,10 @@ def test_several_listeners_stand_in_place_of_host_and_port() -> None:
         ("a b://127.0.0.1:9092", "is no NAME://HOST:PORT"),
         ("a://127.0.0.1:1,", "'' is no NAME://HOST:PORT"),
         ("a://127.0.0.1", "'127.0.0.1' is no HOST:PORT"),
-        ("a://:9092", "':9092' is no HOST:PORT"),
+        ("a://::", "put the IPv6 address in brackets"),
+        ("a://:", "'0.0.0.0:' is no HOST:PORT"),
         ("a://::1:9092", "put the IPv6 address in brackets"),
-        ("a://127.0.0.1:1,a://127.0.0.1:2", "a is there twice"),
+        ("a://127.0.0.1:1,A://127.0.0.1:2", "A is there twice"),
         (",".join(f"l{number}://127.0.0.1:0" for number in range(17)), "17 are more than 16"),
     ],
 )
@@ -228,6 +229,7 @@ def test_as_many_listeners_as_a_processor_takes() -> None:
         ("a://h:0", "a: nobody can connect to port 0"),
         ("a://h/x:1", "is no name of a machine"),
         ("h:1", "is no NAME://HOST:PORT"),
+        ("a://:1", r"a: nobody can connect to 0\.0\.0\.0"),
     ],
 )
 def test_advertised_listeners_that_lead_nowhere(told: str, said: str) -> None:
@@ -240,6 +242,50 @@ def test_every_listener_but_loopback_needs_insecure() -> None:
     with pytest.raises(ConfigError, match=r"refusing to listen on 10\.1\.2\.3\n"):
         BrokerConfig(listeners=listeners)
     assert BrokerConfig(listeners=listeners, insecure=True).addresses["b"].host == "10.1.2.3"
+
+
+def test_no_host_is_all_addresses_and_needs_insecure_all_the_same() -> None:
+    """What a container is told in Kafka's words opens nothing to others by accident."""
+    for listeners in ("PLAINTEXT://:9092", "PLAINTEXT://0.0.0.0:9092"):
+        with pytest.raises(ConfigError, match=r"refusing to listen on 0\.0\.0\.0\n.*\n.*--insecure"):
+            BrokerConfig(listeners=listeners)
+        assert BrokerConfig(listeners=listeners, insecure=True).addresses == {"PLAINTEXT": ("0.0.0.0", 9092)}
+
+
+def test_host_and_port_are_the_listener_that_kafka_calls_plaintext() -> None:
+    config = BrokerConfig(advertised_listeners="plaintext://me.example:7")
+    assert config.addresses == {"PLAINTEXT": ("127.0.0.1", 9092)}
+    assert config.advertised_addresses == {"PLAINTEXT": ("me.example", 7)}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "secured"),
+    [
+        ("a://127.0.0.1:1", ""),
+        ("a://127.0.0.1:1", "A:plaintext"),
+        ("a://127.0.0.1:1,SSL://127.0.0.1:2", "ssl:PLAINTEXT , b:SSL"),
+    ],
+)
+def test_listeners_in_plain_text(listeners: str, secured: str) -> None:
+    BrokerConfig(listeners=listeners, listener_security_protocols=secured)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "secured", "said"),
+    [
+        ("SSL://127.0.0.1:1", "", "listener SSL is to speak SSL, and only PLAINTEXT is supported yet"),
+        ("sasl_ssl://127.0.0.1:1", "", "is to speak SASL_SSL"),
+        ("a://127.0.0.1:1", "A:SASL_PLAINTEXT", "listener a is to speak SASL_PLAINTEXT"),
+        ("a://127.0.0.1:1", "a:TLS", "a: 'TLS' is none of PLAINTEXT, SSL"),
+        ("a://127.0.0.1:1", "a:SSL,A:PLAINTEXT", "A is there twice"),
+        ("a://127.0.0.1:1", "PLAINTEXT", "'PLAINTEXT' is no NAME:VALUE"),
+        ("a://127.0.0.1:1", "a:PLAINTEXT,", "'' is no NAME:VALUE"),
+    ],
+)
+def test_what_is_to_be_secured_is_refused(listeners: str, secured: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig(listeners=listeners, listener_security_protocols=secured)
+    assert str(caught.value).startswith("listener.security.protocol.map: ") and said in str(caught.value)
 
 
 def test_scheduler_interval_is_the_default_of_the_flush_interval() -> None:
