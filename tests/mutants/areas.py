@@ -100,6 +100,7 @@ AREAS = (
         _unit("wire_requests wire_responses wire_limits framing zkpaths segment segment_cuts batch crc crc32c message"
               " message_spans codecs envelope"),
     ),
+    Area("batches", _words("fastlog/_records.pyx fastlog/_records.pxd"), _unit("records")),
     Area(
         "producer",
         _words("fastlog/producer/ fastlog/loghandler.py"),

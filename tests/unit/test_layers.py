@@ -17,8 +17,8 @@ LAYERS = {
     "text": "fastlog.escaping fastlog.standard_error",
     "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
     " fastlog._crc32c",
-    "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._envelope fastlog.arguments fastlog.codecs"
-    " fastlog.settings fastlog.java",
+    "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._envelope fastlog.arguments"
+    " fastlog.codecs fastlog.settings fastlog.java",
     "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
