@@ -13,7 +13,7 @@ from fastlog.workers._writes cimport (
     GATHERED, RECEIPT_PENDING, Gathered, Receipt, receipt_push,
 )
 from fastlog.workers.authorization import Operation
-from fastlog.workers.net._bytes cimport be32, be64, put32, put64
+from fastlog._bytes cimport be32, be64, put32, put64
 from fastlog.workers.net._connection cimport (
     OWED, UNWRITTEN, WAIT_JOB, WAIT_LOCK, WAIT_SPACE, WAIT_VISIBLE, Conn, go_on, out_bytes, wait_for,
 )

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = {
     "text": "fastlog.escaping fastlog.standard_error",
     "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
-    " fastlog._crc32c",
+    " fastlog._crc32c fastlog._bytes",
     "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._envelope fastlog.arguments"
     " fastlog.codecs fastlog.settings fastlog.java",
     "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",

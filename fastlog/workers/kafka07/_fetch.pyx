@@ -18,7 +18,7 @@ from fastlog.workers.kafka07._exchange cimport (
     CLOSE, COLLECTING, DONE, HOLDING, READ, READING, Exchange, Parts, enter,
 )
 from fastlog.workers.kafka07._kinds cimport FETCH, Kinds, operation_of
-from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.net._connection cimport (
     TURN_STEPS, WAIT_JOB, WAIT_ROOM, WAIT_TURN, WAIT_VISIBLE, Conn, Span, answer_admitted, answers_give, answers_take, out_bytes,
 )

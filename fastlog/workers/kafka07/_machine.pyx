@@ -16,7 +16,7 @@ from fastlog.workers.kafka07._exchange cimport (
     Exchange, enter,
 )
 from fastlog.workers.kafka07._requests cimport Requests
-from fastlog.workers.net._bytes cimport be32
+from fastlog._bytes cimport be32
 from fastlog.workers.net._connection cimport (
     OWED, UNWRITTEN, WAIT_LOCK, WAIT_SPACE, WAIT_TURN, Conn, go_on, out_enough, turn_over, wait_for,
 )

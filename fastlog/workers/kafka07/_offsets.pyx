@@ -17,7 +17,7 @@ from fastlog.workers.kafka07._codes cimport CODE_UNKNOWN
 from fastlog.workers.kafka07._exchange cimport CLOSE, DONE, Exchange
 from fastlog.workers.kafka07._fetch cimport Fetches, flush_owed
 from fastlog.workers.kafka07._kinds cimport OFFSETS, Kinds, operation_of
-from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.net._connection cimport WAIT_ROOM, WAIT_VISIBLE, Conn, answer_admitted, out_bytes, out_give_back
 
 cdef enum:

@@ -10,7 +10,7 @@ from fastlog.workers._jobs cimport ANSWER_AGAIN, ANSWER_MADE, Answering
 from fastlog.workers.kafka07._codes cimport CODE_MALFORMED
 from fastlog.workers.kafka07._exchange cimport ANSWERED, ANSWERING, CLOSE, DONE, FRAME_HEAD, Exchange, enter
 from fastlog.workers.kafka07._kinds cimport CREATE_TOPIC, CUT_POINTS, DELETE_TOPIC, HELD_FETCH, LOCAL_READ, METADATA
-from fastlog.workers.net._bytes cimport be16, be32, put16, put32, put64
+from fastlog._bytes cimport be16, be32, put16, put32, put64
 from fastlog.workers.net._connection cimport (
     WAIT_CREATE, WAIT_JOB, WAIT_ROOM, Conn, answer_admitted, answers_give, answers_take, out_bytes,
 )

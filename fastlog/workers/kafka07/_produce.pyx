@@ -32,7 +32,7 @@ from fastlog.workers.kafka07._exchange cimport (
     BETWEEN, CLOSE, COUNTING, CREATING, DONE, FRAME_HEAD, PRODUCING, QUEUED, WRITE_FIRST, Exchange, enter,
 )
 from fastlog.workers.kafka07._kinds cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Kinds, operation_of
-from fastlog.workers.net._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.net._connection cimport WAIT_ANSWERS, WAIT_CREATE, WAIT_JOB, WAIT_TURN, Conn, out_bytes, turn_over
 
 cdef enum:

@@ -19,7 +19,7 @@ from fastlog.workers.kafka07._kinds cimport (
 from fastlog.workers.kafka07._offsets cimport Offsets
 from fastlog.workers.kafka07._own cimport Own
 from fastlog.workers.kafka07._produce cimport METADATA_VERSION, OWN_VERSION, Produces
-from fastlog.workers.net._bytes cimport be16, be32
+from fastlog._bytes cimport be16, be32
 from fastlog.workers.net._connection cimport WAIT_ANSWERS, Conn
 
 
