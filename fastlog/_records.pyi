@@ -1,9 +1,10 @@
-"""Checks and reads the uncompressed records of a batch of magic 2.
+"""Checks, reads and builds the uncompressed records of a batch of magic 2.
 
 Every function is safe in any thread and process, as long as nobody writes into the buffer during the call.
 ``_records.pyx`` opens with the table of the bytes.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from typing_extensions import Buffer
@@ -44,4 +45,28 @@ def walk(buffer: Buffer, count: int, base_timestamp: int = 0) -> RecordsResult:
 
     Raises:
         OverflowError: ``count`` or ``base_timestamp`` does not fit 64 bits.
+    """
+
+def entries(
+    buffer: Buffer, count: int, base_timestamp: int = 0, base_offset: int = 0
+) -> list[tuple[bytes | None, bytes | None, int, tuple[tuple[bytes, bytes | None], ...], int]]:
+    """Return ``(key, value, timestamp, headers, offset)`` of each record that is whole and valid.
+
+    Stops before the first one that is not; ``walk`` tells why.
+
+    Raises:
+        ValueError: ``base_offset`` is negative or so high that offsets would leave 64 bits.
+        OverflowError: as for ``walk``.
+    """
+
+def pack(
+    records: Iterable[tuple[bytes | None, bytes | None, int, Iterable[tuple[bytes, bytes | None]]]],
+    base_timestamp: int = 0,
+) -> bytes:
+    """Return the bytes of records ``(key, value, timestamp, headers)``, offset deltas from 0 on, attributes 0.
+
+    Raises:
+        TypeError: a key, value or header is not ``bytes``, or None where it cannot be.
+        ValueError: a record is too long for its length field, or a timestamp more than 64 bits from the base timestamp.
+        OverflowError: a timestamp does not fit 64 bits.
     """

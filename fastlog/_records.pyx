@@ -1,4 +1,4 @@
-"""Checks and reads the records of a batch of magic 2, uncompressed.
+"""Checks, reads and builds the records of a batch of magic 2, uncompressed.
 
 Records stand back to back, without padding. A varint is base 128, the low seven bits first, of a zigzag number (0, -1, 1,
 -2, 2 …); one of 32 bits has at most five bytes, one of 64 bits at most ten:
@@ -28,11 +28,15 @@ Source: Apache Kafka 4.2 (DefaultRecord, ByteUtils).
 from collections import namedtuple
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 cdef enum:
     MIN_RECORD_BYTES = 6          # behind its length: attributes, two deltas, two lengths, the number of headers
     MIN_HEADER_BYTES = 2
+    MAX_LENGTH_BYTES = 5
     GIL_SPAN_BYTES = 65536        # a shorter walk ends sooner than a second thread could take the lock
 
     NUMBER_WHOLE = 0
@@ -42,8 +46,10 @@ cdef enum:
 cdef extern from *:
     """
     #define sum_overflows(a, b, sum) __builtin_add_overflow(a, b, sum)
+    #define difference_overflows(a, b, difference) __builtin_sub_overflow(a, b, difference)
     """
     bint sum_overflows(int64_t a, int64_t b, int64_t* sum) noexcept nogil
+    bint difference_overflows(int64_t a, int64_t b, int64_t* difference) noexcept nogil
 
 RecordsResult = namedtuple("RecordsResult", ("status", "valid_bytes", "count", "max_timestamp", "max_timestamp_delta"))
 RecordsResult.__doc__ = "What one walk over records found."
@@ -241,3 +247,133 @@ def walk(buffer, int64_t count, int64_t base_timestamp=0):
         found.max_timestamp if found.count else None,
         found.max_timestamp_delta if found.count else None,
     )
+
+
+cdef object take_field(const uint8_t** at, const uint8_t* end):
+    """A length and so many bytes as an object. The walk before made the lengths facts; they are compared once more
+    because a mapped buffer may change between the two, and then an exception beats a wild read."""
+    cdef int32_t size = 0
+    if take_int32(at, end, &size) != NUMBER_WHOLE or size > end - at[0]:
+        raise BufferError("the bytes changed while they were read")
+    if size < 0:
+        return None
+    field = PyBytes_FromStringAndSize(<const char*>at[0], size)
+    at[0] += size
+    return field
+
+
+def entries(buffer, int64_t count, int64_t base_timestamp=0, int64_t base_offset=0):
+    cdef Py_buffer view
+    cdef RecordsFound found
+    cdef const uint8_t* at
+    cdef const uint8_t* end
+    cdef int64_t timestamp_delta = 0
+    cdef int32_t number = 0, headers = 0
+    cdef int64_t i
+    cdef list result = []
+    cdef list pairs
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        walk_records(<const uint8_t*>view.buf, <uint64_t>view.len, count, base_timestamp, &found)
+        if base_offset < 0 or base_offset > INT64_MAX - found.count:
+            raise ValueError(f"base_offset {base_offset} is not an offset that these records can start at")
+        at = <const uint8_t*>view.buf
+        end = at + found.valid_bytes
+        for i in range(found.count):
+            if take_int32(&at, end, &number) != NUMBER_WHOLE or at == end:
+                raise BufferError("the bytes changed while they were read")
+            at += 1
+            if take_int64(&at, end, &timestamp_delta) != NUMBER_WHOLE or take_int32(&at, end, &number) != NUMBER_WHOLE:
+                raise BufferError("the bytes changed while they were read")
+            key = take_field(&at, end)
+            value = take_field(&at, end)
+            if take_int32(&at, end, &headers) != NUMBER_WHOLE:
+                raise BufferError("the bytes changed while they were read")
+            pairs = []
+            while headers > 0:
+                name = take_field(&at, end)
+                pairs.append((name, take_field(&at, end)))
+                headers -= 1
+            result.append((key, value, <object>base_timestamp + timestamp_delta, tuple(pairs), base_offset + i))
+    finally:
+        PyBuffer_Release(&view)
+    return result
+
+
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
+    return (<uint64_t>number << 1) ^ (0 - (<uint64_t>number >> 63))
+
+
+cdef inline Py_ssize_t varint_bytes(int64_t number) noexcept nogil:
+    cdef uint64_t bits = zigzag(number) >> 7
+    cdef Py_ssize_t count = 1
+    while bits:
+        bits >>= 7
+        count += 1
+    return count
+
+
+cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
+    cdef uint64_t bits = zigzag(number)
+    while bits > 0x7F:
+        at[0] = <uint8_t>(bits | 0x80)
+        at += 1
+        bits >>= 7
+    at[0] = <uint8_t>bits
+    return at + 1
+
+
+cdef Py_ssize_t field_bytes(object field, bint may_be_none) except -1:
+    cdef Py_ssize_t size
+    if field is None and may_be_none:
+        return 1
+    if not isinstance(field, bytes):
+        raise TypeError(f"a key, value or header is {type(field).__name__}, not bytes")
+    size = PyBytes_GET_SIZE(field)
+    return varint_bytes(size) + size
+
+
+cdef uint8_t* put_field(uint8_t* at, object field) noexcept:
+    cdef Py_ssize_t size
+    if field is None:
+        return put_varint(at, -1)
+    size = PyBytes_GET_SIZE(field)
+    at = put_varint(at, size)
+    memcpy(at, PyBytes_AS_STRING(field), <size_t>size)
+    return at + size
+
+
+def pack(records, int64_t base_timestamp=0):
+    cdef Py_ssize_t used = 0, room = 1024, size, delta = 0
+    cdef int64_t timestamp, timestamp_delta = 0
+    cdef uint8_t* at
+    cdef bytearray out = PyByteArray_FromStringAndSize(NULL, room)
+    for key, value, record_timestamp, headers in records:
+        pairs = tuple(headers)
+        timestamp = record_timestamp
+        if difference_overflows(timestamp, base_timestamp, &timestamp_delta):
+            raise ValueError(f"timestamp {timestamp} is too far from the base timestamp {base_timestamp}")
+        size = 1 + varint_bytes(timestamp_delta) + varint_bytes(delta)
+        size += field_bytes(key, True) + field_bytes(value, True) + varint_bytes(len(pairs))
+        for name, header_value in pairs:
+            size += field_bytes(name, False) + field_bytes(header_value, True)
+        if size > INT32_MAX or delta == INT32_MAX:
+            raise ValueError(f"record {delta} has {size} bytes; lengths and counts end at {INT32_MAX}")
+        if room - used < size + MAX_LENGTH_BYTES:
+            room = used + used // 2 + size + MAX_LENGTH_BYTES
+            PyByteArray_Resize(out, room)
+        # No Python code runs from here to the last field, so each has the size that was measured.
+        at = <uint8_t*>PyByteArray_AS_STRING(out) + used
+        at = put_varint(at, size)
+        at[0] = 0
+        at = put_varint(at + 1, timestamp_delta)
+        at = put_varint(at, delta)
+        at = put_field(at, key)
+        at = put_field(at, value)
+        at = put_varint(at, len(pairs))
+        for name, header_value in pairs:
+            at = put_field(at, name)
+            at = put_field(at, header_value)
+        used = at - <uint8_t*>PyByteArray_AS_STRING(out)
+        delta += 1
+    return PyBytes_FromStringAndSize(PyByteArray_AS_STRING(out), used)

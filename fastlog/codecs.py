@@ -124,14 +124,15 @@ def inflate(codec: int, data: Buffer, limit: int) -> bytes:
     return b"".join(inflate_slices(codec, data, InflateBudget(limit)))
 
 
-def inflate_slices(codec: int, data: Buffer, budget: InflateBudget) -> Iterator[bytes]:
+def inflate_slices(codec: int, data: Buffer, budget: InflateBudget, *, strict: bool = False) -> Iterator[bytes]:
     """Yield what ``inflate`` returns, piece by piece, each taken from the budget before it is yielded.
 
-    Pieces are not empty, and at most 256 KiB except for a raw snappy block, which comes whole.
+    Pieces are not empty, and at most 256 KiB except for a raw snappy block, which comes whole. With ``strict`` bytes
+    behind the last gzip member are damage.
     """
     view = memoryview(data).cast("B")
     if codec == GZIP:
-        return _gzip_slices(view, budget)
+        return _gzip_slices(view, budget, strict)
     if codec == SNAPPY:
         return _snappy_slices(view, budget)
     if codec != NONE:
@@ -149,7 +150,7 @@ def inflated_size_hint(codec: int, data: Buffer) -> int:
     if codec == GZIP:
         return int.from_bytes(view[-4:], "little") if len(view) >= 18 else 0
     if codec == SNAPPY:
-        if not _is_xerial(view):
+        if not is_xerial(view):
             return _snappy_claim(view)
         position, total = XERIAL_HEADER_BYTES, 0
         while position + 4 < len(view):
@@ -160,7 +161,7 @@ def inflated_size_hint(codec: int, data: Buffer) -> int:
     return len(view)
 
 
-def _gzip_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
+def _gzip_slices(view: memoryview, budget: InflateBudget, strict: bool) -> Iterator[bytes]:
     position = 0
     while True:
         budget.take_piece()
@@ -185,13 +186,15 @@ def _gzip_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
                 raise InvalidMessageError(f"the gzip data ends early, after {len(view)} bytes")
         position -= len(member.unused_data)
         if view[position : position + 3] != GZIP_MAGIC:
+            if strict and position < len(view):
+                raise InvalidMessageError(f"the gzip data has bytes behind its last member, at byte {position}")
             return  # the end, or bytes after the member that the JDK ignores too
 
 
 def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
     snappy = _snappy()
     total = len(view)
-    if not _is_xerial(view):
+    if not is_xerial(view):
         if out := _snappy_block(snappy, view, budget):
             yield out
         return
@@ -238,7 +241,9 @@ def _snappy_claim(block: memoryview) -> int:
     return 0
 
 
-def _is_xerial(view: memoryview) -> bool:
+def is_xerial(data: Buffer) -> bool:
+    """Whether snappy data is in the Java library's framing; else it is one raw block."""
+    view = memoryview(data).cast("B")
     return len(view) >= XERIAL_HEADER_BYTES and view[:8] == XERIAL_MAGIC
 
 

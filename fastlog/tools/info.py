@@ -19,6 +19,7 @@ from fastlog.tools import options
 _PACKAGES = (
     ("numpy", "arrays", "pip install numpy"),
     ("python-snappy", "snappy", "pip install python-snappy"),
+    ("cramjam", "lz4 and zstd", "pip install cramjam"),
     ("kazoo", "ZooKeeper", "pip install kazoo"),
     ("pyarrow", "Arrow record batches", how_to_install("arrow")),
     ("prometheus_client", "/metrics of a broker", how_to_install("metrics")),

@@ -100,7 +100,12 @@ AREAS = (
         _unit("wire_requests wire_responses wire_limits framing zkpaths segment segment_cuts batch crc crc32c message"
               " message_spans codecs envelope"),
     ),
-    Area("batches", _words("fastlog/_records.pyx fastlog/_records.pxd"), _unit("records")),
+    Area(
+        "batches",
+        _words("fastlog/_records.pyx fastlog/_records.pxd fastlog/_frames.pyx fastlog/_deep_batch.pyx"
+               " fastlog/batch_codecs.py fastlog/record_batches.py"),
+        _unit("records record_batches batch_codecs deep_batch batches_of_clients"),
+    ),
     Area(
         "producer",
         _words("fastlog/producer/ fastlog/loghandler.py"),

@@ -17,9 +17,10 @@ LAYERS = {
     "text": "fastlog.escaping fastlog.standard_error",
     "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
     " fastlog._crc32c fastlog._bytes",
-    "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._envelope fastlog.arguments"
-    " fastlog.codecs fastlog.settings fastlog.java",
-    "model": "fastlog.message fastlog.envelope fastlog.config fastlog.listening fastlog.durability",
+    "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._frames fastlog._envelope"
+    " fastlog.arguments fastlog.codecs fastlog.batch_codecs fastlog.settings fastlog.java",
+    "model": "fastlog.message fastlog._deep_batch fastlog.record_batches fastlog.envelope fastlog.config"
+    " fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
     "coordination": "fastlog.coordination",
