@@ -11,8 +11,13 @@ import pytest
 
 from fastlog._segment import pack
 from fastlog.audit._tally import Tally
+from fastlog.batch_codecs import CODEC_NAMES
 from fastlog.envelope import Envelope, wrap
+from fastlog.errors import InvalidMessageError
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.message import DeepLimits
+from fastlog.record_batches import Record, build, check_deep
+from fastlog.record_batches import records as read_records
 from fastlog.workers._flusher import make_flusher_loop
 from tests.harness.sanitizer import about_memory
 from tests.harness.shared_log import DONE, SharedLog, message
@@ -82,8 +87,23 @@ def log(directory: Path) -> None:
     make_flusher_loop(shared.arena, 8, 0, 0, 1)
 
 
+def deep_batches(_: Path) -> None:
+    """Each codec's library and our own walk: a batch that is whole, one that is damaged, one above the limits."""
+    records = [Record(b"key", bytes(range(256)) * 40, 5, ((b"h", None),)) for _ in range(50)]
+    for codec in CODEC_NAMES:
+        data = build(records, codec=codec)
+        assert check_deep(data).count == len(list(read_records(data))) == 50
+        damaged = bytearray(data)
+        damaged[-9] ^= 0xFF
+        damaged[57:61] = (51).to_bytes(4, "big")
+        with pytest.raises(InvalidMessageError):
+            check_deep(damaged)
+        with pytest.raises(InvalidMessageError):
+            check_deep(data, DeepLimits(20_000, 1, 49 + bool(codec)))
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not say what is in use")
-@pytest.mark.parametrize("live", [tally, log])
+@pytest.mark.parametrize("live", [tally, log, deep_batches])
 def test_a_life_leaves_no_memory(live: Callable[[Path], None], tmp_path: Path) -> None:
     numbers = iter(range(10**6))
 
