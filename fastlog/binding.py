@@ -12,7 +12,7 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, LogError
 from fastlog.listening import ListenAddress, is_loopback
 from fastlog.workers import advertised
-from fastlog.workers.child import KAFKA_07, Listener, MonitorSocket
+from fastlog.workers.child import Listener, MonitorSocket
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def bind(config: BrokerConfig, stack: contextlib.ExitStack) -> tuple[Listener, .
         else:
             own_port = config.advertised_port if not made else None
             to_tell = ListenAddress(advertised.advertised_host(config, host, first=not made), own_port or bound)
-        made.append(Listener(name, KAFKA_07, host, bound, *to_tell, server.fileno()))
+        made.append(Listener(name, config.spoken[name], host, bound, *to_tell, server.fileno()))
     return tuple(made)
 
 

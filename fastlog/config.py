@@ -16,7 +16,10 @@ from typing import NamedTuple
 from fastlog import settings
 from fastlog.errors import ConfigError
 from fastlog.listening import (
+    ANY_PROTOCOL,
+    KAFKA,
     PLAINTEXT,
+    PROTOCOLS,
     SECURITY_PROTOCOLS,
     WILDCARDS,
     ListenAddress,
@@ -101,6 +104,13 @@ class BrokerConfig:
         doc="How connections of `listeners` are secured, `NAME:PROTOCOL,NAME:PROTOCOL`. Only `PLAINTEXT` is supported"
         " yet, which is also what a listener has that is not named here, unless its name is that of another protocol"
         " of Kafka.",
+    )
+    listener_protocols: str = prop(
+        "listener.protocol.map",
+        "",
+        doc="What the clients of `listeners` may speak, `NAME:PROTOCOL,NAME:PROTOCOL`: `kafka-0.7` (with fastlog's own"
+        " requests), `kafka` (today's), or `any`, which is also what holds for one that is not named here: the first"
+        " request of a connection decides. `host` and `port` are the listener `PLAINTEXT`.",
     )
     insecure: bool = prop("insecure", False, doc="Allow listening on other addresses than loopback without a login.")
     log_dirs: tuple[str, ...] = prop(
@@ -474,6 +484,16 @@ class BrokerConfig:
         name = "listener.security.protocol.map"
         secured = parse_by_listener(name, self.listener_security_protocols, SECURITY_PROTOCOLS)
         check_security(name, secured, self.addresses)
+        spoken = self.spoken
+        unknown = set(self._spoken_by_capitals) - {listener.upper() for listener in self.addresses}
+        if unknown:
+            raise ConfigError(f"listener.protocol.map: {min(unknown)} is none of the listeners")
+        first = next(iter(spoken))
+        if self.zookeeper and spoken[first] == KAFKA:
+            raise ConfigError(
+                f"listener.protocol.map: ZooKeeper shows the first listener to clients of Kafka 0.7, and {first} does "
+                "not speak it: put one first that does, or leave out zk.connect"
+            )
         for host in (address.host for address in self.addresses.values()):
             if self.insecure or is_loopback(host):
                 continue
@@ -551,6 +571,16 @@ class BrokerConfig:
         told = parse_listeners("advertised.listeners", self.advertised_listeners)
         by_name = {name.upper(): address for name, address in told.items()}
         return {name: by_name[name.upper()] for name in self.addresses if name.upper() in by_name}
+
+    @property
+    def spoken(self) -> dict[str, str]:
+        """What the clients of each listener may speak, one of ``listening.PROTOCOLS``. Raises ``ConfigError``."""
+        by_name = self._spoken_by_capitals
+        return {name: by_name.get(name.upper(), ANY_PROTOCOL) for name in self.addresses}
+
+    @property
+    def _spoken_by_capitals(self) -> dict[str, str]:
+        return parse_by_listener("listener.protocol.map", self.listener_protocols, PROTOCOLS)
 
     @property
     def monitor(self) -> ListenAddress | None:

@@ -12,6 +12,11 @@ MAX_LISTENERS = 16
 ALL_ADDRESSES = "0.0.0.0"
 WILDCARDS = (ALL_ADDRESSES, "::")
 PLAINTEXT = "PLAINTEXT"
+KAFKA_07 = "kafka-0.7"
+KAFKA = "kafka"
+ANY_PROTOCOL = "any"
+PROTOCOLS = (ANY_PROTOCOL, KAFKA_07, KAFKA)
+"""What connections may speak: what their first request says, 0.7's Kafka and fastlog's own, or today's Kafka."""
 SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """What Kafka knows; only PLAINTEXT is served here."""
 _NAME = re.compile("[A-Za-z0-9_.-]+")

@@ -157,3 +157,4 @@ cdef enum:
     N_ACCEPT_PAUSES
     N_REFUSED
     N_READ_FAILURES
+    N_KAFKA

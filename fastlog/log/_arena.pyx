@@ -48,7 +48,7 @@ COUNTERS = (
     "suspicious_messages", "appends", "repairs", "rolls", "over_budget_waits", "held_fetches", "inflated_off_loop",
     "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures",
     "flushes_without_room", "flushes_without_files", "flush_ns", "flushed_bytes", "rewritten_bytes", "handovers",
-    "accept_pauses", "refused_connections", "read_failures", "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
+    "accept_pauses", "refused_connections", "read_failures", "kafka_requests", "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
 )
 COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
 

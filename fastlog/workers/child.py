@@ -33,13 +33,12 @@ MAY_NOT_RUN = 79
 """Exit code of a child that found out why this broker may not run; it has said so, and the broker stops."""
 
 
-KAFKA_07 = "kafka-0.7"
-"""The protocol of a listener that serves Kafka 0.7's requests and fastlog's own."""
-
-
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address the broker serves: bound here, told to clients as ``advertised_host`` and ``advertised_port``."""
+    """One address the broker serves: bound here, told to clients as ``advertised_host`` and ``advertised_port``.
+
+    ``protocol`` is one of ``listening.PROTOCOLS``.
+    """
 
     name: str
     protocol: str
@@ -81,6 +80,7 @@ class Shared:
     version: str = ""
     started_ns: int = field(default_factory=time.monotonic_ns)
     restarts: Restarts = field(default_factory=Restarts)
+    cluster_id: str = ""  # of ``meta.properties``: 22 characters, which clients are told
 
 
 def check_heartbeat() -> None:

@@ -49,8 +49,9 @@ COUNTED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ),
     (
         "fastlog_requests_total",
-        "Requests begun; own are those of fastlog, acknowledged produces included, which are counted as produce too.",
-        {labels(kind=kind): f"{kind}_requests" for kind in ("produce", "fetch", "offsets", "own")},
+        "Requests begun; own are those of fastlog, kafka those of today's protocol. Produces, fetches and offsets among"
+        " them are counted as such too.",
+        {labels(kind=kind): f"{kind}_requests" for kind in ("produce", "fetch", "offsets", "own", "kafka")},
     ),
     (
         "fastlog_failed_requests_total",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 
+from fastlog.listening import ANY_PROTOCOL, KAFKA, KAFKA_07
 from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers import child
 from fastlog.workers._engine import Engine
-from fastlog.workers.child import KAFKA_07
+from fastlog.workers.kafka._first_request import FirstRequest
+from fastlog.workers.kafka._machine import Kafka
+from fastlog.workers.kafka.control import Control as KafkaControl
 from fastlog.workers.kafka07._machine import Kafka07
-from fastlog.workers.kafka07.control import Control
+from fastlog.workers.kafka07.control import Control as Kafka07Control
 from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._loop import Loop
 from fastlog.workers.services import Services
@@ -33,17 +36,21 @@ def run(shared: child.Shared, number: int) -> int:
     engine = Engine(shared.arena, files, helper, number, services)
     engine.take_over()
     advertised = [(listener.advertised_host, listener.advertised_port) for listener in shared.listeners]
-    control = Control(config, shared.arena, services, advertised)
-    protocols = {
-        KAFKA_07: Kafka07(
-            engine,
-            control,
-            config.max_message_bytes,
-            config.max_request_bytes,
-            config.fetch_max_wait_ms,
-            config.trace_requests,
-        )
-    }
+    old = Kafka07(
+        engine,
+        Kafka07Control(config, shared.arena, services, advertised),
+        config.max_message_bytes,
+        config.max_request_bytes,
+        config.fetch_max_wait_ms,
+        config.trace_requests,
+    )
+    today = Kafka(
+        engine,
+        KafkaControl(config, shared.arena, services, advertised, shared.cluster_id),
+        config.max_request_bytes,
+        config.trace_requests,
+    )
+    protocols = {KAFKA_07: old, KAFKA: today, ANY_PROTOCOL: FirstRequest(engine, old, today)}
     loop = Loop(
         shared.arena,
         helper,

@@ -14,6 +14,9 @@ from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers._engine import Engine
 from fastlog.workers.authorization import Rule
+from fastlog.workers.kafka._first_request import FirstRequest
+from fastlog.workers.kafka._machine import Kafka
+from fastlog.workers.kafka.control import Control as KafkaControl
 from fastlog.workers.kafka07._machine import Kafka07
 from fastlog.workers.kafka07.control import Control
 from fastlog.workers.net._helper import Helper
@@ -24,14 +27,15 @@ from fastlog.workers.services import Services
 from tests.harness.timing import PATIENCE
 
 LOOPBACK = ("127.0.0.1", 0)
+CLUSTER_ID = "abcdefghijklmnopqrstuv"
 NOBODY_FLUSHES = {"flush_interval_ms": 10_000_000, "flush_interval_messages": 10**9}
 
 
 class Processor:
     """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher.
 
-    Listeners speak Kafka 0.7; those behind ``advertised`` speak what ``more`` makes. ``settings`` are fields of
-    ``BrokerConfig``; processors that share an arena have different numbers.
+    Listeners speak what the first request of a connection says; those behind ``advertised`` speak what ``more`` makes.
+    ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
     """
 
     def __init__(
@@ -65,6 +69,13 @@ class Processor:
             self.config.fetch_max_wait_ms,
             self.config.trace_requests,
         )
+        kafka = Kafka(
+            engine,
+            KafkaControl(self.config, self.arena, services, advertised, CLUSTER_ID),
+            self.config.max_request_bytes,
+            self.config.trace_requests,
+        )
+        first = FirstRequest(engine, kafka07, kafka)
         self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.receive.setblocking(False)
         self.signal_read, self.signal_write = os.pipe2(os.O_NONBLOCK)
@@ -72,7 +83,7 @@ class Processor:
             self.arena,
             helper,
             files,
-            [*[kafka07] * len(advertised), *(make(engine) for make in more)],
+            [*[first] * len(advertised), *(make(engine) for make in more)],
             number,
             self.receive.fileno(),
             self.signal_read,

@@ -179,7 +179,7 @@ def test_refused_requests_are_counted(start_broker: Callable[..., Broker]) -> No
         assert client.produce_ack("t", 0, raw.entry(bytes(101))).error == 102
         assert client.ask_own(raw.METADATA, b"").error == 107
         assert client.ask_own(raw.LOCAL_READ, raw.place("t", 0), version=3).error == 104
-        for data in (struct.pack(">i", -1), raw.frame(raw.FETCH, b""), raw.frame(18, b""), raw.frame(77, b"")):
+        for data in (struct.pack(">i", -1), raw.frame(raw.FETCH, b""), b"\x16\3\1\0", raw.frame(77, b"")):
             with broker.connect() as bad:
                 bad.send_raw(data)
                 assert bad.is_closed()

@@ -288,6 +288,27 @@ def test_what_is_to_be_secured_is_refused(listeners: str, secured: str, said: st
     assert str(caught.value).startswith("listener.security.protocol.map: ") and said in str(caught.value)
 
 
+def test_what_each_listener_speaks() -> None:
+    listeners = "a://127.0.0.1:0,b://127.0.0.1:0,c://127.0.0.1:0"
+    config = BrokerConfig(listeners=listeners, listener_protocols="A:KAFKA,b:kafka-0.7")
+    assert config.spoken == {"a": "kafka", "b": "kafka-0.7", "c": "any"}
+    assert BrokerConfig().spoken == {"PLAINTEXT": "any"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"listener_protocols": "a:kafka"}, "A is none of the listeners"),
+        ({"listener_protocols": "PLAINTEXT:http"}, "'http' is none of any, kafka-0.7, kafka"),
+        ({"listener_protocols": "PLAINTEXT:kafka", "zk_connect": "zk:1"}, "PLAINTEXT does not speak it"),
+    ],
+)
+def test_what_no_listener_speaks(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig(**settings)  # type: ignore[arg-type]
+    assert str(caught.value).startswith("listener.protocol.map: ") and said in str(caught.value)
+
+
 def test_scheduler_interval_is_the_default_of_the_flush_interval() -> None:
     """As in 0.7: the tick's interval is the flush interval of who gives no other."""
     assert one("log.default.flush.scheduler.interval.ms", "3000") == 3000

@@ -119,7 +119,8 @@ CASES: dict[str, tuple[bytes, int, dict[str, int]]] = {
     "create topic": read(own(raw.CREATE_TOPIC, raw.place("still", 1)), 14, **{A: 1}),
     "delete topic": read(own(raw.DELETE_TOPIC, raw.text("none")), 10, **{A: 1}),
     "an unknown kind": (raw.frame(77, b""), -1, {INVALID: 1}),
-    "today's": (raw.frame(18, b""), -1, {"protocol_strangers": 1}),
+    "today's": (raw.frame(18, b""), -1, {"kafka_requests": 1, "invalid_requests": 1}),
+    "TLS": (b"\x16\3\1\0", -1, {"protocol_strangers": 1}),
     "an impossible size": (struct.pack(">i", -1), -1, {INVALID: 1}),
 }  # fmt: skip
 

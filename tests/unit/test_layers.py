@@ -31,6 +31,7 @@ LAYERS = {
     " fastlog.workers._engine fastlog.workers._jobs fastlog.workers._partitions fastlog.workers._reads"
     " fastlog.workers._reports fastlog.workers._unreadable fastlog.workers._writes",  # the log, whatever asks for it
     "kafka07": "fastlog.workers.kafka07",
+    "kafka": "fastlog.workers.kafka",
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",  # the processes
     "supervisor": "fastlog.supervisor",
     "broker": "fastlog.broker fastlog.binding",
@@ -60,7 +61,8 @@ MAY_IMPORT = {
     "net": "text ground log",
     "engine": "text ground basics model paths log net",  # not wire: protocols translate between the two
     "kafka07": f"{SHARED} log net engine",
-    "workers": f"{SHARED} log coordination net engine kafka07",
+    "kafka": "text ground basics model paths log net engine",  # not wire, which is of 0.7 and fastlog's own
+    "workers": f"{SHARED} log coordination net engine kafka07 kafka",
     "supervisor": f"{SHARED} log workers",
     "broker": f"{SHARED} log workers supervisor",
     "connections": f"{SHARED} coordination",
@@ -77,7 +79,7 @@ MAY_IMPORT = {
 # Commands that work on the files of a log while no broker does.
 EXCEPTIONS = {("fastlog.tools.dump_log", "log"), ("fastlog.tools.fsck", "log")}
 
-SERVER_LAYERS = {"log", "net", "engine", "kafka07", "workers", "supervisor", "broker"}
+SERVER_LAYERS = {"log", "net", "engine", "kafka07", "kafka", "workers", "supervisor", "broker"}
 LAYER_BY_MODULE = {module: layer for layer, modules in LAYERS.items() for module in modules.split()}
 OURS = {module.partition(".")[0] for module in LAYER_BY_MODULE}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fastlog import acceptor
+from fastlog import acceptor, listening
 from fastlog.config import BrokerConfig
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
 from fastlog.workers import advertised, child, flusher, keeper, processor
@@ -57,19 +57,24 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays a function of this process."""
     monkeypatch.setattr(child, "begin", lambda _shared, _number: 77)
     monkeypatch.setattr(flusher, "make_flusher_loop", Started)
-    for name in ("SegmentFiles", "Helper", "Services", "Engine", "Control", "Kafka07", "Loop"):
+    names = "SegmentFiles Helper Services Engine Kafka07Control Kafka07 KafkaControl Kafka FirstRequest Loop"
+    for name in names.split():
         monkeypatch.setattr(processor, name, type(name, (Started,), {}))
     Started.last, Started.taken_over = (), False
 
 
-def shared_by(directory: Path, descriptors: int = 4096, directories: int = 1, **settings: Any) -> child.Shared:
+def shared_by(
+    directory: Path, descriptors: int = 4096, directories: int = 1, count: int = 1, **settings: Any
+) -> child.Shared:
     roots = [directory / str(number) for number in range(directories)]
     for root in roots:
         root.mkdir()
     config = BrokerConfig(log_dirs=tuple(map(str, roots)), **(SETTINGS | settings))
-    listener = child.Listener("main", child.KAFKA_07, "127.0.0.1", 9092, "told", 9093, 31)
+    listeners = tuple(
+        child.Listener(name, name, "127.0.0.1", 9092, "told", 9093, 31) for name in listening.PROTOCOLS[:count]
+    )
     arena = Arena([str(root) for root in roots], FIRST_PROCESSOR + 2, 8, 8)
-    return child.Shared(config, arena, (listener,), (41, 42), (51, 52), descriptors, supervisor_pid=99)
+    return child.Shared(config, arena, listeners, (41, 42), (51, 52), descriptors, supervisor_pid=99, cluster_id="me")
 
 
 @pytest.mark.parametrize(("descriptors", "open_segments"), [(8, 16), (64, 16), (67, 16), (68, 17), (4096, 1024)])
@@ -108,22 +113,26 @@ def test_the_flusher_reserves_and_keeps_what_is_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["handoff", "direct"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) -> None:
-    shared = shared_by(tmp_path, accept_mode=mode)
+    shared = shared_by(tmp_path, accept_mode=mode, count=3)
     assert processor.run(shared, FIRST_PROCESSOR + number) == 5
     arena, helper, files, protocols, process, *rest = Started.last
     assert (arena, process) == (shared.arena, FIRST_PROCESSOR + number)
-    listeners = [31] if mode == "direct" else []
+    listeners = [31, 31, 31] if mode == "direct" else []
     limit = 4096 - 1024 - 64
     assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 4_000_004, 8_008, child.HEARTBEAT_MS, 99]
     assert files.arguments == (shared.arena, 1024)
     assert helper.arguments == (shared.arena, files)
-    (protocol,) = protocols
-    engine, control, *settings = protocol.arguments
+    first, old, today = protocols
+    engine, control, *settings = old.arguments
     assert settings == [1_000_001, 2_000_002, 3_003, True]
+    assert first.arguments == (engine, old, today)
+    assert today.arguments[0] is engine and list(today.arguments[2:]) == [2_000_002, True]
     assert engine.arguments[:4] == (shared.arena, files, helper, process)
     services = engine.arguments[4]
     assert services.arguments == (shared.config, shared.arena, process)
-    assert control.arguments == (shared.config, shared.arena, services, [("told", 9093)])
+    told = [("told", 9093)] * 3
+    assert control.arguments == (shared.config, shared.arena, services, told)
+    assert today.arguments[1].arguments == (shared.config, shared.arena, services, told, "me")
     assert Started.taken_over
 
 

@@ -1,0 +1,38 @@
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from fastlog.log._arena cimport fl_slot
+from fastlog.workers._engine cimport Engine
+
+cdef enum:
+    ID_BYTES = 16
+
+cdef class Topics:
+    cdef Engine engine
+    cdef uint32_t* table         # slot numbers + 1 by the hash of the topic's id
+    cdef uint64_t mask
+    cdef uint64_t known          # lives that began or ended and stand in the table
+
+    cdef fl_slot* first_of(self, const uint8_t* name, int size) noexcept nogil
+    cdef fl_slot* by_id(self, const uint8_t* topic_id) noexcept nogil
+    cdef void learn(self) noexcept nogil
+
+
+cdef const uint8_t* NO_ID        # of a topic that has none
+
+
+cdef inline bint is_todays(fl_slot* s) noexcept nogil:
+    """Whether a partition is one of those that today's clients use: none, before there is a log format for them."""
+    return False
+
+
+cdef inline const uint8_t* id_of(fl_slot* s) noexcept nogil:
+    """The id of the topic of a partition."""
+    return NO_ID
+
+
+cdef inline int32_t epoch_of(fl_slot* s) noexcept nogil:
+    """The leader epoch of a partition."""
+    return 0
+
+
+cdef bint is_zero(const uint8_t* topic_id) noexcept nogil

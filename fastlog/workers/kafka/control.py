@@ -1,0 +1,192 @@
+"""The Python side of today's protocol in a processor: what never changes of its answers, and topics to make."""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import uuid
+from collections.abc import Sequence
+
+from fastlog import logs
+from fastlog.config import BrokerConfig
+from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
+from fastlog.log._arena import Arena
+from fastlog.log.files import FileOps
+from fastlog.log.formats import FORMATS, format_name
+from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.workers.authorization import Client, Operation
+from fastlog.workers.kafka import kinds
+from fastlog.workers.services import Services
+
+log = logging.getLogger(__name__)
+
+RECORD_BATCHES = "record-batches"
+"""The log format of topics that today's clients make."""
+NONE, UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_DENIED, UNSUPPORTED_VERSION, STORAGE = 0, 3, 17, 29, 35, 56
+LEGAL_NAME = re.compile(rb"[A-Za-z0-9._-]{1,249}")
+STEP_PARTITIONS = 16
+"""Made in one step: each costs some files and their syncs."""
+
+
+class Control:
+    """What answers of one processor need of Python; ``create_topics`` is for the helper's thread that makes files."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        arena: Arena,
+        services: Services,
+        advertised: Sequence[tuple[str, int]],
+        cluster_id: str,
+    ) -> None:
+        """``advertised``: host and port that clients are told to connect to, by the listener that they come through."""
+        self.broker_id = config.broker_id
+        self.cluster_id = cluster_id.encode()
+        self.advertised = [(host.encode(), port) for host, port in advertised]
+        self.may_create = config.auto_create_topics and RECORD_BATCHES in FORMATS
+        self.api_versions = [api_versions(version) for version in range(kinds.APIS[kinds.API_VERSIONS].last + 1)]
+        self.api_versions_refused = api_versions(0, UNSUPPORTED_VERSION)
+        self._config = config
+        self._services = services
+        self._manager = LogManager(config, arena, FileOps())
+        self._begun: dict[bytes, bytes] = {}
+        """Topics that have some of their partitions, and are to have the others: their ids by name."""
+
+    def create_topics(self, request: bytes, _queue: int, client: Client) -> bytes | bool | None:
+        """Make the topics that a METADATA request names and that are not there, some partitions in each step.
+
+        ``request`` begins at the api key and has been read before, so that it is whole and well-formed. An error code
+        of 2 bytes for each topic in its order. False: ask again when woken. True: there are more to make, ask for the
+        next step. None: it cannot be answered.
+        """
+        try:
+            return self._services.unless_busy(lambda: self._create_all(named_topics(request), client), False)
+        except Exception as error:
+            self._services.unexpected(error)
+            return None
+
+    def _create_all(self, names: list[bytes | None], client: Client) -> bytes | bool:
+        """What ``create_topics`` gives, for names of which None is one that the request does not have made."""
+        codes = []
+        room = STEP_PARTITIONS
+        for name in names:
+            if room <= 0:
+                return True
+            code, made = (UNKNOWN_TOPIC, 0) if name is None else self._create(name, client, room)
+            if name in self._begun:
+                return True
+            room -= made
+            codes.append(code)
+        return struct.pack(f">{len(codes)}h", *codes)
+
+    def _create(self, name: bytes, client: Client, room: int) -> tuple[int, int]:
+        """Make up to ``room`` partitions of one topic; its error code, and how many were made."""
+        if not is_legal(name):
+            return INVALID_TOPIC, 0
+        topic = name.decode()
+        held = self._manager.partitions(topic)
+        if held and name not in self._begun:
+            return (NONE if format_name(held[0].format) == RECORD_BATCHES else UNKNOWN_TOPIC), 0
+        if not self._services.authorizer.is_allowed(client, Operation.CREATE, topic):
+            return TOPIC_DENIED, 0
+        try:
+            return NONE, self._make(topic, self._begun.setdefault(name, uuid.uuid4().bytes), len(held), room)
+        except CreationBusyError:
+            raise
+        except (InvalidTopicError, WrongPartitionError):
+            del self._begun[name]
+            return INVALID_TOPIC, 0
+        except (OSError, LogError) as error:
+            del self._begun[name]
+            extra = logs.about("not created", type(error))
+            log.error("topic not created topic=%r reason=%s", topic, error, extra=extra)
+            return STORAGE, 0
+
+    def _make(self, topic: str, topic_id: bytes, held: int, room: int) -> int:
+        """Make some of the partitions from number ``held`` on; how many. All have the id of the first."""
+        count = self._config.partition_count(topic)
+        made = 0
+        for partition in range(held, min(count, held + room)):
+            self._manager.create_partition(topic, partition, count=count, format_name=RECORD_BATCHES)
+            made += 1
+        if held + made >= count:
+            del self._begun[topic.encode()]
+        return made
+
+
+def is_legal(name: bytes) -> bool:
+    """Whether today's clients may make a topic of this name: by Kafka's rule, and ``__`` is for the broker's own."""
+    return LEGAL_NAME.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(b"__")
+
+
+def api_versions(version: int, error: int = NONE) -> bytes:
+    """The body of an answer to API_VERSIONS of this version: without supported features, see ``kinds``."""
+    offered = kinds.offered()
+    head = struct.pack(">h", error)
+    if version < kinds.APIS[kinds.API_VERSIONS].flexible:
+        rows = b"".join(struct.pack(">hhh", key, *versions) for key, versions in offered.items())
+        return head + struct.pack(">i", len(offered)) + rows + (bytes(4) if version else b"")
+    rows = b"".join(struct.pack(">hhhB", key, *versions, 0) for key, versions in offered.items())
+    return head + varint(len(offered) + 1) + rows + bytes(5)
+
+
+def varint(value: int) -> bytes:
+    """An unsigned varint."""
+    made = bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*made, value])
+
+
+def named_topics(request: bytes) -> list[bytes | None]:
+    """The topics that a METADATA request names, in its order, None for one that it names by id.
+
+    ``request`` begins at the api key and is whole and well-formed.
+    """
+    version = int.from_bytes(request[2:4], "big")
+    flexible = version >= kinds.APIS[kinds.METADATA].flexible
+    reading = _Reading(request, 8, flexible=False)
+    reading.string()  # the client's id, whose length is never a varint
+    reading.flexible = flexible
+    reading.tags()
+    names = []
+    for _ in range(max(reading.length(4), 0)):
+        topic_id = reading.take(16) if version >= 10 else bytes(16)
+        name = reading.string()
+        reading.tags()
+        names.append(name if topic_id == bytes(16) else None)
+    return names
+
+
+class _Reading:
+    """A place in a request that is well-formed."""
+
+    def __init__(self, data: bytes, at: int, *, flexible: bool) -> None:
+        self._data, self._at, self.flexible = data, at, flexible
+
+    def take(self, size: int) -> bytes:
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def length(self, size: int) -> int:
+        return self._varint() - 1 if self.flexible else int.from_bytes(self.take(size), "big", signed=True)
+
+    def string(self) -> bytes | None:
+        size = self.length(2)
+        return None if size < 0 else self.take(size)
+
+    def tags(self) -> None:
+        for _ in range(self._varint() if self.flexible else 0):
+            self._varint()
+            self.take(self._varint())
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value

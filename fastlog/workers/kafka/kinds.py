@@ -1,0 +1,41 @@
+"""The requests of today's protocol that a processor answers, at which versions, and what each needs.
+
+| request | operation | on each topic it names |
+|---|---|---|
+| API_VERSIONS | none | it names none |
+| METADATA | DESCRIBE | and CREATE, where the topic is to be made; of all, what may not be described is left out |
+
+Source: the schemas of Apache Kafka 4.2 for versions and for the first one of each with tagged fields ("flexible").
+Later versions than these bring behaviour that is not served.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastlog.workers.authorization import Operation
+
+
+class Api(NamedTuple):
+    """One request kind: the versions that clients are told of, the first one served, and the first flexible one."""
+
+    name: str
+    first: int
+    served: int
+    last: int
+    flexible: int
+    operation: Operation | None
+
+
+METADATA, API_VERSIONS = 3, 18
+
+APIS: dict[int, Api] = {
+    METADATA: Api("Metadata", 0, 0, 12, 9, Operation.DESCRIBE),
+    API_VERSIONS: Api("ApiVersions", 0, 0, 4, 3, None),
+}
+"""By api key. The connection closes on a key, or a version, that is not here; but for API_VERSIONS, which says so."""
+
+
+def offered() -> dict[int, tuple[int, int]]:
+    """The versions that clients are told of, by api key."""
+    return {key: (api.first, api.last) for key, api in sorted(APIS.items())}

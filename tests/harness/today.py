@@ -1,0 +1,104 @@
+"""Requests of today's Kafka protocol and their answers by kio, which is another reading of the same schemas."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import socket
+import struct
+import types
+import typing
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
+NO_ID = bytes(16)
+
+
+def request(
+    key: int, version: int, fields: dict[str, Any], *, correlation: int = 7, client: str | None = "test"
+) -> bytes:
+    """The frame of a request; ``fields`` are those of every version, of which this one's are taken."""
+    return frame(key, version, body(key, version, fields), correlation=correlation, client=client)
+
+
+def body(key: int, version: int, fields: dict[str, Any]) -> bytes:
+    """What follows the head of a request."""
+    made = _build(load_request_schema(key, version), fields)
+    return _written(made)
+
+
+def frame(key: int, version: int, data: bytes, *, correlation: int = 7, client: str | None = "test") -> bytes:
+    """A request with any bytes behind its head."""
+    entity = load_request_schema(key, version)
+    head = entity.__header_schema__(
+        request_api_key=key, request_api_version=version, correlation_id=correlation, client_id=client
+    )
+    return framed(_written(head) + data)
+
+
+def framed(data: bytes) -> bytes:
+    """A frame with its size."""
+    return struct.pack(">i", len(data)) + data
+
+
+def decoded(key: int, version: int, answer: bytes) -> tuple[int, Any]:
+    """The correlation id and the body of an answer, a frame with its size, which is read to its end."""
+    entity = load_response_schema(key, version)
+    assert len(answer) == 4 + int.from_bytes(answer[:4], "big")
+    head, size = entity_reader(entity.__header_schema__)(answer[4:], 0)
+    found, more = entity_reader(entity)(answer[4:], size)
+    assert 4 + size + more == len(answer), (size, more, len(answer))
+    return head.correlation_id, found
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """The next answer, a frame with its size."""
+    data = _received(connection, 4)
+    return data + _received(connection, int.from_bytes(data, "big"))
+
+
+def asked(connection: socket.socket, key: int, version: int, **fields: Any) -> Any:
+    """Send a request and decode its answer."""
+    connection.sendall(request(key, version, fields, correlation=version + 1))
+    correlation, found = decoded(key, version, answer_of(connection))
+    assert correlation == version + 1
+    return found
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise EOFError(f"the connection ended after {len(data)} of {size} bytes")
+        data += piece
+    return data
+
+
+def _written(made: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(made))(buffer, made)
+    return buffer.getvalue()
+
+
+def _build(entity: Any, fields: dict[str, Any]) -> Any:
+    """A dataclass of kio from a dict; fields that this version has not are left out."""
+    hints = typing.get_type_hints(entity)
+    values = {}
+    for field in dataclasses.fields(entity):
+        if field.name in fields:
+            values[field.name] = _value(hints[field.name], fields[field.name])
+    return entity(**values)
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        hint = next(one for one in typing.get_args(hint) if one is not type(None))
+    if isinstance(value, dict):
+        return _build(hint, value)
+    if isinstance(value, list):
+        return tuple(_value(typing.get_args(hint)[0], one) for one in value)
+    return value
