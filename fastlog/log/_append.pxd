@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_end, fl_slot
 from fastlog.log._segments cimport SegmentFiles
@@ -9,6 +9,7 @@ cdef struct Piece:
     uint32_t size
     uint32_t count
     uint32_t span
+    int64_t largest_ms   # of its messages; -1 where they have no time
 
 cdef enum AppendStatus:
     APPENDED = 0        # every piece is in the log
@@ -37,7 +38,7 @@ cdef class Appender:
     cdef uint64_t* heartbeat_ns
     cdef void begin_disk(self) noexcept nogil
     cdef void end_disk(self) noexcept nogil
-    cdef int append(self, fl_slot* s, uint64_t life, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
+    cdef int append(self, fl_slot* s, uint64_t life, uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
                     Appended* out) noexcept nogil
     cdef int take_lock(self, fl_slot* s) noexcept nogil
     cdef int lock(self, fl_slot* s) noexcept nogil

@@ -21,7 +21,9 @@ from fastlog.log._files cimport (
     AT_LIFE_ENDED, AT_LIFE_MARKED, AT_ROLL_PUBLISHED, AT_UNLOCKED,
     failpoint, file_cut, file_open, file_pwrite, mid_write_cut,
 )
-from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, segment_path
+from fastlog.log._index cimport Additions, add_entry, begin_segment, cut_indexes, seal, write_additions
+from fastlog.log._segments cimport LOG_FILE, PATH_BYTES, SegmentFiles, segment_path
+from fastlog.log.formats._table cimport Format, format_of
 
 cdef extern from "<fcntl.h>" nogil:
     int O_RDWR, O_CREAT, O_EXCL
@@ -39,6 +41,7 @@ cdef enum:
     # every so many appended bytes the flusher is woken to preallocate and to start write-back
     NUDGE_SHIFT = 22
     LONG_CALL_NS = 100000000
+    MOST_INDEXED = 0x7FFFFFFF
 
 cdef uint64_t MAX_OFFSET = <uint64_t>0x7FFFFFFFFFFFFFFF
 
@@ -153,6 +156,8 @@ cdef class Appender:
         if r != 0:
             return r
         failpoint(AT_REPAIR_CUT)
+        if format_of(s.format).locate == NULL:
+            cut_indexes(self.files, s, last, fl_base_at(h, s, last)[0], end)
         if size == 0:
             return 0
         # a roll that got as far as its file and no further: adopt the empty file, refuse one that holds bytes
@@ -182,7 +187,7 @@ cdef class Appender:
         failpoint(AT_ROLL_PUBLISHED)
         # the flusher makes the new name durable before the flushed end may pass it
         fl_mark_dirty(h, s.index)
-        if self.files.insert(s, index, fd) < 0:
+        if self.files.insert(s, index, LOG_FILE, fd) < 0:
             close(fd)
         fl_bump(&self.counters[<int>N_ROLLS], 1)
 
@@ -195,6 +200,7 @@ cdef class Appender:
         cdef const fl_end* end = fl_end_own(&s.log_end, s.log_ends)
         cdef char[PATH_BYTES] path
         cdef stat_t found
+        cdef fl_end sealed
         cdef int fd
         if segment_path(self.arena, s, end.offset, path, PATH_BYTES) != 0:
             return -EIO
@@ -212,6 +218,9 @@ cdef class Appender:
         if fd < 0:
             return fd
         failpoint(AT_ROLL_CREATED)
+        if format_of(s.format).locate == NULL:
+            sealed = end[0]
+            seal(self.files, s, s.table_tail - 1, fl_base_at(self.arena.header, s, s.table_tail - 1)[0], &sealed)
         self.publish_segment(s, end, fd)
         return 0
 
@@ -261,20 +270,22 @@ cdef class Appender:
             i += 1
         return i
 
-    cdef int append(self, fl_slot* s, uint64_t life, const uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
+    cdef int append(self, fl_slot* s, uint64_t life, uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
                     Appended* out) noexcept nogil:
         """Append checked pieces in order, as many as are admitted; never waits.
 
         Args:
             life: the life of the slot that they are for.
-            data: the pieces' bytes, back to back.
+            data: the pieces' bytes, back to back; those of a format that says so get their offsets stored in them.
             offsets: takes the offset of each piece that was written.
             out: what was done, also when the status is not APPENDED.
 
         Safe from any process; the caller tries again with the rest after APPEND_BUSY and APPEND_FULL.
         """
         cdef fl_header* h = self.arena.header
-        cdef uint64_t now_ns, now_ms, last, size, bytes_now, limit, first_ms
+        cdef uint64_t now_ns, now_ms, last, size, bytes_now, limit, first_ms, base
+        cdef const Format* made = format_of(s.format)
+        cdef Additions added
         cdef fl_end end
         cdef fl_end* cell
         cdef int r, k, admitted, entry, status = APPENDED
@@ -309,8 +320,10 @@ cdef class Appender:
             last = s.table_tail - 1
             size = fl_file_position(h, s, last, end.position)
             first_ms = fl_first_ms_at(h, s, last)[0]
-            if size and (size > s.segment_bytes or (first_ms and now_ms > first_ms and now_ms - first_ms > s.roll_ms)):
-                # a full table only makes segments longer
+            base = fl_base_at(h, s, last)[0]
+            if size and (size > s.segment_bytes or (first_ms and now_ms > first_ms and now_ms - first_ms > s.roll_ms)
+                         or (made.locate == NULL and is_too_far(base, size, &end, pieces + out.done))):
+                # a full table only makes segments longer, where places may be that far
                 if s.table_tail - fl_load(&s.table_head) < h.table_entries:
                     self.begin_disk()
                     r = self.roll(s)
@@ -321,14 +334,26 @@ cdef class Appender:
                         break
                     last += 1
                     size = 0
+                elif made.locate == NULL:
+                    # its indexes know places and offsets of 31 bits
+                    out.error = ENOSPC
+                    status = APPEND_FAILED
+                    break
             # what one request at a time would have put into this segment
             k = 0
             bytes_now = 0
             limit = s.segment_bytes
+            base = fl_base_at(h, s, last)[0]
+            if made.locate == NULL and size == 0:
+                begin_segment(&end)
             while k < admitted and (k == 0 or size + bytes_now <= limit):
+                if k and made.locate == NULL and is_too_far(base, size + bytes_now, &end, pieces + out.done + k):
+                    break
                 offsets[out.done + k] = end.offset
                 end.offset += pieces[out.done + k].span
                 end.messages += pieces[out.done + k].count
+                if made.assign != NULL:
+                    made.assign(data + out.bytes + bytes_now, pieces[out.done + k].size, offsets[out.done + k], s.epoch)
                 bytes_now += pieces[out.done + k].size
                 k += 1
             end.position += bytes_now
@@ -337,7 +362,7 @@ cdef class Appender:
                 status = APPEND_FAILED
                 break
             self.begin_disk()
-            entry = self.files.acquire(s, last, fl_base_at(h, s, last)[0])
+            entry = self.files.acquire(s, last, base)
             r = entry if entry < 0 else self.write_all(s, self.files.fd(entry), size, data + out.bytes, bytes_now)
             self.end_disk()
             if r < 0:
@@ -345,12 +370,17 @@ cdef class Appender:
                 status = APPEND_FAILED
                 break
             failpoint(AT_AFTER_WRITE)
+            if made.locate == NULL:
+                index_pieces(&added, &end, base, size, pieces + out.done, k, offsets + out.done)
+                if added.entries or added.times:
+                    write_additions(self.files, s, last, base, &added, &end)
             if s.log_end == fl_load(&s.flushed_end):
                 fl_store(&s.dirty_since_ns, now_ns)
                 was_clean = True
             if size == 0 or first_ms == 0:
                 fl_store(fl_first_ms_at(h, s, last), now_ms)
-            fl_store(fl_last_ms_at(h, s, last), now_ms)
+            # by what retention goes: the times of messages where they have them
+            fl_store(fl_last_ms_at(h, s, last), end.largest_ms - 1 if made.locate == NULL and end.largest_ms else now_ms)
             cell = fl_end_open(&s.log_end, s.log_ends)
             failpoint(AT_CELL_OPEN)
             fl_end_fill(cell, &end)
@@ -377,6 +407,21 @@ cdef class Appender:
         if nudge:
             fl_wake(h, self.arena.eventfds, FL_FLUSHER)
         return status
+
+
+cdef bint is_too_far(uint64_t base, uint64_t size, const fl_end* end, const Piece* piece) noexcept nogil:
+    """Whether a piece would leave what the indexes of a segment can say: 31 bits of bytes and of offsets."""
+    return size + piece.size > <uint64_t>MOST_INDEXED or end.offset + piece.span - base > <uint64_t>MOST_INDEXED
+
+
+cdef void index_pieces(Additions* added, fl_end* end, uint64_t base, uint64_t position, const Piece* pieces, int n,
+                       const uint64_t* offsets) noexcept nogil:
+    """What pieces, one entry of the log each, that were written from this place of the file on add to its indexes."""
+    cdef int i
+    added.entries = added.times = 0
+    for i in range(n):
+        add_entry(added, end, base, position, pieces[i].size, offsets[i] + pieces[i].span - 1, pieces[i].largest_ms)
+        position += pieces[i].size
 
 
 cdef bint flush_due(fl_slot* s) noexcept nogil:
@@ -457,28 +502,34 @@ def append_sets(Appender appender, uint64_t slot, sets):
     """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
 
-    A set takes as many offsets as it has bytes; a third number says how many, where that is otherwise.
+    A set takes as many offsets as it has bytes; a third number says how many, where that is otherwise, and a fourth one its
+    largest time in ms.
     """
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece[64] pieces
     cdef uint64_t[64] offsets
     cdef Appended out
     cdef bytes data = b"".join([item[0] for item in sets])
-    cdef const uint8_t* start = data
     cdef int i, n = len(sets), status
+    cdef bytearray copied = bytearray(data)
+    cdef uint8_t* start = copied
     if not 0 < n <= 64 or not all(item[0] for item in sets):
         raise ValueError(f"{n} message sets, or one without bytes")
     for i in range(n):
         pieces[i].size = <uint32_t>len(sets[i][0])
         pieces[i].count = sets[i][1]
         pieces[i].span = sets[i][2] if len(sets[i]) > 2 else pieces[i].size
+        pieces[i].largest_ms = sets[i][3] if len(sets[i]) > 3 else -1
     with nogil:
         status = appender.append(s, s.life, start, pieces, n, offsets, &out)
     return status, [offsets[i] for i in range(out.done)], out.next, out.error
 
 
 def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint32_t count, life=None):
-    """Append one checked message set from Python: ``(status, first offset, next offset, errno)``; for tools and tests."""
+    """Append one checked message set from Python: ``(status, first offset, next offset, errno)``; for tools and tests.
+
+    Of a format whose entries hold no offsets.
+    """
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece piece
     cdef Appended out
@@ -488,8 +539,9 @@ def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint
     piece.size = <uint32_t>data.shape[0]
     piece.count = count
     piece.span = piece.size
+    piece.largest_ms = -1
     cdef int status
     cdef uint64_t meant = s.life if life is None else life
     with nogil:
-        status = appender.append(s, meant, &data[0], &piece, 1, &offset, &out)
+        status = appender.append(s, meant, <uint8_t*>&data[0], &piece, 1, &offset, &out)
     return status, out.first, out.next, out.error

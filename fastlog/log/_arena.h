@@ -121,12 +121,20 @@ typedef struct {
 } fl_cell;
 
 /* An end of a log and what belongs to it. Two of them lie behind each word that says where an end is: the one whose position
- * the word names is in use, its writer fills the other one. */
+ * the word names is in use, its writer fills the other one. From ``unindexed`` on it is of the segment that the end lies in, and
+ * of formats whose segments have indexes. */
 typedef struct {
     uint64_t position; /* FL_NO_POSITION while it is being filled */
     uint64_t offset;   /* of the next message */
     uint64_t messages; /* appended since the start; those of compressed sets counted */
+    uint64_t unindexed;     /* bytes since the entry that the index got last */
+    uint64_t index_entries; /* of its .index */
+    uint64_t time_entries;  /* of its .timeindex */
+    uint64_t indexed_ms;    /* the time in the last of these */
+    uint64_t largest_ms;    /* 1 + the largest time of its messages; 0: none has one */
+    uint64_t largest_offset; /* that of the last message of the entry that has it */
 } fl_end;
+#define FL_END_WORDS (sizeof(fl_end) / sizeof(uint64_t))
 
 typedef struct {
     /* written before the slot lives, constant as long as anybody may look at it: fl_cell.seen says who does */
@@ -141,6 +149,8 @@ typedef struct {
     uint64_t flush_bytes;    /* B */
     uint64_t flush_ns;       /* S */
     uint64_t index;          /* this slot's own number */
+    uint32_t epoch;          /* the leader epoch that is stored in what is appended */
+    uint8_t topic_id[16];    /* all zeros where the topic has none */
     uint8_t name[FL_NAME_BYTES];
 
     /* the append lock: robust; who gets it from a dead owner repairs first */
@@ -295,8 +305,9 @@ static inline fl_end *fl_end_open(const uint64_t *word, fl_end *ends) {
     return unused;
 }
 static inline void fl_end_fill(fl_end *unused, const fl_end *end) {
-    __atomic_store_n(&unused->offset, end->offset, __ATOMIC_RELAXED);
-    __atomic_store_n(&unused->messages, end->messages, __ATOMIC_RELAXED);
+    uint64_t *to = &unused->position;
+    const uint64_t *from = &end->position;
+    for (size_t i = 1; i < FL_END_WORDS; i++) __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
     fl_store(&unused->position, end->position);
 }
 static inline void fl_end_publish(uint64_t *word, fl_end *ends, const fl_end *end) {
@@ -313,9 +324,10 @@ static inline void fl_end_read(const uint64_t *word, const fl_end *ends, fl_end 
         uint64_t position = fl_load(word);
         for (int i = 0; i < 2; i++) {
             if (fl_load(&ends[i].position) != position) continue;
-            out->position = position;
-            out->offset = __atomic_load_n(&ends[i].offset, __ATOMIC_RELAXED);
-            out->messages = __atomic_load_n(&ends[i].messages, __ATOMIC_RELAXED);
+            const uint64_t *from = &ends[i].position;
+            uint64_t *to = &out->position;
+            to[0] = position;
+            for (size_t word = 1; word < FL_END_WORDS; word++) to[word] = __atomic_load_n(from + word, __ATOMIC_RELAXED);
             __atomic_thread_fence(__ATOMIC_ACQUIRE);
             if (__atomic_load_n(&ends[i].position, __ATOMIC_RELAXED) == position) return;
         }

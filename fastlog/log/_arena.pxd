@@ -39,10 +39,13 @@ cdef extern from "_arena.h" nogil:
 
     ctypedef struct fl_end:
         uint64_t position, offset, messages
+        uint64_t unindexed, index_entries, time_entries, indexed_ms, largest_ms, largest_offset
 
     ctypedef struct fl_slot:
         uint32_t partition, directory, name_bytes, format
         uint64_t created_ms, segment_bytes, roll_ms, flush_messages, flush_bytes, flush_ns, index
+        uint32_t epoch
+        uint8_t* topic_id
         uint8_t* name
         pthread_mutex_t lock
         uint64_t lock_waiters

@@ -45,6 +45,22 @@ class SlotView(NamedTuple):
     dir_synced_tail: int
     unflushed_since_ns: int
     """Monotonic time; nothing above the flushed end is older. Says nothing where all is flushed."""
+    epoch: int
+    topic_id: bytes
+    """16 bytes, all zeros where the topic has none."""
+
+class IndexState(NamedTuple):
+    """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``).
+
+    ``indexed_ms`` and ``largest_ms`` are a time plus 1, 0 where there is none.
+    """
+
+    unindexed: int = 0
+    index_entries: int = 0
+    time_entries: int = 0
+    indexed_ms: int = 0
+    largest_ms: int = 0
+    largest_offset: int = 0
 
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
@@ -65,6 +81,9 @@ class SlotSpec(NamedTuple):
     durable: bool = True
     flushed_base: int | None = None
     starts: list[int] | None = None
+    indexes: IndexState = ...
+    epoch: int = 0
+    topic_id: bytes = ...
 
 class Leaving(NamedTuple):
     """A partition that has gone, whose files may still be there."""

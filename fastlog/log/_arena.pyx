@@ -102,6 +102,8 @@ class SlotView(NamedTuple):
     flushed_messages: int
     dir_synced_tail: int
     unflushed_since_ns: int
+    epoch: int
+    topic_id: bytes
 
 
 class Leaving(NamedTuple):
@@ -111,6 +113,17 @@ class Leaving(NamedTuple):
     topic: str
     partition: int
     directory: int
+
+
+class IndexState(NamedTuple):
+    """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``)."""
+
+    unindexed: int = 0
+    index_entries: int = 0
+    time_entries: int = 0
+    indexed_ms: int = 0
+    largest_ms: int = 0
+    largest_offset: int = 0
 
 
 class SlotSpec(NamedTuple):
@@ -132,6 +145,9 @@ class SlotSpec(NamedTuple):
     durable: bool = True  # the directory entries of segments and partition have been synced
     flushed_base: int | None = None  # what the flushed mark on the disk names
     starts: list[int] | None = None  # positions of the segments and of the log end; None where offsets are positions
+    indexes: IndexState = IndexState()
+    epoch: int = 0
+    topic_id: bytes = bytes(16)
 
 
 class Segment(NamedTuple):
@@ -375,6 +391,9 @@ cdef class Arena:
         cdef bytes name = spec.topic.encode()
         if len(name) > FL_NAME_BYTES:
             raise LogError("topic name too long", found=len(name), expected=FL_NAME_BYTES)
+        cdef bytes topic_id = spec.topic_id
+        if len(topic_id) != 16:
+            raise LogError("a topic id that is not of 16 bytes", found=len(topic_id), expected=16)
         if not spec.segments or len(spec.segments) > h.table_entries:
             raise LogError(
                 f"{spec.topic}-{spec.partition} has {len(spec.segments)} segments: raise max.segments.per.partition "
@@ -398,6 +417,8 @@ cdef class Arena:
         s.flush_messages = spec.flush_messages
         s.flush_bytes = spec.flush_bytes
         s.flush_ns = spec.flush_ns
+        s.epoch = spec.epoch
+        memcpy(s.topic_id, <char*>topic_id, 16)
         memcpy(s.name, <char*>name, len(name))
         s.table_head = i
         starts = spec.starts or [*(base for base, _, _ in spec.segments), spec.log_end]
@@ -412,6 +433,9 @@ cdef class Arena:
         end.position = origin + <uint64_t>starts[len(spec.segments)]
         end.offset = spec.log_end
         end.messages = 0
+        state = spec.indexes
+        end.unindexed, end.index_entries, end.time_entries = state.unindexed, state.index_entries, state.time_entries
+        end.indexed_ms, end.largest_ms, end.largest_offset = state.indexed_ms, state.largest_ms, state.largest_offset
         for i in range(2):
             s.log_ends[i].position = s.flushed_ends[i].position = s.visible_ends[i].position = FL_NO_POSITION
         fl_end_publish(&s.log_end, s.log_ends, &end)
@@ -573,6 +597,7 @@ cdef class Arena:
             start, flushed.position, flushed.offset, visible.position, visible.offset, end.position, end.offset,
             fl_load(&s.state), fl_load(&s.table_head), fl_load(&s.table_tail), end.messages, flushed.messages,
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
+            s.epoch, (<char*>s.topic_id)[:16],
         )
         fl_fence()
         if fl_load(&s.life) != life or not fl_is_shown(s):

@@ -135,7 +135,8 @@ OPS = {
     "delete.done": AT_DELETE_DONE,                 # all directories have, durable; the wish is still there
     "delete.settled": AT_DELETE_SETTLED,           # the wish is gone, the slots are not free
     "delete.unlink": AT_DELETE_UNLINK,             # before each file
-    "side_file.write": AT_SIDE_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS,
+    "side_file.write": AT_SIDE_FILE, "metadata_file.write": AT_METADATA_FILE, "epochs_file.write": AT_EPOCHS_FILE,
+    "index_file.write": AT_INDEX_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS,
     # a connection on its way to a processor
     "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy
     "handover.taken": AT_HANDOVER_TAKEN,           # the processor has it, and nobody counted that

@@ -11,6 +11,7 @@ cdef struct Place:
     uint64_t position    # file position of the wanted offset
     uint64_t end         # position where this segment's visible bytes end
     int sealed           # 1 when a later segment exists
+    bint walked          # the position is not known: entries have to be walked (``_index``)
 
 cdef enum LocateStatus:
     LOCATED = 0
@@ -20,17 +21,25 @@ cdef enum LocateStatus:
 # THE function from an offset to a segment and a position in its file; the slot's format knows the last step.
 cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Place* out) noexcept nogil
 
+# The files of one segment.
+cdef enum FileKind:
+    LOG_FILE = 0
+    OFFSET_INDEX = 1
+    TIME_INDEX = 2
+
 cdef struct FdEntry:
     int fd
     int pins
     int doomed               # its segment is gone: close with the last pin
     uint64_t slot
     uint64_t index
+    int kind                 # a FileKind
     int newer
     int older
     int chain
 
 cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil
+cdef int file_path(Arena arena, fl_slot* s, uint64_t base, int kind, char* out, size_t room) noexcept nogil
 cdef int flushed_mark_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil
 cdef int marks_path(Arena arena, int directory, char* out, size_t room) noexcept nogil
 cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil
@@ -50,14 +59,15 @@ cdef class SegmentFiles:
     cdef int free_list
     cdef readonly int open_count
     cdef uint64_t generation
-    cdef int bucket(self, uint64_t slot, uint64_t index) noexcept nogil
+    cdef int bucket(self, uint64_t slot, uint64_t index, int kind) noexcept nogil
     cdef void unlink_lru(self, int e) noexcept nogil
     cdef void push_newest(self, int e) noexcept nogil
-    cdef int find(self, fl_slot* s, uint64_t index) noexcept nogil
-    cdef int insert(self, fl_slot* s, uint64_t index, int fd) noexcept nogil
+    cdef int find(self, fl_slot* s, uint64_t index, int kind) noexcept nogil
+    cdef int insert(self, fl_slot* s, uint64_t index, int kind, int fd) noexcept nogil
     cdef int victim(self) noexcept nogil
     cdef bint give_back(self) noexcept nogil
     cdef int acquire(self, fl_slot* s, uint64_t index, uint64_t base) noexcept nogil
+    cdef int acquire_kind(self, fl_slot* s, uint64_t index, uint64_t base, int kind, int flags) noexcept nogil
     cdef inline int fd(self, int entry) noexcept nogil:
         return self.entries[entry].fd
     cdef void pin(self, int entry) noexcept nogil

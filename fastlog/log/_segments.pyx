@@ -34,6 +34,7 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Plac
     says nothing. Then it looks again; each time retention must have dropped more, so that this ends.
     """
     cdef uint64_t tail, head, index
+    cdef const Format* made
     while True:
         fl_end_read(&s.visible_end, s.visible_ends, visible)
         failpoint(AT_LOCATE_WATERMARK)
@@ -61,7 +62,9 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Plac
             return LOCATE_OUT_OF_RANGE
         if offset == visible.offset:
             return LOCATE_EMPTY
-        out.position = format_of(s.format).locate(out.base, offset)
+        made = format_of(s.format)
+        out.walked = made.locate == NULL
+        out.position = 0 if out.walked else made.locate(out.base, offset)
         return LOCATED
 
 
@@ -74,12 +77,21 @@ cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcep
 
 cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil:
     """Write a segment file's path; 0, or -1 when it does not fit or nobody knows the format."""
+    return file_path(arena, s, base, LOG_FILE, out, room)
+
+
+cdef int file_path(Arena arena, fl_slot* s, uint64_t base, int kind, char* out, size_t room) noexcept nogil:
+    """The same for any of a segment's files."""
     cdef const Format* found = format_of(s.format)
+    cdef const char* suffix
     cdef int n
     if found == NULL:
         return -1
+    suffix = found.suffix
+    if kind != LOG_FILE:
+        suffix = ".index" if kind == OFFSET_INDEX else ".timeindex"
     n = snprintf(out, room, "%s/%.*s-%u/%020llu%s", arena.directories[s.directory], <int>s.name_bytes,
-                 <char*>s.name, s.partition, <unsigned long long>base, found.suffix)
+                 <char*>s.name, s.partition, <unsigned long long>base, suffix)
     return 0 if 0 < n < <int>room else -1
 
 
@@ -97,7 +109,7 @@ cdef int marks_path(Arena arena, int directory, char* out, size_t room) noexcept
 
 
 cdef class SegmentFiles:
-    """Open descriptors by (slot, segment index), at most ``capacity``; a pinned one is never closed."""
+    """Open descriptors by (slot, segment index, kind of file), at most ``capacity``; a pinned one is never closed."""
 
     def __cinit__(self, Arena arena, int capacity):
         cdef int i
@@ -129,8 +141,9 @@ cdef class SegmentFiles:
         free(self.entries)
         free(self.buckets)
 
-    cdef int bucket(self, uint64_t slot, uint64_t index) noexcept nogil:
-        return <int>((slot * <uint64_t>0x9E3779B97F4A7C15 + index * <uint64_t>0xC2B2AE3D27D4EB4F) >> 33) & (self.bucket_count - 1)
+    cdef int bucket(self, uint64_t slot, uint64_t index, int kind) noexcept nogil:
+        cdef uint64_t mixed = slot * <uint64_t>0x9E3779B97F4A7C15 + (index * 4 + <uint64_t>kind) * <uint64_t>0xC2B2AE3D27D4EB4F
+        return <int>(mixed >> 33) & (self.bucket_count - 1)
 
     cdef void unlink_lru(self, int e) noexcept nogil:
         cdef FdEntry* x = &self.entries[e]
@@ -153,11 +166,11 @@ cdef class SegmentFiles:
         if self.oldest < 0:
             self.oldest = e
 
-    cdef int find(self, fl_slot* s, uint64_t index) noexcept nogil:
-        """The entry of an open segment, made the most recent one; -1 when it is not open."""
-        cdef int e = self.buckets[self.bucket(s.index, index)]
+    cdef int find(self, fl_slot* s, uint64_t index, int kind) noexcept nogil:
+        """The entry of an open file of a segment, made the most recent one; -1 when it is not open."""
+        cdef int e = self.buckets[self.bucket(s.index, index, kind)]
         while e >= 0:
-            if self.entries[e].slot == s.index and self.entries[e].index == index:
+            if self.entries[e].slot == s.index and self.entries[e].index == index and self.entries[e].kind == kind:
                 if e != self.newest:
                     self.unlink_lru(e)
                     self.push_newest(e)
@@ -165,7 +178,7 @@ cdef class SegmentFiles:
             e = self.entries[e].chain
         return -1
 
-    cdef int insert(self, fl_slot* s, uint64_t index, int fd) noexcept nogil:
+    cdef int insert(self, fl_slot* s, uint64_t index, int kind, int fd) noexcept nogil:
         """Keep an open descriptor; -1 when every entry is pinned (the caller keeps the descriptor then)."""
         cdef int e = self.free_list
         cdef int b
@@ -179,7 +192,8 @@ cdef class SegmentFiles:
         self.entries[e].doomed = 0
         self.entries[e].slot = s.index
         self.entries[e].index = index
-        b = self.bucket(s.index, index)
+        self.entries[e].kind = kind
+        b = self.bucket(s.index, index, kind)
         self.entries[e].chain = self.buckets[b]
         self.buckets[b] = e
         self.push_newest(e)
@@ -201,7 +215,7 @@ cdef class SegmentFiles:
                 s = fl_slot_at(h, self.entries[e].slot)
                 index = self.entries[e].index
                 end = fl_load(fl_start_at(h, s, index + 1)) if index + 1 < fl_load(&s.table_tail) else fl_load(&s.log_end)
-                if end <= fl_load(&s.flushed_end) or index < fl_load(&s.table_head) or not fl_lives(s):
+                if self.entries[e].kind != LOG_FILE or end <= fl_load(&s.flushed_end) or index < fl_load(&s.table_head) or not fl_lives(s):
                     return e
                 if second < 0:
                     second = e
@@ -218,21 +232,25 @@ cdef class SegmentFiles:
 
     cdef int acquire(self, fl_slot* s, uint64_t index, uint64_t base) noexcept nogil:
         """The entry of a segment, opened if need be; -errno on failure."""
+        return self.acquire_kind(s, index, base, LOG_FILE, O_RDWR)
+
+    cdef int acquire_kind(self, fl_slot* s, uint64_t index, uint64_t base, int kind, int flags) noexcept nogil:
+        """The same for any of its files; ``flags`` are those to open it with."""
         cdef char[PATH_BYTES] path
-        cdef int fd, e = self.find(s, index)
+        cdef int fd, e = self.find(s, index, kind)
         if e >= 0:
             return e
-        if segment_path(self.arena, s, base, path, PATH_BYTES) != 0:
+        if file_path(self.arena, s, base, kind, path, PATH_BYTES) != 0:
             return -ENAMETOOLONG
-        fd = file_open(path, O_RDWR, 0)
+        fd = file_open(path, flags, 0o644)
         if fd == -EACCES or fd == -EPERM or fd == -EROFS:
             fd = file_open(path, O_RDONLY, 0)
         if (fd == -EMFILE or fd == -ENFILE) and self.give_back():
             # descriptors ran out elsewhere in this process: with one of ours given back, once more
-            fd = file_open(path, O_RDWR, 0)
+            fd = file_open(path, flags, 0o644)
         if fd < 0:
             return fd
-        e = self.insert(s, index, fd)
+        e = self.insert(s, index, kind, fd)
         if e < 0:
             close(fd)
             return -EMFILE
@@ -249,7 +267,7 @@ cdef class SegmentFiles:
     cdef void drop(self, int entry) noexcept nogil:
         """Close an entry that nobody has pinned."""
         cdef FdEntry* x = &self.entries[entry]
-        cdef int b = self.bucket(x.slot, x.index)
+        cdef int b = self.bucket(x.slot, x.index, x.kind)
         cdef int e = self.buckets[b], before = -1
         while e != entry:
             before = e

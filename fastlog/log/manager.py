@@ -24,6 +24,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.flushed_mark import flushed_mark_name, put_flushed_mark
 from fastlog.log.formats import FORMATS, LogFormat, format_number, log_format
+from fastlog.log.kafka_files import EPOCHS_NAME, METADATA_NAME, NO_TOPIC_ID, write_epochs, write_metadata
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
@@ -123,7 +124,7 @@ class LogManager:
             format_name=found.format,
             durable=True,
             flushed_base=found.flushed_base,
-        )
+        )._replace(indexes=found.indexes, epoch=found.epoch, topic_id=found.topic_id)
 
     def _spec(
         self,
@@ -230,13 +231,20 @@ class LogManager:
     # -- creating ------------------------------------------------------------------------------------------------------
 
     def create_partition(
-        self, topic: str, partition: int, *, count: int | None = None, format_name: str = KAFKA_0_7
+        self,
+        topic: str,
+        partition: int,
+        *,
+        count: int | None = None,
+        format_name: str = KAFKA_0_7,
+        topic_id: bytes = NO_TOPIC_ID,
     ) -> int:
         """Make the directory, side file and first segment of a partition and give it a slot; returns the slot's index.
 
         Doing it twice is doing it once: what a dead creator left half-made is finished. The flusher makes the names
         durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
-        ``format_name`` is the log format, which counts for one that is not there yet.
+        ``format_name`` is the log format, and ``topic_id`` the 16 bytes that a topic of record batches is known by;
+        they count for one that is not there yet.
 
         Raises:
             CreationBusyError: another process creates one now.
@@ -269,7 +277,7 @@ class LogManager:
                 )
             dir_index, directory = self._place(topic, partition)
             now_ms = time.time_ns() // 1_000_000
-            self._make_files(directory, now_ms, made)
+            self._make_files(directory, now_ms, made, topic_id)
             index = self._arena.add(
                 self._spec(
                     topic,
@@ -281,7 +289,7 @@ class LogManager:
                     format_name=format_name,
                     durable=False,
                     flushed_base=0,
-                )
+                )._replace(topic_id=topic_id)
             )
         finally:
             self._arena.create_unlock()
@@ -298,7 +306,7 @@ class LogManager:
         number = self._held.index(min(self._held))
         return number, self._directories[number] / name
 
-    def _make_files(self, directory: Path, now_ms: int, made: LogFormat) -> None:
+    def _make_files(self, directory: Path, now_ms: int, made: LogFormat, topic_id: bytes) -> None:
         try:
             self._files.mkdir(directory)
         except FileExistsError:
@@ -311,6 +319,10 @@ class LogManager:
         _files.reach("create.directory")
         put_flushed_mark(directory, [], 0, self._files)
         write_side_file(directory, SideFile(now_ms, made.name), self._files)
+        if topic_id != NO_TOPIC_ID:
+            write_metadata(directory, topic_id, self._files)
+        if made.has_epochs:
+            write_epochs(directory, [(0, 0)], self._files)
         _files.reach("create.side_file")
         first = directory / segment_name(0, made.suffix)
         with self._files.open(first, os.O_RDWR | os.O_CREAT) as descriptor:
@@ -324,7 +336,12 @@ class LogManager:
             if item.name == segment_name(0, made.suffix):
                 if not item.is_file(follow_symlinks=False) or item.stat(follow_symlinks=False).st_size:
                     return False
-            elif item.name not in (SIDE_FILE_NAME, SIDE_FILE_NAME + ".tmp", flushed_mark_name(0)):
+            elif item.name.removesuffix(".tmp") not in (
+                SIDE_FILE_NAME,
+                METADATA_NAME,
+                EPOCHS_NAME,
+                flushed_mark_name(0),
+            ):
                 return False
         try:
             side = read_side_file(directory, self._files)

@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from fastlog.log._arena import IndexState
+
+NO_INDEXES = IndexState()
+
 OK: Literal["ok"] = "ok"
 READ_ONLY: Literal["read-only"] = "read-only"
 OFFLINE: Literal["offline"] = "offline"
@@ -45,6 +49,9 @@ class RecoveredPartition:
     """The kernel has told of a write-back that failed: what memory holds of the files may be nowhere else."""
     no_room: bool = False
     """Nothing is known to be wrong but that the disk is full."""
+    indexes: IndexState = NO_INDEXES
+    epoch: int = 0
+    topic_id: bytes = bytes(16)
 
     def taken_out(self, reason: str) -> RecoveredPartition:
         """The same partition, offline for this reason."""

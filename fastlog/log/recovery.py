@@ -34,6 +34,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.flushed_mark import flushed_marks, put_flushed_mark
 from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget, format_of_files
+from fastlog.log.kafka_files import next_epochs, read_epochs, read_topic_id, write_epochs
 from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import (
@@ -181,6 +182,7 @@ class _Recovery:
             names = [item.name for item in self.files.listdir(self.directory)]
             self.format = format_of_files(names) or self.format
             self.blank = replace(self.blank, format=self.format.name)
+        self.blank = replace(self.blank, topic_id=read_topic_id(self.directory, self.files))
         segments = self.list_segments() or [self.first_segment(clean_end)]
         # an offset alone says nothing of bytes that are none of a message
         clean = (
@@ -211,7 +213,7 @@ class _Recovery:
             self.put_mark(newest.base)
             if self.marks != [newest.base]:
                 self.files.fsync_dir(self.directory)
-            return self.ok(segments)
+            return self.ok(segments, is_clean=True)
         if checkpoint is not None:
             self.sure = [item for item in segments if item.base < checkpoint]
             if self.sure and self.end(self.sure[-1]) > checkpoint:
@@ -369,7 +371,7 @@ class _Recovery:
         self.put_mark(trusted[-1].base)
         self.files.fsync_dir(self.directory)
         self.files.fsync_dir(self.directory.parent)
-        return self.ok(trusted)
+        return self.ok(trusted, is_clean=False)
 
     def make_durable(self, segment: SegmentFile) -> None:
         """Sync a segment that is not checked; nothing says what of it has been flushed."""
@@ -446,8 +448,30 @@ class _Recovery:
         if segments:
             self.files.fsync_dir(self.directory)
 
-    def ok(self, segments: list[SegmentFile]) -> RecoveredPartition:
-        return replace(self.served(segments, OK, ""), flushed_base=self.flushed_base)
+    def ok(self, segments: list[SegmentFile], *, is_clean: bool) -> RecoveredPartition:
+        result = replace(self.served(segments, OK, ""), flushed_base=self.flushed_base)
+        served = [item._replace(path=self.directory / self.name(item.base)) for item in segments]
+        indexes = self.format.settle_indexes(self.files, served, is_clean=is_clean)
+        if indexes.largest_ms:  # retention goes by the times of messages where they have them
+            newest = result.segments[-1]
+            newest = replace(newest, last_ms=_time(indexes.largest_ms - 1))
+            result = replace(result, segments=(*result.segments[:-1], newest))
+        return replace(result, indexes=indexes, epoch=self.epoch(result.log_end, is_clean=is_clean))
+
+    def epoch(self, log_end: int, *, is_clean: bool) -> int:
+        """The leader epoch from here on: another one where appended bytes may have been lost; 0 without epochs."""
+        if not self.format.has_epochs:
+            return 0
+        epochs = read_epochs(self.directory, self.files)
+        if is_clean and epochs:
+            return epochs[-1][0]
+        epochs = next_epochs(epochs, log_end)
+        try:
+            write_epochs(self.directory, epochs, self.files)
+            self.files.fsync_dir(self.directory)
+        except OSError as error:
+            log.warning("leader epochs not written path=%s reason=%s", shown(self.directory), error.strerror)
+        return epochs[-1][0]
 
     def read_only(self, segments: list[SegmentFile], end: int, reason: str) -> RecoveredPartition:
         """Serve what lies below ``end``, as far as a message ends there; offline when that is nothing."""

@@ -14,6 +14,7 @@ cdef enum Problem:
     PROBLEM_SIZE             # of a fetch: less than no bytes
     PROBLEM_MESSAGE          # no message begins at the offset
     PROBLEM_UNREADABLE       # the disk does not give the bytes back
+    PROBLEM_FORMAT           # its log is of a format that clients of this protocol cannot use
 
 # What ``resolve`` comes to, besides the problems of topics and partitions.
 cdef enum Resolved:
@@ -48,7 +49,7 @@ cdef class Partitions:
     cdef bint exists(self, const uint8_t* name, int size) noexcept nogil
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil
     cdef int32_t draw(self, int count) noexcept nogil
-    cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil
+    cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, int clients, fl_slot** out) noexcept nogil
     cdef TopicCount* place_of(self, const uint8_t* name, int size) noexcept nogil
     cdef int put_count(self, const uint8_t* name, int size, int32_t least) noexcept nogil
     cdef int32_t default_of(self, fl_slot* s) noexcept nogil

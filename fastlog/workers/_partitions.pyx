@@ -8,6 +8,7 @@ from libc.string cimport memcmp, memset
 from fastlog.log._arena cimport (
     FL_CHANGES, Arena, fl_changed, fl_header, fl_is_shown, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
 )
+from fastlog.log.formats._table cimport Format, format_of
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()
@@ -234,13 +235,15 @@ cdef class Partitions:
         self.random_state ^= self.random_state << 17
         return <int32_t>(self.random_state % <uint64_t>count)
 
-    cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, fl_slot** out) noexcept nogil:
+    cdef int resolve(self, const uint8_t* name, int size, int32_t* partition, int purpose, int clients,
+                     fl_slot** out) noexcept nogil:
         """Find the partition; a ``Resolved``, or a ``Problem`` of the topic or the partition.
 
         Partition -1 of a produce means that the broker chooses one at random (0.7). What lies on disk is served also
-        above the configured count.
+        above the configured count. ``clients``, one of ``Clients``: for whom.
         """
         cdef int count
+        cdef const Format* made
         out[0] = NULL
         if size > LONGEST_NAME:
             return PROBLEM_TOPIC
@@ -252,7 +255,12 @@ cdef class Partitions:
         if partition[0] >= 0:
             out[0] = self.find(name, size, partition[0])
             if out[0] != NULL:
-                return RESOLVED
+                made = format_of(out[0].format)
+                # of a format that is not known here, which is out of service, that is said
+                if made == NULL or made.clients & clients:
+                    return RESOLVED
+                out[0] = NULL
+                return PROBLEM_FORMAT
         count = self.partition_count(name, size)
         if count < 1:
             return PROBLEM_TOPIC

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_slot
-from fastlog.log._segments cimport SegmentFiles
+from fastlog.log._segments cimport Place, SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._partitions cimport Partitions
 from fastlog.workers._reports cimport Reports
@@ -21,6 +21,22 @@ cdef struct Found:
     uint64_t log_start
     fl_slot* slot            # NULL: nobody has written to it
     bint cold                # its first bytes are not in memory: nothing of it may be read here
+    bint walks               # where the entry begins is not known yet: ``read_ahead`` looks for it, then ``find`` is to be asked again
+    uint64_t entry_bytes     # of the first entry, whole; may be more than ``size``
+    int index_entry          # of ``walks``: descriptor entry of the index, -1: there is none
+    uint64_t base
+    uint64_t offset
+
+# Where an entry was found by a walk that a thread made.
+cdef struct Known:
+    uint64_t slot
+    uint64_t life
+    uint64_t base
+    uint64_t offset
+    uint64_t position
+
+cdef enum:
+    KNOWN_PLACES = 64        # a power of two
 
 cdef class Reads:
     cdef Arena arena
@@ -33,9 +49,13 @@ cdef class Reads:
     cdef int pinned          # descriptors that requests for many partitions were the first to pin; each takes its own off
     cdef uint64_t* counters
     cdef uint8_t* peek
+    cdef Known[KNOWN_PLACES] known
 
-    cdef void find(self, Conn* c, int operation, const uint8_t* name, int size, int32_t partition, int64_t offset,
+    cdef void find(self, Conn* c, int operation, const uint8_t* name, int size, int32_t partition, int clients, int64_t offset,
                    int32_t max_bytes, Found* out) noexcept nogil
+    cdef int walk(self, Found* found, const Place* place) noexcept nogil
+    cdef Known* known_place(self, uint64_t slot, uint64_t offset) noexcept nogil
+    cdef void learn_place(self, const ReadJob* job) noexcept nogil
     cdef int check_boundary(self, Found* found, uint64_t available, uint64_t readable) noexcept nogil
     cdef bint read_ahead(self, Conn* c, ReadJob* job, Found* found) noexcept nogil
     cdef int put(self, Conn* c, Found* found) noexcept nogil

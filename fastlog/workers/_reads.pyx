@@ -6,12 +6,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fastlog.log._arena cimport (
-    FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_READ_AHEAD, Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end,
+    FL_NO_POSITION, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_READ_AHEAD, Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end,
     fl_end_read, fl_load, fl_or, fl_slot, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
-from fastlog.log._segments cimport LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate
-from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, format_of
+from fastlog.log._index cimport WALK_COLD, WALK_FAR, WALKED, WINDOW, Walk, seek_entry
+from fastlog.log._segments cimport LOCATE_OUT_OF_RANGE, LOCATED, OFFSET_INDEX, Place, SegmentFiles, locate
+from fastlog.log.formats._table cimport ENTRY_BEGINS, ENTRY_UNREADABLE, EntryHead, Format, format_of
 from fastlog.workers._authorizer cimport Authorizer, is_allowed
 from fastlog.workers._partitions cimport (
     PROBLEM_DENIED, PROBLEM_MESSAGE, PROBLEM_NONE, PROBLEM_OFFLINE, PROBLEM_RANGE, PROBLEM_SIZE, PROBLEM_TOPIC,
@@ -19,16 +20,31 @@ from fastlog.workers._partitions cimport (
 )
 from fastlog.workers._reports cimport Reports
 from fastlog.workers._unreadable cimport Unreadable
-from fastlog.workers.net._connection cimport Conn, ReadJob, out_bytes, out_file, out_give_back
+from fastlog.workers.net._connection cimport Conn, Job, ReadJob, out_bytes, out_file, out_give_back
 from fastlog.workers.net._helper cimport Helper
 
+cdef extern from "<fcntl.h>" nogil:
+    int O_RDWR
+
 cdef enum:
-    PEEK_BYTES = 4096
+    PEEK_BYTES = 4096            # of WINDOW that there are
+    WALK_HERE = 64 << 10         # bytes of a log that the loop's thread walks over
     # an answer this small is read and sent in one call: cheaper than a header and a sendfile
     COPY_BYTES = 16 << 10
     ANSWERS_AHEAD = 32           # this near the visible end, counted in answers like the last one, a reader has the next flush begin
     COPY_IN_ALL = 256 << 10      # of answers that leave together: many parts may ask for the same few bytes
     MAX_SET_BYTES = 0x7fffff00   # an answer's size is a signed 32-bit number
+
+
+cdef bint walk_step(Job* job, void* scratch) noexcept nogil:
+    """Find the entry that a ``ReadJob`` looks for; waits for the disk."""
+    cdef ReadJob* reading = <ReadJob*>job
+    cdef Walk walked
+    if scratch != NULL:
+        reading.status = seek_entry(reading.fd, reading.index_fd, <const Format*>reading.format, <uint8_t*>scratch, reading.base,
+                                    reading.position, reading.offset, True, FL_NO_POSITION, &walked)
+        reading.position = walked.position
+    return False
 
 
 @cython.final
@@ -46,7 +62,7 @@ cdef class Reads:
         self.unreadable = Unreadable(arena, files, process, reports)
         self.process = process
         self.counters = fl_cell_at(arena.header, process).counters
-        self.peek = <uint8_t*>malloc(PEEK_BYTES)
+        self.peek = <uint8_t*>malloc(WINDOW)
         if self.peek == NULL:
             raise MemoryError
 
@@ -55,10 +71,11 @@ cdef class Reads:
 
     # -- one fetch of one partition ------------------------------------------------------------------------------------
 
-    cdef void find(self, Conn* c, int operation, const uint8_t* name, int size, int32_t partition, int64_t offset,
+    cdef void find(self, Conn* c, int operation, const uint8_t* name, int size, int32_t partition, int clients, int64_t offset,
                    int32_t max_bytes, Found* out) noexcept nogil:
         """Find the bytes one fetch gets, at most to the end of their segment and never past the visible end.
 
+        They begin with the entry that holds the offset, and may end inside one. ``clients`` as for ``Partitions.resolve``.
         Every kind of fetch comes here, for each of its parts: here it is authorized.
         """
         cdef Place place
@@ -68,14 +85,15 @@ cdef class Reads:
         out.problem = PROBLEM_NONE
         out.entry = -1
         out.size = 0
-        out.cold = False
+        out.cold = out.walks = False
+        out.entry_bytes = 0
         out.watermark = out.visible = out.ahead = out.log_start = 0
         if not is_allowed(self.authorizer, c, operation, name, size):
             out.slot = NULL
             out.watermark = out.log_start = <uint64_t>-1
             out.problem = PROBLEM_DENIED
             return
-        r = self.partitions.resolve(name, size, &partition, TO_READ, &out.slot)
+        r = self.partitions.resolve(name, size, &partition, TO_READ, clients, &out.slot)
         if r == RESOLVED:
             out.log_start = fl_load(&out.slot.log_start)
             fl_end_read(&out.slot.visible_end, out.slot.visible_ends, &visible)
@@ -118,6 +136,15 @@ cdef class Reads:
                         self.unreadable.not_opened(out.slot, place.base, place.position, -out.entry)
                     out.entry = -1
                     return
+                if place.walked:
+                    out.offset = <uint64_t>offset
+                    out.problem = self.walk(out, &place)
+                    if out.problem or out.walks:
+                        if out.problem:
+                            out.entry = -1
+                        return
+                    at = place.start + place.position
+                    out.ahead = visible.position - at
                 out.position = place.position
                 out.size = min(<uint64_t>min(max_bytes, <int32_t>MAX_SET_BYTES), place.end - at)
                 readable = self.unreadable.cut(out.slot, at, place.end - at)
@@ -136,6 +163,8 @@ cdef class Reads:
         """
         cdef uint64_t want = min(available, <uint64_t>PEEK_BYTES)
         cdef int64_t r = file_pread_nowait(self.files.fd(found.entry), self.peek, want, found.position)
+        cdef const Format* made
+        cdef EntryHead head
         cdef int status
         if r == -EAGAIN:
             found.cold = True
@@ -145,13 +174,64 @@ cdef class Reads:
         if r < 0:
             self.unreadable.failed(found.entry, found.position, <int>-r)
             return PROBLEM_UNREADABLE
-        status = format_of(found.slot.format).begins(self.peek, <uint64_t>r, available, readable)
+        made = format_of(found.slot.format)
+        if <uint64_t>r >= made.head_bytes and made.head(self.peek, &head):
+            found.entry_bytes = head.bytes
+        status = made.begins(self.peek, <uint64_t>r, available, readable)
         if status == ENTRY_UNREADABLE:
             return PROBLEM_UNREADABLE
         return PROBLEM_NONE if status == ENTRY_BEGINS else PROBLEM_MESSAGE
 
+    cdef int walk(self, Found* found, const Place* place) noexcept nogil:
+        """Find where in its segment the entry begins that holds ``found.offset``: PROBLEM_NONE with ``place.position`` set or
+        ``found.walks``, or PROBLEM_UNREADABLE.
+        """
+        cdef const Format* made = format_of(found.slot.format)
+        cdef uint64_t end = place.end - place.start
+        cdef Known* known = self.known_place(found.slot.index, found.offset)
+        cdef Walk walked
+        cdef int status
+        found.base = place.base
+        if known.slot == found.slot.index and known.life == fl_load(&found.slot.life) and known.base == place.base \
+                and known.offset == found.offset and known.position < end:
+            (<Place*>place).position = known.position
+            return PROBLEM_NONE
+        found.index_entry = self.files.acquire_kind(found.slot, place.index, place.base, OFFSET_INDEX, O_RDWR)
+        status = seek_entry(self.files.fd(found.entry), -1 if found.index_entry < 0 else self.files.fd(found.index_entry), made,
+                            self.peek, place.base, end, found.offset, False, WALK_HERE, &walked)
+        if status == WALKED:
+            (<Place*>place).position = walked.position
+            return PROBLEM_NONE
+        if status == WALK_COLD or status == WALK_FAR:
+            found.walks = found.cold = True
+            found.position = end
+            return PROBLEM_NONE
+        self.unreadable.failed(found.entry, walked.position, -status if status < 0 else 0)
+        return PROBLEM_UNREADABLE
+
+    cdef Known* known_place(self, uint64_t slot, uint64_t offset) noexcept nogil:
+        """Where what was found of a slot and an offset stands, or of others."""
+        return &self.known[(slot * <uint64_t>0x9E3779B97F4A7C15 + offset) & (KNOWN_PLACES - 1)]
+
+    cdef void learn_place(self, const ReadJob* job) noexcept nogil:
+        """Take what a thread found that ``read_ahead`` was asked for; for the protocol, when the job is done."""
+        cdef Known* known
+        if job.job.step != walk_step or job.status != WALKED or job.job.cancelled:
+            return
+        known = self.known_place(job.slot, job.offset)
+        known.slot, known.life, known.base = job.slot, job.life, job.base
+        known.offset, known.position = job.offset, job.position
+
     cdef bint read_ahead(self, Conn* c, ReadJob* job, Found* found) noexcept nogil:
-        """Have the beginning of a cold span read into memory; whether a thread does. The rest is read when it is sent."""
+        """Have the beginning of a cold span read into memory, or looked for; whether a thread does. The rest is read when it is
+        sent.
+        """
+        if found.walks:
+            job.format = <const void*>format_of(found.slot.format)
+            job.slot, job.life = found.slot.index, fl_load(&found.slot.life)
+            job.base, job.offset, job.position = found.base, found.offset, found.position
+            job.status = WALK_COLD
+            return self.helper.submit_read(c, job, walk_step, found.entry, found.index_entry) == 0
         if self.helper.read_ahead(c, job, found.entry, found.position, found.size) != 0:
             return False
         fl_bump(&self.counters[<int>N_READ_AHEAD], 1)

@@ -163,6 +163,7 @@ cdef class Writes:
             fl_bump(&self.counters[<int>N_SUSPICIOUS], found.suspicious)
         run.pieces[run.count].size = <uint32_t>found.bytes
         run.pieces[run.count].span = <uint32_t>found.span
+        run.pieces[run.count].largest_ms = found.max_timestamp
         run.pieces[run.count].count = <uint32_t>min(count, <long long>0x7FFFFFFF)
         run.receipts[run.count] = receipt
         run.count += 1
@@ -238,7 +239,7 @@ cdef class Writes:
         cdef uint64_t messages, end
         cdef uint64_t mine = <uint64_t>1 << self.process
         while run.done < run.count:
-            status = self.appender.append(s, run.life, run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
+            status = self.appender.append(s, run.life, <uint8_t*>run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
                                           self.offsets, &out)
             messages = 0
             end = out.position

@@ -17,7 +17,7 @@ from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
-from fastlog.log.formats import FORMATS, format_name
+from fastlog.log.formats import FORMATS, LogFormat, format_name
 from fastlog.log.manager import LogManager
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
@@ -327,6 +327,8 @@ class Keeper:
         for row in rows[:drop]:
             if self._arena.stopping or not self._unlink(directory / segment_name(row.base, _suffix(view))):
                 break  # oldest first, or the next start would find a gap
+            for suffix in _format(view).companions:
+                self._unlink(directory / segment_name(row.base, suffix))
             log.info(
                 "segment dropped topic=%r partition=%d base=%d last_append_age_s=%d",
                 view.topic,
@@ -408,9 +410,13 @@ class Keeper:
         log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
 
 
+def _format(view: SlotView) -> LogFormat:
+    return FORMATS[str(format_name(view.format))]
+
+
 def _suffix(view: SlotView) -> str:
     """The end of the names of a partition's segments."""
-    return FORMATS[str(format_name(view.format))].suffix
+    return _format(view).suffix
 
 
 def _why(view: SlotView) -> int:

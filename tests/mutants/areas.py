@@ -61,7 +61,7 @@ AREAS = (
         _words("fastlog/log/ fastlog/segment_files.py"),
         _unit("append arena c_memory clean_marker creators deletion flush flush_marks flushed_mark formats fsck"
               " hostile_links manager named_points offsets parallel recovery recovery_many retention segment_files"
-              " segments set_aside side_file file_errors flusher_directories keeper lives log_*")
+              " segments set_aside side_file file_errors flusher_directories keeper lives log_* record_batch_log")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"
                  " returns"),

@@ -6,11 +6,12 @@ due; a process calls it before it forks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from zlib import crc32
 
+from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, DumpedEntry, FileScan, SearchBudget, register_format
 from fastlog.segment_files import SegmentFile, read_fully
@@ -50,6 +51,11 @@ class Toy:
     name = NAME
     suffix = SUFFIX
     is_dense = True
+    companions: tuple[str, ...] = ()
+    has_epochs = False
+
+    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+        return IndexState()
 
     def end_offset(self, segment: SegmentFile) -> int:
         return segment.base + segment.size // RECORD_BYTES

@@ -5,8 +5,8 @@ from libc.string cimport memcmp
 
 from fastlog._crc cimport crc32_span
 from fastlog.log.formats._table cimport (
-    ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, Entries, Format,
-    add_format,
+    ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA_07, Entries,
+    EntryHead, Format, add_format,
 )
 
 cdef enum:
@@ -21,6 +21,8 @@ cdef inline bint is_record(const uint8_t* p) noexcept nogil:
 
 cdef void validate(const uint8_t* p, uint64_t n, int64_t max_message, Entries* out) noexcept nogil:
     out.bytes = out.count = out.compressed = out.suspicious = out.next = 0
+    out.max_timestamp = -1
+    out.misstated = False
     out.status = ENTRIES_WHOLE
     while out.bytes < n:
         if n - out.bytes < RECORD:
@@ -46,6 +48,13 @@ cdef uint64_t locate(uint64_t base, uint64_t offset) noexcept nogil:
     return (offset - base) * RECORD
 
 
+cdef bint head(const uint8_t* p, EntryHead* out) noexcept nogil:
+    out.bytes = RECORD
+    out.offset = out.next_offset = 0
+    out.max_timestamp = -1
+    return True
+
+
 cdef int begins(const uint8_t* p, uint64_t have, uint64_t available, uint64_t readable) noexcept nogil:
     if readable < RECORD:
         return ENTRY_UNREADABLE
@@ -58,8 +67,11 @@ cdef Format FORMAT
 def register():
     FORMAT.name = "toy"
     FORMAT.suffix = ".toy"
+    FORMAT.clients = OF_KAFKA_07
     FORMAT.validate = validate
     FORMAT.scan = scan
     FORMAT.locate = locate
     FORMAT.begins = begins
+    FORMAT.head = head
+    FORMAT.head_bytes = RECORD
     add_format(&FORMAT)

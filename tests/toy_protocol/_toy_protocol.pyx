@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport fl_load, fl_slot
-from fastlog.log.formats._table cimport ENTRIES_WHOLE, Entries, format_of
+from fastlog.log.formats._table cimport ENTRIES_WHOLE, OF_KAFKA_07, Entries, format_of
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport CreateJob
 from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
@@ -89,7 +89,7 @@ cdef class Toy(Protocol):
         cdef Entries found
         cdef int32_t partition = 0
         cdef bint failed = False
-        cdef int reasons, r = self.engine.partitions.resolve(p + 2, p[1], &partition, TO_PRODUCE, &s)
+        cdef int reasons, r = self.engine.partitions.resolve(p + 2, p[1], &partition, TO_PRODUCE, OF_KAFKA_07, &s)
         cdef const uint8_t* at = p + 6 + p[1]
         cdef uint8_t* room
         if r == RESOLVE_ABSENT:
@@ -127,7 +127,7 @@ cdef class Toy(Protocol):
         cdef Found found
         cdef uint8_t* room
         while True:
-            self.engine.reads.find(c, READ, p + 2, p[1], 0, <int64_t>be64(p + 2 + p[1]), 1 << 20, &found)
+            self.engine.reads.find(c, READ, p + 2, p[1], 0, OF_KAFKA_07, <int64_t>be64(p + 2 + p[1]), 1 << 20, &found)
             if found.problem or found.slot == NULL:
                 return -1
             if found.size:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fastlog.errors import LogError
-from fastlog.log.formats import _kafka07
+from fastlog.log.formats import _batches, _kafka07
 from fastlog.log.formats._table import numbers
 from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, LogFormat, SearchBudget
 from fastlog.log.formats.kafka07 import Kafka07
+from fastlog.log.formats.record_batches import RecordBatches
 from fastlog.segment_files import parse_segment_name
 
 __all__ = [
@@ -90,3 +91,5 @@ def format_of_files(names: Iterable[str]) -> LogFormat | None:
 
 _kafka07.register()
 register_format(Kafka07())
+_batches.register()
+register_format(RecordBatches())

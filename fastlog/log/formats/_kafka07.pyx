@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from fastlog._crc cimport crc32_span
 from fastlog._segment cimport SCAN_TOO_LARGE, Scan, scan_set
 from fastlog.log.formats._table cimport (
-    ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, Entries, Format, add_format,
+    ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA_07, Entries, EntryHead, Format, add_format,
 )
 
 
@@ -24,6 +24,8 @@ cdef void validate(const uint8_t* p, uint64_t n, int64_t max_message, Entries* o
     out.compressed = <uint64_t>found.wrappers
     out.suspicious = <uint64_t>found.suspicious
     out.status = found.status
+    out.max_timestamp = -1
+    out.misstated = False
     if found.status == SCAN_TOO_LARGE:
         out.next = length(p + found.valid_bytes)
 
@@ -34,6 +36,13 @@ cdef void scan(const uint8_t* p, uint64_t n, Entries* out) noexcept nogil:
 
 cdef uint64_t locate(uint64_t base, uint64_t offset) noexcept nogil:
     return offset - base
+
+
+cdef bint head(const uint8_t* p, EntryHead* out) noexcept nogil:
+    out.bytes = 4 + length(p)
+    out.offset = out.next_offset = 0  # they stand in no entry
+    out.max_timestamp = -1
+    return out.bytes >= 9
 
 
 cdef int begins(const uint8_t* p, uint64_t have, uint64_t available, uint64_t readable) noexcept nogil:
@@ -61,8 +70,11 @@ def register():
     """Give the format its number: the first, when the package is imported."""
     FORMAT.name = "kafka-0.7"
     FORMAT.suffix = ".kafka"
+    FORMAT.clients = OF_KAFKA_07
     FORMAT.validate = validate
     FORMAT.scan = scan
     FORMAT.locate = locate
     FORMAT.begins = begins
+    FORMAT.head = head
+    FORMAT.head_bytes = 4
     add_format(&FORMAT)

@@ -19,6 +19,8 @@ cdef struct Entries:
     uint64_t suspicious      # of these, those that look as if a codec bit were lost
     uint64_t span            # offsets that they take
     uint64_t next            # what the next one claims to have, where it is above the limit
+    int64_t max_timestamp    # the largest of their times in ms, -1 where they have none
+    bint misstated           # an entry says another largest time than that
     int status               # an EntriesStatus, or the format's own reason why the next one is not valid
 
 cdef enum EntryStatus:
@@ -26,16 +28,35 @@ cdef enum EntryStatus:
     ENTRY_INVALID = 1        # what stands here is no entry
     ENTRY_UNREADABLE = 2     # it is longer than what can be read
 
+# Whose clients can read and write a log; others are told that they cannot.
+cdef enum Clients:
+    OF_KAFKA_07 = 1
+    OF_KAFKA = 2
+
+# The beginning of an entry.
+cdef struct EntryHead:
+    uint64_t bytes           # the whole entry
+    uint64_t offset
+    uint64_t next_offset     # the offset behind it
+    int64_t max_timestamp
+
 # What compiled code asks of a log format. Functions hold no state, take no lock, and serve any process and thread.
 cdef struct Format:
     const char* name
     const char* suffix       # of the names of segment files, with its dot
+    int clients              # a set of Clients
     # the entries of a produced set; a message above max_message bytes ends it, unless that is negative
     void (*validate)(const uint8_t* p, uint64_t n, int64_t max_message, Entries* out) noexcept nogil
     # the entries of stored bytes
     void (*scan)(const uint8_t* p, uint64_t n, Entries* out) noexcept nogil
-    # where in a segment with this base offset the entry of an offset begins: a position in its file
+    # where in a segment with this base offset the entry of an offset begins: a position in its file. NULL where entries have
+    # to be walked to find it (``_index``), by ``head``
     uint64_t (*locate)(uint64_t base, uint64_t offset) noexcept nogil
+    # what the first ``head_bytes`` bytes of an entry say; whether they can be those of one
+    bint (*head)(const uint8_t* p, EntryHead* out) noexcept nogil
+    uint64_t head_bytes
+    # under the append lock, before entries are written: say in them which offsets they get. NULL where they do not hold them
+    void (*assign)(uint8_t* p, uint64_t n, uint64_t offset, uint32_t epoch) noexcept nogil
     # whether an entry begins at p, of which `have` bytes were read; `available` belong to the log, `readable` can be read
     int (*begins)(const uint8_t* p, uint64_t have, uint64_t available, uint64_t readable) noexcept nogil
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.segment_files import SegmentFile
@@ -88,6 +89,21 @@ class LogFormat(Protocol):
     @property
     def is_dense(self) -> bool:
         """Whether offsets count messages. Else they are positions in the partition's stream, and stay so for ever."""
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether the leader's epoch stands in what is appended."""
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """The ends of the names of the other files that each segment has; they can be lost."""
+
+    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+        """Make the indexes of a log's segments what they should be, and return what its end says of them.
+
+        ``segments`` are those that are served, with the bytes that are; what stands behind them in the directory goes.
+        ``is_clean``: they are as a clean stop left them. Indexes that cannot be written are left out, and that is said.
+        """
 
     def end_offset(self, segment: SegmentFile) -> int:
         """Return the offset behind a segment's bytes: that of the next message."""

@@ -6,7 +6,7 @@ Source: Kafka 0.7.2 (message format, ``Log``, ``FileMessageSet``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from fastlog import _segment, message
 from fastlog._crc import crc32
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, SCAN_TOO_LARGE
 from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
+from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget
 from fastlog.message import HEADER_BYTES, count_deep
@@ -63,6 +64,12 @@ class Kafka07:
     name = KAFKA_0_7
     suffix = SEGMENT_SUFFIX
     is_dense = False
+    companions: tuple[str, ...] = ()
+    has_epochs = False
+
+    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+        """There are none: an offset is a position."""
+        return IndexState()
 
     def end_offset(self, segment: SegmentFile) -> int:
         """Return the offset behind a segment's bytes."""

@@ -1,6 +1,6 @@
 from fastlog.workers._partitions cimport (
-    PROBLEM_DENIED, PROBLEM_MESSAGE, PROBLEM_NONE, PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_RANGE, PROBLEM_SIZE,
-    PROBLEM_STORAGE, PROBLEM_TOPIC,
+    PROBLEM_DENIED, PROBLEM_FORMAT, PROBLEM_MESSAGE, PROBLEM_NONE, PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_RANGE,
+    PROBLEM_SIZE, PROBLEM_STORAGE, PROBLEM_TOPIC,
 )
 
 # Error codes of the answers. Those from 100 on are fastlog's own: a request of 0.7 gets CODE_UNKNOWN for them.
@@ -26,7 +26,7 @@ cdef inline int code_of(int problem) noexcept nogil:
         return 0
     if problem == PROBLEM_TOPIC:
         return CODE_INVALID_TOPIC
-    if problem == PROBLEM_PARTITION:
+    if problem == PROBLEM_PARTITION or problem == PROBLEM_FORMAT:
         return CODE_WRONG_PARTITION
     if problem == PROBLEM_DENIED:
         return CODE_DENIED

@@ -11,6 +11,7 @@ from libc.string cimport memset
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, N_FAILED_FETCH, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
 )
+from fastlog.log.formats._table cimport OF_KAFKA_07
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._reads cimport Found, Reads
 from fastlog.workers.kafka07._codes cimport CODE_UNKNOWN, code_of
@@ -127,7 +128,7 @@ cdef class Fetches:
             return FETCH_MALFORMED
         while True:
             self.reads.find(c, operation_of(self.kinds, FETCH), body + 2, size, <int32_t>be32(body + 2 + size),
-                            <int64_t>be64(body + 6 + size), <int32_t>be32(body + 14 + size), &found)
+                            OF_KAFKA_07, <int64_t>be64(body + 6 + size), <int32_t>be32(body + 14 + size), &found)
             if not at_owed_flush(&found, be64(body + 6 + size)):
                 break
             if self.hold(c, x, found.slot, found.visible, now_ns):
@@ -235,7 +236,7 @@ cdef class Fetches:
             if self.reads.descriptors_are_short():
                 limit = min(limit, 0)  # requests for many do not take all descriptors: this part comes with the next one
             self.reads.find(c, operation_of(self.kinds, FETCH), body + at + 2, size, <int32_t>be32(body + at + 2 + size),
-                            <int64_t>be64(body + at + 6 + size), limit, found)
+                            OF_KAFKA_07, <int64_t>be64(body + at + 6 + size), limit, found)
             parts.looked += 1
             if found.entry >= 0:
                 parts.pinned += self.reads.pin(found)
@@ -309,7 +310,7 @@ cdef class Fetches:
             if wait_ms > 0:
                 x.hold_until_ns += min(<uint64_t>wait_ms, self.max_wait_ms) * 1000000
         while True:
-            self.reads.find(c, operation_of(self.kinds, FETCH), body + 10, size, partition, offset,
+            self.reads.find(c, operation_of(self.kinds, FETCH), body + 10, size, partition, OF_KAFKA_07, offset,
                             <int32_t>be32(body + 22 + size), &found)
             if found.cold and self.read_ahead(c, x, &found):
                 return WAIT_JOB

@@ -14,7 +14,7 @@ from fastlog.log._arena cimport (
     N_PRODUCE, N_TOO_LARGE, fl_bump, fl_load, fl_slot,
 )
 from fastlog.log.formats._table cimport (
-    ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, Entries, format_of,
+    ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, OF_KAFKA_07, Entries, format_of,
 )
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
@@ -217,7 +217,7 @@ cdef class Produces:
         # before the topic is looked up: whether it is there is told to those who may write to it
         if self.authorizer.has_rule and not is_allowed(self.authorizer, c, operation_of(self.kinds, PRODUCE), name, name_size):
             return self.refuse(c, receipt, CODE_DENIED, "not authorized to write", CODE_DENIED, name, name_size, partition)
-        r = self.partitions.resolve(name, name_size, &partition, TO_PRODUCE, &s)
+        r = self.partitions.resolve(name, name_size, &partition, TO_PRODUCE, OF_KAFKA_07, &s)
         if r != RESOLVED and r != RESOLVE_ABSENT:
             r = code_of(r)
             return self.refuse(c, receipt, r, "produce to a topic or partition that cannot be", r, name, name_size, partition)

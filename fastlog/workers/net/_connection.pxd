@@ -49,19 +49,29 @@ cdef struct Job:
     void* owner                  # the object that ``step`` belongs to, which outlives the helper's threads
     int queue
     bint looks                   # its steps look at partitions
+    bint pins                    # it is a ReadJob, and its descriptors are pinned until it is done
     bint for_answer              # nobody needs its result once nothing can be sent any more
     int cancelled                # nobody takes the result
     size_t at                    # where the bytes of the request that it works on begin, from buffer[start]
     size_t size                  # how many they are; 0: it needs none
     const uint8_t* data          # where they stand, from the start of the job on
 
-# Brings bytes of a segment file into memory; the file's descriptor is pinned meanwhile.
+# Brings bytes of a segment file into memory, or finds out where some are.
 cdef struct ReadJob:
     Job job
     int entry                    # descriptor entry
     int fd
-    uint64_t position
+    uint64_t position            # for a walk: where in the file it is to end at the latest, then where it found the entry
     uint64_t count
+    # for a walk over the entries of a segment: what is looked for
+    int index_entry              # descriptor entry of its index, -1: there is none
+    int index_fd
+    const void* format
+    uint64_t slot
+    uint64_t life
+    uint64_t base
+    uint64_t offset
+    int status                   # what came of it
 
 cdef struct Conn:
     Pool* pool                   # where its memory counts

@@ -40,6 +40,8 @@ cdef class Helper:
     cdef void ask(self, Conn* c, Job* job, JobStep step, void* owner, int queue, size_t at, size_t size) noexcept nogil
     cdef int submit(self, Conn* c, Job* job) noexcept nogil
     cdef int read_ahead(self, Conn* c, ReadJob* job, int entry, uint64_t position, uint64_t size) noexcept nogil
+    cdef int submit_read(self, Conn* c, ReadJob* job, JobStep step, int entry, int index_entry) noexcept nogil
+    cdef void unpin(self, ReadJob* job) noexcept nogil
     cdef Job* take_finished(self) noexcept nogil
     cdef bint done(self, Job* job) noexcept nogil
     cdef void cancel(self, Job* job) noexcept nogil

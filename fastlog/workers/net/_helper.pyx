@@ -116,7 +116,7 @@ cdef class Helper:
         job.queue = queue
         job.at = at
         job.size = size
-        job.looks = job.for_answer = False
+        job.looks = job.for_answer = job.pins = False
         c.job = job
 
     cdef int submit(self, Conn* c, Job* job) noexcept nogil:
@@ -135,21 +135,34 @@ cdef class Helper:
 
     cdef int read_ahead(self, Conn* c, ReadJob* job, int entry, uint64_t position, uint64_t size) noexcept nogil:
         """Submit the read of at most READ_AHEAD_BYTES of a segment, pinned until it is done; -1: it cannot be."""
+        job.position = position
+        job.count = min(size, <uint64_t>READ_AHEAD_BYTES)
+        return self.submit_read(c, job, read_step, entry, -1)
+
+    cdef int submit_read(self, Conn* c, ReadJob* job, JobStep step, int entry, int index_entry) noexcept nogil:
+        """Submit a job that reads these files of a segment, pinned until it is done; -1: it cannot be."""
         cdef fl_slot* s = fl_slot_at(self.arena.header, self.files.entries[entry].slot)
-        job.job.step = read_step
+        job.job.step = step
         job.job.queue = <int>QUEUE_DISK + <int>s.directory
         job.job.size = 0
         job.job.looks = False
-        job.job.for_answer = True
+        job.job.for_answer = job.job.pins = True
         job.entry = entry
         job.fd = self.files.fd(entry)
-        job.position = position
-        job.count = min(size, <uint64_t>READ_AHEAD_BYTES)
+        job.index_entry = index_entry
+        job.index_fd = -1 if index_entry < 0 else self.files.fd(index_entry)
         self.files.pin(entry)
+        if index_entry >= 0:
+            self.files.pin(index_entry)
         if self.submit(c, &job.job) != 0:
-            self.files.unpin(entry)
+            self.unpin(job)
             return -1
         return 0
+
+    cdef void unpin(self, ReadJob* job) noexcept nogil:
+        self.files.unpin(job.entry)
+        if job.index_entry >= 0:
+            self.files.unpin(job.index_entry)
 
     cdef int start(self, int queue) noexcept nogil:
         with gil:
@@ -188,8 +201,8 @@ cdef class Helper:
         cdef Conn* c = job.conn
         c.job = NULL
         c.busy = False
-        if job.step == read_step:
-            self.files.unpin((<ReadJob*>job).entry)
+        if job.pins:
+            self.unpin(<ReadJob*>job)
         return job != &c.reading.job
 
     cdef void cancel(self, Job* job) noexcept nogil:

@@ -1,0 +1,234 @@
+"""The log of record batches as recovery, fsck and tools see it; ``_batches`` is what processors and the flusher see.
+
+Source: Apache Kafka 4.2 (DefaultRecordBatch, LogSegment).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fastlog._crc32c import crc32c
+from fastlog.log import _index, index_files
+from fastlog.log._arena import IndexState
+from fastlog.log.files import FileOps
+from fastlog.log.formats import _batches
+from fastlog.log.formats._table import numbers
+from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget
+from fastlog.segment_files import MAX_OFFSET, SegmentFile, read_fully
+
+RECORD_BATCHES = "record-batches"
+HEAD_BYTES = 61
+CRC_START = 21
+"""What the checksum covers begins here."""
+WINDOW_BYTES = 4 << 20
+CANDIDATE_COST_BYTES = 512
+
+WHOLE, CUT = 0, 1
+STATUS_TEXT = {
+    WHOLE: "the end of the bytes",
+    CUT: "a batch that is cut short",
+    16: "an impossible length",
+    17: "an unknown magic byte",
+    18: "a wrong checksum",
+    24: "offsets that do not follow those before them",
+}
+_WRONG_CRC, _WRONG_OFFSET = 18, 24
+
+_POSSIBLE_START = re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{7}[\x00-\x7f][\x00-\xff]{7}\x02[\x00-\xff]{4}\x00)")
+"""Where a batch may begin: offset and length are not negative, magic 2, no attribute in the upper byte."""
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class RecordBatches:
+    """Batches of magic 2 as they came, with their offsets in them; an offset is the number of a record."""
+
+    name = RECORD_BATCHES
+    suffix = ".log"
+    is_dense = True
+    companions = (index_files.OFFSET_SUFFIX, index_files.TIME_SUFFIX)
+    has_epochs = True
+
+    @property
+    def _number(self) -> int:
+        return numbers()[self.name]
+
+    def end_offset(self, segment: SegmentFile) -> int:
+        """Return the offset behind the last whole batch of a segment, by its head."""
+        _, _, next_offset = self._seek(segment, MAX_OFFSET)
+        return max(next_offset, segment.base)
+
+    def position(self, segment: SegmentFile, offset: int) -> int:
+        """Return where in a segment's file the batch of an offset begins, which may lie outside of it."""
+        if offset < segment.base:
+            return offset - segment.base
+        status, position, next_offset = self._seek(segment, offset)
+        is_behind = status == "end" and offset > max(next_offset, segment.base)
+        return position + 1 if is_behind else position
+
+    def _seek(self, segment: SegmentFile, offset: int) -> tuple[str, int, int]:
+        fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            index_fd = -1
+            try:
+                index_fd = os.open(segment.path.with_suffix(".index"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError:
+                index_fd = -1
+            try:
+                return _index.seek(fd, index_fd, self._number, segment.base, segment.size, offset)
+            finally:
+                if index_fd >= 0:
+                    os.close(index_fd)
+        finally:
+            os.close(fd)
+
+    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+        """Make the indexes of a recovered log what they should be; see ``LogFormat``."""
+        return index_files.settle(files, segments, self._number, is_clean=is_clean)
+
+    def first_boundary(self, path: Path, start: int, target: int, end: int, most_bytes: int) -> int:
+        """Return the first boundary between batches at or behind position ``target``; see ``LogFormat``."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _index.boundary(fd, self._number, start, target, end, most_bytes)
+        finally:
+            os.close(fd)
+
+    def is_entry(self, path: Path, position: int, end: int) -> bool:
+        """Whether a whole and valid batch begins at a position and ends at ``end`` at the latest."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self._check_entry(FileOps(), fd, position, end)[0] == WHOLE
+        finally:
+            os.close(fd)
+
+    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
+        """Return how far ``[start, end)`` of an open segment is whole and valid.
+
+        Checks lengths, magic, checksums, and that offsets follow one another; memory stays bounded whatever the bytes
+        claim.
+        """
+        position, count, compressed, next_offset, status = start, 0, 0, 0, WHOLE
+        buffer = memoryview(bytearray(min(WINDOW_BYTES, max(end - start, 0))))
+        while position < end:
+            came = read_fully(fd, buffer[: min(len(buffer), end - position)], position, files.read_into)
+            valid, records, wrapped, next_offset, status = _batches.scan_stored(buffer[:came], next_offset)
+            position, count, compressed = position + valid, count + records, compressed + wrapped
+            if status == CUT and not valid and came == len(buffer):  # it is longer than what is read at once
+                head = _batches.read_head(buffer[:came])
+                if head is not None and head[1] < next_offset:
+                    status = _WRONG_OFFSET
+                    break
+                status, size, next_offset = self._check_entry(files, fd, position, end)
+                if status != WHOLE or head is None:
+                    break
+                position, count = position + size, count + head[4]
+            elif (status == CUT and not valid) or status not in (WHOLE, CUT) or came == 0:
+                break
+        if deep is not None:
+            deep.messages += count
+        return FileScan(position, count, compressed, 0, status, STATUS_TEXT.get(status, "bytes that are no batch"))
+
+    def find_entry(self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget) -> int | None:
+        """Return where the first whole and valid batch behind a damaged one begins, or None.
+
+        The length of the damaged one is believed first; if no batch stands behind it, every position is tried.
+        """
+        head = _batches.read_head(self._read(files, fd, damaged, min(HEAD_BYTES, end - damaged)))
+        if head is not None and damaged + head[0] <= end:
+            behind = damaged + head[0]
+            if behind == end:
+                return None
+            if self._check_entry(files, fd, behind, end)[0] == WHOLE:
+                return behind
+        position = damaged + 1
+        while end - position >= HEAD_BYTES:
+            chunk = self._read(files, fd, position, min(WINDOW_BYTES, end - position))
+            if len(chunk) < HEAD_BYTES or not budget.take(len(chunk)):
+                return None
+            for match in _POSSIBLE_START.finditer(chunk, 0, len(chunk)):
+                start = match.start()
+                head = _batches.read_head(chunk[start : start + HEAD_BYTES])
+                if head is None or position + start + head[0] > end:
+                    continue
+                if not budget.take(CANDIDATE_COST_BYTES + head[0]):
+                    return None
+                if self._check_entry(files, fd, position + start, end)[0] == WHOLE:
+                    return position + start
+            position += len(chunk) - HEAD_BYTES + 1
+        return None
+
+    def count_entries(
+        self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
+    ) -> int:
+        """Return how many records of whole and valid batches there are from the damaged one on, within the budget."""
+        count = 0
+        position: int | None = damaged
+        if not first_may_be_valid:
+            position = self.find_entry(files, fd, damaged, end, budget)
+        while position is not None:
+            found = self.scan(files, fd, position, end)
+            count += found.count
+            if found.end >= end or not budget.take(found.end - position):
+                break
+            position = self.find_entry(files, fd, found.end, end, budget)
+        return count
+
+    def dump(
+        self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
+    ) -> Iterator[DumpedEntry]:
+        """Yield every batch; see ``LogFormat``. The payload is its records as they are stored, compressed perhaps."""
+        position = 0
+        while position + HEAD_BYTES <= segment.size:
+            data = self._read(files, fd, position, HEAD_BYTES)
+            head = _batches.read_head(data)
+            if head is None or position + head[0] > segment.size:
+                return
+            valid = self._check_entry(files, fd, position, segment.size)[0] == WHOLE
+            payload = self._read(files, fd, position + HEAD_BYTES, head[0] - HEAD_BYTES)
+            attributes = int.from_bytes(data[21:23], "big")
+            codec = attributes & 7
+            fields = {
+                "count": int.from_bytes(data[57:61], "big", signed=True),
+                "codec": CODECS[codec] if codec < len(CODECS) else f"unknown({codec})",
+                "timestamp_type": "append" if attributes & 8 else "create",
+                "max_timestamp": head[3],
+                "producer_id": int.from_bytes(data[43:51], "big", signed=True),
+                "producer_epoch": int.from_bytes(data[51:53], "big", signed=True),
+                "base_sequence": int.from_bytes(data[53:57], "big", signed=True),
+                "leader_epoch": int.from_bytes(data[12:16], "big", signed=True),
+                "transactional": bool(attributes & 16),
+                "control": bool(attributes & 32),
+            }
+            position += head[0]
+            text = " ".join(f"{name}: {value}" for name, value in fields.items())
+            yield DumpedEntry(head[1], head[2], position, valid, payload, text, fields)
+
+    def _read(self, files: FileOps, fd: int, position: int, count: int) -> bytes:
+        view = memoryview(bytearray(max(count, 0)))
+        return bytes(view[: read_fully(fd, view, position, files.read_into)])
+
+    def _check_entry(self, files: FileOps, fd: int, position: int, end: int) -> tuple[int, int, int]:
+        """Status, bytes and next offset of the one batch at a position, read piece by piece."""
+        data = self._read(files, fd, position, min(HEAD_BYTES, end - position))
+        if len(data) < HEAD_BYTES:
+            return CUT, 0, 0
+        head = _batches.read_head(data)
+        if head is None:
+            return 17 if data[16] != 2 else 16, 0, 0
+        size, next_offset = head[0], head[2]
+        if size > end - position:
+            return CUT, size, 0
+        crc = crc32c(data[CRC_START:])
+        at, batch_end = position + HEAD_BYTES, position + size
+        buffer = memoryview(bytearray(min(WINDOW_BYTES, max(batch_end - at, 1))))
+        while at < batch_end:
+            came = read_fully(fd, buffer[: min(len(buffer), batch_end - at)], at, files.read_into)
+            if came == 0:
+                return CUT, size, 0
+            crc = crc32c(buffer[:came], crc)
+            at += came
+        return (WHOLE if crc == int.from_bytes(data[17:21], "big") else _WRONG_CRC), size, next_offset

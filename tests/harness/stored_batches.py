@@ -1,0 +1,64 @@
+"""Record batches as they stand in a log, and the indexes beside them: Kafka's rules, without the code under test."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.harness import raw_batches
+from tests.harness.raw_batches import HEADER, crc32c
+from tests.harness.raw_records import Record
+
+
+def batch(
+    *values: bytes, base: int = 0, time_ms: int = 1_700_000_000_000, step_ms: int = 1, producer_id: int = -1
+) -> bytes:
+    """A batch of records with these values, one step of time apart; its base offset is the producer's business."""
+    records = [Record(timestamp=time_ms + i * step_ms, value=value) for i, value in enumerate(values)]
+    with_producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 3} if producer_id >= 0 else {}
+    return raw_batches.of(records, base_offset=base, **with_producer).encode()
+
+
+class Batch(NamedTuple):
+    """The head of a stored batch, and where it stands."""
+
+    position: int
+    bytes: int
+    base: int
+    epoch: int
+    last: int
+    largest_ms: int
+    data: bytes
+
+
+def batches(data: bytes) -> Iterator[Batch]:
+    """The batches of a segment, each checked."""
+    position = 0
+    while position < len(data):
+        base, length, epoch, magic, crc, _, delta, _, largest, *_ = HEADER.unpack_from(data, position)
+        end = position + 12 + length
+        assert magic == 2
+        assert end <= len(data)
+        assert crc == crc32c(data[position + 21 : end])
+        yield Batch(position, end - position, base, epoch, base + delta, largest, data[position:end])
+        position = end
+
+
+def indexes(data: bytes, base: int, *, is_sealed: bool) -> tuple[bytes, bytes]:
+    """``.index`` and ``.timeindex`` of a segment by Kafka's rules: an entry for a batch that 4096 bytes came before."""
+    offsets, times = b"", b""
+    since, largest, largest_at, indexed = 0, -1, 0, -1
+    for one in batches(data):
+        if one.largest_ms > largest:
+            largest, largest_at = one.largest_ms, one.last
+        if since > 4096:
+            offsets += struct.pack(">ii", one.last - base, one.position)
+            if largest > indexed:
+                times += struct.pack(">qi", largest, largest_at - base)
+                indexed = largest
+            since = 0
+        since += one.bytes
+    if is_sealed and largest > indexed:
+        times += struct.pack(">qi", largest, largest_at - base)
+    return offsets, times

@@ -1,0 +1,329 @@
+"""The log of record batches: offsets stored under the lock, indexes as Kafka has them, look-ups, repair, recovery."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog.config import BrokerConfig
+from fastlog.log import _files, _index, kafka_files
+from fastlog.log._append import append_sets
+from fastlog.log._arena import FIRST_PROCESSOR, Arena, SlotView
+from fastlog.log.files import FileOps
+from fastlog.log.formats import SearchBudget, format_number
+from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
+from fastlog.log.manager import LogManager
+from fastlog.segment_files import SegmentFile
+from tests.harness import stored_batches
+from tests.harness.shared_log import DONE, FAILED, SharedLog, start, wait
+from tests.harness.stored_batches import batch
+
+TOPIC_ID = bytes(range(16))
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    """What a test arms ends with it."""
+    yield
+    _files.arm("", "test")
+
+
+class BatchLog:
+    """One partition of record batches below a directory, begun anew by ``restart``."""
+
+    def __init__(self, directory: Path, **properties: str) -> None:
+        self.directory = directory
+        self.properties = {"log.dir": str(directory)} | properties
+        self.start({})
+        self.manager.create_partition("t", 0, format_name=RECORD_BATCHES, topic_id=TOPIC_ID)
+
+    def start(self, clean_ends: dict[str, int]) -> None:
+        self.config = BrokerConfig.from_properties(self.properties)
+        self.arena = Arena([str(self.directory)], FIRST_PROCESSOR + 2, 4, 64)
+        self.manager = LogManager(self.config, self.arena)
+        self.report = self.manager.load([clean_ends])
+        self.log = SharedLog.over(self.arena)
+
+    def restart(self, *, clean: bool = False) -> None:
+        self.start({"t-0": self.view.log_offset} if clean else {})
+
+    @property
+    def view(self) -> SlotView:
+        found = self.manager.slot("t", 0)
+        assert found is not None
+        return found
+
+    @property
+    def folder(self) -> Path:
+        return self.directory / "t-0"
+
+    def append(self, *datas: bytes) -> tuple[int, list[int], int]:
+        """Append batches, one piece each; status, their offsets, the next one."""
+        pieces = []
+        for data in datas:
+            (head,) = stored_batches.batches(data)
+            count = head.last - head.base + 1
+            pieces.append((data, count, count, head.largest_ms))
+        status, offsets, following, _ = append_sets(self.log.appender, self.view.index, pieces)
+        return status, offsets, following
+
+    def segments(self) -> list[SegmentFile]:
+        return [SegmentFile(int(path.stem), path, path.stat().st_size) for path in sorted(self.folder.glob("*.log"))]
+
+    def batches(self) -> list[stored_batches.Batch]:
+        return [one for segment in self.segments() for one in stored_batches.batches(segment.path.read_bytes())]
+
+    def check_indexes(self) -> None:
+        """They are those of the model, byte for byte; of the newest segment what an append may still lack."""
+        segments = self.segments()
+        for segment in segments:
+            expected = stored_batches.indexes(
+                segment.path.read_bytes(), segment.base, is_sealed=segment is not segments[-1]
+            )
+            found = tuple(
+                path.read_bytes() if path.exists() else b""
+                for path in (segment.path.with_suffix(".index"), segment.path.with_suffix(".timeindex"))
+            )
+            assert found == expected, segment.path
+
+
+def some_batches(count: int, seed: int = 1) -> list[bytes]:
+    """Batches of 1 to 5 records and up to 3 kB, with times that go up and down."""
+    rng = random.Random(seed)
+    return [
+        batch(
+            *(rng.randbytes(rng.randrange(600)) for _ in range(rng.randrange(1, 6))),
+            time_ms=1_700_000_000_000 + rng.randrange(-5_000, 5_000) + number * 500,
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_batch_gets_its_offset_and_epoch_and_keeps_its_other_bytes(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    sent = [batch(b"a", b"bc"), batch(b"d", producer_id=7), batch(b"e", b"f", b"g", base=77)]
+    assert log.append(*sent) == (DONE, [0, 2, 3], 6)
+    stored = log.batches()
+    assert [(one.base, one.last, one.epoch) for one in stored] == [(0, 1, 0), (2, 2, 0), (3, 5, 0)]
+    assert [one.data[8:12] + one.data[16:] for one in stored] == [data[8:12] + data[16:] for data in sent]
+    assert (log.view.log_offset, log.view.appended_messages) == (6, 6)
+
+
+@pytest.mark.parametrize("together", [1, 7])
+def test_indexes_are_those_of_kafka_in_every_segment(tmp_path: Path, together: int) -> None:
+    """Whether batches come one by one or several in one write."""
+    log = BatchLog(tmp_path, **{"log.file.size": "40000"})
+    sent = some_batches(120)
+    for at in range(0, len(sent), together):
+        assert log.append(*sent[at : at + together])[0] == DONE
+    assert len(log.segments()) >= 3
+    log.check_indexes()
+
+
+def test_every_offset_is_found_by_its_index(tmp_path: Path) -> None:
+    """The place is that of the batch that holds it, with an index, without one, and with one that lies."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(700):
+        assert log.append(data)[0] == DONE
+    (segment,) = log.segments()
+    expected = {offset: one.position for one in log.batches() for offset in range(one.base, one.last + 1)}
+    made, index = RecordBatches(), segment.path.with_suffix(".index")
+    true = index.read_bytes()
+    assert len(true) > 8 * 64  # more than one block of entries is looked at
+    lies = [
+        true,
+        b"",
+        true[: len(true) // 2 + 3],
+        bytes(len(true)),
+        b"".join(true[i : i + 4] + bytes(4) for i in range(0, len(true), 8)),
+        b"".join(true[i : i + 7] + bytes([true[i + 7] ^ 1]) for i in range(0, len(true), 8)),
+        true[8:] + b"\x7f\xff\xff\xff" * 2,
+    ]
+    for content in lies:
+        index.write_bytes(content)
+        assert {offset: made.position(segment, offset) for offset in expected} == expected
+    index.unlink()
+    assert {offset: made.position(segment, offset) for offset in expected} == expected
+    assert made.position(segment, log.view.log_offset) == segment.size
+    assert made.position(segment, log.view.log_offset + 1) > segment.size
+    assert made.end_offset(segment) == log.view.log_offset
+
+
+def test_an_index_with_preallocated_zeros_behind_is_read(tmp_path: Path) -> None:
+    """Another broker that was killed leaves such ones."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(100):
+        log.append(data)
+    (segment,) = log.segments()
+    index = segment.path.with_suffix(".index")
+    index.write_bytes(index.read_bytes() + bytes(8 * 1000))
+    for one in log.batches():
+        assert RecordBatches().position(segment, one.last) == one.position
+
+
+@pytest.mark.parametrize("point", ["append.after_write", "append.cell_open", "append.cell_filled"])
+def test_a_writer_that_dies_before_it_publishes_leaves_nothing(tmp_path: Path, point: str) -> None:
+    """Neither bytes nor index entries: the next writer's batches get those offsets, and the indexes fit them."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(40):
+        log.append(data)
+    end = log.view.log_offset
+    assert wait(start(lambda: log.append(*some_batches(30, seed=2)), f"{point}@1=kill")) == -9
+    status, offsets, _ = log.append(batch(b"after"))
+    assert (status, offsets) == (DONE, [end])
+    for data in some_batches(20, seed=3):
+        assert log.append(data)[0] == DONE
+    assert log.log.counter("repairs") == 1
+    log.check_indexes()
+
+
+def test_an_index_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    sent = some_batches(60)
+    _files.arm("pwrite@2-=ENOSPC", "test")
+    assert log.append(batch(b"0" * 5000))[0] == DONE  # no entry is due yet
+    assert log.append(batch(b"1"))[0] == FAILED
+    _files.arm("", "test")
+    blocked = log.folder / "00000000000000000000.index"
+    blocked.mkdir()
+    for data in sent:
+        assert log.append(data)[0] == DONE
+    (segment,) = log.segments()
+    for one in log.batches():
+        assert RecordBatches().position(segment, one.base) == one.position
+
+
+def test_a_clean_start_goes_on_where_the_indexes_ended(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path, **{"log.file.size": "60000"})
+    for data in some_batches(90):
+        log.append(data)
+    log.log.flush()
+    log.restart(clean=True)
+    assert (log.view.state, log.view.epoch, log.view.topic_id) == (0, 0, TOPIC_ID)
+    for data in some_batches(90, seed=5):
+        assert log.append(data)[0] == DONE
+    log.check_indexes()
+    assert [one.epoch for one in log.batches()] == [0] * 180
+
+
+def test_a_torn_tail_is_cut_and_the_epoch_grows(tmp_path: Path) -> None:
+    """What is whole stays, offsets go on behind it, and what is appended from now on is of another epoch."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(50):
+        log.append(data)
+    whole = log.batches()
+    (segment,) = log.segments()
+    with segment.path.open("ab") as file:
+        file.write(batch(b"torn" * 100, base=whole[-1].last + 1)[:-1])
+    log.restart()
+    assert log.view.log_offset == whole[-1].last + 1
+    assert log.view.epoch == 1
+    assert log.batches() == whole
+    assert log.append(batch(b"next"))[0] == DONE
+    assert [one.epoch for one in log.batches()] == [0] * 50 + [1]
+    assert kafka_files.read_epochs(log.folder, FileOps()) == [(0, 0), (1, whole[-1].last + 1)]
+    log.check_indexes()
+    assert list(log.folder.glob("*.truncated*"))
+
+
+def test_offsets_that_go_back_are_cut(tmp_path: Path) -> None:
+    """They are not covered by a checksum: a batch that does not follow the one before it is none of this log."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(3):
+        log.append(data)
+    end = log.view.log_offset
+    (segment,) = log.segments()
+    with segment.path.open("ab") as file:
+        file.write(batch(b"stale", base=end - 1))
+    log.restart()
+    assert log.view.log_offset == end
+    assert log.view.state == 0
+
+
+def test_every_cut_and_every_flipped_byte_of_the_tail_leaves_whole_batches(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    log.append(batch(b"first", b"second"))
+    log.append(batch(b"third"))
+    (segment,) = log.segments()
+    content = segment.path.read_bytes()
+    second = log.batches()[1].position
+    for cut in range(len(content)):
+        damaged = content[:cut]
+        expected = content[:second] if second <= cut < len(content) else b""
+        segment.path.write_bytes(damaged)
+        log.restart()
+        assert segment.path.read_bytes() == expected, cut
+    for at in range(second, len(content)):
+        if at in range(second + 4, second + 16) and at not in range(second + 8, second + 12):
+            continue  # an offset within reach, or the epoch: no checksum covers them
+        damaged = content[:at] + bytes([content[at] ^ 0x40]) + content[at + 1 :]
+        segment.path.write_bytes(damaged)
+        log.restart()
+        assert segment.path.read_bytes() in (content[:second], damaged if at < second + 4 else content[:second]), at
+
+
+@pytest.mark.parametrize("missing", [".index", ".timeindex"])
+def test_indexes_that_are_missing_or_of_other_bytes_are_made_anew(tmp_path: Path, missing: str) -> None:
+    log = BatchLog(tmp_path, **{"log.file.size": "30000"})
+    for data in some_batches(90):
+        log.append(data)
+    log.log.flush()
+    segments = log.segments()
+    for segment in segments:
+        segment.path.with_suffix(missing).unlink(missing_ok=True)
+    segments[0].path.with_suffix(".index").write_bytes(b"\x00\x00\x10\x00" * 20)
+    log.folder.joinpath("00000000000000999999.index").write_bytes(b"of no segment")
+    log.restart(clean=True)
+    log.check_indexes()
+    assert not log.folder.joinpath("00000000000000999999.index").exists()
+
+
+def test_batches_are_found_behind_damage(tmp_path: Path) -> None:
+    """fsck and the line about what was cut count the records of what is whole there."""
+    log = BatchLog(tmp_path)
+    sent = some_batches(30)
+    for data in sent:
+        log.append(data)
+    (segment,) = log.segments()
+    stored = log.batches()
+    content = bytearray(segment.path.read_bytes())
+    content[stored[10].position + 70 if stored[10].bytes > 71 else stored[10].position + 60] ^= 1
+    content[stored[20].position + 10] ^= 0x70  # a length
+    segment.path.write_bytes(content)
+    made, files = RecordBatches(), FileOps()
+    with files.open(segment.path, os.O_RDONLY) as fd:
+        found = made.scan(files, fd, 0, len(content))
+        assert found.end == stored[10].position
+        assert found.count == sum(one.last - one.base + 1 for one in stored[:10])
+        assert made.find_entry(files, fd, found.end, len(content), SearchBudget()) == stored[11].position
+        expected = sum(one.last - one.base + 1 for one in stored[11:20] + stored[21:])
+        assert made.count_entries(files, fd, found.end, len(content), SearchBudget()) == expected
+
+
+def test_a_batch_that_is_larger_than_a_window_is_checked_in_pieces(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    log.append(batch(b"small"), batch(b"x" * (9 << 20)), batch(b"small"))
+    log.restart()
+    assert (log.view.log_offset, log.view.state) == (3, 0)
+    (segment,) = log.segments()
+    with segment.path.open("r+b") as file:
+        file.seek(5 << 20)
+        file.write(b"y")
+    log.restart()
+    assert log.view.log_offset == 1
+
+
+def test_the_compiled_walk_reads_what_the_index_was_made_of(tmp_path: Path) -> None:
+    """``entries`` gives what appends wrote."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(70):
+        log.append(data)
+    (segment,) = log.segments()
+    with segment.path.open("rb") as file:
+        offsets, times, state = _index.entries(file.fileno(), format_number(RECORD_BATCHES), 0, segment.size, False)
+    assert (offsets, times) == stored_batches.indexes(segment.path.read_bytes(), 0, is_sealed=False)
+    assert state[1:3] == (len(offsets) // 8, len(times) // 12)
