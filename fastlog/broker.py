@@ -25,6 +25,7 @@ from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator
 from fastlog.log.files import FileOps, make_directory, open_lock
 from fastlog.log.manager import LogManager
+from fastlog.log.meta_properties import settle_cluster_id
 from fastlog.segment_files import LOCK_NAME, partition_directory_name
 from fastlog.settings import load_properties
 from fastlog.supervisor import Supervisor
@@ -88,6 +89,7 @@ def _run(
             advertised.refuse_unknown(listener, "advertised.listeners")
         elif listener is listeners[0] and (config.zookeeper or config.hostname):
             advertised.refuse_unknown(listener)
+    cluster_id = settle_cluster_id(directories, config.broker_id, files)
     arena = Arena(
         [str(path) for path in directories],
         FIRST_PROCESSOR + config.processors,
@@ -117,6 +119,7 @@ def _run(
         monitor=monitor,
         sync_seconds=_measured_sync(locks),
         version=version,
+        cluster_id=cluster_id,
     )
     for listener in listeners:
         _listen(listener.fd, BACKLOG)
@@ -236,22 +239,34 @@ def _shared(
     creators: tuple[str, ...],
     stack: contextlib.ExitStack,
 ) -> Shared:
-    """Make what the children inherit: hand-over sockets and the limit of open files."""
+    """Make what the children inherit: sockets between them, and the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     descriptors = 1 << 20 if soft == resource.RLIM_INFINITY else min(soft, 1 << 20)
-    receive, send = [], []
-    for _ in range(config.processors):
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stack.enter_context(ours)
-        stack.enter_context(theirs)
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        receive.append(ours.fileno())
-        send.append(theirs.fileno())
-    return Shared(config, arena, listeners, tuple(receive), tuple(send), descriptors, creators=creators)
+    handoffs = [_socket_pair(stack) for _ in range(config.processors)]
+    forwards = [_socket_pair(stack) for _ in range(config.processors)]
+    return Shared(
+        config,
+        arena,
+        listeners,
+        tuple(receive for receive, _ in handoffs),
+        tuple(send for _, send in handoffs),
+        descriptors,
+        creators=creators,
+        forward_processor=tuple(processor for processor, _ in forwards),
+        forward_coordinator=tuple(coordinator for _, coordinator in forwards),
+    )
+
+
+def _socket_pair(stack: contextlib.ExitStack) -> tuple[int, int]:
+    """Two ends between processes, which keep the bounds of what is sent and never block; closed with the broker."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in pair:
+        stack.enter_context(end)
+        end.setblocking(False)
+    return pair[0].fileno(), pair[1].fileno()
 
 
 def _say_ready(shared: Shared, directories: list[Path], partitions: int, seconds: float) -> None:

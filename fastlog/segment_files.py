@@ -27,6 +27,7 @@ CLEAN_MARKER_NAME = ".kafka_cleanshutdown"
 LOCK_NAME = ".lock"
 CREATORS_NAME = ".fastlog-creators"
 FLUSH_MARKS_NAME = ".fastlog-flushing"
+META_PROPERTIES_NAME = "meta.properties"
 FLUSHED_MARK_PREFIX = ".flushed-"
 
 LENGTH_BYTES = 4

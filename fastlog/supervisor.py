@@ -16,8 +16,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastlog import acceptor, logs
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
+from fastlog.log._arena import (
+    ACCEPTOR,
+    COORDINATOR,
+    FIRST_PROCESSOR,
+    FLUSHER,
+    KEEPER,
+    STAGE_COORDINATOR,
+    STAGE_FLUSHER,
+    STAGE_KEEPER,
+    STAGE_PROCESSORS,
+    SUPERVISOR,
+)
 from fastlog.workers import child, flusher, keeper, mirror, processor, stalls
+from fastlog.workers.coordinator import process as coordinator
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +48,8 @@ STOP_SECONDS = 4.6
 """The whole stop has five; what is left then is killed."""
 PROCESSORS_SECONDS = 3.0
 """What acceptor and processors have of that. They leave in 2.5 s; one that hangs leaves the flusher its time."""
+COORDINATOR_SECONDS = 0.5
+"""What the coordinator has of it after them: nobody waits for its answers any more, and it ends between two steps."""
 WORKING_SECONDS = 1.0
 """A flusher or a keeper that has finished a partition in that time is not held to the time of a stop."""
 WORK_SECONDS = 0.1
@@ -83,7 +97,8 @@ class Supervisor:
     def __init__(self, shared: child.Shared) -> None:
         self._shared = shared
         self._arena = shared.arena
-        self._children = {FLUSHER: _Child(FLUSHER, flusher.run), KEEPER: _Child(KEEPER, keeper.run)}
+        roles = ((FLUSHER, flusher.run), (KEEPER, keeper.run), (COORDINATOR, coordinator.run))
+        self._children = {number: _Child(number, run) for number, run in roles}
         for number in range(FIRST_PROCESSOR, self._arena.processes):
             self._children[number] = _Child(number, processor.run)
         if shared.config.accept_mode == "handoff":
@@ -183,9 +198,13 @@ class Supervisor:
             item.exit_code = os.waitstatus_to_exitcode(status)
             if item.number != child.MIRROR:
                 self._arena.see_all(item.number)
+                self._arena.end_incarnation(item.number)
             if item.number == ACCEPTOR:
                 # the processors of a broker that stops leave when nobody hands connections over any more
                 self._arena.clear_cell(ACCEPTOR, 0, time.monotonic_ns())
+                self._arena.wake_all()
+            if item.number == COORDINATOR:
+                # connections that wait for an answer of it are to close
                 self._arena.wake_all()
             if restart:
                 self._died(item, now)
@@ -278,7 +297,7 @@ class Supervisor:
     # -- stopping --------------------------------------------------------------------------------------------------
 
     def _stop(self) -> Stop:
-        """Acceptor, processors, flusher, keeper, each after the one before; all within the time.
+        """Acceptor and processors, coordinator, flusher, keeper, each after the one before; all within the time.
 
         A disk that stalls takes nothing of that: what was received and is not written would be lost. Nor do many
         partitions, as long as one after the other is finished: the next start would recover them all.
@@ -302,16 +321,19 @@ class Supervisor:
         processors = [number for number in self._children if number >= FIRST_PROCESSOR]
         if not self._failed:
             # what has connected waits for them: in the backlog, or in the queue of one that died a moment ago
-            self._start_missing([FLUSHER, *processors, ACCEPTOR])
+            self._start_missing([FLUSHER, COORDINATOR, *processors, ACCEPTOR])
         served = min(time.monotonic() + PROCESSORS_SECONDS, deadline - KEEPER_SECONDS)
-        self._arena.set_stopping(1)
+        self._arena.set_stopping(STAGE_PROCESSORS)
         self._wait_for([ACCEPTOR, *processors], served, result)
-        self._kill([ACCEPTOR, *processors])  # what is flushed from here on is all there is
-        self._arena.set_stopping(2)
+        self._kill([ACCEPTOR, *processors])
+        self._arena.set_stopping(STAGE_COORDINATOR)
+        self._wait_for([COORDINATOR], min(time.monotonic() + COORDINATOR_SECONDS, deadline - KEEPER_SECONDS), result)
+        self._kill([COORDINATOR])  # what is flushed from here on is all there is
+        self._arena.set_stopping(STAGE_FLUSHER)
         self._start_missing([FLUSHER])  # or nothing gets flushed
         # a flusher that is stuck leaves the keeper time for its last side files: they make the next start shorter
         self._wait_for([FLUSHER], deadline - KEEPER_SECONDS, result)
-        self._arena.set_stopping(3)
+        self._arena.set_stopping(STAGE_KEEPER)
         self._wait_for([KEEPER], deadline, result)
         there = [number for number, item in self._children.items() if item.pid]
         self._kill(there)

@@ -36,7 +36,7 @@
 #define FL_HEADER_PAGE 4096u
 #define FL_SPARE_SLOTS 16u /* beyond those that partitions may have: what is recovered takes another slot before its own is free */
 
-/* Fixed places in the list of processes; processors follow. Those from FL_COORDINATOR to FL_TLS are reserved: they have a cell,
+/* Fixed places in the list of processes; processors follow. Those from FL_CLEANER to FL_TLS are reserved: they have a cell,
  * and no process, eventfd or watch. The supervisor is none of those it watches: it has the last cell, for its heartbeat alone */
 enum {
     FL_FLUSHER = 0,
@@ -48,7 +48,15 @@ enum {
     FL_FIRST_PROCESSOR = 6,
     FL_SUPERVISOR = FL_MAX_PROCESSES - 1
 };
-static inline int fl_is_reserved(int process) { return process >= FL_COORDINATOR && process <= FL_TLS; }
+static inline int fl_is_reserved(int process) { return process >= FL_CLEANER && process <= FL_TLS; }
+
+/* The stages of a stop, each after the processes of the one before have left: who is to finish and leave. 0: serve */
+enum {
+    FL_STAGE_PROCESSORS = 1, /* with the acceptor */
+    FL_STAGE_COORDINATOR = 2,
+    FL_STAGE_FLUSHER = 3,
+    FL_STAGE_KEEPER = 4,
+};
 
 /* slot state bits: once set they stay as long as the slot lives */
 enum {
@@ -97,7 +105,7 @@ typedef struct {
 
     uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
 
-    uint64_t stopping FL_LINE; /* supervisor: 0 serve, 1 processors finish, 2 flusher flushes everything and leaves */
+    uint64_t stopping FL_LINE; /* supervisor: 0 serve, or a stage of the stop */
     uint64_t ending;           /* supervisor: 1 from the first moment of a stop, before the mirror and the stages above */
     uint64_t stalled_ns;       /* supervisor: monotonic time when a process was last seen to wait for a disk in a stop */
 
@@ -117,6 +125,8 @@ typedef struct {
     uint64_t disk_ns;       /* monotonic time when it began what it waits for a disk with; 0: it does not */
     uint64_t seen;          /* changes that it is past with all its threads: it looks at no slot as it was before them.
                              * FL_SEEN_ALL while nobody is there, and for a process that looks at no slots */
+    uint64_t incarnation FL_LINE; /* supervisor: how many of these processes have died; what one of them sent or was sent is void
+                                   * as soon as the word has moved on */
     uint64_t counters[FL_COUNTERS] FL_LINE;
 } fl_cell;
 

@@ -16,7 +16,8 @@ cdef extern from "pthread.h" nogil:
 
 cdef extern from "_arena.h" nogil:
     enum:
-        FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
+        FL_FLUSHER, FL_KEEPER, FL_ACCEPTOR, FL_COORDINATOR, FL_FIRST_PROCESSOR, FL_SUPERVISOR
+        FL_STAGE_PROCESSORS, FL_STAGE_COORDINATOR, FL_STAGE_FLUSHER, FL_STAGE_KEEPER
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE, FL_SPARE_SLOTS
@@ -34,7 +35,7 @@ cdef extern from "_arena.h" nogil:
         uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, retention_generation, stopping, ending, stalled_ns
 
     ctypedef struct fl_cell:
-        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns, seen
+        uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns, seen, incarnation
         uint64_t* counters
 
     ctypedef struct fl_end:

@@ -7,6 +7,11 @@ COUNTERS: Final[tuple[str, ...]]
 FLUSHER: Final[int]
 KEEPER: Final[int]
 ACCEPTOR: Final[int]
+COORDINATOR: Final[int]
+STAGE_PROCESSORS: Final[int]
+STAGE_COORDINATOR: Final[int]
+STAGE_FLUSHER: Final[int]
+STAGE_KEEPER: Final[int]
 FIRST_PROCESSOR: Final[int]
 SUPERVISOR: Final[int]
 MAX_PROCESSORS: Final[int]
@@ -135,7 +140,7 @@ class Arena:
     @property
     def stopping(self) -> int: ...
     def set_stopping(self, stage: int) -> None:
-        """Say how far the stop has come: 1 processors finish, 2 the flusher flushes all, 3 the keeper leaves."""
+        """Say how far the stop has come: one of the ``STAGE_`` numbers, whose processes finish and leave."""
 
     @property
     def ending(self) -> bool:
@@ -274,6 +279,12 @@ class Arena:
 
     def clear_cell(self, process: int, pid: int, now_ns: int) -> None:
         """Begin a process's cell afresh (the supervisor before the start, the process at its start); counters go on."""
+
+    def incarnation(self, process: int) -> int:
+        """How many processes in this place have died so far; what one of them sent, or was sent, is void."""
+
+    def end_incarnation(self, process: int) -> None:
+        """Say that the process in this place has died: the supervisor, before it starts a successor."""
 
     def beat(self, process: int) -> None:
         """Say that ``process`` (itself) is alive, now."""

@@ -55,8 +55,13 @@ COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
 FLUSHER = FL_FLUSHER
 KEEPER = FL_KEEPER
 ACCEPTOR = FL_ACCEPTOR
+COORDINATOR = FL_COORDINATOR
 FIRST_PROCESSOR = FL_FIRST_PROCESSOR
 SUPERVISOR = FL_SUPERVISOR
+STAGE_PROCESSORS = FL_STAGE_PROCESSORS
+STAGE_COORDINATOR = FL_STAGE_COORDINATOR
+STAGE_FLUSHER = FL_STAGE_FLUSHER
+STAGE_KEEPER = FL_STAGE_KEEPER
 MAX_PROCESSORS = FL_SUPERVISOR - FL_FIRST_PROCESSOR
 STATE_READ_ONLY = FL_STATE_READ_ONLY
 STATE_OFFLINE = FL_STATE_OFFLINE
@@ -178,8 +183,8 @@ cdef class Arena:
 
         Args:
             log_dirs: the log directories, in the order slots name them.
-            processes: how many places for processes it has, those of the flusher, keeper and acceptor and those that are
-                reserved included.
+            processes: how many places for processes it has, those of the flusher, keeper, acceptor and coordinator and
+                those that are reserved included.
             max_partitions: the number of slots; memory is taken only as slots are used.
             table_entries: segments a partition can hold; rounded up to a power of two.
 
@@ -285,7 +290,7 @@ cdef class Arena:
         return fl_load(&self.header.stopping)
 
     def set_stopping(self, int stage):
-        """Tell every process how far the stop has come: 1 processors finish, 2 the flusher flushes all and leaves."""
+        """Tell every process how far the stop has come: one of the ``STAGE_`` numbers."""
         fl_set_stopping(self.header, self.eventfds, stage)
 
     @property
@@ -696,6 +701,15 @@ cdef class Arena:
         fl_store(&c.connections, 0)
         fl_store(&c.disk_ns, 0)
         fl_store(&c.pid, pid)
+
+    def incarnation(self, int process):
+        """How many processes in this place have died; what they sent, or were sent, is void."""
+        return fl_load(&fl_cell_at(self.header, process).incarnation)
+
+    def end_incarnation(self, int process):
+        """Say that the process in this place has died (the supervisor, before it starts a successor)."""
+        cdef fl_cell* c = fl_cell_at(self.header, process)
+        fl_store(&c.incarnation, c.incarnation + 1)
 
     def beat(self, int process):
         """Say that ``process`` (itself) is alive, now."""

@@ -136,7 +136,7 @@ OPS = {
     "delete.settled": AT_DELETE_SETTLED,           # the wish is gone, the slots are not free
     "delete.unlink": AT_DELETE_UNLINK,             # before each file
     "side_file.write": AT_SIDE_FILE, "metadata_file.write": AT_METADATA_FILE, "epochs_file.write": AT_EPOCHS_FILE,
-    "index_file.write": AT_INDEX_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS,
+    "index_file.write": AT_INDEX_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS, "meta.write": AT_META,
     # a connection on its way to a processor
     "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy
     "handover.taken": AT_HANDOVER_TAKEN,           # the processor has it, and nobody counted that

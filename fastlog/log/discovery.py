@@ -21,6 +21,7 @@ from fastlog.segment_files import (
     CREATORS_NAME,
     FLUSH_MARKS_NAME,
     LOCK_NAME,
+    META_PROPERTIES_NAME,
     SegmentFile,
     segment_name,
     split_directory_name,
@@ -34,6 +35,8 @@ OWN_NAMES = frozenset(
         CREATORS_NAME,
         CREATORS_NAME + ".tmp",
         FLUSH_MARKS_NAME,
+        META_PROPERTIES_NAME,
+        META_PROPERTIES_NAME + ".tmp",
     }
 )
 

@@ -9,7 +9,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    FL_CHANGES, FL_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_changed, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
+    FL_CHANGES, FL_FLUSHER, FL_STAGE_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_changed, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
     fl_header, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
 )
 from fastlog.log._files cimport AT_FLUSHER_CLEAN, AT_FLUSHER_PAST, failpoint
@@ -378,8 +378,8 @@ cdef class FlusherLoop:
                         break
                 self.see_changes()
                 stage = <int>fl_load(&h.stopping)
-                wake_at = self.look(now, stage == 2)
-                if stage == 2 and wake_at == 0 and self.idle():
+                wake_at = self.look(now, stage == FL_STAGE_FLUSHER)
+                if stage == FL_STAGE_FLUSHER and wake_at == 0 and self.idle():
                     if self.sweep():
                         continue
                     self.close_idle(now, True)
@@ -388,7 +388,7 @@ cdef class FlusherLoop:
                 if wake_at == 0 or wake_at > beat_at:
                     wake_at = beat_at
                 timeout = 0 if wake_at <= now else <int>((wake_at - now + 999999) // 1000000)
-                if stage == 2 and timeout > 5:
+                if stage == FL_STAGE_FLUSHER and timeout > 5:
                     timeout = 5
                 self.turns += 1
                 poll(&waiting, 1, timeout)

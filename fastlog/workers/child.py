@@ -15,7 +15,7 @@ from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError
 from fastlog.log import _files
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
+from fastlog.log._arena import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
 from fastlog.workers.net import _process
 from fastlog.workers.restarts import Restarts
 
@@ -81,6 +81,8 @@ class Shared:
     started_ns: int = field(default_factory=time.monotonic_ns)
     restarts: Restarts = field(default_factory=Restarts)
     cluster_id: str = ""  # of ``meta.properties``: 22 characters, which clients are told
+    forward_processor: tuple[int, ...] = ()  # by processor, its end of the socket pair to the coordinator
+    forward_coordinator: tuple[int, ...] = ()  # and the coordinator's; the supervisor keeps both, as those of hand-over
 
 
 def check_heartbeat() -> None:
@@ -101,6 +103,7 @@ def role_name(number: int) -> str:
         FLUSHER: "flusher",
         KEEPER: "keeper",
         ACCEPTOR: "acceptor",
+        COORDINATOR: "coordinator",
         MIRROR: "mirror",
         SUPERVISOR: "supervisor",
     }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastlog.durability import durability
 from fastlog.log._arena import (
     ACCEPTOR,
+    COORDINATOR,
     FIRST_PROCESSOR,
     FLUSHER,
     KEEPER,
@@ -61,7 +62,7 @@ class Health:
         self._manager = LogManager(shared.config, shared.arena, FileOps())
         acceptor = [ACCEPTOR] if shared.config.accept_mode == "handoff" else []
         processors = range(FIRST_PROCESSOR, shared.arena.processes)
-        self.processes: Sequence[int] = [SUPERVISOR, FLUSHER, KEEPER, *acceptor, *processors]
+        self.processes: Sequence[int] = [SUPERVISOR, FLUSHER, KEEPER, COORDINATOR, *acceptor, *processors]
 
     @property
     def is_stopping(self) -> bool:

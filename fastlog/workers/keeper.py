@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fastlog import logs
 from fastlog.log import _files, parallel, retention
 from fastlog.log._append import Appender, roll_now
-from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, WHY_NAME, Segment, SlotView
+from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, STAGE_KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, LogFormat, format_name
@@ -43,7 +43,7 @@ ALL_SEGMENTS = 1 << 63
 """An index above that of every segment."""
 DEREGISTER_SECONDS = 1.0
 """From the first stage of the stop on; a ZooKeeper that does not answer until then ends the session by its time-out."""
-FINAL = 3
+FINAL = STAGE_KEEPER
 """The stage of the stop at which the keeper writes its last side files and leaves."""
 
 _POSTPONED = {

@@ -10,6 +10,7 @@ from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers import child
 from fastlog.workers._engine import Engine
+from fastlog.workers._forward import Forward
 from fastlog.workers.kafka._first_request import FirstRequest
 from fastlog.workers.kafka._machine import Kafka
 from fastlog.workers.kafka.control import Control as KafkaControl
@@ -35,6 +36,7 @@ def run(shared: child.Shared, number: int) -> int:
     services = Services(config, shared.arena, number)
     engine = Engine(shared.arena, files, helper, number, services)
     engine.take_over()
+    forward = Forward(shared.arena, number, shared.forward_processor[number - FIRST_PROCESSOR])
     advertised = [(listener.advertised_host, listener.advertised_port) for listener in shared.listeners]
     old = Kafka07(
         engine,
@@ -68,6 +70,7 @@ def run(shared: child.Shared, number: int) -> int:
         config.max_connections,
         child.HEARTBEAT_MS,
         turn_ms=child.TURN_MS,
+        remote=forward,
     )
     return int(loop.run(shared.supervisor_pid))
 

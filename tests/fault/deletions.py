@@ -140,7 +140,9 @@ def _look_at_what_is_left(broker: Broker, outcome: Outcome) -> None:
     """
 
     def left() -> list[str]:
-        items = [item for item in broker.log_dirs[0].iterdir() if not item.name.startswith((".lock", ".fastlog-fl"))]
+        items = [
+            item for item in broker.log_dirs[0].iterdir() if not item.name.startswith((".lock", ".fastlog-fl", "meta."))
+        ]
         return [item.name for item in items if not item.is_dir() or any(x.stat().st_size for x in item.glob("*.kafka"))]
 
     def held() -> list[str]:

@@ -93,7 +93,7 @@ def kill_process(count: int, seed: int, directory: Path) -> Outcome:
     """``count`` kills of processors, and a quarter as many of each other process."""
     outcome = Outcome()
     source = random.Random(seed)
-    others = [role for role in ("acceptor", "flusher", "keeper") for _ in range(max(1, count // 4))]
+    others = [role for role in ("acceptor", "flusher", "keeper", "coordinator") for _ in range(max(1, count // 4))]
     roles = [f"processor-{source.randrange(3)}" for _ in range(count)] + others
     source.shuffle(roles)
     with (

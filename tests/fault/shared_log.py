@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log._append import Appender, append_bytes, roll_now
-from fastlog.log._arena import FIRST_PROCESSOR
+from fastlog.log._arena import FIRST_PROCESSOR, STAGE_FLUSHER
 from fastlog.log._segments import SegmentFiles, locate_offset
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_format
@@ -182,7 +182,7 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
     while roll_now(log.appender, 0) is False:  # takes the lock over, and so cuts what the last one left behind
         time.sleep(0.001)
     wait_until(lambda: log.view().flushed_end == log.view().log_end, what="everything flushed")
-    log.arena.set_stopping(2)
+    log.arena.set_stopping(STAGE_FLUSHER)
     for reading in readers:
         code = wait(reading, 2 * PATIENCE)  # it has everything to read yet, at the worst
         outcome.expect(code == 0, f"a reader ended with {code}")

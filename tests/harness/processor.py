@@ -13,6 +13,7 @@ from fastlog.config import BrokerConfig
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers._engine import Engine
+from fastlog.workers._forward import Forward
 from fastlog.workers.authorization import Rule
 from fastlog.workers.kafka._first_request import FirstRequest
 from fastlog.workers.kafka._machine import Kafka
@@ -34,8 +35,9 @@ NOBODY_FLUSHES = {"flush_interval_ms": 10_000_000, "flush_interval_messages": 10
 class Processor:
     """The loop of a processor as ``workers/processor.py`` wires it, in a thread of this process, without a flusher.
 
-    Listeners speak what the first request of a connection says; those behind ``advertised`` speak what ``more`` makes.
-    ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
+    Listeners speak what the first request of a connection says; those behind ``advertised`` speak what ``more`` makes,
+    and the last one what ``forwarding`` does; then ``coordinator`` is the other end of the socket pair to the
+    coordinator. ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Processor:
         rule: Rule | None = None,
         advertised: Sequence[tuple[str, int]] = (LOOPBACK,),
         more: Sequence[Callable[[Engine], Protocol]] = (),
+        forwarding: Callable[[Forward], Protocol] | None = None,
         **settings: Any,
     ) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
@@ -76,6 +79,11 @@ class Processor:
             self.config.trace_requests,
         )
         first = FirstRequest(engine, kafka07, kafka)
+        self.coordinator, self.forward = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for one in (self.coordinator, self.forward):
+            one.setblocking(False)
+        forward = Forward(self.arena, number, self.forward.fileno())
+        last = [] if forwarding is None else [forwarding(forward)]
         self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.receive.setblocking(False)
         self.signal_read, self.signal_write = os.pipe2(os.O_NONBLOCK)
@@ -83,7 +91,7 @@ class Processor:
             self.arena,
             helper,
             files,
-            [*[first] * len(advertised), *(make(engine) for make in more)],
+            [*[first] * len(advertised), *(make(engine) for make in more), *last],
             number,
             self.receive.fileno(),
             self.signal_read,
@@ -97,6 +105,7 @@ class Processor:
             heartbeat_ms,
             retry_ms,
             stalled_ms,
+            remote=forward,
         )
         self.results: list[int] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -137,7 +146,7 @@ class Processor:
         self.arena.set_stopping(1)
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
-        for one in (self.receive, self.send):
+        for one in (self.receive, self.send, self.coordinator, self.forward):
             one.close()
         os.close(self.signal_read)
         os.close(self.signal_write)

@@ -19,14 +19,34 @@ import pytest
 
 from fastlog import supervisor as supervisor_module
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
+from fastlog.log._arena import (
+    ACCEPTOR,
+    COORDINATOR,
+    FIRST_PROCESSOR,
+    FLUSHER,
+    KEEPER,
+    STAGE_COORDINATOR,
+    STAGE_FLUSHER,
+    STAGE_KEEPER,
+    STAGE_PROCESSORS,
+    SUPERVISOR,
+    Arena,
+)
 from fastlog.supervisor import Stop, Supervisor
 from fastlog.workers import stalls
 from fastlog.workers.child import MIRROR, Shared
 from fastlog.workers.stalls import Sighting
 from tests.harness.virtual_time import VirtualTime
 
-NUMBERS = {"flusher": FLUSHER, "keeper": KEEPER, "acceptor": ACCEPTOR, "mirror": MIRROR}
+NUMBERS = {
+    "flusher": FLUSHER,
+    "keeper": KEEPER,
+    "acceptor": ACCEPTOR,
+    "coordinator": COORDINATOR,
+    "mirror": MIRROR,
+}
+STAGES = {"coordinator": STAGE_COORDINATOR, "flusher": STAGE_FLUSHER, "keeper": STAGE_KEEPER}
+"""Of a stop; the others leave at the first."""
 TURN_SECONDS = 0.125
 _STARTED = re.compile(r"started role=(\S+) pid=(\d+)")
 
@@ -52,7 +72,7 @@ class Played:
 
     @property
     def stage(self) -> int:
-        return {"flusher": 2, "keeper": 3}.get(self.role, 1)
+        return STAGES.get(self.role, STAGE_PROCESSORS)
 
 
 class Processes(VirtualTime):

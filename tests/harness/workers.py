@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fastlog.log import _files
-from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, Arena
+from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER, Arena
 from fastlog.workers._flusher import FlusherLoop, make_flusher_loop
 from tests.harness.broker import wait_until
 from tests.harness.processor import Processor
@@ -88,7 +88,7 @@ class Workers:
         """End them as the supervisor does: first the processors, then the flusher, which flushes all."""
         for processor in self.processors:
             processor.close()
-        self.arena.set_stopping(2)
+        self.arena.set_stopping(STAGE_FLUSHER)
         if self._flushing is not None:
             self._flushing.join(PATIENCE)
             assert not self._flushing.is_alive()

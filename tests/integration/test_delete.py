@@ -39,7 +39,9 @@ def client(broker: Broker) -> Iterator[raw.RawClient]:
 def left(broker: Broker) -> list[str]:
     """What stands in the log directories beside what the broker always has there."""
     names = {item.name for directory in broker.log_dirs for item in directory.iterdir()}
-    return sorted(name for name in names if not name.startswith((".lock", ".fastlog-flushing", ".fastlog-creators")))
+    return sorted(
+        name for name in names if not name.startswith((".lock", ".fastlog-flushing", ".fastlog-creators", "meta."))
+    )
 
 
 def open_files(broker: Broker, name: str) -> list[str]:
@@ -132,7 +134,7 @@ def ask(client: raw.RawClient, topic: str) -> None:
     client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text(topic)))
 
 
-@pytest.mark.parametrize("role", ["flusher", "processor-1", "keeper"])
+@pytest.mark.parametrize("role", ["flusher", "processor-1", "keeper", "coordinator"])
 def test_it_waits_for_a_process_that_stands_still(role: str, broker: Broker) -> None:
     """Which may be about to use a name that it has found. The others serve, and know nothing of the topic any more."""
     with broker.connect() as client, broker.connect() as other:
@@ -163,7 +165,7 @@ def serves(client: raw.RawClient) -> bool:
         client.socket.settimeout(PATIENCE)
 
 
-@pytest.mark.parametrize("role", ["flusher", "processor-0", "processor-1", "keeper"])
+@pytest.mark.parametrize("role", ["flusher", "processor-0", "processor-1", "keeper", "coordinator"])
 def test_it_goes_on_after_a_process_that_died(role: str, broker: Broker) -> None:
     """Whoever comes in its place knows nothing of what has gone."""
     with broker.connect() as client:

@@ -60,8 +60,9 @@ AREAS = (
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
         _unit("append arena c_memory clean_marker creators deletion flush flush_marks flushed_mark formats fsck"
-              " hostile_links manager named_points offsets parallel recovery recovery_many retention segment_files"
-              " segments set_aside side_file file_errors flusher_directories keeper lives log_* record_batch_log")
+              " hostile_links manager meta_properties named_points offsets parallel recovery recovery_many retention"
+              " segment_files segments set_aside side_file file_errors flusher_directories keeper lives log_*"
+              " record_batch_log")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"
                  " returns"),
@@ -72,7 +73,7 @@ AREAS = (
         _unit("answers answer_memory services unreadable health http_server keeper workers_boundaries stalls loop logs"
               " given_back wakeups request_bytes counts worker_limits wait_order queues turns offsets_answers"
               " flusher_directories worker_start life_after_errors authorization handover deletion lives"
-              " second_protocol metrics recoveries kafka_*")
+              " second_protocol metrics recoveries forward coordinator* kafka_*")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
                        " delete")

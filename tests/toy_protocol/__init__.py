@@ -19,13 +19,22 @@ from tests.harness.checkout import ROOT
 
 if TYPE_CHECKING:
     from fastlog.workers._engine import Engine
+    from fastlog.workers._forward import Forward
     from fastlog.workers.net._protocol import Protocol
 
 _SOURCE = Path(__file__).with_name("_toy_protocol.pyx")
+_FORWARD = Path(__file__).with_name("_toy_forward.pyx")
 
 
 def make(engine: Engine) -> Protocol:
     """The protocol for one processor."""
     module: Any = extension.build(_SOURCE, sorted((ROOT / "fastlog").glob("**/*.pxd")))
     made: Protocol = module.Toy(engine)
+    return made
+
+
+def make_forwarding(forward: Forward) -> Protocol:
+    """A second one, all of whose requests the coordinator answers: a size (4) and so many bytes."""
+    module: Any = extension.build(_FORWARD, sorted((ROOT / "fastlog").glob("**/*.pxd")))
+    made: Protocol = module.ToyForward(forward)
     return made

@@ -11,7 +11,7 @@ import pytest
 
 from fastlog.errors import LogError
 from fastlog.log._arena import (
-    ACCEPTOR,
+    COORDINATOR,
     COUNTERS,
     FIRST_PROCESSOR,
     FLUSHER,
@@ -107,11 +107,11 @@ def test_the_number_of_processes_has_a_limit(tmp_path: Path) -> None:
 
 
 def test_reserved_places_have_a_cell_and_nothing_else(tmp_path: Path) -> None:
-    """Between the acceptor and the processors: no descriptor, no wake-up, nobody who is waited for."""
+    """Between the coordinator and the processors: no descriptor, no wake-up, nobody who is waited for."""
     arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 2, 1, 16)
-    reserved = range(ACCEPTOR + 1, FIRST_PROCESSOR)
-    assert [arena.eventfd(number) for number in reserved] == [-1, -1, -1]
-    assert len({arena.eventfd(number) for number in range(arena.processes)} - {-1}) == 5
+    reserved = range(COORDINATOR + 1, FIRST_PROCESSOR)
+    assert [arena.eventfd(number) for number in reserved] == [-1, -1]
+    assert len({arena.eventfd(number) for number in range(arena.processes)} - {-1}) == 6
     arena.wake_all()
     arena.set_stopping(1)
     for number in range(arena.processes):

@@ -17,6 +17,7 @@ from fastlog.log import _files
 from fastlog.log._arena import COUNTERS
 from fastlog.mirror import MirrorSettings
 from fastlog.producer.config import ProducerConfig
+from fastlog.segment_files import META_PROPERTIES_NAME
 from fastlog.spark.options import OPTION_NAMES
 from fastlog.tools.broker_command import broker_command
 from fastlog.tools.cli import fastlog
@@ -182,7 +183,7 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
     known = {setting.name for config in (BrokerConfig, ProducerConfig, ConsumerConfig) for setting in config.describe()}
     known |= {setting.name for setting in MirrorSettings.describe()}
-    known |= {*_files.OPS, *OPTION_NAMES}
+    known |= {*_files.OPS, *OPTION_NAMES, META_PROPERTIES_NAME}
     for text in inline(page.read_text()):
         name = text.partition("=")[0]
         if (

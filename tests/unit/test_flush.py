@@ -14,7 +14,7 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import roll_now
-from fastlog.log._arena import FLUSHER, STATE_OFFLINE, STATE_READ_ONLY
+from fastlog.log._arena import FLUSHER, STAGE_FLUSHER, STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from tests.harness.shared_log import (
     DONE,
@@ -421,7 +421,7 @@ def test_the_last_flush_takes_everything_and_leaves_a_failed_partition(tmp_path:
         log.append(ENTRY, slot=slot)
     pid = start_flusher(log.arena, "fdatasync@7=EIO")
     time.sleep(0.02)
-    log.arena.set_stopping(2)
+    log.arena.set_stopping(STAGE_FLUSHER)
     assert wait(pid) == 0
     views = log.arena.views()
     assert sorted(view.flushed_end for view in views) == [0] + [12] * 19

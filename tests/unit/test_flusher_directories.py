@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FLUSHER
+from fastlog.log._arena import FLUSHER, STAGE_FLUSHER
 from fastlog.log._segments import SegmentFiles
 from tests.harness import raw_client as raw
 from tests.harness.shared_log import DONE, SharedLog, in_child, message, start_flusher, stop, wait, wait_until
@@ -107,7 +107,7 @@ def test_the_last_flush_takes_every_directory(tmp_path: Path) -> None:
     log = SharedLog(tmp_path, partitions=30, directories=3)
     for slot in range(30):
         log.append(ENTRY, slot=slot)
-    log.arena.set_stopping(2)
+    log.arena.set_stopping(STAGE_FLUSHER)
     assert wait(start_flusher(log.arena)) == 0
     assert flushed(log, *range(30)) == 30
     assert [syncing(log, directory) for directory in range(3)] == [0, 0, 0]

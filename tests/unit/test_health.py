@@ -17,7 +17,17 @@ from fastlog.config import BrokerConfig
 from fastlog.durability import durability, flush_policy, promise
 from fastlog.errors import ConfigError
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, SUPERVISOR, Arena, SlotSpec
+from fastlog.log._arena import (
+    ACCEPTOR,
+    COORDINATOR,
+    FIRST_PROCESSOR,
+    FLUSHER,
+    KEEPER,
+    STATE_OFFLINE,
+    SUPERVISOR,
+    Arena,
+    SlotSpec,
+)
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.manager import LogManager
 from fastlog.registry import Standing
@@ -33,7 +43,7 @@ from fastlog.workers.monitor import Pages
 from tests.harness.shared_log import message
 
 SECRET = "a-secret-of-some-length"
-EVERYBODY = (SUPERVISOR, FLUSHER, KEEPER, ACCEPTOR, FIRST_PROCESSOR, FIRST_PROCESSOR + 1)
+EVERYBODY = (SUPERVISOR, FLUSHER, KEEPER, COORDINATOR, ACCEPTOR, FIRST_PROCESSOR, FIRST_PROCESSOR + 1)
 
 
 class Disks(DiskProbe):
@@ -127,7 +137,7 @@ def test_a_loop_that_does_not_turn_is_named(inside: Inside, number: int) -> None
     inside.arena.clear_cell(number, 77, inside.now_ns - int(health.SILENT_SECONDS * 1e9))
     status, body = inside.get("/live")
     names = {SUPERVISOR: "supervisor", FLUSHER: "flusher", KEEPER: "keeper", ACCEPTOR: "acceptor"}
-    name = names.get(number, f"processor-{number - FIRST_PROCESSOR}")
+    name = (names | {COORDINATOR: "coordinator"}).get(number, f"processor-{number - FIRST_PROCESSOR}")
     assert (status, body) == (503, f"{name}: its loop has not turned for 5.0 s (pid 77)\n")
     assert inside.get("/ready") == (503, body)
     assert inside.health.report()["state"] == "not live"
@@ -236,11 +246,12 @@ def test_the_report(tmp_path: Path) -> None:
         ("supervisor", 100 + SUPERVISOR),
         ("flusher", 100),
         ("keeper", 101),
+        ("coordinator", 103),
         ("acceptor", 102),
         ("processor-0", 100 + FIRST_PROCESSOR),
         ("processor-1", 101 + FIRST_PROCESSOR),
     ]
-    assert [item.get("connections") for item in found["processes"]] == [None] * 4 + [0, 0]
+    assert [item.get("connections") for item in found["processes"]] == [None] * 5 + [0, 0]
     size = len(message(14))
     assert found["flush"]["unflushed_bytes"] == found["flush"]["largest_unflushed_bytes"] == size
     assert found["flush"]["largest_unflushed"] == {"topic": "a", "partition": 0}

@@ -19,7 +19,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, STAGE_FLUSHER, STAGE_KEEPER, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FaultyFileOps, FileOps
@@ -345,7 +345,7 @@ def test_a_successor_finishes_what_a_dead_keeper_began(point: str, tmp_path: Pat
     pid = start(run)
     wait_until(lambda: house.files() == [420, 560])
     wait_until(lambda: house.arena.retention_generation > generation)
-    house.arena.set_stopping(3)
+    house.arena.set_stopping(STAGE_KEEPER)
     assert wait(pid) == 0
 
 
@@ -499,7 +499,7 @@ def test_a_successor_does_not_hold_what_a_dead_keeper_held(tmp_path: Path) -> No
     assert in_child(lambda: house.clean(house.keeper()), "roll.created@1=kill") == -9
     assert house.arena.cell(KEEPER)[4] == 1
     house.arena.clear_cell(KEEPER, 0, 1)
-    house.arena.set_stopping(3)
+    house.arena.set_stopping(STAGE_KEEPER)
     parent = os.getpid()
     shared = Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=parent)
     assert wait(start(lambda: Keeper(shared).run())) == 0
@@ -519,7 +519,7 @@ def test_nor_what_a_dead_flusher_held(tmp_path: Path) -> None:
 
     assert in_child(release, "ftruncate@1=kill") == -9
     assert house.arena.cell(FLUSHER)[4] == 1
-    house.arena.set_stopping(2)
+    house.arena.set_stopping(STAGE_FLUSHER)
     parent = os.getpid()
     assert wait(start(lambda: make_flusher_loop(house.arena, 8, 0, 0, 1).run(1, parent))) == 0
     assert house.arena.cell(FLUSHER)[4] == 0
@@ -538,7 +538,7 @@ def turns(house: House, caplog: pytest.LogCaptureFixture, word: str) -> list[str
         try:
             wait_until(lambda: any(word in line for line in caplog.messages))
         finally:
-            house.arena.set_stopping(3)
+            house.arena.set_stopping(STAGE_KEEPER)
             thread.join(PATIENCE)
     assert not thread.is_alive()
     return caplog.messages
@@ -581,7 +581,7 @@ def test_a_partition_whose_directory_cannot_be_read_keeps_no_keeper_from_its_wor
 def test_a_keeper_ends_once_its_registration_has_ended(tmp_path: Path) -> None:
     """Or whoever looks for a broker would find one that is no more; the time for it began with the stop."""
     house = House(tmp_path)
-    house.arena.set_stopping(3)
+    house.arena.set_stopping(STAGE_KEEPER)
     parent = os.getpid()
 
     def run() -> int:

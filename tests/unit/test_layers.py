@@ -28,11 +28,13 @@ LAYERS = {
     "log": "fastlog.log",
     "net": "fastlog.workers.net",  # connections, whatever is spoken on them
     "engine": "fastlog.workers.authorization fastlog.workers.services fastlog.workers._authorizer"
-    " fastlog.workers._engine fastlog.workers._jobs fastlog.workers._partitions fastlog.workers._reads"
-    " fastlog.workers._reports fastlog.workers._unreadable fastlog.workers._writes",  # the log, whatever asks for it
+    " fastlog.workers._engine fastlog.workers._forward fastlog.workers._jobs fastlog.workers._partitions"
+    " fastlog.workers._reads fastlog.workers._reports fastlog.workers._unreadable"
+    " fastlog.workers._writes",  # the log, whatever asks for it
     "kafka07": "fastlog.workers.kafka07",
     "kafka": "fastlog.workers.kafka",
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",  # the processes
+    "coordinator": "fastlog.workers.coordinator",
     "supervisor": "fastlog.supervisor",
     "broker": "fastlog.broker fastlog.binding",
     "connections": "fastlog.client",  # what the clients and the commands share
@@ -63,7 +65,8 @@ MAY_IMPORT = {
     "kafka07": f"{SHARED} log net engine",
     "kafka": "text ground basics model paths log net engine",  # not wire, which is of 0.7 and fastlog's own
     "workers": f"{SHARED} log coordination net engine kafka07 kafka",
-    "supervisor": f"{SHARED} log workers",
+    "coordinator": f"{SHARED} log engine workers",
+    "supervisor": f"{SHARED} log workers coordinator",
     "broker": f"{SHARED} log workers supervisor",
     "connections": f"{SHARED} coordination",
     "clients": f"{SHARED} connections coordination",
@@ -79,7 +82,7 @@ MAY_IMPORT = {
 # Commands that work on the files of a log while no broker does.
 EXCEPTIONS = {("fastlog.tools.dump_log", "log"), ("fastlog.tools.fsck", "log")}
 
-SERVER_LAYERS = {"log", "net", "engine", "kafka07", "kafka", "workers", "supervisor", "broker"}
+SERVER_LAYERS = {"log", "net", "engine", "kafka07", "kafka", "workers", "coordinator", "supervisor", "broker"}
 LAYER_BY_MODULE = {module: layer for layer, modules in LAYERS.items() for module in modules.split()}
 OURS = {module.partition(".")[0] for module in LAYER_BY_MODULE}
 

@@ -215,7 +215,7 @@ def test_processes(inside: Inside) -> None:
     inside.arena.clear_cell(KEEPER, 0, inside.now_ns)
     inside.shared.restarts.count(KEEPER)
     inside.arena.clear_cell(FLUSHER, 0, 0)
-    everybody = {"supervisor", "flusher", "keeper", "acceptor", "processor-0", "processor-1"}
+    everybody = {"supervisor", "flusher", "keeper", "coordinator", "acceptor", "processor-0", "processor-1"}
     told: dict[str, set[str]] = {}
     for name, has, _ in samples(inside):
         if "process" in has:

@@ -50,9 +50,12 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
 @pytest.mark.parametrize(
     ("settings", "roles"),
     [
-        ({}, ["flusher", "keeper", "processor-0", "processor-1", "acceptor"]),
-        ({"accept_mode": "direct"}, ["flusher", "keeper", "processor-0", "processor-1"]),
-        ({"mirror_file": "x"}, ["flusher", "keeper", "processor-0", "processor-1", "acceptor", "mirror"]),
+        ({}, ["flusher", "keeper", "coordinator", "processor-0", "processor-1", "acceptor"]),
+        ({"accept_mode": "direct"}, ["flusher", "keeper", "coordinator", "processor-0", "processor-1"]),
+        (
+            {"mirror_file": "x"},
+            ["flusher", "keeper", "coordinator", "processor-0", "processor-1", "acceptor", "mirror"],
+        ),
     ],
 )
 def test_who_lets_clients_in_is_started_last(
@@ -86,31 +89,33 @@ def test_the_supervisor_turns_four_times_a_second_and_not_more(make: Callable[..
     machine = make()
     machine.stop_after(10.0)
     assert [each for each in machine.waits[:40] if each != TICK] == []
-    assert len(machine.waits) < 60
+    assert len(machine.waits) < 70
 
 
 # -- replacing ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["flusher", "keeper", "acceptor", "processor-0", "processor-1", "mirror"])
+@pytest.mark.parametrize(
+    "role", ["flusher", "keeper", "coordinator", "acceptor", "processor-0", "processor-1", "mirror"]
+)
 @pytest.mark.parametrize("status", [-9, 1, 0])
 def test_whoever_dies_is_replaced_at_once(role: str, status: int, make: Callable[..., Processes]) -> None:
     machine = make(mirror_file="x")
     machine.plans[role] = [(3.3125, status)]
     assert machine.stop_after(5.0).clean
     assert machine.starts(role) == [0, 3.3125]
-    assert len(machine.all) == 7
+    assert len(machine.all) == 8
     (line,) = machine.lines("died")
     assert line == f"died role={role} exit={status} lived_s=3.3: replaced"
 
 
 def test_all_that_died_are_replaced_in_the_same_turn(make: Callable[..., Processes]) -> None:
     machine = make()
-    for role in ("flusher", "keeper", "acceptor", "processor-0", "processor-1"):
+    for role in ("flusher", "keeper", "coordinator", "acceptor", "processor-0", "processor-1"):
         machine.plans[role] = [(2.0, -9)]
     assert machine.stop_after(5.0).clean
-    assert sorted(machine.started()[5:]) == sorted(machine.started()[:5])
-    assert {each.started for each in machine.all[5:]} == {2.0}
+    assert sorted(machine.started()[6:]) == sorted(machine.started()[:6])
+    assert {each.started for each in machine.all[6:]} == {2.0}
 
 
 @pytest.mark.parametrize(("lived", "pauses"), [(QUICK - 0.0625, True), (QUICK, False)])
@@ -200,10 +205,10 @@ def test_a_stranger_that_ends_is_nobody(make: Callable[..., Processes]) -> None:
     machine = make()
     machine.at(1.0, lambda: (machine.strangers.append((77, 256)), machine.deliver(signal.SIGCHLD)))
     assert machine.stop_after(2.0).clean
-    assert len(machine.all) == 5 and not machine.lines("died")
+    assert len(machine.all) == 6 and not machine.lines("died")
 
 
-@pytest.mark.parametrize("role", ["acceptor", "processor-0", "flusher"])
+@pytest.mark.parametrize("role", ["acceptor", "processor-0", "coordinator", "flusher"])
 def test_a_death_wakes_whoever_may_wait_for_the_dead(role: str, make: Callable[..., Processes]) -> None:
     """What it held is somebody else's to finish; processors of a broker that stops wait for the acceptor."""
     machine = make()
@@ -235,7 +240,7 @@ def test_a_dead_acceptor_is_shown_as_gone_before_anybody_is_woken(
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["flusher", "keeper", "acceptor", "processor-1"])
+@pytest.mark.parametrize("role", ["flusher", "keeper", "coordinator", "acceptor", "processor-1"])
 def test_one_that_is_silent_is_asked_then_killed_and_replaced(role: str, make: Callable[..., Processes]) -> None:
     machine = make()
     machine.at(2.0, lambda: machine.change(role, beats=False))  # its last sign was at 2.0 or just before
@@ -301,7 +306,7 @@ def test_a_supervisor_that_was_held_up_itself_waits_for_signs_first(
     machine = make()
 
     def sleep() -> None:
-        for role in ("flusher", "keeper", "acceptor", "processor-0", "processor-1"):
+        for role in ("flusher", "keeper", "coordinator", "acceptor", "processor-0", "processor-1"):
             process = machine.now_running(role)
             process.beats = False
             at_ns = machine.monotonic_ns() - int((SILENT if role == "flusher" else 0.0) * 1e9)
@@ -318,7 +323,7 @@ def test_after_an_hour_of_suspension_nobody_is_harmed(make: Callable[..., Proces
     machine = make()
     machine.at(4.0, lambda: setattr(machine, "now", machine.now + 3600.0))
     assert machine.stop_after(3610.0).clean
-    assert machine.signals == [] and len(machine.all) == 5
+    assert machine.signals == [] and len(machine.all) == 6
 
 
 def test_the_mirror_has_no_heartbeat(make: Callable[..., Processes]) -> None:
@@ -389,7 +394,7 @@ def test_a_start_that_fails_leaves_no_process(unkillable: bool, make: Callable[.
     machine.supervisor.start()
     machine.supervisor.abandon()
     assert {role for _, role, name in machine.signals if name == "SIGKILL"} == set(machine.started())
-    assert len(machine.all) == 5
+    assert len(machine.all) == 6
     assert [each.role for each in machine.all if not each.is_reaped] == (["keeper"] if unkillable else [])
     assert machine.passed == pytest.approx(2.0, abs=0.06) if unkillable else machine.passed < 0.1
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, Arena
+from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, STAGE_FLUSHER, STAGE_KEEPER, Arena
 from fastlog.supervisor import Stop
 from fastlog.workers import stalls
 from fastlog.workers.child import CANNOT_START, role_name
@@ -60,13 +60,14 @@ def test_each_stage_waits_for_the_one_before(number: int, make: Callable[..., Pr
     machine.leave_seconds = {"acceptor": 0.3, "processor-0": 1.0, "processor-1": 0.1, "flusher": 0.5, "mirror": 0.2}
     assert stop(machine, number) == Stop(clean=True, asked_for=True, problems=[])
     assert left(machine) == [
-        ("mirror", 0), ("processor-1", 1), ("acceptor", 1), ("processor-0", 1), ("flusher", 2), ("keeper", 3),
+        ("mirror", 0), ("processor-1", 1), ("acceptor", 1), ("processor-0", 1), ("coordinator", 2), ("flusher", 3),
+        ("keeper", 4),
     ]  # fmt: skip
     assert machine.arena.ending
     assert machine.lines("stopping") == [f"stopping reason={signal.Signals(number).name}"]
-    assert took(machine) < 0.2 + 1.0 + 0.5 + 4 * (TURN + STEP)
+    assert took(machine) < 0.2 + 1.0 + 0.5 + 5 * (TURN + STEP)
     assert [name for _, _, name in machine.signals] == ["SIGTERM"]  # the mirror alone is told by a signal
-    assert len(machine.all) == 6
+    assert len(machine.all) == 7
 
 
 def test_the_end_is_shown_before_anybody_is_asked_to_leave(make: Callable[..., Processes]) -> None:
@@ -101,34 +102,37 @@ def test_a_mirror_that_is_gone_is_not_waited_for(make: Callable[..., Processes])
 # -- something is wrong already ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["acceptor", "processor-0", "processor-1"])
+@pytest.mark.parametrize("role", ["acceptor", "processor-0", "processor-1", "coordinator"])
 def test_one_that_hangs_is_killed_so_that_the_flusher_has_its_time(role: str, make: Callable[..., Processes]) -> None:
     """All is flushed; that it had to be killed is said, and there is no clean marker."""
     machine = make()
-    machine.leave_seconds = {"flusher": 1.0}
+    machine.leave_seconds = {"flusher": 0.875}
     machine.at(BEGIN - 1.0, lambda: machine.change(role, hangs=True, beats=False))
     found = stop(machine)
     assert found == Stop(clean=False, problems=[f"role={role} did not finish in time"])
-    assert left(machine)[-2:] == [("flusher", 2), ("keeper", 3)]
+    assert left(machine)[-2:] == [("flusher", STAGE_FLUSHER), ("keeper", STAGE_KEEPER)]
     ((killed, who, name),) = machine.signals
     assert (who, name) == (role, "SIGKILL")
-    assert killed - BEGIN == pytest.approx(PROCESSORS, abs=2 * STEP)
+    late = killed - BEGIN - (0.5 if role == "coordinator" else PROCESSORS)
+    assert 0 <= late < TURN + 2 * STEP if role == "coordinator" else late == pytest.approx(0, abs=2 * STEP)
     assert took(machine) < WHOLE
 
 
 def test_all_that_can_hang_hang(make: Callable[..., Processes]) -> None:
     """The stop ends in its time, names each once, and leaves none."""
     machine = make()
-    for role in ("flusher", "keeper", "acceptor", "processor-0", "processor-1"):
+    for role in ("flusher", "keeper", "coordinator", "acceptor", "processor-0", "processor-1"):
         machine.when_started[role] = lambda process: setattr(process, "hangs", True)
     found = stop(machine)
-    names = ["acceptor", "processor-0", "processor-1", "flusher", "keeper"]
+    names = ["acceptor", "processor-0", "processor-1", "coordinator", "flusher", "keeper"]
     assert found == Stop(clean=False, problems=[f"role={name} did not finish in time" for name in names])
     assert [role for _, role, name in machine.signals if name == "SIGKILL"] == names
     assert WHOLE <= took(machine) < WHOLE + 0.2
 
 
-@pytest.mark.parametrize(("needs", "clean"), [(WHOLE - KEEPER - TURN - 2 * STEP, True), (WHOLE - KEEPER + STEP, False)])
+@pytest.mark.parametrize(
+    ("needs", "clean"), [(WHOLE - KEEPER - 2 * TURN - 3 * STEP, True), (WHOLE - KEEPER + STEP, False)]
+)
 def test_the_flusher_has_all_the_time_but_that_of_the_keeper(
     needs: float, clean: bool, make: Callable[..., Processes]
 ) -> None:
@@ -137,7 +141,7 @@ def test_the_flusher_has_all_the_time_but_that_of_the_keeper(
     found = stop(machine)
     assert found.clean is clean
     assert found.problems == ([] if clean else ["role=flusher did not finish in time"])
-    assert ("keeper", 3) in left(machine)
+    assert ("keeper", STAGE_KEEPER) in left(machine)
 
 
 def test_a_keeper_behind_a_flusher_that_is_stuck_has_its_part(make: Callable[..., Processes]) -> None:
@@ -146,11 +150,11 @@ def test_a_keeper_behind_a_flusher_that_is_stuck_has_its_part(make: Callable[...
     machine.leave_seconds = {"keeper": KEEPER - TURN - 2 * STEP}
     found = stop(machine)
     assert found.problems == ["role=flusher did not finish in time"]
-    assert left(machine)[-1] == ("keeper", 3)
+    assert left(machine)[-1] == ("keeper", STAGE_KEEPER)
     assert [role for _, role, _ in machine.signals] == ["flusher"]
 
 
-@pytest.mark.parametrize("role", ["acceptor", "processor-0", "processor-1", "flusher"])
+@pytest.mark.parametrize("role", ["acceptor", "processor-0", "processor-1", "coordinator", "flusher"])
 def test_one_that_died_a_moment_ago_is_started_for_the_stop(role: str, make: Callable[..., Processes]) -> None:
     """Connections may wait for it, and bytes to be flushed: it dies while the mirror finishes."""
     machine = make(mirror_file="x")
@@ -159,10 +163,10 @@ def test_one_that_died_a_moment_ago_is_started_for_the_stop(role: str, make: Cal
     at_stages: list[tuple[int, int]] = []
     machine.when_started[role] = lambda process: at_stages.append((machine.arena.stopping, process.pid))
     assert stop(machine) == Stop()
-    assert len(machine.all) == 7
+    assert len(machine.all) == 8
     assert BEGIN + 1.0 <= machine.starts(role)[1] < BEGIN + 1.1
     assert at_stages[1][0] == 0, "it could have been missed by who waits for it"
-    assert sorted(each for each, _ in left(machine)) == sorted(machine.started()[:6])
+    assert sorted(each for each, _ in left(machine)) == sorted(machine.started()[:7])
     assert machine.lines("started for") == [f"started for the stop role={role}"]
 
 
@@ -195,7 +199,7 @@ def test_one_whose_last_threads_do_not_go_delays_a_stop_no_longer_than_any_that_
         lambda: machine.change("processor-0", seen=Sighting("Z", True, 10), hangs=True, beats=False, unkillable=True),
     )
     assert not stop(machine).clean
-    assert [stage for role, stage in left(machine) if role == "flusher"] == [2]
+    assert [stage for role, stage in left(machine) if role == "flusher"] == [STAGE_FLUSHER]
     assert len(machine.starts("processor-0")) == 1
 
 
@@ -239,7 +243,7 @@ def test_a_flusher_that_dies_before_its_stage_is_started_for_it(when: float, mak
     machine.leave_seconds = {"processor-0": 1.0}
     machine.plans["flusher"] = [(BEGIN + when, -9)]
     assert stop(machine) == Stop()
-    assert left(machine)[-2:] == [("flusher", 2), ("keeper", 3)]
+    assert left(machine)[-2:] == [("flusher", STAGE_FLUSHER), ("keeper", STAGE_KEEPER)]
     assert len(machine.starts("flusher")) == 2
     assert machine.lines("started for") == ["started for the stop role=flusher"]
 
@@ -275,7 +279,7 @@ def test_a_second_signal_changes_nothing_where_no_disk_stalls(make: Callable[...
     for moment in (0.0, 0.1, 0.5, 1.5):
         machine.at(BEGIN + moment, lambda: machine.deliver(signal.SIGINT))
     assert stop(machine) == Stop()
-    assert left(machine)[-2:] == [("flusher", 2), ("keeper", 3)]
+    assert left(machine)[-2:] == [("flusher", STAGE_FLUSHER), ("keeper", STAGE_KEEPER)]
     assert took(machine) >= 2.0
     assert len(machine.lines("stopping")) == 1
 
@@ -293,7 +297,7 @@ def test_a_signal_while_processes_are_started_is_not_lost(make: Callable[..., Pr
     machine.when_started["flusher"] = lambda _: machine.deliver(signal.SIGTERM)
     machine.supervisor.start()
     assert machine.supervisor.run() == Stop()
-    assert machine.passed < 1.0 and len(machine.all) == 5
+    assert machine.passed < 1.0 and len(machine.all) == 6
 
 
 # -- disks that stall --------------------------------------------------------------------------------------------------
@@ -332,7 +336,7 @@ def test_a_disk_that_never_comes_back_is_waited_for_a_minute(role: str, make: Ca
     assert not found.clean
     whole = PROCESSORS if role == "processor-0" else WHOLE - KEEPER
     assert STALLED + whole - 1.5 < took(machine) < STALLED + WHOLE + 1.0
-    assert ("keeper", 3) in left(machine)
+    assert ("keeper", STAGE_KEEPER) in left(machine)
 
 
 def test_a_disk_is_waited_for_after_a_failed_start_as_well(make: Callable[..., Processes]) -> None:
@@ -343,7 +347,7 @@ def test_a_disk_is_waited_for_after_a_failed_start_as_well(make: Callable[..., P
     found = machine.stop_after(100.0)
     assert len(found.problems) == 1 and not found.clean
     assert 30.0 < took(machine) < 31.0
-    assert ("flusher", 2) in left(machine)
+    assert ("flusher", STAGE_FLUSHER) in left(machine)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -381,7 +385,7 @@ def test_who_has_left_and_the_mirror_are_not_asked_whether_they_wait_for_a_disk(
 
     monkeypatch.setattr(stalls, "disk_wait", disk_wait)
     assert stop(machine).clean
-    assert asked == {"acceptor", "processor-0", "processor-1", "flusher", "keeper"}
+    assert asked == {"acceptor", "processor-0", "processor-1", "coordinator", "flusher", "keeper"}
 
 
 def test_two_stalls_share_the_minute(make: Callable[..., Processes]) -> None:

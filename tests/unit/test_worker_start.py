@@ -12,8 +12,9 @@ import pytest
 
 from fastlog import acceptor, listening
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.log._arena import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
 from fastlog.workers import advertised, child, flusher, keeper, processor
+from fastlog.workers.coordinator import process as coordinator
 from tests.harness.shared_log import in_child
 
 SETTINGS: dict[str, Any] = {
@@ -34,9 +35,11 @@ SETTINGS: dict[str, Any] = {
 class Started:
     """Stands for what a process runs: keeps what it was made with."""
 
-    def __init__(self, *arguments: Any, turn_ms: int = child.TURN_MS) -> None:
+    def __init__(self, *arguments: Any, turn_ms: int = child.TURN_MS, remote: Any = None) -> None:
         assert turn_ms == child.TURN_MS
         self.arguments = arguments
+        if remote is not None:
+            Started.last_remote = remote
 
     def take_over(self) -> None:
         Started.taken_over = True
@@ -46,6 +49,7 @@ class Started:
         return 5
 
     last: tuple[Any, ...] = ()
+    last_remote: Any = None
     taken_over = False
 
 
@@ -57,7 +61,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays a function of this process."""
     monkeypatch.setattr(child, "begin", lambda _shared, _number: 77)
     monkeypatch.setattr(flusher, "make_flusher_loop", Started)
-    names = "SegmentFiles Helper Services Engine Kafka07Control Kafka07 KafkaControl Kafka FirstRequest Loop"
+    names = "SegmentFiles Helper Services Engine Kafka07Control Kafka07 KafkaControl Kafka FirstRequest Forward Loop"
     for name in names.split():
         monkeypatch.setattr(processor, name, type(name, (Started,), {}))
     Started.last, Started.taken_over = (), False
@@ -74,7 +78,8 @@ def shared_by(
         child.Listener(name, name, "127.0.0.1", 9092, "told", 9093, 31) for name in listening.PROTOCOLS[:count]
     )
     arena = Arena([str(root) for root in roots], FIRST_PROCESSOR + 2, 8, 8)
-    return child.Shared(config, arena, listeners, (41, 42), (51, 52), descriptors, supervisor_pid=99, cluster_id="me")
+    ends: dict[str, Any] = {"forward_processor": (61, 62), "supervisor_pid": 99, "cluster_id": "me"}
+    return child.Shared(config, arena, listeners, (41, 42), (51, 52), descriptors, **ends)
 
 
 @pytest.mark.parametrize(("descriptors", "open_segments"), [(8, 16), (64, 16), (67, 16), (68, 17), (4096, 1024)])
@@ -120,6 +125,7 @@ def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) ->
     listeners = [31, 31, 31] if mode == "direct" else []
     limit = 4096 - 1024 - 64
     assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 4_000_004, 8_008, child.HEARTBEAT_MS, 99]
+    assert Started.last_remote.arguments == (shared.arena, process, 61 + number)
     assert files.arguments == (shared.arena, 1024)
     assert helper.arguments == (shared.arena, files)
     first, old, today = protocols
@@ -172,8 +178,14 @@ def test_a_child_whose_broker_ended_before_it_asked_to_end_with_it_leaves(tmp_pa
 
 @pytest.mark.parametrize(
     ("role", "number"),
-    [(flusher, FLUSHER), (keeper, KEEPER), (acceptor, ACCEPTOR), (processor, FIRST_PROCESSOR)],
-    ids=["flusher", "keeper", "acceptor", "processor"],
+    [
+        (flusher, FLUSHER),
+        (keeper, KEEPER),
+        (acceptor, ACCEPTOR),
+        (coordinator, COORDINATOR),
+        (processor, FIRST_PROCESSOR),
+    ],
+    ids=["flusher", "keeper", "acceptor", "coordinator", "processor"],
 )
 def test_every_process_becomes_a_child_before_anything_else(
     role: Any, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._protocol import Protocol
+from fastlog.workers.net._remote import Remote
 
 class Loop:
     """Serves connections until the supervisor says stop; one thread."""
@@ -30,10 +31,12 @@ class Loop:
         retry_ms: int = 5,
         stalled_ms: int = 10_000,
         turn_ms: int = 2,
+        remote: Remote | None = None,
     ) -> None:
         """``protocols`` are what the listeners speak, by their place; ``memory_bytes`` is the budget for requests, and
         for answers. ``heartbeat_ms`` and, for locks, ``retry_ms`` heal what a dead process left: nothing else relies
-        on them. A connection is served for ``turn_ms`` at a time.
+        on them. A connection is served for ``turn_ms`` at a time. ``remote`` does the jobs that are
+        for another process.
         """
 
     @property

@@ -14,13 +14,14 @@ from fastlog.log._arena cimport (
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, AT_PROCESSOR_PAST, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (
-    LARGE_ANSWER, OWED, WAIT_BUDGET, WAIT_CREATE, WAIT_LOCK, WAIT_ROOM, WAIT_SPACE, WAIT_VISIBLE, Conn, Pool, conn_trim,
+    LARGE_ANSWER, OWED, WAIT_BUDGET, WAIT_CREATE, WAIT_LOCK, WAIT_ROOM, WAIT_SPACE, WAIT_VISIBLE, Conn, Job, Pool, conn_trim,
     out_pending,
 )
 from fastlog.workers.net._helper cimport Helper
 from fastlog.workers.net._protocol cimport Protocol
+from fastlog.workers.net._remote cimport Remote
 from fastlog.workers.net._sockets cimport (
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
     MAX_LISTENERS, Connections, epoll_ctl, epoll_event, epoll_wait, fl_handover,
 )
 
@@ -48,6 +49,7 @@ cdef enum:
     TAG_HANDOFF = 2
     TAG_SIGNAL = 3
     TAG_HELPER = 4
+    TAG_REMOTE = 5
     TAG_LISTENER = 16
     TAGS_END = 4096
 
@@ -62,6 +64,8 @@ cdef class Loop:
     cdef Helper helper
     cdef Connections connections
     cdef SegmentFiles files
+    cdef Remote remote
+    cdef bint remote_has_room            # it is not watched for room
     cdef int process, handoff, signal_fd
     cdef int[MAX_LISTENERS] listeners
     cdef int listener_count
@@ -74,10 +78,12 @@ cdef class Loop:
 
     def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, protocols, int process, int handoff, int signal_fd,
                   listeners, idle_ms, connection_limit, send_buffer, receive_buffer, memory_bytes, max_connections=1 << 40,
-                  heartbeat_ms=250, retry_ms=5, stalled_ms=10_000, turn_ms=2):
+                  heartbeat_ms=250, retry_ms=5, stalled_ms=10_000, turn_ms=2, Remote remote=None):
         self.arena = arena
         self.helper = helper
         self.files = files
+        self.remote = remote if remote is not None else Remote()  # which does no job
+        self.remote_has_room = True
         self.process = process
         self.handoff = handoff
         self.signal_fd = signal_fd
@@ -88,10 +94,12 @@ cdef class Loop:
         self.counters = fl_cell_at(arena.header, process).counters
         self.seen = FL_SEEN_ALL
         self.connections = Connections(arena, helper, files, list(protocols), process, connection_limit, send_buffer,
-                                       receive_buffer, memory_bytes, retry_ms, turn_ms)
+                                       receive_buffer, memory_bytes, retry_ms, turn_ms, self.remote)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
         self.watch_fd(helper.eventfd, TAG_HELPER, EPOLLIN)
+        if remote is not None:
+            self.watch_fd(remote.fd, TAG_REMOTE, EPOLLIN)
         if handoff >= 0:
             self.watch_fd(handoff, TAG_HANDOFF, EPOLLIN)
         for number, fd in enumerate(listeners):
@@ -118,6 +126,22 @@ cdef class Loop:
             event.events = EPOLLIN | EPOLLEXCLUSIVE
             event.data.u64 = TAG_LISTENER + number
             epoll_ctl(self.connections.epoll, EPOLL_CTL_ADD if on else EPOLL_CTL_DEL, self.listeners[number], &event)
+
+    cdef void look_at_remote(self) noexcept nogil:
+        """Go on with the connections whose jobs another process has done, or does no more."""
+        cdef epoll_event event
+        cdef Job* finished
+        self.remote.look()
+        while True:  # a connection may ask for the next one, which cannot be sent
+            finished = self.remote.take_finished()
+            if finished == NULL:
+                break
+            self.connections.take_jobs(finished)
+        if self.remote.wants_room == self.remote_has_room:
+            self.remote_has_room = not self.remote.wants_room
+            event.events = EPOLLIN if self.remote_has_room else EPOLLIN | EPOLLOUT
+            event.data.u64 = TAG_REMOTE
+            epoll_ctl(self.connections.epoll, EPOLL_CTL_MOD, self.remote.fd, &event)
 
     cdef void look_at_waiting(self) noexcept nogil:
         """Let every connection that waits for something try again."""
@@ -157,7 +181,7 @@ cdef class Loop:
             "memory": self.connections.pool.used,
             "over budget": (self.connections.pool.over != NULL) + (self.connections.pool.answering != NULL),
             "pins": pins,
-            "jobs": self.helper.jobs(),
+            "jobs": self.helper.jobs() + self.remote.jobs(),
         }
 
     @property
@@ -321,6 +345,7 @@ cdef class Loop:
                         last_call_at = connections.now
                     if connections.finishing:
                         self.last_call()
+                self.look_at_remote()
                 connections.free_closed()
                 self.see_changes()
                 if connections.budget_waiters and not self.over_budget():
@@ -352,7 +377,9 @@ cdef class Loop:
                         fl_wake_taken(h, self.arena.eventfds, self.process)
                         woken = True
                     elif tag == TAG_HELPER:
-                        connections.take_jobs()
+                        connections.take_jobs(self.helper.take_finished())
+                    elif tag == TAG_REMOTE:
+                        self.remote.ready()
                     elif tag == TAG_HANDOFF:
                         self.take_handoffs()
                     elif tag == TAG_SIGNAL:

@@ -2,8 +2,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers.net._connection cimport Conn, Pool
+from fastlog.workers.net._connection cimport Conn, Job, Pool
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._remote cimport Remote
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -35,6 +36,7 @@ cdef class Connections:
     cdef Arena arena
     cdef Helper helper
     cdef SegmentFiles files
+    cdef Remote remote                    # does the jobs that no thread does
     cdef Pool pool
     cdef list protocols                   # what each listener speaks, by its place
     cdef void* protocol_at[MAX_LISTENERS] # the same, for compiled code
@@ -73,5 +75,5 @@ cdef class Connections:
     cdef bint has_whole_request(self, Conn* c) noexcept nogil
     cdef void begin_turn(self, int events) noexcept nogil
     cdef bint forget_gone(self) noexcept nogil
-    cdef void take_jobs(self) noexcept nogil
+    cdef void take_jobs(self, Job* job) noexcept nogil
     cdef void finish(self, Conn* c) noexcept nogil

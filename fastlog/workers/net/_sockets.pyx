@@ -21,6 +21,7 @@ from fastlog.workers.net._connection cimport (
 )
 from fastlog.workers.net._helper cimport Helper
 from fastlog.workers.net._protocol cimport CLOSES, Protocol
+from fastlog.workers.net._remote cimport QUEUE_REMOTE, Remote
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void*, size_t, int)
@@ -63,12 +64,13 @@ cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
     def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, list protocols, int process, connection_limit,
-                  send_buffer, receive_buffer, memory_bytes, retry_ms, turn_ms):
+                  send_buffer, receive_buffer, memory_bytes, retry_ms, turn_ms, Remote remote):
         cdef int i
         cdef Protocol protocol
         self.arena = arena
         self.helper = helper
         self.files = files
+        self.remote = remote
         self.protocols = protocols
         self.listener_count = len(protocols)
         if self.listener_count > MAX_LISTENERS:
@@ -344,7 +346,10 @@ cdef class Connections:
         """Nothing can be sent any more: what was received is still handled, but nothing is read to answer nobody."""
         c.dead = c.leaving = True
         if c.busy and c.job.for_answer:
-            self.helper.cancel(c.job)
+            if c.job.queue == QUEUE_REMOTE:
+                self.remote.cancel(c.job)
+            else:
+                self.helper.cancel(c.job)
 
     cdef bint has_whole_request(self, Conn* c) noexcept nogil:
         """Whether the received bytes begin with something to handle: a whole request, or one that is refused."""
@@ -428,12 +433,12 @@ cdef class Connections:
 
     cdef void start_job(self, Conn* c) noexcept nogil:
         """Hand over the job that was asked for: now its bytes stand in the connection's own buffer."""
-        if self.helper.submit(c, c.job) != 0:
+        cdef int r = self.remote.submit(c, c.job) if c.job.queue == QUEUE_REMOTE else self.helper.submit(c, c.job)
+        if r != 0:
             self.retry_at = min(self.retry_at, self.now + self.retry_ns)
 
-    cdef void take_jobs(self) noexcept nogil:
-        """Go on with the connections whose jobs are finished."""
-        cdef Job* job = self.helper.take_finished()
+    cdef void take_jobs(self, Job* job) noexcept nogil:
+        """Go on with the connections whose jobs are finished, chained by ``next``."""
         cdef Job* after
         cdef Conn* c
         while job != NULL:
