@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,4 @@ def run(mode: str, options: Mapping[str, object], timeout: float = 600.0) -> dic
 
     Raises ``RuntimeError`` with the program's own line when it fails.
     """
-    command = [str(build()), mode]
-    for name, value in options.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip() or f"loadgen ended with status {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return programs.figures(build(), mode, options, timeout)

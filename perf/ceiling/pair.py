@@ -10,20 +10,16 @@ Both are processes of their own on the loopback interface. They are always ended
 from __future__ import annotations
 
 import contextlib
-import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fastlog.config import BrokerConfig
 from perf.ceiling import loadgen, programs
 
 SOURCE = Path(__file__).with_name("minibroker.c")
-READY = re.compile(r"minibroker: ready port=(\d+) crc=(\w+)")
 TOPIC = "ceiling"
-END_SECONDS = 10.0
 
 Figures = dict[str, Any]
 
@@ -51,7 +47,7 @@ def flush_arguments(policy: Mapping[str, object]) -> list[str]:
     return [word for name, value in options.items() for word in (name, str(value))]
 
 
-class Ceiling:
+class Ceiling(programs.Running):
     """A minibroker with an empty log in ``directory``, running inside the ``with`` block; for one thread.
 
     ``policy`` holds fastlog's settings by their property names. ``port``, ``crc`` (the way checksums are computed) and
@@ -61,36 +57,9 @@ class Ceiling:
 
     def __init__(self, directory: Path, policy: Mapping[str, object] | None = None, congestion: str = "reno") -> None:
         self.log = directory / f"{TOPIC}-0" / f"{0:020}.kafka"
-        self._command = [str(programs.build(SOURCE)), "--directory", str(directory), "--topic", TOPIC]
-        self._command += flush_arguments(policy or {})
-        self._command += ["--congestion", congestion]
+        command = [str(programs.build(SOURCE)), "--directory", str(directory), "--topic", TOPIC]
+        super().__init__([*command, *flush_arguments(policy or {}), "--congestion", congestion])
         self._options = {"congestion": congestion}
-        self.port = 0
-        self.crc = ""
-
-    def __enter__(self) -> Self:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        assert self._process.stdout is not None
-        ready = READY.match(self._process.stdout.readline())
-        if ready is None:
-            error = self.stop()
-            raise RuntimeError(error or "minibroker did not start")
-        self.port, self.crc = int(ready[1]), ready[2]
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def stop(self) -> str:
-        """Ends the process, at once if it must be; returns what it wrote to its standard error. May be called twice."""
-        if self._process.stdin is not None and self._process.stdin.closed:
-            return ""
-        try:
-            return self._process.communicate(timeout=END_SECONDS)[1].strip()
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.communicate()[1].strip()
 
     def _run(self, mode: str, options: Mapping[str, object], timeout: float) -> Figures:
         place = {"port": self.port, "topic": TOPIC, "timeout": max(1, int(timeout)), **self._options}
