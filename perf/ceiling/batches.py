@@ -1,8 +1,8 @@
 """The ceiling of today's protocol: a C producer, a C broker and a C reader, on this machine at this moment.
 
-``batchbroker`` (``batchbroker.c``, which says what it does and what it leaves out) stands in for fastlog, ``batchgen`` for
-its clients; ``batchgen`` drives fastlog as well. Batches are made once and sent again and again, so that nearly all the
-work is the broker's; every answer is checked, and of what is read every length, offset, count and checksum.
+``batchbroker`` (``batchbroker.c``, which says what it does and what it leaves out) stands in for fastlog, ``batchgen``
+for its clients; ``batchgen`` drives fastlog as well. Batches are made once and sent again and again, so that nearly all
+the work is the broker's; every answer is checked, and of what is read every length, offset, count and checksum.
 
 All are processes of their own on the loopback interface. They are always ended.
 """

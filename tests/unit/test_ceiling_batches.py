@@ -1,4 +1,4 @@
-"""The C programs that measure the ceiling of today's protocol do the work they claim: all of it, and nothing unchecked."""
+"""The C programs that measure the ceiling of today's protocol do the work they claim: all of it, each byte checked."""
 
 from __future__ import annotations
 
