@@ -53,6 +53,10 @@ class TopicSettings(NamedTuple):
     retention_bytes: int | None
     flush_interval_messages: int
     flush_interval_ms: int
+    max_message_bytes: int = 0
+    """Of topics of record batches: of one batch; 0: what the broker allows."""
+    append_time: bool = False
+    """Of topics of record batches: records get the time of their append instead of their own."""
 
 
 def _cpu_count() -> int:

@@ -31,6 +31,7 @@
 #define FL_COUNTERS 64
 #define FL_NO_MARK UINT64_MAX
 #define FL_NO_POSITION UINT64_MAX
+#define FL_NO_LIMIT UINT64_MAX
 #define FL_CHANGES 256u /* a power of two */
 #define FL_SEEN_ALL UINT64_MAX
 #define FL_HEADER_PAGE 4096u
@@ -159,6 +160,10 @@ typedef struct {
     uint64_t flush_bytes;    /* B */
     uint64_t flush_ns;       /* S */
     uint64_t index;          /* this slot's own number */
+    uint64_t retention_ms;
+    uint64_t retention_bytes;   /* FL_NO_LIMIT: any size */
+    uint32_t max_message_bytes; /* of record batches: a batch; 0: what the broker allows */
+    uint32_t append_time;       /* of record batches: 1 when records get the time of their append */
     uint32_t epoch;          /* the leader epoch that is stored in what is appended */
     uint8_t topic_id[16];    /* all zeros where the topic has none */
     uint8_t name[FL_NAME_BYTES];

@@ -23,7 +23,7 @@ cdef extern from "_arena.h" nogil:
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE, FL_SPARE_SLOTS
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
-    uint64_t FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL
+    uint64_t FL_NO_LIMIT, FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL
 
     # The meaning, the writer and the fate of each field stand in _arena.h.
     ctypedef struct fl_header:
@@ -45,6 +45,8 @@ cdef extern from "_arena.h" nogil:
     ctypedef struct fl_slot:
         uint32_t partition, directory, name_bytes, format
         uint64_t created_ms, segment_bytes, roll_ms, flush_messages, flush_bytes, flush_ns, index
+        uint64_t retention_ms, retention_bytes
+        uint32_t max_message_bytes, append_time
         uint32_t epoch
         uint8_t* topic_id
         uint8_t* name

@@ -53,6 +53,12 @@ class SlotView(NamedTuple):
     epoch: int
     topic_id: bytes
     """16 bytes, all zeros where the topic has none."""
+    retention_ms: int
+    retention_bytes: int | None
+    max_message_bytes: int
+    """Of record batches: of one batch; 0: what the broker allows."""
+    append_time: bool
+    """Of record batches: records get the time of their append."""
 
 class IndexState(NamedTuple):
     """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``).
@@ -89,6 +95,10 @@ class SlotSpec(NamedTuple):
     indexes: IndexState = ...
     epoch: int = 0
     topic_id: bytes = ...
+    retention_ms: int = ...
+    retention_bytes: int | None = None
+    max_message_bytes: int = 0
+    append_time: bool = False
 
 class Leaving(NamedTuple):
     """A partition that has gone, whose files may still be there."""
@@ -174,10 +184,11 @@ class Arena:
     def room(self) -> int:
         """How many partitions more there are slots for, at most; the creation lock makes it exact."""
 
-    def add(self, spec: SlotSpec, spare: bool = False) -> int:
+    def add(self, spec: SlotSpec, spare: bool = False, like: int | None = None) -> int:
         """Write a partition into a slot and publish it; the caller holds the creation lock. Returns the slot's index.
 
-        ``spare``: one of the spare slots may be taken, for a partition whose own slot is free soon.
+        ``spare``: one of the spare slots may be taken, for a partition whose own slot is free soon. ``like``: the slot
+        whose settings hold, instead of those of ``spec``.
 
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.

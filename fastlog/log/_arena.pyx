@@ -80,6 +80,9 @@ WHY = {
 }
 
 
+MAX_MS = 2**63 - 1
+
+
 class SlotView(NamedTuple):
     """What one partition's slot said at one moment; words of different writers may be a moment apart.
 
@@ -109,6 +112,10 @@ class SlotView(NamedTuple):
     unflushed_since_ns: int
     epoch: int
     topic_id: bytes
+    retention_ms: int
+    retention_bytes: int | None
+    max_message_bytes: int
+    append_time: bool
 
 
 class Leaving(NamedTuple):
@@ -153,6 +160,10 @@ class SlotSpec(NamedTuple):
     indexes: IndexState = IndexState()
     epoch: int = 0
     topic_id: bytes = bytes(16)
+    retention_ms: int = MAX_MS
+    retention_bytes: int | None = None
+    max_message_bytes: int = 0
+    append_time: bool = False
 
 
 class Segment(NamedTuple):
@@ -167,6 +178,32 @@ class Segment(NamedTuple):
     first_ms: int
     last_ms: int
     start: int
+
+
+cdef int set_settings(fl_slot* s, spec) except -1:
+    """What the configuration of its topic says of a partition."""
+    s.segment_bytes = spec.segment_bytes
+    s.roll_ms = spec.roll_ms
+    s.flush_messages = spec.flush_messages
+    s.flush_bytes = spec.flush_bytes
+    s.flush_ns = spec.flush_ns
+    s.retention_ms = spec.retention_ms
+    s.retention_bytes = FL_NO_LIMIT if spec.retention_bytes is None else spec.retention_bytes
+    s.max_message_bytes = spec.max_message_bytes
+    s.append_time = spec.append_time
+    return 0
+
+
+cdef void copy_settings(fl_slot* s, const fl_slot* like) noexcept:
+    s.segment_bytes = like.segment_bytes
+    s.roll_ms = like.roll_ms
+    s.flush_messages = like.flush_messages
+    s.flush_bytes = like.flush_bytes
+    s.flush_ns = like.flush_ns
+    s.retention_ms = like.retention_ms
+    s.retention_bytes = like.retention_bytes
+    s.max_message_bytes = like.max_message_bytes
+    s.append_time = like.append_time
 
 
 @cython.no_gc_clear  # others ask it in their __dealloc__
@@ -384,10 +421,11 @@ cdef class Arena:
         """How many partitions more may be made, at most; the creation lock makes it exact."""
         return max(0, self.max_partitions - self.header.slot_count + fl_load(&self.header.free_count))
 
-    def add(self, spec, bint spare=False):
+    def add(self, spec, bint spare=False, like=None):
         """Write a partition into a slot and publish it; the caller holds the creation lock. Returns the slot's index.
 
         ``spare``: one of the spare slots may be taken, for a partition that has been there and whose own slot is free soon.
+        ``like``: the slot whose settings hold, instead of those of ``spec``.
 
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.
@@ -417,11 +455,10 @@ cdef class Arena:
         s.name_bytes = len(name)
         s.format = spec.format
         s.created_ms = spec.created_ms
-        s.segment_bytes = spec.segment_bytes
-        s.roll_ms = spec.roll_ms
-        s.flush_messages = spec.flush_messages
-        s.flush_bytes = spec.flush_bytes
-        s.flush_ns = spec.flush_ns
+        if like is not None:
+            copy_settings(s, self.slot(like))
+        else:
+            set_settings(s, spec)
         s.epoch = spec.epoch
         memcpy(s.topic_id, <char*>topic_id, 16)
         memcpy(s.name, <char*>name, len(name))
@@ -602,7 +639,8 @@ cdef class Arena:
             start, flushed.position, flushed.offset, visible.position, visible.offset, end.position, end.offset,
             fl_load(&s.state), fl_load(&s.table_head), fl_load(&s.table_tail), end.messages, flushed.messages,
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
-            s.epoch, (<char*>s.topic_id)[:16],
+            s.epoch, (<char*>s.topic_id)[:16], s.retention_ms,
+            None if s.retention_bytes == FL_NO_LIMIT else s.retention_bytes, s.max_message_bytes, bool(s.append_time),
         )
         fl_fence()
         if fl_load(&s.life) != life or not fl_is_shown(s):

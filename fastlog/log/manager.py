@@ -10,11 +10,11 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastlog.config import BrokerConfig
+from fastlog.config import BrokerConfig, TopicSettings
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena, SlotSpec, SlotView
@@ -50,8 +50,16 @@ class LoadReport:
 class LogManager:
     """Finds, makes and counts partitions. One per process; safe beside those of other processes."""
 
-    def __init__(self, config: BrokerConfig, arena: Arena, files: FileOps | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        arena: Arena,
+        files: FileOps | None = None,
+        settings: Mapping[str, TopicSettings] | None = None,
+    ) -> None:
+        """``settings`` are those of topics that have their own, instead of what the configuration says."""
         self._config = config
+        self._settings = settings or {}
         self._arena = arena
         self._files = files or FileOps()
         self._directories = [Path(path) for path in arena.log_dirs]
@@ -106,9 +114,9 @@ class LogManager:
             log.error("partition %s topic=%r partition=%d: %s", found.state, found.topic, found.partition, found.reason)
         return found
 
-    def put_back(self, dir_index: int, found: RecoveredPartition) -> int:
+    def put_back(self, former: SlotView, found: RecoveredPartition) -> int:
         """Give a partition a slot that was recovered while the broker runs; the caller holds the creation lock."""
-        return self._arena.add(self._spec_of(dir_index, found), spare=True)
+        return self._arena.add(self._spec_of(former.directory, found), spare=True, like=former.index)
 
     def _spec_of(self, dir_index: int, found: RecoveredPartition) -> SlotSpec:
         segments = [(item.base, item.first_ms, item.last_ms) for item in found.segments] or [(0, 0, 0)]
@@ -140,8 +148,9 @@ class LogManager:
         format_name: str = KAFKA_0_7,
         durable: bool,
         flushed_base: int | None,
+        own: TopicSettings | None = None,
     ) -> SlotSpec:
-        settings = self._config.for_topic(topic)
+        settings = own or self._settings.get(topic) or self._config.for_topic(topic)
         return SlotSpec(
             topic=topic,
             partition=partition,
@@ -159,6 +168,10 @@ class LogManager:
             state=state,
             durable=durable,
             flushed_base=flushed_base,
+            retention_ms=settings.retention_ms,
+            retention_bytes=settings.retention_bytes,
+            max_message_bytes=settings.max_message_bytes,
+            append_time=settings.append_time,
         )
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -238,13 +251,14 @@ class LogManager:
         count: int | None = None,
         format_name: str = KAFKA_0_7,
         topic_id: bytes = NO_TOPIC_ID,
+        settings: TopicSettings | None = None,
     ) -> int:
         """Make the directory, side file and first segment of a partition and give it a slot; returns the slot's index.
 
         Doing it twice is doing it once: what a dead creator left half-made is finished. The flusher makes the names
         durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
-        ``format_name`` is the log format, and ``topic_id`` the 16 bytes that a topic of record batches is known by;
-        they count for one that is not there yet.
+        ``format_name`` is the log format, ``topic_id`` the 16 bytes that a topic of record batches is known by, and
+        ``settings`` what holds instead of the configuration; they count for one that is not there yet.
 
         Raises:
             CreationBusyError: another process creates one now.
@@ -289,6 +303,7 @@ class LogManager:
                     format_name=format_name,
                     durable=False,
                     flushed_base=0,
+                    own=settings,
                 )._replace(topic_id=topic_id)
             )
         finally:

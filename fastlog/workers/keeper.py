@@ -268,12 +268,9 @@ class Keeper:
             return
         self._finish_deletions(view)
         rows = self._arena.segments(view.index)
-        settings = self._config.for_topic(view.topic)
         now_ms = self._now_ms()
         segments = list(self._held(view, rows, now_ms))
-        held = retention.Held(
-            view.topic, view.partition, segments, now_ms, settings.retention_ms, settings.retention_bytes
-        )
+        held = retention.Held(view.topic, view.partition, segments, now_ms, view.retention_ms, view.retention_bytes)
         try:
             drop = self._policy(held)
             allowed = 0 <= drop <= len(segments) and drop == int(drop)

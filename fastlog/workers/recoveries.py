@@ -198,7 +198,7 @@ class Recoveries:
         if all((item.topic, item.partition) != place for item in self._arena.views()):
             # else a former keeper has died behind this
             try:
-                self._manager.put_back(view.directory, replace(found, created_ms=view.created_ms))
+                self._manager.put_back(view, replace(found, created_ms=view.created_ms))
             except LogError as error:
                 return str(error)
         _files.reach("return.added")

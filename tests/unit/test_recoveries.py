@@ -6,6 +6,7 @@ import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,13 +41,13 @@ class Files(FaultyFileOps):
 class Case:
     """A partition with two messages that are flushed and one whose flush has failed, and what brings it back."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         config = BrokerConfig.from_properties({"log.dir": str(directory)})
         self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 4, 16)
         self.files = Files()
         self.manager = LogManager(config, self.arena, self.files)
         self.manager.load([{}])
-        self.manager.create_partition("t", 0)
+        self.manager.create_partition("t", 0, settings=config.for_topic("t")._replace(**settings))
         self.log = SharedLog.over(self.arena)
         assert [self.log.append(ENTRY) for _ in range(2)] == [DONE, DONE]
         assert self.log.flush() == 0
@@ -80,6 +81,15 @@ class Case:
 def case(tmp_path: Path) -> Iterator[Case]:
     yield Case(tmp_path)
     _files.arm("", "test")
+
+
+def test_its_settings_are_those_that_it_had(tmp_path: Path) -> None:
+    """Not those of the configuration, where the topic was made with its own."""
+    case = Case(tmp_path, retention_bytes=12345, max_message_bytes=77, append_time=True, flush_interval_messages=9)
+    case.recoveries.consider(case.view)
+    case.turn_until(0)
+    view = case.view
+    assert (view.retention_bytes, view.max_message_bytes, view.append_time) == (12345, 77, True)
 
 
 def test_all_that_was_appended_is_there_and_durable(case: Case) -> None:
