@@ -36,6 +36,7 @@ MODULES = (
     "tests.fault.mirrors",
     "tests.fault.spark_load",
     "tests.fault.audit",
+    "tests.fault.batches",
 )
 TIERS = ("S", "N", "R")
 
