@@ -440,7 +440,7 @@ class Registry:
             if before == count:
                 break
         self._change_count = count
-        self._topics = {topic: self._manager.partition_count(topic) for topic in self._manager.topics()}
+        self._topics = {topic: self._manager.partition_count(topic) for topic in self._manager.topics_of_kafka07()}
         return self._topics
 
     def _has_waited_for(self, other: Node) -> bool:

@@ -23,7 +23,7 @@ from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.flushed_mark import flushed_mark_name, put_flushed_mark
-from fastlog.log.formats import FORMATS, LogFormat, format_number, log_format
+from fastlog.log.formats import FORMATS, LogFormat, format_number, is_for_kafka07, log_format
 from fastlog.log.kafka_files import EPOCHS_NAME, METADATA_NAME, NO_TOPIC_ID, write_epochs, write_metadata
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
@@ -218,6 +218,12 @@ class LogManager:
         self._learn()
         return sorted(self._slots)
 
+    def topics_of_kafka07(self) -> list[str]:
+        """Of these, the ones that clients of Kafka 0.7 can use."""
+        return [
+            name for name in self.topics() if all(is_for_kafka07(view.format) for view in self.partitions(name)[:1])
+        ]
+
     def partitions(self, topic: str) -> list[SlotView]:
         """The slots of a topic's partitions that exist, in order."""
         self._learn()
@@ -262,7 +268,7 @@ class LogManager:
 
         Raises:
             CreationBusyError: another process creates one now.
-            InvalidTopicError, WrongPartitionError: it may not exist.
+            InvalidTopicError, WrongPartitionError: it may not exist, or its topic has another log format.
             LogError: a directory of that name already holds messages, or no slot is free.
             OSError: the disk refused.
         """
@@ -282,6 +288,9 @@ class LogManager:
             existing = self._slots.get(topic, {}).get(partition)
             if existing is not None:
                 return existing
+            for other in self.partitions(topic)[:1]:
+                if other.format != format_number(format_name):
+                    raise WrongPartitionError(f"topic {topic!r} has another log format than {format_name}")
             if any(gone.topic == topic for gone in self._arena.leaving()):
                 raise CreationBusyError(f"topic {topic!r} is being deleted")
             if self._arena.room == 0:

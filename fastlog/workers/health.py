@@ -144,7 +144,9 @@ class Health:
         Source: hole Z-10 of Kafka 0.7.2, where a topic whose registration failed once stayed hidden until a restart.
         """
         shown = standing.announced
-        return [name for name in self._manager.topics() if shown.get(name) != self._manager.partition_count(name)]
+        return [
+            name for name in self._manager.topics_of_kafka07() if shown.get(name) != self._manager.partition_count(name)
+        ]
 
     def _zookeeper_problems(self) -> list[str]:
         if self._standing is None:

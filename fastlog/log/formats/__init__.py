@@ -31,6 +31,7 @@ __all__ = [
     "format_name",
     "format_number",
     "format_of_files",
+    "is_for_kafka07",
     "log_format",
     "register_format",
 ]
@@ -75,6 +76,15 @@ def format_number(name: str) -> int:
 def format_name(number: int) -> str | None:
     """The name of the format that has this number; None for a number that no format has."""
     return list(FORMATS)[number] if number < len(FORMATS) else None
+
+
+def is_for_kafka07(number: int) -> bool:
+    """Whether clients of Kafka 0.7 may be told of a log whose format has this number.
+
+    They may of one that this version does not know: it is out of service, and they are told that.
+    """
+    name = format_name(number)
+    return name is None or FORMATS[name].is_for_kafka07
 
 
 def format_of_files(names: Iterable[str]) -> LogFormat | None:

@@ -91,6 +91,10 @@ class LogFormat(Protocol):
         """Whether offsets count messages. Else they are positions in the partition's stream, and stay so for ever."""
 
     @property
+    def is_for_kafka07(self) -> bool:
+        """Whether clients of Kafka 0.7, and fastlog's own, can read and write such a log."""
+
+    @property
     def has_epochs(self) -> bool:
         """Whether the leader's epoch stands in what is appended."""
 

@@ -11,6 +11,7 @@ from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, N_OFFSETS, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_ms_at,
     fl_header, fl_last_ms_at, fl_load, fl_slot, fl_wall_ms,
 )
+from fastlog.log.formats._table cimport OF_KAFKA_07, format_of
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka07._codes cimport CODE_UNKNOWN
@@ -58,7 +59,7 @@ cdef class Offsets:
             return WAIT_VISIBLE
         if name_size >= 0 and n >= <size_t>name_size + 18 and <int32_t>be32(body + 14 + name_size) >= 0:
             s = self.engine.partitions.find(body + 2, name_size, <int32_t>be32(body + 2 + name_size))
-        if s != NULL and not fl_load(&s.state) & FL_STATE_OFFLINE:
+        if s != NULL and not fl_load(&s.state) & FL_STATE_OFFLINE and format_of(s.format).clients & OF_KAFKA_07:
             r = self.answer_from_table(c, s, <int64_t>be64(body + 6 + name_size), <int32_t>be32(body + 14 + name_size))
         else:
             r = self.answer_from_python(c, body, min(n, <size_t>MAX_OFFSETS_BYTES))

@@ -24,7 +24,7 @@ from fastlog.errors import (
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
 from fastlog.log.deletion import is_wished, leave_wish
 from fastlog.log.files import FileOps
-from fastlog.log.formats import format_name, log_format
+from fastlog.log.formats import format_name, is_for_kafka07, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
 from fastlog.wire import requests, responses
@@ -132,6 +132,8 @@ class Answers:
         if request.max_count < 0:
             return None
         view = self._manager.slot(request.topic, request.partition)
+        if view is not None and not is_for_kafka07(view.format):
+            return responses.encode_offsets(WRONG_PARTITION)
         if view is None:
             if not 0 <= request.partition < count:
                 return responses.encode_offsets(WRONG_PARTITION)
@@ -154,7 +156,7 @@ class Answers:
             raise NotAuthorizedError
 
     def _metadata(self, request: requests.MetadataRequest, client: Client) -> responses.MetadataAnswer:
-        names = self._manager.topics() if request.topics is None else request.topics
+        names = self._manager.topics_of_kafka07() if request.topics is None else request.topics
         room = MAX_METADATA_PARTITIONS
         topics = []
         for name in names:
@@ -188,6 +190,8 @@ class Answers:
             count = self._manager.partition_count(name)
         except InvalidTopicError:
             return responses.TopicMetadata(name, INVALID_TOPIC, 0)
+        if not all(is_for_kafka07(view.format) for view in views[:1]):
+            return responses.TopicMetadata(name, WRONG_PARTITION, 0)
         partitions = tuple(
             responses.PartitionMetadata(
                 view.partition,
@@ -212,6 +216,8 @@ class Answers:
         view = self._manager.slot(topic, partition)
         if view is None:
             return WRONG_PARTITION if not 0 <= partition < count else 0
+        if not is_for_kafka07(view.format):
+            return WRONG_PARTITION
         return OFFLINE if view.state & STATE_OFFLINE else view
 
     def _cut_points(self, request: requests.CutPointsRequest) -> responses.CutPointsAnswer:
@@ -258,7 +264,10 @@ class Answers:
         count = request.partitions or configured
         if not 0 < count <= MAX_NEW_PARTITIONS:
             return responses.CreateTopicAnswer(request.correlation_id, MALFORMED)
-        held = {view.partition for view in self._manager.partitions(request.topic)}
+        views = self._manager.partitions(request.topic)
+        if not all(is_for_kafka07(view.format) for view in views[:1]):
+            return responses.CreateTopicAnswer(request.correlation_id, WRONG_PARTITION)
+        held = {view.partition for view in views}
         missing = [partition for partition in range(count) if partition not in held]
         if missing and not self._config.creates_on_request:
             raise NotAuthorizedError("create.topic.requests forbids it")
