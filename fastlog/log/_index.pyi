@@ -42,3 +42,13 @@ def ends_with(fd: int, format_number: int, position: int, end: int, last_offset:
     Raises:
         OSError: the file cannot be read.
     """
+
+def walk_times(fd: int, format_number: int, start: int, end: int, time_ms: int, most_bytes: int) -> tuple[int, int]:
+    """Walk from an entry at ``start`` of an open segment to the first whose largest time is not before this one.
+
+    ``(position, bytes of it)``; the bytes are 0 where it ended without it: at ``end``, before what is no entry, or
+    behind ``most_bytes``.
+
+    Raises:
+        OSError: the file cannot be read.
+    """

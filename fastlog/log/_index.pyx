@@ -323,3 +323,31 @@ def ends_with(int fd, int format_number, uint64_t position, uint64_t end, uint64
         raise OSError(-r, strerror(<int>-r).decode())
     return r == <int64_t>made.head_bytes and made.head(window, &head) and head.bytes <= end - position \
         and head.next_offset == last_offset + 1
+
+
+def walk_times(int fd, int format_number, uint64_t start, uint64_t end, int64_t time_ms, uint64_t most_bytes):
+    """Walk from an entry at ``start`` of an open segment to the first whose largest time is not before this one.
+
+    ``(position, bytes of it)``; the bytes are 0 where the walk ended without it: at ``end``, before what is no entry, or
+    behind ``most_bytes``.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    cdef const Format* made = format_of(<uint32_t>format_number)
+    cdef uint8_t[BLOCK] window
+    cdef EntryHead head
+    cdef uint64_t position = start, found = 0
+    cdef int64_t r = 0
+    with nogil:
+        while position - start <= most_bytes and position + made.head_bytes <= end:
+            r = file_pread(fd, window, made.head_bytes, position)
+            if r < <int64_t>made.head_bytes or not made.head(window, &head) or head.bytes > end - position:
+                break
+            if head.max_timestamp >= time_ms:
+                found = head.bytes
+                break
+            position += head.bytes
+    if r < 0:
+        raise OSError(-r, strerror(<int>-r).decode())
+    return position, found

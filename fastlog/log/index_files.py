@@ -47,6 +47,19 @@ def settle(files: FileOps, segments: Sequence[SegmentFile], format_number: int, 
     return state
 
 
+def last_time(files: FileOps, segment: SegmentFile) -> int | None:
+    """Return the time that a segment's time index ends with; None when there is none."""
+    try:
+        with files.open(segment.path.with_suffix(TIME_SUFFIX), os.O_RDONLY) as fd:
+            entry = memoryview(bytearray(TIME_ENTRY_BYTES))
+            size = files.size(fd) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
+            if not size or files.read_into(fd, entry, size - TIME_ENTRY_BYTES) != TIME_ENTRY_BYTES:
+                return None
+    except OSError:
+        return None
+    return int.from_bytes(entry[:8], "big", signed=True)
+
+
 def _is_right(files: FileOps, segment: SegmentFile, format_number: int) -> bool:
     """Whether a sealed segment's index names, with its last entry, a batch of it."""
     path = segment.path.with_suffix(OFFSET_SUFFIX)

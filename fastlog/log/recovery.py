@@ -528,6 +528,8 @@ class _Recovery:
         for segment in segments:
             at = self.times[segment.base]
             first_ms, last_ms = known.get(segment.base, (at, at))
+            if segment.base not in known:
+                last_ms = self.format.largest_ms(self.files, segment) or at
             infos.append(SegmentInfo(segment.base, segment.size, _time(first_ms), _time(last_ms)))
         return replace(
             self.blank,

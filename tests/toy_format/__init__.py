@@ -58,6 +58,9 @@ class Toy:
     def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
         return IndexState()
 
+    def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:
+        return None
+
     def end_offset(self, segment: SegmentFile) -> int:
         return segment.base + segment.size // RECORD_BYTES
 

@@ -109,6 +109,9 @@ class LogFormat(Protocol):
         ``is_clean``: they are as a clean stop left them. Indexes that cannot be written are left out, and that is said.
         """
 
+    def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:
+        """Return the largest time of a sealed segment's messages, where that can be known without reading them."""
+
     def end_offset(self, segment: SegmentFile) -> int:
         """Return the offset behind a segment's bytes: that of the next message."""
 

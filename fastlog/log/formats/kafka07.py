@@ -72,6 +72,10 @@ class Kafka07:
         """There are none: an offset is a position."""
         return IndexState()
 
+    def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:
+        """They have none."""
+        return None
+
     def end_offset(self, segment: SegmentFile) -> int:
         """Return the offset behind a segment's bytes."""
         return segment.base + segment.size

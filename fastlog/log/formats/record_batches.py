@@ -90,6 +90,10 @@ class RecordBatches:
         """Make the indexes of a recovered log what they should be; see ``LogFormat``."""
         return index_files.settle(files, segments, self._number, is_clean=is_clean)
 
+    def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:
+        """Return the largest time of a sealed segment's records, which its time index ends with."""
+        return index_files.last_time(files, segment)
+
     def first_boundary(self, path: Path, start: int, target: int, end: int, most_bytes: int) -> int:
         """Return the first boundary between batches at or behind position ``target``; see ``LogFormat``."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
