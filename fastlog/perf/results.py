@@ -28,7 +28,7 @@ from fastlog.perf.summary import Ratio, Summary, ratio_of_medians, summary
 
 SCHEMA = 1
 UNITS = ("messages/s", "ms", "s", "bytes", "MB/s", "ratio")
-SECTIONS = ("producer", "consumer", "latency", "spark", "sweep", "recovery", "memory", "machine")
+SECTIONS = ("producer", "consumer", "latency", "batches", "spark", "sweep", "recovery", "memory", "machine")
 CURVE = "curve:"
 """Sections that begin so hold the points of one curve; each series has an ``x``."""
 

@@ -48,9 +48,9 @@ class Ceiling(programs.Running):
         """The only file of a partition."""
         return self._directory / f"{TOPIC}-{partition}" / f"{0:020}.log"
 
-    def run(self, mode: str, timeout: float = 600.0, **options: object) -> dict[str, Any]:
+    def run(self, mode: str, /, **options: object) -> dict[str, Any]:
         """One run of ``batchgen`` against it. Raises ``RuntimeError`` with what either of the two says."""
         try:
-            return run(mode, {"port": self.port, **self._options, **options}, timeout)
+            return run(mode, {"port": self.port, **self._options, **options})
         except RuntimeError as error:
             raise RuntimeError(f"{error}; {self.stop()}") from None

@@ -30,7 +30,7 @@ ENTRY_OVERHEAD = 10
 SPARK_KAFKA = "spark-kafka"
 """Spark's own source, reading Apache Kafka."""
 
-BLOCKS = ("producer", "consumer", "latency", "curves", "spark", "storage", "stored", "sweep")
+BLOCKS = ("producer", "consumer", "latency", "curves", "batches", "spark", "storage", "stored", "sweep")
 """Scenarios of a block take turns, round by round; blocks follow each other."""
 
 
@@ -208,3 +208,58 @@ class InSpark(Scenario):
     acks: str = "flushed"
     partitions: int = 1
     runs: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfBatches(Scenario):
+    """Something about record batches under the C generator (``perf.ceiling.batches``), in one topic.
+
+    A batch has ``batch_records`` records, or as many as fit ``batch_bytes``.
+    """
+
+    partitions: int = 1
+    connections: int = 1
+    batch_bytes: int = 16_384
+    batch_records: int | None = None
+    message_bytes: int = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProduceBatches(OfBatches):
+    """The generator sends batches, one in each request, ``window`` requests in flight on each connection.
+
+    The clock runs until the last answer: appended (``acks`` 1) or flushed (-1). With a ``codec`` they hold access-log
+    lines, compressed once before.
+    """
+
+    acks: int = 1
+    window: int = 16
+    codec: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchBatches(OfBatches):
+    """The reader reads what was written just before, partitions in turn, and checks every batch."""
+
+    fetch_bytes: int = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckBatches(Scenario):
+    """The broker's check of compressed batches on one core, with nothing else."""
+
+    codec: str
+    batch_bytes: int = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleMessages(Scenario):
+    """Acknowledged requests of one message each, by fastlog's own protocol, over so many connections at once."""
+
+    connections: int
+    window: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstAnswer(Scenario):
+    """From the start of a broker to its first answer; then its whole memory after records were written and read."""

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from fastlog.perf.results import CEILING, OURS, Goal
+from perf.replay.batch_table import of_batches
 from perf.replay.scenarios import (
     BROKER_ALONE,
     ENTRY_OVERHEAD,
@@ -26,6 +27,7 @@ from perf.replay.scenarios import (
     Latency,
     Memory,
     Mirrored,
+    OfBatches,
     Produce,
     Recovery,
     Scenario,
@@ -58,6 +60,7 @@ def scenarios(options: Options) -> tuple[Scenario, ...]:
             *_consumers(),
             *_latency(options),
             *_curves(),
+            *of_batches(),
             *in_spark(),
             *_storage(options),
             *sweep(options),
@@ -420,6 +423,8 @@ def needed_bytes(found: tuple[Scenario, ...], options: Options, rounds: int) -> 
             size = 2.2 * all_messages  # what the producers of up to three of them add stays until the round ends
         elif isinstance(scenario, InSpark) and scenario.job != "count":
             size *= scenario.runs + 2  # those that warm up are written too; a load reads a topic beside its tables
+        elif isinstance(scenario, OfBatches):
+            size *= 1.1  # as many records as fit whole batches
         elif isinstance(scenario, Recovery):
             size = scenario.segment_bytes
         elif isinstance(scenario, Stored):

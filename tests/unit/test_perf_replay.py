@@ -193,6 +193,10 @@ def test_the_goals_of_the_project_are_there() -> None:
         "spark-count-direct": 2.5e6,
         "spark-load": 0.3e6,
         "spark-write": 0.6e6,
+        "batches-produce-16k": 5.0e6,
+        "batches-flushed-p99": 10.0,
+        "batches-first-answer": 0.5,
+        "batches-whole-memory": 80e6,
     }
     ratios = {name: (goal.of, goal.of_ratio) for name, goal in goals.items() if goal.of is not None}
     assert ratios == {
@@ -209,12 +213,19 @@ def test_the_goals_of_the_project_are_there() -> None:
         "fan-out-16-produce": ("fan-out-16-produce-alone", 0.5),
         "topics-100": ("topics-1", 0.7),
         "stored-full": ("stored-empty", 0.95),
+        "batches-single": ("batches-single-0.7", 0.5),
+        "batches-produce-1000": ("batches-produce-12", 0.5),
+        "batches-fetch-1000": ("batches-fetch-12", 0.5),
+        "batches-lz4": ("batches-check-lz4", 0.8),
+        "batches-zstd": ("batches-check-zstd", 0.8),
     }
     assert {name: goal.ceiling_ratio for name, goal in goals.items() if goal.ceiling_ratio is not None} == {
         "produce-send-50": 0.45,
         "produce-list-50": 0.6,
         "consume-lists": 0.5,
         "consume-numpy": 0.5,
+        "batches-produce-16k": 0.6,
+        "batches-fetch-1m": 0.6,
     }
     (stored,) = (scenario for scenario in ALL if scenario.name == "stored-full")
     assert (stored.turns(1), stored.turns(21)) == (7, 21)

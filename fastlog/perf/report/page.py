@@ -16,6 +16,7 @@ _SECTIONS = {
     "producer": "Producers",
     "consumer": "Consumers",
     "latency": "Latency",
+    "batches": "Record batches",
     "spark": "Spark",
     "sweep": "Flush settings",
     "recovery": "Recovery",
@@ -84,7 +85,7 @@ def _parts(entries: Sequence[Entry]) -> Iterable[tuple[str, str, list[Markup]]]:
     found = [*sections.latency_plots(plain["latency"]), *sections.bar_plots(plain["latency"])]
     yield "latency", "Latency", _figures("latency", found)
     yield "sweep", _SECTIONS["sweep"], _sweep(plain["sweep"])
-    for name in ("spark", "recovery", "memory", "machine"):
+    for name in ("batches", "spark", "recovery", "memory", "machine"):
         yield name, _SECTIONS[name], _figures(name, list(sections.bar_plots(plain[name])))
     yield "published", "Published figures", _published()
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastlog.perf.results import CEILING, OURS, Run
+from perf.ceiling import batches as batch_programs
 from perf.ceiling import pair, programs
 from perf.replay import peers, scenarios
-from perf.replay.runners import clients, in_spark, mirrors, others, storage, streams, sweep
+from perf.replay.runners import batches, clients, in_spark, mirrors, others, storage, streams, sweep
 from perf.replay.scenarios import BROKER_ALONE, SPARK_KAFKA, Scenario
 from perf.replay.stage import Stage
 
@@ -30,6 +31,11 @@ _OURS: Mapping[type[Scenario], Callable[[Stage, Any], Numbers]] = {
     scenarios.Stored: storage.stored,
     scenarios.FlushPolicy: sweep.flush_policy,
     scenarios.InSpark: in_spark.in_spark,
+    scenarios.ProduceBatches: batches.produce,
+    scenarios.FetchBatches: batches.fetch,
+    scenarios.CheckBatches: batches.check_alone,
+    scenarios.SingleMessages: batches.single_messages,
+    scenarios.FirstAnswer: batches.first_answer,
 }
 
 
@@ -43,6 +49,8 @@ def run(stage: Stage, scenario: Scenario, system: str) -> Numbers:
         return _OURS[type(scenario)](stage, scenario)
     if system == CEILING and isinstance(scenario, scenarios.InSpark):
         return in_spark.ceiling(stage, scenario)
+    if system == CEILING and isinstance(scenario, scenarios.OfBatches):
+        return batches.ceiling(stage, scenario)
     if system == CEILING:
         return others.ceiling(stage, scenario)
     if system == BROKER_ALONE:
@@ -58,6 +66,7 @@ def missing(systems: Iterable[str]) -> dict[str, str]:
     found = {}
     try:
         pair.build()
+        batch_programs.build()
     except programs.CannotBuild as error:
         found = dict.fromkeys({CEILING, BROKER_ALONE} & wanted, " ".join(str(error).split()))
     without = in_spark.missing_connector() if SPARK_KAFKA in wanted else None
