@@ -37,6 +37,7 @@ class BatchLog:
 
     def __init__(self, directory: Path, **properties: str) -> None:
         self.directory = directory
+        directory.mkdir(exist_ok=True)
         self.properties = {"log.dir": str(directory)} | properties
         self.start({})
         self.manager.create_partition("t", 0, format_name=RECORD_BATCHES, topic_id=TOPIC_ID)
