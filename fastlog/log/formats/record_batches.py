@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fastlog import record_batches
 from fastlog._crc32c import crc32c
+from fastlog.errors import InvalidMessageError, MissingCodecError
 from fastlog.log import _index, index_files
 from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats import _batches
 from fastlog.log.formats._table import numbers
 from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget
+from fastlog.record_batches import BatchHeader
 from fastlog.segment_files import MAX_OFFSET, SegmentFile, read_fully
 
 RECORD_BATCHES = "record-batches"
@@ -121,6 +124,8 @@ class RecordBatches:
         while position < end:
             came = read_fully(fd, buffer[: min(len(buffer), end - position)], position, files.read_into)
             valid, records, wrapped, next_offset, status = _batches.scan_stored(buffer[:came], next_offset)
+            if deep is not None:
+                self._look_inside(buffer[:valid], position, deep)
             position, count, compressed = position + valid, count + records, compressed + wrapped
             if status == CUT and not valid and came == len(buffer):  # it is longer than what is read at once
                 head = _batches.read_head(buffer[:came])
@@ -130,11 +135,11 @@ class RecordBatches:
                 status, size, next_offset = self._check_entry(files, fd, position, end)
                 if status != WHOLE or head is None:
                     break
+                if deep is not None:
+                    self._look_inside(memoryview(self._read(files, fd, position, size)), position, deep)
                 position, count = position + size, count + head[4]
             elif (status == CUT and not valid) or status not in (WHOLE, CUT) or came == 0:
                 break
-        if deep is not None:
-            deep.messages += count
         return FileScan(position, count, compressed, 0, status, STATUS_TEXT.get(status, "bytes that are no batch"))
 
     def find_entry(self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget) -> int | None:
@@ -185,7 +190,10 @@ class RecordBatches:
     def dump(
         self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
     ) -> Iterator[DumpedEntry]:
-        """Yield every batch; see ``LogFormat``. The payload is its records as they are stored, compressed perhaps."""
+        """Yield every batch; see ``LogFormat``. The payload is its records as they are stored, compressed perhaps.
+
+        With ``deep`` its records follow, with their values; one that is deleted by its key has an empty one.
+        """
         position = 0
         while position + HEAD_BYTES <= segment.size:
             data = self._read(files, fd, position, HEAD_BYTES)
@@ -209,8 +217,42 @@ class RecordBatches:
                 "control": bool(attributes & 32),
             }
             position += head[0]
-            text = " ".join(f"{name}: {value}" for name, value in fields.items())
-            yield DumpedEntry(head[1], head[2], position, valid, payload, text, fields)
+            yield DumpedEntry(head[1], head[2], position, valid, payload, _text(fields), fields)
+            if deep is not None and valid:
+                yield from self._dump_records(data + payload, position, deep)
+
+    def _dump_records(self, batch: bytes, end: int, deep: DeepFindings) -> Iterator[DumpedEntry]:
+        """The records of a valid batch that ends at position ``end``, as far as they can be read."""
+        header = BatchHeader.parse(batch)
+        if header.record_count != header.last_offset_delta + 1:
+            return
+        try:
+            for key, value, timestamp, headers, offset in record_batches.records(batch, deep.limits):
+                fields = {
+                    "timestamp": timestamp,
+                    "key_size": -1 if key is None else len(key),
+                    "value_size": -1 if value is None else len(value),
+                    "headers": len(headers),
+                }
+                yield DumpedEntry(offset, offset + 1, end, True, value or b"", _text(fields), fields, inside=True)
+        except (InvalidMessageError, MissingCodecError) as error:
+            deep.damaged_wrappers.append((end - len(batch), str(error)))
+
+    def _look_inside(self, batches: memoryview, position: int, deep: DeepFindings) -> None:
+        """Check the records of whole batches that begin at a position, and count them.
+
+        Those of a batch with fewer records than offsets are not: compaction took some, and only it may.
+        """
+        at = 0
+        while at < len(batches):
+            header = BatchHeader.parse(batches, at)
+            deep.messages += header.record_count
+            if header.record_count == header.last_offset_delta + 1:
+                try:
+                    record_batches.check_deep(batches[at : at + header.size_bytes], deep.limits)
+                except (InvalidMessageError, MissingCodecError) as error:
+                    deep.damaged_wrappers.append((position + at, str(error)))
+            at += header.size_bytes
 
     def _read(self, files: FileOps, fd: int, position: int, count: int) -> bytes:
         view = memoryview(bytearray(max(count, 0)))
@@ -237,3 +279,7 @@ class RecordBatches:
             crc = crc32c(buffer[:came], crc)
             at += came
         return (WHOLE if crc == int.from_bytes(data[17:21], "big") else _WRONG_CRC), size, next_offset
+
+
+def _text(fields: Mapping[str, object]) -> str:
+    return " ".join(f"{name}: {value}" for name, value in fields.items())
