@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from fastlog.log.formats import SearchBudget, format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import SegmentFile
+from fastlog.tools.dump_log import dump_log_command
+from fastlog.tools.fsck import fsck_command
 from tests.harness import stored_batches
 from tests.harness.shared_log import DONE, FAILED, SharedLog, start, wait
 from tests.harness.stored_batches import batch
@@ -328,3 +331,46 @@ def test_the_compiled_walk_reads_what_the_index_was_made_of(tmp_path: Path) -> N
         offsets, times, state = _index.entries(file.fileno(), format_number(RECORD_BATCHES), 0, segment.size, False)
     assert (offsets, times) == stored_batches.indexes(segment.path.read_bytes(), 0, is_sealed=False)
     assert state[1:3] == (len(offsets) // 8, len(times) // 12)
+
+
+def test_a_dump_tells_batch_by_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Offsets, counts, and whose they are; exit code 5 where one is not valid."""
+    log = BatchLog(tmp_path)
+    log.append(batch(b"a", b"b"), batch(b"c", producer_id=9))
+    command = ["--json", "--no-print", str(log.folder)]
+    assert dump_log_command.main(command, standalone_mode=False) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [(row["offset"], row["next_offset"], row["count"], row["producer_id"], row["valid"]) for row in rows]
+    assert found == [(0, 2, 2, -1, True), (2, 3, 1, 9, True)]
+    (segment,) = log.segments()
+    with segment.path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"?")
+    assert dump_log_command.main(command, standalone_mode=False) == 5
+    assert [json.loads(line)["valid"] for line in capsys.readouterr().out.splitlines()] == [True, False]
+
+
+@pytest.mark.parametrize("keep", ["before", "after"])
+def test_fsck_finds_damage_and_what_it_keeps_is_served(tmp_path: Path, keep: str) -> None:
+    """As for any format; the indexes of what is left are those of the model, with what is appended behind it."""
+    log = BatchLog(tmp_path, **{"log.file.size": "20000"})
+    for data in some_batches(60):
+        log.append(data)
+    log.log.flush()
+    assert len(log.segments()) == 3
+    damaged = next(one for one in log.batches() if one.position > 4000)
+    (whole,) = [one for one in log.batches() if one.base == damaged.last + 1]
+    end = log.view.log_offset
+    with log.segments()[0].path.open("r+b") as file:
+        file.seek(damaged.position + damaged.bytes - 1)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([last[0] ^ 1]))
+    assert fsck_command.main([str(log.folder)], standalone_mode=False) == 5
+    assert fsck_command.main(["--repair", "--keep", keep, str(log.folder)], standalone_mode=False) == 0
+    log.restart()
+    expected = (0, damaged.base) if keep == "before" else (whole.base, end)
+    assert (log.view.state, log.view.log_start, log.view.log_offset) == (0, *expected)
+    for data in some_batches(40, seed=6):
+        assert log.append(data)[0] == DONE
+    log.check_indexes()
