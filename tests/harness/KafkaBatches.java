@@ -13,7 +13,8 @@ import org.apache.kafka.common.record.MutableRecordBatch;
 import org.apache.kafka.common.record.Record;
 import org.apache.kafka.common.record.TimestampType;
 
-/** Batches of Apache Kafka's own code: "write CODEC FILE" makes some, "read FILE" checks and prints what a file holds. */
+/** Batches of Apache Kafka's own code: "write CODEC FILE" makes some, "read FILE" prints what a file holds,
+ *  "judge FILE" prints for each batch how many records are read from it, or why none can be. */
 public class KafkaBatches {
     private static String shown(ByteBuffer data) {
         if (data == null)
@@ -63,9 +64,27 @@ public class KafkaBatches {
         print(MemoryRecords.readableRecords(ByteBuffer.wrap(bytes)));
     }
 
+    private static void judge(MemoryRecords records) {
+        for (MutableRecordBatch batch : records.batches()) {
+            try {
+                batch.ensureValid();
+                int count = 0;
+                for (Record record : batch) {
+                    record.ensureValid();
+                    count++;
+                }
+                System.out.println(count);
+            } catch (Throwable error) {
+                System.out.println("refused " + error);
+            }
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         if (arguments[0].equals("write"))
             write(arguments[1], Path.of(arguments[2]));
+        else if (arguments[0].equals("judge"))
+            judge(MemoryRecords.readableRecords(ByteBuffer.wrap(Files.readAllBytes(Path.of(arguments[1])))));
         else
             print(MemoryRecords.readableRecords(ByteBuffer.wrap(Files.readAllBytes(Path.of(arguments[1])))));
     }
