@@ -326,6 +326,15 @@ class BrokerConfig:
         unit="bytes",
         doc="Largest payload of one message, as sent.",
     )
+    max_batch_bytes: int = prop(
+        "message.max.bytes",
+        1_048_588,
+        low=0,
+        high=_INT32,
+        unit="bytes",
+        doc="Largest record batch of today's clients, as sent and with its head of 61 bytes; Kafka's name and default."
+        " A payload of 0.7's is held to `max.message.size`.",
+    )
     max_request_bytes: int = prop(
         "max.socket.request.bytes",
         100 * 2**20,

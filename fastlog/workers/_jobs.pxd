@@ -4,14 +4,16 @@ from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers.net._connection cimport Conn, Job
 from fastlog.workers.net._helper cimport Helper
 
-# Counts the messages of the compressed sets in the request's bytes.
+# Decompresses and checks what the request's bytes are: compressed sets of messages, or one batch of records.
 cdef struct CountJob:
     Job job
-    long long count      # COUNT_REFUSED, or how many there are
+    bint is_batch
+    long long count      # how many messages there are; of a batch 1 + their largest time; or a CountState
 
-cdef enum:
+cdef enum CountState:
     COUNT_REFUSED = -1
-    COUNT_OFF_LOOP = -2  # not counted: it takes too long for the loop
+    COUNT_OFF_LOOP = -2  # not looked at: it takes too long for the loop
+    COUNT_TOO_LARGE = -3 # of a batch: more comes out of it than the limits allow
 
 # Makes a partition of the topic whose name the request's bytes are.
 cdef struct CreateJob:
@@ -47,8 +49,8 @@ cdef class Jobs:
     cdef uint64_t spent_ns       # on counting on the loop's thread, since the last wait
 
     cdef void begin_turn(self) noexcept nogil
-    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size) noexcept nogil
-    cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size) noexcept nogil
+    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size, bint is_batch) noexcept nogil
+    cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size, bint is_batch) noexcept nogil
     cdef void create(self, Conn* c, CreateJob* job, size_t at, size_t size, int32_t partition) noexcept nogil
     cdef void answer(self, Conn* c, AnswerJob* job, Answering answering, int queue, size_t at, size_t size) noexcept nogil
     cdef bint count_step(self, CountJob* job) noexcept with gil

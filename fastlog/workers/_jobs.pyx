@@ -32,7 +32,8 @@ cdef class Jobs:
     """Asks for the jobs of one processor; its loop's thread only, but for the steps, which its helper's threads do.
 
     ``services`` counts and creates: ``count_deep(memoryview, name, begun)`` counts deep messages and returns their number,
-    COUNT_REFUSED, or what is to be given as ``begun`` for the next step, which is None for the first.
+    COUNT_REFUSED, or what is to be given as ``begun`` for the next step, which is None for the first; ``check_batch`` does
+    the same with a batch of records, and returns 1 + their largest time, or a ``CountState``.
     ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``.
     """
 
@@ -46,8 +47,8 @@ cdef class Jobs:
     cdef void begin_turn(self) noexcept nogil:
         self.spent_ns = 0
 
-    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size) noexcept nogil:
-        """Count the messages inside compressed sets when they decompress to little; COUNT_OFF_LOOP else."""
+    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size, bint is_batch) noexcept nogil:
+        """Count the messages inside compressed sets, or check a batch, when it decompresses to little; COUNT_OFF_LOOP else."""
         cdef uint64_t began
         cdef long long found
         # many small sets in one turn keep the other connections waiting as long as a large one does
@@ -57,15 +58,16 @@ cdef class Jobs:
         with gil:
             try:
                 view = PyMemoryView_FromMemory(<char*>data, <Py_ssize_t>size, PyBUF_READ)
-                found = self.services.count_deep_small(view, c.name)
+                found = (self.services.check_batch_small if is_batch else self.services.count_deep_small)(view, c.name)
             except Exception as error:
                 self.services.unexpected(error)
                 found = COUNT_REFUSED
         self.spent_ns += fl_monotonic_ns() - began
         return found
 
-    cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size) noexcept nogil:
-        """Have a thread count the messages inside the compressed sets among the request's bytes, however many."""
+    cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size, bint is_batch) noexcept nogil:
+        """Have a thread do the same with the sets, or the batch, among the request's bytes, however large."""
+        job.is_batch = is_batch
         self.helper.ask(c, &job.job, do_count, <void*>self, QUEUE_CHECK, at, size)
 
     cdef void create(self, Conn* c, CreateJob* job, size_t at, size_t size, int32_t partition) noexcept nogil:
@@ -89,7 +91,8 @@ cdef class Jobs:
         try:
             view = PyMemoryView_FromMemory(<char*>job.job.data, <Py_ssize_t>job.job.size, PyBUF_READ)
             name = job.job.conn.name
-            found = self.services.count_deep(view, name, self.begun.pop(name, None))
+            check = self.services.check_batch if job.is_batch else self.services.count_deep
+            found = check(view, name, self.begun.pop(name, None))
             if isinstance(found, int):
                 job.count = found
                 return False

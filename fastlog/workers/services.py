@@ -12,8 +12,17 @@ from typing import TypeVar
 
 from fastlog import logs, segment_files
 from fastlog._deep import DeepCount
+from fastlog._deep_batch import DeepBatch
 from fastlog.config import BrokerConfig
-from fastlog.errors import BrokerError, InvalidTopicError, LogError, WrongPartitionError
+from fastlog.errors import (
+    BrokerError,
+    FastlogError,
+    InflateLimitError,
+    InvalidMessageError,
+    InvalidTopicError,
+    LogError,
+    WrongPartitionError,
+)
 from fastlog.log import _files
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
@@ -36,7 +45,10 @@ refused that are nested by the thousand."""
 STEP_WRAPPERS = 128
 """Opened in one step, for those with little in them."""
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
-REFUSED, OFF_LOOP = -1, -2
+REFUSED, OFF_LOOP, TOO_LARGE = -1, -2, -3
+NO_TIMESTAMP = -1
+"""Of a record of today's clients that has no time."""
+MOST_TIMESTAMP = 2**63 - 1
 MOST_REASONS = 1024
 MAX_NAME_BYTES = 255
 """Of a topic's name in the log; a client may send 32 kB."""
@@ -111,6 +123,39 @@ class Services:
             return counting.count if counting.step(STEP_BYTES, STEP_WRAPPERS) else counting
         except Exception as error:
             return self._refuse_set(connection, error)
+
+    def check_batch_small(self, data: memoryview, connection: int) -> int:
+        """1 + the largest time of the records in a compressed batch that is checked in one step, 0 where none has one;
+        OFF_LOOP: it takes more; REFUSED: it is invalid; TOO_LARGE: more comes out than the limits allow.
+        """
+        try:
+            checking = DeepBatch(data, self._limits, BYTES_PER_PIECE)
+            if checking.whole_bytes > STEP_BYTES or not checking.step(STEP_BYTES):
+                return OFF_LOOP
+            return self._largest(checking, connection)
+        except FastlogError as error:
+            return self._refuse_batch(connection, error)
+
+    def check_batch(self, data: memoryview, connection: int, begun: DeepBatch | None) -> DeepBatch | int:
+        """The same of any batch; after one step of many, what goes on with it."""
+        try:
+            checking = begun or DeepBatch(data, self._limits, BYTES_PER_PIECE)
+            done = checking.step(STEP_BYTES)
+            while not done and checking.held_bytes > STEP_BYTES:
+                done = checking.step(STEP_BYTES)  # what one connection holds of a large record, all could hold at once
+            return self._largest(checking, connection) if done else checking
+        except Exception as error:
+            return self._refuse_batch(connection, error)
+
+    def _largest(self, checked: DeepBatch, connection: int) -> int:
+        largest = checked.max_timestamp
+        if largest is None or not NO_TIMESTAMP <= largest < MOST_TIMESTAMP:
+            return self._refuse_set(connection, InvalidMessageError(f"a record has the time {largest}, which is none"))
+        return largest + 1
+
+    def _refuse_batch(self, connection: int, error: Exception) -> int:
+        refused = self._refuse_set(connection, error)
+        return TOO_LARGE if isinstance(error, InflateLimitError) else refused
 
     def _begin(self, data: memoryview) -> DeepCount:
         return deep_count(data, self._limits, bytes_per_piece=BYTES_PER_PIECE)

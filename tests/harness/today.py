@@ -8,6 +8,7 @@ import socket
 import struct
 import types
 import typing
+from datetime import timedelta
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -52,6 +53,78 @@ def decoded(key: int, version: int, answer: bytes) -> tuple[int, Any]:
     found, more = entity_reader(entity)(answer[4:], size)
     assert 4 + size + more == len(answer), (size, more, len(answer))
     return head.correlation_id, found
+
+
+def produced(
+    *parts: tuple[str, int, bytes | None], acks: int = 1, transactional_id: str | None = None
+) -> dict[str, Any]:
+    """The fields of a PRODUCE: topic, partition and batch of each part."""
+    return {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": timedelta(seconds=1),
+        "topic_data": [
+            {"name": topic, "partition_data": [{"index": partition, "records": data}]}
+            for topic, partition, data in parts
+        ],
+    }
+
+
+def fetched(
+    *parts: tuple[str, int, int],
+    max_wait: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    limit: int = 1 << 20,
+    session_id: int = 0,
+    epoch: int = -1,
+    isolation: int = 0,
+    ids: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The fields of a FETCH: topic, partition and offset of each part; times in ms, ``ids`` by topic."""
+    return {
+        "replica_id": -1,
+        "max_wait": timedelta(milliseconds=max_wait),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": isolation,
+        "session_id": session_id,
+        "session_epoch": -1,
+        "topics": [
+            {
+                "topic": topic,
+                "topic_id": (ids or {}).get(topic),
+                "partitions": [
+                    {
+                        "partition": partition,
+                        "current_leader_epoch": epoch,
+                        "fetch_offset": offset,
+                        "last_fetched_epoch": -1,
+                        "log_start_offset": -1,
+                        "partition_max_bytes": limit,
+                    }
+                ],
+            }
+            for topic, partition, offset in parts
+        ],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+
+
+def listed(*parts: tuple[str, int, int], epoch: int = -1) -> dict[str, Any]:
+    """The fields of a LIST_OFFSETS: topic, partition and time of each part."""
+    return {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [{"partition_index": partition, "current_leader_epoch": epoch, "timestamp": when}],
+            }
+            for topic, partition, when in parts
+        ],
+    }
 
 
 def answer_of(connection: socket.socket) -> bytes:

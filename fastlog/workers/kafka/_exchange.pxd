@@ -1,7 +1,10 @@
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.workers._jobs cimport AnswerJob
+from fastlog.workers._jobs cimport AnswerJob, CountJob
+from fastlog.workers._reads cimport Found
 from fastlog.workers._writes cimport Gathered
+from fastlog.workers.kafka._wire cimport Writer
+from fastlog.workers.net._connection cimport ReadJob
 
 # What a request came to; a positive number is a set of Wait: the same frame comes again when they are over.
 cdef enum Outcome:
@@ -16,21 +19,102 @@ cdef enum State:
     QUEUED                   # up to here, the request has not begun
     CREATING
     CREATED
+    PRODUCING
+    CHECKING
+    LOOKING
+    READING
+    READ
+    HOLDING
+    PUTTING
     STATES
 
 # The job that a request has a thread do.
 cdef union AnyJob:
     AnswerJob create
+    CountJob check
+    ReadJob read
+
+# The answer to a produce that has been taken, in part or as a whole; it leaves when it is whole and nothing is pending.
+cdef struct Owed:
+    Owed* next
+    Writer answer
+    uint64_t counted             # bytes of it that count as memory for answers
+    int version
+    int pending                  # receipts that it waits for
+    bint whole                   # all parts of the request have been taken
+    bint silent                  # nobody waits for it any more
+
+# One topic that a fetch names, or whose id it says.
+cdef struct FetchTopic:
+    size_t name_at               # where its name stands, from the api key on
+    int name_size                # -1: it is named by its id
+    size_t id_at
+    int parts                    # how many of its partitions follow
+
+# One partition that a fetch asks for.
+cdef struct FetchPart:
+    int topic                    # its place among the topics
+    int32_t partition
+    int32_t epoch                # the leader epoch that the client knows, -1: none
+    int32_t limit
+    int64_t offset
+    int code                     # why it gets nothing; 0: it gets ``found``
+    uint64_t life                # of the slot that ``found`` is of
+    bint is_pinned
+    bint is_first_pin            # of its descriptor, see ``Reads.pin``
+    Found found
+
+# A fetch that is under way.
+cdef struct Fetching:
+    FetchTopic* topics
+    FetchPart* parts
+    int topic_count
+    int part_count
+    int looked                   # parts that have been looked at in this round, from the ``begun``-th on
+    int begun
+    int put                      # parts that stand in the answer
+    int topic_put                # the topic of the last of them
+    uint64_t taken               # bytes of records that the parts looked at get
+    uint64_t total               # bytes of the answer so far
+    size_t total_at              # where its size stands among the bytes to be sent
+    bint is_held                 # it has waited
+    bint failed                  # a part has an error, so nothing is waited for
+    bint is_read                 # what the part at hand needs has been brought into memory
+    uint64_t counted             # memory that counts as that of answers
+    uint64_t until_ns
+    int32_t min_bytes
+    uint64_t max_bytes
+    bint is_committed            # it asks for what is committed, and so for aborted transactions
 
 # What a connection has under way: one request at the front of its bytes, and what was produced before it.
 cdef struct Exchange:
     int state                    # a State; ``enter`` alone changes it
     Gathered gathered
+    Owed* first                  # answers to produces, in the order of requests
+    Owed* last
+    int owed                     # how many
     AnyJob job
     # CREATED: what became of each topic that METADATA names, an error code of 2 bytes each
     int made_state               # an AnswerState
     uint8_t* made
     size_t made_size
+    # PRODUCING, CHECKING: the part that was reached
+    Owed* current                # what becomes the answer; NULL: the client wants none
+    size_t at                    # where the part begins, from the api key on
+    int topics_left
+    int parts_left               # of the topic
+    size_t name_at               # where its name stands
+    int name_size
+    int acks
+    bint has_topic               # the end of a topic is still to be passed
+    bint is_transactional
+    long long checked            # 1 + the largest time in the part's compressed batch; COUNT_OFF_LOOP: not known
+    # LOOKING, READING, READ, HOLDING, PUTTING
+    Fetching* fetching           # NULL: not begun
+    uint32_t rotation            # fetches that were answered: with which part the next one begins
+    uint64_t hold_until_ns       # how long the request may wait; 0: it has not begun to
+    # HOLDING
+    uint64_t* ends               # LIST_OFFSETS: by part, the log end it met and waits for; NULL: not begun
 
 # The head of a request.
 cdef struct Head:
@@ -38,6 +122,7 @@ cdef struct Head:
     int version
     int32_t correlation
     size_t body                  # where the body begins, from the api key on
+    bint flexible
 
 cdef extern from "<assert.h>" nogil:
     void check "assert"(bint)

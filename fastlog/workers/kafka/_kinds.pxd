@@ -3,6 +3,9 @@ cdef enum:
 
 # The api keys that compiled code knows by name.
 cdef enum ApiKey:
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
     METADATA = 3
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18

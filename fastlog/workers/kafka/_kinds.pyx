@@ -24,4 +24,4 @@ cdef class Kinds:
 
 def named():
     """The api keys that compiled code answers."""
-    return {METADATA, API_VERSIONS}
+    return {PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS}

@@ -10,7 +10,8 @@ from libc.stdlib cimport calloc, free
 
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka._exchange cimport (
-    BETWEEN, CLOSE, CREATED, CREATING, DONE, QUEUED, WRITE_FIRST, Exchange, enter,
+    BETWEEN, CHECKING, CLOSE, CREATED, CREATING, DONE, PRODUCING, QUEUED, READ, READING,
+    WRITE_FIRST, Exchange, enter,
 )
 from fastlog.workers.kafka._requests cimport Requests
 from fastlog.workers.kafka._wire cimport FRAME_HEAD
@@ -98,22 +99,33 @@ cdef class Kafka(Protocol):
             if r > 0:
                 if x.state == BETWEEN:
                     enter(x, QUEUED)
-                wait_for(c, r, 0)
+                wait_for(c, r, x.hold_until_ns)
                 break
             at += FRAME_HEAD + <size_t>size
             enter(x, BETWEEN)
-            if r == CLOSE or out_enough(c):
+            if r == CLOSE:
+                self.requests.give_up(x)
+                break
+            if out_enough(c):
                 break
         used[0] = at
         if x.gathered.runs != NULL:
             if self.write(c, x) == CLOSE:
                 r = CLOSE
-        elif x.gathered.head != x.gathered.tail and self.requests.tell_receipts(c, x) == CLOSE:
+        elif x.first != NULL and self.requests.tell_receipts(c, x) == CLOSE:
             r = CLOSE
         return CLOSES if r == CLOSE else GOES_ON
 
     cdef int resume(self, Conn* c) noexcept nogil:
-        return GOES_ON
+        cdef Exchange* x = <Exchange*>c.state
+        cdef int r = DONE
+        if x.first != NULL:
+            r = self.requests.tell_receipts(c, x)
+        if x.gathered.runs != NULL and self.write(c, x) == CLOSE:
+            # the request at the front does not go on
+            self.requests.give_up(x)
+            r = CLOSE
+        return CLOSES if r == CLOSE else GOES_ON
 
     cdef int write(self, Conn* c, Exchange* x) noexcept nogil:
         """Write what is gathered and tell what can be told of it: DONE, CLOSE, or what the rest waits for."""
@@ -134,7 +146,13 @@ cdef class Kafka(Protocol):
             x.made = x.job.create.answer
             x.made_size = x.job.create.size
             enter(x, CREATED)
+        elif x.state == CHECKING:
+            x.checked = x.job.check.count
+            enter(x, PRODUCING)
+        elif x.state == READING:
+            self.engine.reads.learn_place(&x.job.read)
+            enter(x, READ)
 
     cdef int unfinished(self, Conn* c) noexcept nogil:
         cdef Exchange* x = <Exchange*>c.state
-        return (UNWRITTEN if x.gathered.runs != NULL else 0) | (OWED if x.gathered.head != x.gathered.tail else 0)
+        return (UNWRITTEN if x.gathered.runs != NULL else 0) | (OWED if x.first != NULL else 0)

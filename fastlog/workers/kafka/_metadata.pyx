@@ -22,7 +22,7 @@ from fastlog.workers.kafka._codes cimport (
 )
 from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter
 from fastlog.workers.kafka._kinds cimport METADATA, Kinds, api_of
-from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, epoch_of, id_of, is_todays, is_zero
+from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, is_todays, is_zero
 from fastlog.workers.kafka._wire cimport (
     FRAME_HEAD, Reader, Writer, add8, add16, add32, add_array, add_bytes, add_string, add_tags, begin_answer, get8, get_array,
     get_string, skip_tags, spoil, take, writer_free,
@@ -260,7 +260,7 @@ cdef class Metadata:
                 if first == NULL or not is_todays(first) \
                         or not is_allowed(self.engine.authorizer, c, DESCRIBE, topic.name, topic.size):
                     continue
-                self.write_topic(c, asked.version, CODE_NONE, first.name, <int>first.name_bytes, id_of(first), first,
+                self.write_topic(c, asked.version, CODE_NONE, first.name, <int>first.name_bytes, first.topic_id, first,
                                  asked.topic_operations)
                 count += 1
             if self.engine.partitions.known == known:
@@ -281,7 +281,7 @@ cdef class Metadata:
         add16(w, code)
         add_string(w, name, size if version >= 12 else max(size, 0))
         if version >= 10:
-            add_bytes(w, id_of(first) if first != NULL else topic_id, ID_BYTES)
+            add_bytes(w, first.topic_id if first != NULL else topic_id, ID_BYTES)
         if version >= 1:
             add8(w, first != NULL and size >= 2 and name[0] == c"_" and name[1] == c"_")
         count = self.engine.partitions.partition_count(name, size) if first != NULL else 0
@@ -306,7 +306,7 @@ cdef class Metadata:
         add32(w, <int32_t>s.partition)
         add32(w, -1 if offline else self.broker_id)
         if version >= 7:
-            add32(w, epoch_of(s))
+            add32(w, <int32_t>s.epoch)
         add_array(w, 1)
         add32(w, self.broker_id)
         add_array(w, 0 if offline else 1)

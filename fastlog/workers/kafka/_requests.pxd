@@ -2,8 +2,11 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka._exchange cimport Exchange, Head
+from fastlog.workers.kafka._fetch cimport Fetches
 from fastlog.workers.kafka._kinds cimport Kinds
+from fastlog.workers.kafka._list_offsets cimport ListOffsets
 from fastlog.workers.kafka._metadata cimport Metadata
+from fastlog.workers.kafka._produce cimport Produces
 from fastlog.workers.kafka._topics cimport Topics
 from fastlog.workers.net._connection cimport Conn
 
@@ -15,6 +18,9 @@ cdef class Requests:
     cdef Kinds kinds
     cdef Topics topics
     cdef Metadata metadata
+    cdef Produces produces
+    cdef Fetches fetches
+    cdef ListOffsets list_offsets
     cdef uint64_t* counters
     cdef bint trace
     cdef list versions                           # bodies of answers to API_VERSIONS: one for each version, and the refusal
@@ -22,8 +28,9 @@ cdef class Requests:
     cdef size_t[VERSIONS_KEPT] body_bytes
     cdef int refusal                             # the place of the refusal
 
-    cdef int handle(self, Conn* c, Exchange* x, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef int handle(self, Conn* c, Exchange* x, uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
     cdef int read_head(self, const uint8_t* p, size_t size, Head* out) noexcept nogil
     cdef int api_versions(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil
     cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil
+    cdef void give_up(self, Exchange* x) noexcept nogil
     cdef void forget(self, Conn* c, Exchange* x) noexcept nogil

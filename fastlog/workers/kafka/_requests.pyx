@@ -7,8 +7,11 @@ from libc.string cimport memcpy
 from fastlog.log._arena cimport N_KAFKA, fl_bump
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka._exchange cimport BETWEEN, CLOSE, DONE, MALFORMED, WRITE_FIRST, Exchange, Head
-from fastlog.workers.kafka._kinds cimport API_VERSIONS, METADATA, ApiVersions, Kinds, api_of
+from fastlog.workers.kafka._fetch cimport Fetches
+from fastlog.workers.kafka._kinds cimport API_VERSIONS, FETCH, LIST_OFFSETS, PRODUCE, ApiVersions, Kinds, api_of
+from fastlog.workers.kafka._list_offsets cimport ListOffsets
 from fastlog.workers.kafka._metadata cimport Metadata
+from fastlog.workers.kafka._produce cimport Produces
 from fastlog.workers.kafka._topics cimport Topics
 from fastlog.workers.kafka._wire cimport FRAME_HEAD, Reader, get_string, skip_tags
 from fastlog._bytes cimport be16, be32, put32
@@ -34,6 +37,9 @@ cdef class Requests:
         self.kinds = Kinds()
         self.topics = Topics(engine)
         self.metadata = Metadata(engine, self.kinds, self.topics, control)
+        self.produces = Produces(engine, self.kinds, control.max_batch)
+        self.fetches = Fetches(engine, self.kinds, self.topics, control.max_wait_ms)
+        self.list_offsets = ListOffsets(engine, self.kinds)
         self.trace = trace
         self.versions = [*control.api_versions, control.api_versions_refused]
         if len(self.versions) > VERSIONS_KEPT:
@@ -43,7 +49,7 @@ cdef class Requests:
             self.body_of[i] = body
             self.body_bytes[i] = len(body)
 
-    cdef int handle(self, Conn* c, Exchange* x, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
+    cdef int handle(self, Conn* c, Exchange* x, uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
         """Handle one frame; ``p`` stands at the api key. An ``Outcome``, but for MALFORMED, which has been said."""
         cdef Head head
         cdef int r
@@ -51,26 +57,32 @@ cdef class Requests:
         if self.trace and x.state == BETWEEN:
             self.engine.reports.trace(c, head.key, size)
         r = self.read_head(p, size, &head)
-        if r == DONE:
-            # answers go out in request order
+        if r == DONE and head.key == PRODUCE:
+            r = self.produces.produce(c, x, &head, p, size)
+        elif r == DONE:
+            # everything else waits for the answers before its own
             if x.gathered.runs != NULL:
                 return WRITE_FIRST
-            if x.gathered.head != x.gathered.tail:
+            if x.first != NULL:
                 if self.tell_receipts(c, x) == CLOSE:
                     return CLOSE
-                if x.gathered.head != x.gathered.tail:
+                if x.first != NULL:
                     return WAIT_ANSWERS
             if size > MOST_BYTES:
                 r = MALFORMED
             elif head.key == API_VERSIONS:
                 r = self.api_versions(c, &head, p, size)
+            elif head.key == FETCH:
+                r = self.fetches.fetch(c, x, &head, p, size, now_ns)
+            elif head.key == LIST_OFFSETS:
+                r = self.list_offsets.answer(c, x, &head, p, size, now_ns)
             else:
                 r = self.metadata.answer(c, x, &head, p, size)
         elif r != MALFORMED:
             self.engine.reports.invalid_request(c, "an api key that is not served, as ApiVersions says" if r == NOT_SERVED
                                                 else "a version that is not served, as ApiVersions says", head.key)
             return CLOSE
-        if r <= 0:
+        if r <= 0 and r != WRITE_FIRST:
             fl_bump(&self.counters[<int>N_KAFKA], 1)
         if r == MALFORMED:
             self.engine.reports.invalid_request(c, "malformed request", head.key)
@@ -96,6 +108,7 @@ cdef class Requests:
         get_string(&r, &client)
         r.flexible = out.version >= api.flexible
         skip_tags(&r)
+        out.flexible = r.flexible
         out.body = r.at
         return MALFORMED if r.bad else DONE
 
@@ -126,8 +139,15 @@ cdef class Requests:
 
     cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil:
         """Answer the produces that can be answered."""
-        return DONE
+        return self.produces.tell_receipts(c, x)
+
+    cdef void give_up(self, Exchange* x) noexcept nogil:
+        """The connection closes in the middle of a request."""
+        self.produces.give_up(x)
 
     cdef void forget(self, Conn* c, Exchange* x) noexcept nogil:
         """Give back what the request at the front holds: nobody takes its answer."""
         self.metadata.forget(x)
+        self.fetches.forget(c, x)
+        self.list_offsets.forget(x)
+        self.produces.discard(c, x)

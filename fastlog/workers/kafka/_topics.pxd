@@ -1,6 +1,7 @@
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport fl_slot
+from fastlog.log.formats._table cimport OF_KAFKA, Format, format_of
 from fastlog.workers._engine cimport Engine
 
 cdef enum:
@@ -17,22 +18,13 @@ cdef class Topics:
     cdef void learn(self) noexcept nogil
 
 
-cdef const uint8_t* NO_ID        # of a topic that has none
+cdef uint8_t* NO_ID              # of a topic that has none
 
 
 cdef inline bint is_todays(fl_slot* s) noexcept nogil:
-    """Whether a partition is one of those that today's clients use: none, before there is a log format for them."""
-    return False
-
-
-cdef inline const uint8_t* id_of(fl_slot* s) noexcept nogil:
-    """The id of the topic of a partition."""
-    return NO_ID
-
-
-cdef inline int32_t epoch_of(fl_slot* s) noexcept nogil:
-    """The leader epoch of a partition."""
-    return 0
+    """Whether a partition is one of those that today's clients use."""
+    cdef const Format* made = format_of(s.format)
+    return made != NULL and made.clients & OF_KAFKA != 0
 
 
 cdef bint is_zero(const uint8_t* topic_id) noexcept nogil

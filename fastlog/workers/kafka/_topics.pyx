@@ -62,7 +62,7 @@ cdef class Topics:
             self.learn()
         while self.table[at]:
             s = fl_slot_at(self.engine.arena.header, self.table[at] - 1)
-            if memcmp(id_of(s), topic_id, ID_BYTES) == 0 and fl_is_shown(s):
+            if memcmp(s.topic_id, topic_id, ID_BYTES) == 0 and fl_is_shown(s):
                 return s
             at = (at + 1) & self.mask
         return NULL
@@ -76,10 +76,10 @@ cdef class Topics:
         memset(self.table, 0, (self.mask + 1) * sizeof(uint32_t))
         for index in range(fl_load(&h.slot_count)):
             s = fl_slot_at(h, index)
-            if not fl_is_shown(s) or is_zero(id_of(s)):
+            if not fl_is_shown(s) or is_zero(s.topic_id):
                 continue
-            at = hash_of(id_of(s)) & self.mask
-            while self.table[at] and memcmp(id_of(fl_slot_at(h, self.table[at] - 1)), id_of(s), ID_BYTES) != 0:
+            at = hash_of(s.topic_id) & self.mask
+            while self.table[at] and memcmp(fl_slot_at(h, self.table[at] - 1).topic_id, s.topic_id, ID_BYTES) != 0:
                 at = (at + 1) & self.mask
             self.table[at] = <uint32_t>index + 1
         self.known = now

@@ -13,7 +13,7 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
-from fastlog.log.formats import FORMATS, format_name
+from fastlog.log.formats import format_name
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.workers.authorization import Client, Operation
 from fastlog.workers.kafka import kinds
@@ -44,7 +44,9 @@ class Control:
         self.broker_id = config.broker_id
         self.cluster_id = cluster_id.encode()
         self.advertised = [(host.encode(), port) for host, port in advertised]
-        self.may_create = config.auto_create_topics and RECORD_BATCHES in FORMATS
+        self.may_create = config.auto_create_topics
+        self.max_wait_ms = config.fetch_max_wait_ms
+        self.max_batch = config.max_batch_bytes
         self.api_versions = [api_versions(version) for version in range(kinds.APIS[kinds.API_VERSIONS].last + 1)]
         self.api_versions_refused = api_versions(0, UNSUPPORTED_VERSION)
         self._config = config
@@ -108,7 +110,14 @@ class Control:
         count = self._config.partition_count(topic)
         made = 0
         for partition in range(held, min(count, held + room)):
-            self._manager.create_partition(topic, partition, count=count, format_name=RECORD_BATCHES)
+            first = self._manager.slot(topic, 0)
+            self._manager.create_partition(
+                topic,
+                partition,
+                count=count,
+                format_name=RECORD_BATCHES,
+                topic_id=topic_id if first is None else first.topic_id,
+            )
             made += 1
         if held + made >= count:
             del self._begun[topic.encode()]

@@ -3,6 +3,9 @@
 | request | operation | on each topic it names |
 |---|---|---|
 | API_VERSIONS | none | it names none |
+| PRODUCE | WRITE | |
+| FETCH | READ | |
+| LIST_OFFSETS | DESCRIBE | |
 | METADATA | DESCRIBE | and CREATE, where the topic is to be made; of all, what may not be described is left out |
 
 Source: the schemas of Apache Kafka 4.2 for versions and for the first one of each with tagged fields ("flexible").
@@ -27,9 +30,13 @@ class Api(NamedTuple):
     operation: Operation | None
 
 
-METADATA, API_VERSIONS = 3, 18
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 
 APIS: dict[int, Api] = {
+    # told of from 0 on: else librdkafka before 2.11.1 takes it that the broker knows no compression, and uses none
+    PRODUCE: Api("Produce", 0, 3, 11, 9, Operation.WRITE),
+    FETCH: Api("Fetch", 4, 4, 16, 12, Operation.READ),
+    LIST_OFFSETS: Api("ListOffsets", 1, 1, 9, 6, Operation.DESCRIBE),
     METADATA: Api("Metadata", 0, 0, 12, 9, Operation.DESCRIBE),
     API_VERSIONS: Api("ApiVersions", 0, 0, 4, 3, None),
 }

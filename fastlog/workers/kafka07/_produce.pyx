@@ -310,12 +310,12 @@ cdef class Produces:
         DONE with ``count`` set, or what to wait for; the sets stand ``at`` bytes behind the request id.
         """
         if x.count == COUNT_OFF_LOOP:
-            x.count = self.engine.jobs.count_here(c, data, size)
+            x.count = self.engine.jobs.count_here(c, data, size, False)
         if x.count != COUNT_OFF_LOOP:
             return DONE
         fl_bump(&self.counters[<int>N_INFLATED], 1)
         enter(x, COUNTING)
-        self.engine.jobs.count(c, &x.job.count, FRAME_HEAD + at, size)
+        self.engine.jobs.count(c, &x.job.count, FRAME_HEAD + at, size, False)
         return WAIT_JOB
 
     cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil:

@@ -1,0 +1,34 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from fastlog.workers._engine cimport Engine
+from fastlog.workers._reads cimport Reads
+from fastlog.workers.kafka._exchange cimport Exchange, Fetching, FetchPart, Head
+from fastlog.workers.kafka._kinds cimport Kinds
+from fastlog.workers.kafka._topics cimport Topics
+from fastlog.workers.kafka._wire cimport Reader, Writer
+from fastlog.workers.net._connection cimport Conn
+
+cdef class Fetches:
+    cdef Engine engine
+    cdef Kinds kinds
+    cdef Topics topics
+    cdef Reads reads
+    cdef uint64_t* counters
+    cdef uint64_t max_wait_ms
+    cdef Writer out
+
+    cdef int fetch(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef int begin(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef int read(self, Reader* r, const Head* head, Fetching* out, bint fills, int* session) noexcept nogil
+    cdef int refuse(self, Conn* c, const Head* head, int code) noexcept nogil
+    cdef int look(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int* work) noexcept nogil
+    cdef int look_at(self, Conn* c, Exchange* x, const uint8_t* p, FetchPart* part) noexcept nogil
+    cdef bint is_still(self, FetchPart* part) noexcept nogil
+    cdef bint is_appended(self, FetchPart* part) noexcept nogil
+    cdef bint await_more(self, Fetching* f) noexcept nogil
+    cdef void unpin(self, FetchPart* part) noexcept nogil
+    cdef int put_parts(self, Conn* c, const Head* head, Fetching* f, const uint8_t* p, int* work) noexcept nogil
+    cdef int put_part(self, Conn* c, const Head* head, Fetching* f, FetchPart* part) noexcept nogil
+    cdef bint put_bytes(self, Conn* c, Fetching* f) noexcept nogil
+    cdef void write_part(self, const Head* head, Fetching* f, FetchPart* part) noexcept nogil
+    cdef void forget(self, Conn* c, Exchange* x) noexcept nogil

@@ -1,0 +1,455 @@
+"""FETCH: the batches of its partitions, from the offset that each asks for, as soon as there are enough or its time is over.
+
+Versions 4 to 16. From 5 on parts have the log start, from 7 on there are sessions, 9 brings leader epochs, 12 is the first
+flexible one, and from 13 on topics go by their ids. No session is ever made: the answer says session 0, and clients ask for all
+they want each time. The last stable offset is the visible end, as there are no transactions.
+
+A round looks at every part, in an order that begins with another part each time, so that none goes short for ever where there is
+more than the answer may hold; the answer has them in the order of the request. Whatever its limits, it has one batch as a
+whole, so that every client goes on. Its bytes go from file to socket.
+
+Source: Apache Kafka 4.2 (KafkaApis, ReplicaManager.fetchMessages, UnifiedLog.read).
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from fastlog._bytes cimport put32
+from fastlog.log._arena cimport (
+    N_FAILED_FETCH, N_FETCH, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
+)
+from fastlog.log.formats._table cimport OF_KAFKA
+from fastlog.workers._engine cimport Engine
+from fastlog.workers._partitions cimport PROBLEM_NONE, PROBLEM_RANGE
+from fastlog.workers._reads cimport Found
+from fastlog.workers.kafka._codes cimport (
+    CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_SESSION, CODE_STORAGE, CODE_UNKNOWN_TOPIC, CODE_UNKNOWN_TOPIC_ID, code_of,
+)
+from fastlog.workers.kafka._exchange cimport (
+    CLOSE, DONE, HOLDING, LOOKING, MALFORMED, PUTTING, READING, Exchange, Fetching, FetchPart, FetchTopic, Head,
+    enter,
+)
+from fastlog.workers.kafka._kinds cimport FETCH, Kinds, api_of
+from fastlog.workers.kafka._topics cimport ID_BYTES, Topics
+from fastlog.workers.kafka._wire cimport (
+    FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_bytes, add_string, add_tags, add_varint, begin_answer,
+    get8, get32, get64, get_array, get_string, skip_tags, take, writer_free,
+)
+from fastlog.workers.net._connection cimport (
+    TURN_STEPS, WAIT_JOB, WAIT_ROOM, WAIT_TURN, WAIT_VISIBLE, Conn, Span, answer_admitted, answers_give, answers_take, out_bytes,
+    out_give_back,
+)
+
+cdef enum:
+    TURN_PARTS = 512             # looked at, or put into the answer, before others have a turn
+    MOST_BYTES = 1 << 30         # of records in an answer, whose size is a signed 32-bit number
+    IDS_SINCE = 13               # version
+    COMMITTED = 1                # isolation level
+
+
+@cython.final
+@cython.no_gc_clear  # connections are closed when their processor is freed
+cdef class Fetches:
+    """Answers the fetches of one processor; its loop's thread only."""
+
+    def __cinit__(self, Engine engine, Kinds kinds, Topics topics, max_wait_ms):
+        self.engine = engine
+        self.kinds = kinds
+        self.topics = topics
+        self.reads = engine.reads
+        self.counters = engine.counters
+        self.max_wait_ms = max_wait_ms
+
+    def __dealloc__(self):
+        writer_free(&self.out)
+
+    cdef int fetch(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
+        """Answer, or say what to wait for; ``p`` stands at the api key. An ``Outcome``."""
+        cdef Fetching* f = x.fetching
+        cdef int result, work = TURN_PARTS
+        if f == NULL:
+            result = self.begin(c, x, head, p, size, now_ns)
+            if result != DONE or x.fetching == NULL:
+                return result
+            f = x.fetching
+        if x.state != PUTTING:
+            while True:
+                result = self.look(c, x, head, p, &work)
+                if result != DONE:
+                    return result
+                if f.failed or f.taken >= <uint64_t>max(f.min_bytes, 0) or now_ns >= f.until_ns or c.leaving \
+                        or f.part_count == 0:
+                    break
+                if not f.is_held:
+                    f.is_held = True
+                    fl_bump(&self.counters[<int>N_HELD_FETCHES], 1)
+                enter(x, HOLDING)
+                f.looked = 0
+                f.taken = 0
+                if self.await_more(f):
+                    x.hold_until_ns = f.until_ns
+                    return WAIT_VISIBLE
+                # something moved while we said that we wait: look again
+            enter(x, PUTTING)
+            c.incomplete = True
+        result = self.put_parts(c, head, f, p, &work)
+        if result <= 0:
+            self.forget(c, x)
+            x.rotation += 1
+            c.turn_steps = TURN_STEPS  # the clock is looked at before the next request
+        return result
+
+    # -- the request ---------------------------------------------------------------------------------------------------
+
+    cdef int begin(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
+        """Read the request into ``fetching``, or answer that it cannot be. An ``Outcome``."""
+        cdef Reader r
+        cdef Fetching sized
+        cdef Fetching* f
+        cdef size_t bytes
+        cdef int session = 0
+        memset(&sized, 0, sizeof(sized))
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+        if self.read(&r, head, &sized, False, &session) != 0:
+            return MALFORMED
+        bytes = sizeof(Fetching) + <size_t>sized.topic_count * sizeof(FetchTopic) + <size_t>sized.part_count * sizeof(FetchPart)
+        if not answer_admitted(c, bytes + <size_t>sized.part_count * 2 * sizeof(Span)):
+            return WAIT_ROOM
+        if session:
+            fl_bump(&self.counters[<int>N_FETCH], 1)
+            return self.refuse(c, head, CODE_SESSION)
+        f = <Fetching*>malloc(bytes)
+        if f == NULL:
+            return CLOSE
+        memcpy(f, &sized, sizeof(Fetching))
+        f.parts = <FetchPart*>(f + 1)
+        f.topics = <FetchTopic*>(f.parts + f.part_count)
+        f.topic_count = f.part_count = 0
+        r.at = head.body
+        self.read(&r, head, f, True, &session)
+        f.counted = bytes
+        answers_take(c, bytes)
+        f.begun = <int>(x.rotation % <uint32_t>f.part_count) if f.part_count else 0
+        f.topic_put = -1
+        f.until_ns = now_ns + min(f.until_ns, self.max_wait_ms) * 1000000
+        x.fetching = f
+        fl_bump(&self.counters[<int>N_FETCH], 1)
+        enter(x, LOOKING)
+        return DONE
+
+    cdef int read(self, Reader* r, const Head* head, Fetching* out, bint fills, int* session) noexcept nogil:
+        """Read the request to its end: counts topics and partitions, and ``fills`` in what they are. -1: it is malformed.
+
+        ``until_ns`` takes the time that it may wait, in ms.
+        """
+        cdef const uint8_t* text
+        cdef FetchTopic topic
+        cdef FetchPart part
+        cdef int version = head.version, topics, parts, i, k
+        memset(&part, 0, sizeof(part))
+        if version < 15:
+            get32(r)  # the replica that asks: none does here
+        out.until_ns = <uint64_t>max(get32(r), 0)
+        out.min_bytes = get32(r)
+        out.max_bytes = min(<uint64_t>max(get32(r), 0), <uint64_t>MOST_BYTES)
+        out.is_committed = get8(r) == COMMITTED
+        if version >= 7:
+            session[0] = get32(r)
+            get32(r)
+        topics = get_array(r)
+        if topics < 0:
+            return -1
+        for i in range(topics):
+            topic.name_size = -1
+            topic.name_at = topic.id_at = r.at
+            if version >= IDS_SINCE:
+                take(r, ID_BYTES)
+            else:
+                topic.name_size = get_string(r, &text)
+                topic.name_at = r.at - <size_t>max(topic.name_size, 0)
+                if topic.name_size < 0:
+                    return -1
+            parts = get_array(r)
+            if r.bad or parts < 0 or out.part_count + parts > MOST_ITEMS:
+                return -1
+            topic.parts = parts
+            for k in range(parts):
+                part.topic = i
+                part.partition = get32(r)
+                part.epoch = get32(r) if version >= 9 else -1
+                part.offset = get64(r)
+                if version >= 12:
+                    get32(r)  # the epoch of what was fetched last: a log that was cut back raises its own
+                if version >= 5:
+                    get64(r)  # of a replica
+                part.limit = get32(r)
+                skip_tags(r)
+                if fills:
+                    out.parts[out.part_count] = part
+                out.part_count += 1
+            skip_tags(r)
+            if fills:
+                out.topics[i] = topic
+            out.topic_count += 1
+        if version >= 7:
+            for i in range(get_array(r)):
+                if version >= IDS_SINCE:
+                    take(r, ID_BYTES)
+                else:
+                    get_string(r, &text)
+                for k in range(get_array(r)):
+                    get32(r)
+                skip_tags(r)
+                if r.bad:
+                    return -1
+        if version >= 11:
+            get_string(r, &text)
+        skip_tags(r)
+        return -1 if r.bad else 0
+
+    cdef int refuse(self, Conn* c, const Head* head, int code) noexcept nogil:
+        """Answer with an error for the request as a whole."""
+        cdef uint8_t* room
+        fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        begin_answer(&self.out, head.correlation, head.flexible, head.flexible)
+        add32(&self.out, 0)
+        add16(&self.out, code)
+        add32(&self.out, 0)
+        add_array(&self.out, 0)
+        add_tags(&self.out)
+        room = NULL if self.out.failed else out_bytes(c, self.out.size)
+        if room == NULL:
+            return CLOSE
+        put32(self.out.data, <uint32_t>self.out.size - FRAME_HEAD)
+        memcpy(room, self.out.data, self.out.size)
+        return DONE
+
+    # -- looking for bytes ---------------------------------------------------------------------------------------------
+
+    cdef int look(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int* work) noexcept nogil:
+        """Find and pin the bytes of the parts that this round has not looked at; DONE, or what to wait for."""
+        cdef Fetching* f = x.fetching
+        cdef FetchPart* part
+        cdef int r
+        while f.looked < f.part_count:
+            if work[0] == 0:
+                return WAIT_TURN
+            work[0] -= 1
+            part = &f.parts[(f.begun + f.looked) % f.part_count]
+            if x.state == HOLDING and self.is_still(part):
+                f.looked += 1
+                continue
+            r = self.look_at(c, x, p, part)
+            if r != DONE:
+                return r
+            f.is_read = False
+            f.looked += 1
+            f.taken += part.found.size
+            if part.code:
+                f.failed = True
+        return DONE
+
+    cdef bint is_still(self, FetchPart* part) noexcept nogil:
+        """Whether a part that had nothing when it was looked at still has nothing: its end has not moved."""
+        return part.found.slot != NULL and part.code == CODE_NONE and part.found.ahead == 0 \
+            and fl_load(&part.found.slot.visible_end) == part.found.visible and fl_load(&part.found.slot.life) == part.life
+
+    cdef int look_at(self, Conn* c, Exchange* x, const uint8_t* p, FetchPart* part) noexcept nogil:
+        """Find the bytes that one part gets beside those before it in this round: DONE, or WAIT_JOB."""
+        cdef Fetching* f = x.fetching
+        cdef const FetchTopic* topic = &f.topics[part.topic]
+        cdef Found* found = &part.found
+        cdef const uint8_t* name = p + topic.name_at
+        cdef int name_size = topic.name_size
+        cdef fl_slot* s
+        cdef int32_t limit = 0
+        memset(found, 0, sizeof(Found))
+        found.entry = -1
+        part.code = CODE_NONE
+        if name_size < 0:
+            s = self.topics.by_id(p + topic.id_at)
+            if s == NULL:
+                part.code = CODE_UNKNOWN_TOPIC_ID
+                return DONE
+            name, name_size = s.name, <int>s.name_bytes
+        if f.taken < f.max_bytes and not self.reads.descriptors_are_short():
+            limit = <int32_t>min(<uint64_t>max(part.limit, 0), f.max_bytes - f.taken)
+        if f.taken == 0:
+            limit = max(limit, 1)  # whatever the limits: one batch as a whole
+        self.reads.find(c, api_of(self.kinds, FETCH).operation, name, name_size, part.partition, OF_KAFKA, part.offset, limit, found)
+        if found.problem == PROBLEM_RANGE and self.is_appended(part):
+            found.problem = PROBLEM_NONE  # who has produced it may know it before it is visible, and waits for it
+        if found.problem:
+            part.code = code_of(found.problem)
+        elif found.slot == NULL:
+            part.code = CODE_UNKNOWN_TOPIC
+        elif part.epoch >= 0 and <uint32_t>part.epoch != found.slot.epoch:
+            part.code = CODE_OLD_EPOCH if <uint32_t>part.epoch < found.slot.epoch else CODE_NEW_EPOCH
+        if part.code:
+            found.entry = -1
+            found.size = 0
+            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            return DONE
+        part.life = fl_load(&found.slot.life)
+        if found.cold and (found.walks or not f.is_read):
+            if self.reads.read_ahead(c, &x.job.read, found):
+                f.is_read = True
+                enter(x, READING)
+                return WAIT_JOB
+            if found.walks:
+                found.entry = -1  # without memory for the job: it comes with the next request
+                found.size = 0
+                return DONE
+        if found.entry < 0:
+            return DONE
+        if found.size < found.entry_bytes:
+            found.size = found.entry_bytes if f.taken == 0 else 0
+        if found.size == 0:
+            found.entry = -1
+            return DONE
+        part.is_pinned = True
+        part.is_first_pin = self.reads.pin(found)
+        self.reads.look_ahead(found)
+        return DONE
+
+    cdef bint is_appended(self, FetchPart* part) noexcept nogil:
+        """Whether an offset that is not visible lies between the visible end and the end of the log."""
+        cdef fl_end end
+        if part.found.slot == NULL or part.offset <= <int64_t>part.found.watermark:
+            return False
+        fl_end_read(&part.found.slot.log_end, part.found.slot.log_ends, &end)
+        return <uint64_t>part.offset <= end.offset
+
+    cdef bint await_more(self, Fetching* f) noexcept nogil:
+        """Have this process woken when any of the ends moves; False when one has moved by now."""
+        cdef int i
+        cdef bint still = True
+        for i in range(f.part_count):
+            self.unpin(&f.parts[i])
+            if still and f.parts[i].found.slot != NULL:
+                still = self.reads.await_visible(f.parts[i].found.slot, f.parts[i].found.visible)
+        return still
+
+    cdef void unpin(self, FetchPart* part) noexcept nogil:
+        if part.is_pinned:
+            self.reads.unpin(&part.found)
+            self.reads.pinned -= part.is_first_pin
+            part.is_pinned = False
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
+
+    cdef int put_parts(self, Conn* c, const Head* head, Fetching* f, const uint8_t* p, int* work) noexcept nogil:
+        """Add the answer, part by part; nothing of it may leave before its end, when its size is known."""
+        cdef Writer* w = &self.out
+        cdef const FetchTopic* topic
+        if f.total == 0:
+            begin_answer(w, head.correlation, head.flexible, head.flexible)
+            add32(w, 0)
+            if head.version >= 7:
+                add16(w, CODE_NONE)
+                add32(w, 0)
+            add_array(w, f.topic_count)
+            if not self.put_bytes(c, f):
+                return CLOSE
+            f.total_at = c.out_end - w.size
+        while f.put < f.part_count or f.topic_put < f.topic_count:
+            w.size = 0
+            w.flexible = head.flexible
+            if f.put == f.part_count or f.parts[f.put].topic != f.topic_put:
+                # topics without partitions have a place in the answer too
+                if f.topic_put >= 0:
+                    add_tags(w)
+                f.topic_put += 1
+                if f.topic_put < f.topic_count:
+                    topic = &f.topics[f.topic_put]
+                    if topic.name_size < 0:
+                        add_bytes(w, p + topic.id_at, ID_BYTES)
+                    else:
+                        add_string(w, p + topic.name_at, topic.name_size)
+                    add_array(w, topic.parts)
+                if not self.put_bytes(c, f):
+                    return CLOSE
+                continue
+            if work[0] == 0:
+                return WAIT_TURN
+            work[0] -= 1
+            if self.put_part(c, head, f, &f.parts[f.put]) != 0:
+                return CLOSE
+            f.put += 1
+        w.size = 0
+        w.flexible = head.flexible
+        add_tags(w)
+        if not self.put_bytes(c, f):
+            return CLOSE
+        put32(c.out + f.total_at, <uint32_t>(f.total - FRAME_HEAD))
+        return DONE
+
+    cdef int put_part(self, Conn* c, const Head* head, Fetching* f, FetchPart* part) noexcept nogil:
+        """Add one partition with its bytes; -1 without memory. Where these cannot be read it has an error instead."""
+        self.write_part(head, f, part)
+        if not self.put_bytes(c, f):
+            return -1
+        if part.found.size and self.reads.put(c, &part.found) != 0:
+            out_give_back(c, self.out.size)
+            f.total -= self.out.size
+            part.code = CODE_STORAGE
+            part.found.size = 0
+            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            self.write_part(head, f, part)
+            if not self.put_bytes(c, f):
+                return -1
+        f.total += part.found.size
+        self.unpin(part)
+        self.out.size = 0
+        add_tags(&self.out)
+        return 0 if self.put_bytes(c, f) else -1
+
+    cdef bint put_bytes(self, Conn* c, Fetching* f) noexcept nogil:
+        """Add what was written to the bytes to be sent; False without memory."""
+        cdef uint8_t* room
+        if self.out.failed:
+            return False
+        if self.out.size:
+            room = out_bytes(c, self.out.size)
+            if room == NULL:
+                return False
+            memcpy(room, self.out.data, self.out.size)
+            f.total += self.out.size
+        return True
+
+    cdef void write_part(self, const Head* head, Fetching* f, FetchPart* part) noexcept nogil:
+        """What stands before the bytes of one partition."""
+        cdef Writer* w = &self.out
+        cdef int version = head.version
+        cdef int64_t end = -1 if part.code else <int64_t>part.found.watermark
+        w.size = 0
+        w.flexible = head.flexible
+        add32(w, part.partition)
+        add16(w, part.code)
+        add64(w, end)
+        add64(w, end)
+        if version >= 5:
+            add64(w, -1 if part.code else <int64_t>part.found.log_start)
+        add_array(w, 0 if f.is_committed else -1)
+        if version >= 11:
+            add32(w, -1)
+        if w.flexible:
+            add_varint(w, <uint32_t>part.found.size + 1)
+        else:
+            add32(w, <int32_t>part.found.size)
+
+    cdef void forget(self, Conn* c, Exchange* x) noexcept nogil:
+        """Give back what a fetch holds that is under way, if there is one."""
+        cdef Fetching* f = x.fetching
+        cdef int i
+        if f == NULL:
+            return
+        for i in range(f.part_count):
+            self.unpin(&f.parts[i])
+        answers_give(c, f.counted)
+        x.fetching = NULL
+        x.hold_until_ns = 0
+        c.incomplete = False
+        free(f)

@@ -1,0 +1,35 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from fastlog.log._arena cimport fl_slot
+from fastlog.workers._engine cimport Engine
+from fastlog.workers.kafka._exchange cimport Exchange, Head
+from fastlog.workers.kafka._kinds cimport Kinds
+from fastlog.workers.kafka._wire cimport Reader, Writer
+from fastlog.workers.net._connection cimport Conn
+
+# One partition that LIST_OFFSETS asks for, and what it is told.
+cdef struct Listed:
+    const uint8_t* name
+    int name_size
+    int32_t partition
+    int32_t epoch                # that the client knows; -1: none
+    int64_t time                 # in ms, or one of ``Times``
+    fl_slot* slot
+    int code
+    int64_t offset
+    int64_t timestamp
+    int32_t offset_epoch
+
+cdef class ListOffsets:
+    cdef Engine engine
+    cdef Kinds kinds
+    cdef uint64_t* counters
+    cdef Writer out
+
+    cdef int answer(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef int check_form(self, Reader* r, const Head* head) noexcept nogil
+    cdef bint hold(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef void write(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil
+    cdef void look(self, Conn* c, Listed* one) noexcept nogil
+    cdef void largest(self, Listed* one) noexcept nogil
+    cdef void forget(self, Exchange* x) noexcept nogil

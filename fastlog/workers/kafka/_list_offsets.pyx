@@ -1,0 +1,272 @@
+"""LIST_OFFSETS: where partitions begin and end, and which record has the largest time.
+
+Versions 1 to 9. 2 brings the isolation level, 4 leader epochs, 6 is the first flexible one, 7 brings the largest time, 8 and 9
+the beginning of what is here and the end of what is stored elsewhere: all of a log is here.
+
+Whoever has produced and asks for the end sees it: the answer waits until what was appended when it came is visible, for a
+bounded time.
+
+Source: Apache Kafka 4.2 (KafkaApis, UnifiedLog.fetchOffsetByTimestamp).
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from fastlog._bytes cimport put32
+from fastlog.log._arena cimport (
+    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_bump, fl_end, fl_end_read, fl_last_ms_at, fl_load, fl_slot,
+)
+from fastlog.log.formats._table cimport OF_KAFKA
+from fastlog.workers._authorizer cimport is_allowed
+from fastlog.workers._engine cimport Engine
+from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_READ
+from fastlog.workers.kafka._codes cimport (
+    CODE_FORMAT, CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_STORAGE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC, code_of,
+)
+from fastlog.workers.kafka._exchange cimport CLOSE, DONE, HOLDING, MALFORMED, Exchange, Head, enter
+from fastlog.workers.kafka._kinds cimport LIST_OFFSETS, Kinds, api_of
+from fastlog.workers.kafka._wire cimport (
+    FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_string, add_tags, begin_answer, get8, get32, get64,
+    get_array, get_string, skip_tags, writer_free,
+)
+from fastlog.workers.net._connection cimport (
+    TURN_STEPS, WAIT_ROOM, WAIT_VISIBLE, Conn, answer_admitted, out_bytes,
+)
+
+cdef enum:
+    HOLD_NS = 500000000          # how long an answer waits at most for what was appended to become visible
+    PART_BYTES = 48              # of an answer, with a share of the topic's name
+    KEPT_BYTES = 256 << 10       # of an answer's memory that are kept for the next one
+
+# What is asked for in place of a time.
+cdef enum Times:
+    LATEST = -1
+    EARLIEST = -2
+    LARGEST = -3
+    EARLIEST_HERE = -4
+    LATEST_ELSEWHERE = -5
+
+
+@cython.final
+cdef class ListOffsets:
+    """Answers LIST_OFFSETS of one processor; its loop's thread only."""
+
+    def __cinit__(self, Engine engine, Kinds kinds):
+        self.engine = engine
+        self.kinds = kinds
+        self.counters = engine.counters
+
+    def __dealloc__(self):
+        writer_free(&self.out)
+
+    cdef int answer(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
+        """Answer, or WAIT_VISIBLE; ``p`` stands at the api key. An ``Outcome``."""
+        cdef Reader r
+        cdef uint8_t* room
+        cdef int count, result = CLOSE
+        if x.ends == NULL:
+            r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+            count = self.check_form(&r, head)
+            if count < 0:
+                return MALFORMED
+            if not answer_admitted(c, size + <size_t>count * PART_BYTES):
+                return WAIT_ROOM
+            fl_bump(&self.counters[<int>N_OFFSETS], 1)
+            x.ends = <uint64_t*>malloc((<size_t>count + 1) * sizeof(uint64_t))
+            if x.ends == NULL:
+                return CLOSE
+            x.hold_until_ns = 0
+        if self.hold(c, x, head, p, size, now_ns):
+            enter(x, HOLDING)
+            return WAIT_VISIBLE
+        self.forget(x)
+        self.write(c, head, p, size)
+        if not self.out.failed:
+            room = out_bytes(c, self.out.size)
+            if room != NULL:
+                memcpy(room, self.out.data, self.out.size)
+                result = DONE
+        if self.out.room > KEPT_BYTES:
+            writer_free(&self.out)
+        c.turn_steps = TURN_STEPS  # the clock is looked at before the next request
+        return result
+
+    cdef void forget(self, Exchange* x) noexcept nogil:
+        """Give back what a request holds that waits."""
+        free(x.ends)
+        x.ends = NULL
+        x.hold_until_ns = 0
+
+    cdef int check_form(self, Reader* r, const Head* head) noexcept nogil:
+        """Read the whole request: how many partitions it names, -1 when it is malformed."""
+        cdef Listed one
+        cdef int topics, parts, i, k, total = 0
+        topics = begin_request(r, head)
+        if topics < 0:
+            return -1
+        for i in range(topics):
+            parts = begin_topic(r, &one)
+            total += max(parts, 0) + 1
+            if r.bad or parts < 0 or total > MOST_ITEMS:
+                return -1
+            for k in range(parts):
+                read_part(r, head, &one)
+            skip_tags(r)
+        skip_tags(r)
+        return -1 if r.bad else total
+
+    cdef bint hold(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
+        """Whether the answer is to wait for an end that it met: for the first that is not visible yet.
+
+        The first call notes the ends. Where flushing has failed nothing is waited for.
+        """
+        cdef Reader r
+        cdef Listed one
+        cdef fl_slot* s
+        cdef uint64_t visible
+        cdef int topics, parts, i, k, number = 0
+        cdef bint begins = x.hold_until_ns == 0
+        if c.leaving:
+            return False
+        if begins:
+            x.hold_until_ns = now_ns + <uint64_t>HOLD_NS
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+        topics = begin_request(&r, head)
+        for i in range(topics):
+            parts = begin_topic(&r, &one)
+            for k in range(parts):
+                read_part(&r, head, &one)
+                s = NULL
+                if one.time == LATEST or one.time == LARGEST:
+                    s = self.engine.partitions.find(one.name, one.name_size, one.partition)
+                if begins:
+                    x.ends[number] = fl_load(&s.log_end) if s != NULL else 0
+                number += 1
+            skip_tags(&r)
+        if now_ns >= x.hold_until_ns:
+            return False
+        number = 0
+        r.at = head.body
+        topics = begin_request(&r, head)
+        for i in range(topics):
+            parts = begin_topic(&r, &one)
+            for k in range(parts):
+                read_part(&r, head, &one)
+                number += 1
+                if x.ends[number - 1] == 0:
+                    continue
+                s = self.engine.partitions.find(one.name, one.name_size, one.partition)
+                if s == NULL:
+                    continue
+                visible = fl_load(&s.visible_end)
+                # an end never goes back: of a log that ends before it, it was not met, but of one that was deleted since
+                while visible < x.ends[number - 1] <= fl_load(&s.log_end) and not fl_load(&s.state) & FL_STATE_NO_FLUSH:
+                    if self.engine.reads.await_visible(s, visible):
+                        return True
+                    visible = fl_load(&s.visible_end)
+            skip_tags(&r)
+        return False
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
+
+    cdef void write(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil:
+        """Write the whole answer."""
+        cdef Writer* w = &self.out
+        cdef Reader r
+        cdef Listed one
+        cdef int topics, parts, i, k
+        begin_answer(w, head.correlation, head.flexible, head.flexible)
+        if head.version >= 2:
+            add32(w, 0)
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+        topics = begin_request(&r, head)
+        add_array(w, topics)
+        for i in range(topics):
+            parts = begin_topic(&r, &one)
+            add_string(w, one.name, one.name_size)
+            add_array(w, parts)
+            for k in range(parts):
+                read_part(&r, head, &one)
+                self.look(c, &one)
+                add32(w, one.partition)
+                add16(w, one.code)
+                add64(w, one.timestamp)
+                add64(w, one.offset)
+                if head.version >= 4:
+                    add32(w, one.offset_epoch)
+                add_tags(w)
+            skip_tags(&r)
+            add_tags(w)
+        add_tags(w)
+        if not w.failed:
+            put32(w.data, <uint32_t>w.size - FRAME_HEAD)
+
+    cdef void look(self, Conn* c, Listed* one) noexcept nogil:
+        """Find what is asked for of one partition; every use of one passes here, and is authorized."""
+        cdef fl_end visible
+        cdef int32_t partition = one.partition
+        cdef int r = RESOLVE_ABSENT
+        one.code = CODE_NONE
+        one.offset = one.timestamp = -1
+        one.offset_epoch = -1
+        if not is_allowed(self.engine.authorizer, c, api_of(self.kinds, LIST_OFFSETS).operation, one.name, one.name_size):
+            one.code = CODE_TOPIC_DENIED
+            return
+        if partition >= 0:
+            r = self.engine.partitions.resolve(one.name, one.name_size, &partition, TO_READ, OF_KAFKA, &one.slot)
+        if r != RESOLVED:
+            one.code = CODE_UNKNOWN_TOPIC if r == RESOLVE_ABSENT else code_of(r)
+        elif fl_load(&one.slot.state) & FL_STATE_OFFLINE:
+            one.code = CODE_STORAGE
+        elif one.epoch >= 0 and <uint32_t>one.epoch != one.slot.epoch:
+            one.code = CODE_OLD_EPOCH if <uint32_t>one.epoch < one.slot.epoch else CODE_NEW_EPOCH
+        elif one.time == EARLIEST or one.time == EARLIEST_HERE:
+            one.offset = <int64_t>fl_load(&one.slot.log_start)
+        elif one.time == LATEST:
+            fl_end_read(&one.slot.visible_end, one.slot.visible_ends, &visible)
+            one.offset = <int64_t>visible.offset
+            one.offset_epoch = <int32_t>one.slot.epoch
+        elif one.time == LARGEST:
+            self.largest(one)
+        elif one.time != LATEST_ELSEWHERE:
+            one.code = CODE_FORMAT
+
+    cdef void largest(self, Listed* one) noexcept nogil:
+        """Find the record with the largest time; nothing where no record has one."""
+        cdef fl_end visible
+        cdef uint64_t head, tail, index
+        fl_end_read(&one.slot.visible_end, one.slot.visible_ends, &visible)
+        if visible.largest_ms == 0:
+            return
+        tail = fl_load(&one.slot.table_tail)
+        head = fl_load(&one.slot.table_head)
+        for index in range(head, max(tail, head + 1) - 1):
+            if fl_load(fl_last_ms_at(self.engine.arena.header, one.slot, index)) > visible.largest_ms - 1:
+                one.code = CODE_FORMAT  # it is further back, where times are not looked up yet
+                return
+        one.timestamp = <int64_t>visible.largest_ms - 1
+        one.offset = <int64_t>visible.largest_offset
+        one.offset_epoch = <int32_t>one.slot.epoch
+
+
+cdef int begin_request(Reader* r, const Head* head) noexcept nogil:
+    """Read what stands before the first topic: how many there are."""
+    get32(r)  # the replica that asks: none does here
+    if head.version >= 2:
+        get8(r)
+    return get_array(r)
+
+
+cdef int begin_topic(Reader* r, Listed* out) noexcept nogil:
+    """Read the name of a topic: how many partitions follow; -1 when it has no name."""
+    out.name_size = get_string(r, &out.name)
+    return get_array(r) if out.name_size >= 0 else -1
+
+
+cdef void read_part(Reader* r, const Head* head, Listed* out) noexcept nogil:
+    out.partition = get32(r)
+    out.epoch = get32(r) if head.version >= 4 else -1
+    out.time = get64(r)
+    skip_tags(r)

@@ -1,0 +1,421 @@
+"""PRODUCE: the batches of its partitions are checked, gathered into runs and appended, and one answer tells of all of them.
+
+Versions 3 to 11. From 5 on the answer has the log start, from 8 on what is wrong with a record; 7 brings zstd, 9 is the
+first flexible one. Acks 0 has no answer at all, what cannot be stored ends the connection then; 1 is appended, all (-1)
+flushed. The time that a request grants its answer is not looked at: what is slow here is a disk, and a batch that was
+appended is not taken back.
+
+Source: Apache Kafka 4.2 (KafkaApis, ProduceRequest.validateRecords, LogValidator) for what is refused, and with which code.
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, strlen
+
+from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog.log._arena cimport (
+    FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE, fl_bump,
+    fl_load, fl_slot,
+)
+from fastlog.log.formats._batches cimport (
+    AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_CRC, BATCH_LENGTH, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp,
+)
+from fastlog.log.formats._table cimport (
+    ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, OF_KAFKA, Entries, format_of,
+)
+from fastlog.workers._authorizer cimport is_allowed
+from fastlog.workers._engine cimport Engine
+from fastlog.workers._jobs cimport COUNT_OFF_LOOP, COUNT_REFUSED, COUNT_TOO_LARGE
+from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
+from fastlog.workers._writes cimport (
+    GATHER_FULL, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, Receipt, receipt_at, receipt_push,
+)
+from fastlog.workers.kafka._codes cimport (
+    CODE_COMPRESSION, CODE_CORRUPT_MESSAGE, CODE_INVALID_ACKS, CODE_INVALID_RECORD, CODE_INVALID_TIMESTAMP,
+    CODE_INVALID_TOPIC, CODE_NONE, CODE_STORAGE, CODE_TOO_LARGE, CODE_TOPIC_DENIED, CODE_TRANSACTION_DENIED,
+    CODE_UNKNOWN_TOPIC, code_of,
+)
+from fastlog.workers.kafka._exchange cimport (
+    CHECKING, CLOSE, DONE, MALFORMED, PRODUCING, QUEUED, WRITE_FIRST, Exchange, Head, Owed, enter,
+)
+from fastlog.workers.kafka._kinds cimport PRODUCE, Kinds, api_of
+from fastlog.workers.kafka._wire cimport (
+    FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_string, add_tags, begin_answer, get16, get32,
+    get_array, get_bytes, get_string, skip_tags, writer_free,
+)
+from fastlog.workers.net._connection cimport (
+    WAIT_ANSWERS, WAIT_JOB, WAIT_TURN, Conn, answers_give, answers_take, out_bytes, turn_over,
+)
+
+cdef enum:
+    OWED_RECEIPTS = 4096         # parts that one connection may be owed answers for before its requests wait
+    OWED_OVER_BUDGET = 64        # the same while the memory for answers is used up
+    RING_PLACE = 0x7FFFFFFF      # of a receipt's number: what finds it, and never NO_RECEIPT
+    GATHERED_ALL = -10           # part: the batch is taken, but stands where it was received: write before going on
+    ACKS_NONE = 0
+    ACKS_APPENDED = 1
+    ACKS_ALL = -1
+    CODEC_ZSTD = 4
+    ZSTD_SINCE = 7               # version
+    LOG_START_SINCE = 5
+    RECORD_ERRORS_SINCE = 8
+
+
+@cython.final
+cdef class Produces:
+    """Handles the produces of one processor's connections; its loop's thread only."""
+
+    def __cinit__(self, Engine engine, Kinds kinds, max_batch):
+        self.engine = engine
+        self.kinds = kinds
+        self.writes = engine.writes
+        self.counters = engine.counters
+        self.max_batch = max_batch
+
+    cdef int produce(self, Conn* c, Exchange* x, const Head* head, uint8_t* p, size_t size) noexcept nogil:
+        """Every part in order; comes back to the part reached when the connection goes on. An ``Outcome``."""
+        cdef Reader r
+        cdef const uint8_t* data
+        cdef int32_t partition
+        cdef int64_t bytes
+        cdef int result
+        if x.state <= QUEUED:  # it has not begun
+            result = self.begin(c, x, head, p, size)
+            if result != DONE:
+                return result
+        else:
+            enter(x, PRODUCING)
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, x.at, False, head.flexible
+        while x.parts_left:
+            partition = get32(&r)
+            bytes = get_bytes(&r, &data)
+            skip_tags(&r)
+            result = self.part(c, x, head, p, partition, <uint8_t*>data, bytes)
+            if result != DONE and result != GATHERED_ALL:
+                return result
+            if x.current != NULL and x.current.answer.failed:
+                return CLOSE
+            x.at = r.at
+            x.parts_left -= 1
+            x.checked = COUNT_OFF_LOOP
+            self.next_part(x, &r)
+            if result == GATHERED_ALL:
+                return WRITE_FIRST
+            if x.parts_left and turn_over(c):
+                return WAIT_TURN
+        if x.current != NULL:
+            add32(&x.current.answer, 0)
+            add_tags(&x.current.answer)
+            if x.current.answer.failed:
+                return CLOSE
+            put32(x.current.answer.data, <uint32_t>x.current.answer.size - FRAME_HEAD)
+            answers_take(c, x.current.answer.room - x.current.counted)
+            x.current.counted = x.current.answer.room
+            x.current.whole = True
+            x.current = NULL
+        return DONE
+
+    cdef int begin(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size) noexcept nogil:
+        """See that the request is whole, read what stands before the first part, and owe the answer. An ``Outcome``."""
+        cdef Reader r
+        cdef const uint8_t* text
+        cdef Owed* owed
+        cdef int most = OWED_RECEIPTS if c.pool.answers <= c.pool.budget else OWED_OVER_BUDGET
+        if <int>(x.gathered.tail - x.gathered.head) >= most or x.owed >= most:
+            if x.gathered.runs != NULL:
+                return WRITE_FIRST
+            if self.tell_receipts(c, x) == CLOSE:
+                return CLOSE
+            if <int>(x.gathered.tail - x.gathered.head) >= most or x.owed >= most:
+                return WAIT_ANSWERS
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+        if self.check_form(&r, head) != 0:
+            return MALFORMED
+        fl_bump(&self.counters[<int>N_PRODUCE], 1)
+        r.at = head.body
+        x.is_transactional = get_string(&r, &text) >= 0
+        x.acks = get16(&r)
+        get32(&r)
+        x.topics_left = max(get_array(&r), 0)
+        x.parts_left = 0
+        x.has_topic = False
+        x.checked = COUNT_OFF_LOOP
+        x.current = NULL
+        if x.acks != ACKS_NONE:
+            owed = <Owed*>calloc(1, sizeof(Owed))
+            if owed == NULL:
+                return CLOSE
+            owed.version = head.version
+            begin_answer(&owed.answer, head.correlation, head.flexible, head.flexible)
+            add_array(&owed.answer, x.topics_left)
+            owed.counted = sizeof(Owed)
+            answers_take(c, owed.counted)
+            if x.last != NULL:
+                x.last.next = owed
+            else:
+                x.first = owed
+            x.last = x.current = owed
+            x.owed += 1
+        enter(x, PRODUCING)
+        self.next_part(x, &r)
+        return DONE
+
+    cdef int check_form(self, Reader* r, const Head* head) noexcept nogil:
+        """Read the whole request, so that one that is malformed leaves nothing; -1: it is."""
+        cdef const uint8_t* text
+        cdef int topics, parts, i, k
+        cdef int total = 0
+        get_string(r, &text)
+        get16(r)
+        get32(r)
+        topics = get_array(r)
+        for i in range(topics):
+            if get_string(r, &text) < 0:
+                return -1
+            parts = get_array(r)
+            total += max(parts, 0) + 1
+            if r.bad or total > MOST_ITEMS:
+                return -1
+            for k in range(parts):
+                get32(r)
+                get_bytes(r, &text)
+                skip_tags(r)
+            skip_tags(r)
+        skip_tags(r)
+        return -1 if r.bad or topics < 0 else 0
+
+    cdef void next_part(self, Exchange* x, Reader* r) noexcept nogil:
+        """After a part, or before the first: go on to the next, past the ends and names of topics. None: parts_left is 0."""
+        cdef const uint8_t* name
+        while x.parts_left == 0:
+            if x.has_topic:
+                skip_tags(r)
+                if x.current != NULL:
+                    add_tags(&x.current.answer)
+                x.has_topic = False
+            if x.topics_left == 0:
+                break
+            x.topics_left -= 1
+            x.has_topic = True
+            x.name_size = get_string(r, &name)
+            x.name_at = <size_t>(name - r.p)
+            x.parts_left = max(get_array(r), 0)
+            if x.current != NULL:
+                add_string(&x.current.answer, name, x.name_size)
+                add_array(&x.current.answer, x.parts_left)
+        x.at = r.at
+
+    # -- one part ------------------------------------------------------------------------------------------------------
+
+    cdef int part(self, Conn* c, Exchange* x, const Head* head, uint8_t* p, int32_t partition, uint8_t* data,
+                  int64_t size) noexcept nogil:
+        """Check one batch and add it to the run of its partition; an ``Outcome``, or GATHERED_ALL.
+
+        DONE also when it was refused: its part of the answer says so. ``size`` -1: there is none.
+        """
+        cdef const uint8_t* name = p + x.name_at
+        cdef fl_slot* s = NULL
+        cdef Entries found
+        cdef Owed* owed = x.current
+        cdef Receipt* receipt = NULL
+        cdef uint32_t number = <uint32_t>NO_RECEIPT
+        cdef int32_t chosen = partition
+        cdef int r, codec
+        if x.acks != ACKS_NONE and x.acks != ACKS_APPENDED and x.acks != ACKS_ALL:
+            return self.refuse(c, x, head, p, partition, CODE_INVALID_ACKS, "acks that are neither 0, 1 nor all", x.acks)
+        if x.is_transactional:
+            return self.refuse(c, x, head, p, partition, CODE_TRANSACTION_DENIED, "transactions are not served yet", 0)
+        # before the topic is looked up: whether it is there is told to those who may write to it
+        if not is_allowed(self.engine.authorizer, c, api_of(self.kinds, PRODUCE).operation, name, x.name_size):
+            return self.refuse(c, x, head, p, partition, CODE_TOPIC_DENIED, "not authorized to write", 0)
+        if x.name_size >= 2 and name[0] == c"_" and name[1] == c"_":
+            return self.refuse(c, x, head, p, partition, CODE_INVALID_TOPIC, "topics that begin with __ are the broker's", 0)
+        r = RESOLVE_ABSENT
+        if partition >= 0:  # -1 would be any, to a client of 0.7
+            r = self.engine.partitions.resolve(name, x.name_size, &chosen, TO_PRODUCE, OF_KAFKA, &s)
+        if r != RESOLVED:
+            r = CODE_UNKNOWN_TOPIC if r == RESOLVE_ABSENT else code_of(r)
+            return self.refuse(c, x, head, p, partition, r, "produce to a topic or partition that cannot be", r)
+        if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
+            return self.refuse(c, x, head, p, partition, CODE_STORAGE, "produce to a partition that takes no appends", 0)
+        if size <= 0:
+            return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, "a produce without a batch", 0)
+        format_of(s.format).validate(data, <uint64_t>size, self.max_batch, &found)
+        if found.status == ENTRIES_TOO_LARGE:
+            fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
+            return self.refuse(c, x, head, p, partition, CODE_TOO_LARGE, "a batch larger than message.max.bytes",
+                               <int>found.next)
+        if found.status != ENTRIES_WHOLE:
+            fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
+            return self.refuse(c, x, head, p, partition, code_of_batch(found.status), "an invalid batch", found.status)
+        if <int64_t>be32(data + AT_LENGTH) + LENGTH_END != size:
+            return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, "more than one batch for a partition", 0)
+        codec = be16(data + AT_ATTRIBUTES) & CODEC_BITS
+        if codec == CODEC_ZSTD and head.version < ZSTD_SINCE:
+            return self.refuse(c, x, head, p, partition, CODE_COMPRESSION, "zstd before version 7 of Produce", head.version)
+        if codec:
+            r = self.deep(c, x, data, <size_t>size, <size_t>(data - p))
+            if r != DONE:
+                return r
+            if x.checked == COUNT_TOO_LARGE:
+                fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
+                return self.refuse(c, x, head, p, partition, CODE_TOO_LARGE, NULL, 0)
+            if x.checked < 0:
+                fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
+                return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, NULL, 0)
+            found.max_timestamp = x.checked - 1
+            found.misstated = found.max_timestamp != <int64_t>be64(data + AT_MAX_TIMESTAMP)
+        if found.misstated:
+            set_max_timestamp(data, found.max_timestamp)
+        if owed != NULL:
+            receipt = receipt_push(c, &x.gathered)
+            if receipt == NULL:
+                return CLOSE
+            number = (x.gathered.tail - 1) & <uint32_t>RING_PLACE
+            receipt.state = RECEIPT_PENDING
+            receipt.flushed = x.acks == ACKS_ALL
+            receipt.partition = partition
+            receipt.base = receipt.next = <uint64_t>-1
+            receipt.problem = receipt.code = 0
+            receipt.slot = s
+            receipt.life = fl_load(&s.life)
+        r = self.writes.gather(c, &x.gathered, s, data, &found, <long long>found.count, number)
+        if r != GATHERED and r != GATHERED_IN_PLACE:
+            if receipt != NULL:
+                x.gathered.tail -= 1  # it comes again
+            if r == GATHER_FULL:
+                return WRITE_FIRST
+            # GATHER_NOT_KEPT: what is left of received bytes is moved to the connection's own buffer
+            return <int>WAIT_TURN if r == GATHER_NOT_KEPT else <int>CLOSE
+        if owed != NULL:
+            add32(&owed.answer, partition)
+            receipt_at(&x.gathered, number).request = <int32_t>owed.answer.size
+            add_result(owed, CODE_NONE, NULL)
+            owed.pending += 1
+        return GATHERED_ALL if r == GATHERED_IN_PLACE else DONE
+
+    cdef int refuse(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int32_t partition, int code,
+                    const char* reason, int detail) noexcept nogil:
+        """Count a refused part and put why into the answer; without one, say so in the log and close. An ``Outcome``.
+
+        ``reason`` NULL: it is what was said of the batch that was checked last.
+        """
+        cdef const char* text = reason
+        fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
+        if reason == NULL:
+            text = "the compressed records are not valid, or more than the limits allow"
+            self.engine.reports.set_refused(c, p + x.name_at, x.name_size, partition)
+        if x.current != NULL:
+            add32(&x.current.answer, partition)
+            add_result(x.current, code, text)
+            return DONE
+        if reason != NULL:
+            self.engine.reports.refused(c, reason, detail, p + x.name_at, x.name_size, partition)
+        return CLOSE
+
+    cdef int deep(self, Conn* c, Exchange* x, const uint8_t* data, size_t size, size_t at) noexcept nogil:
+        """Look at the records of a compressed batch, here when they decompress to little, else by a thread.
+
+        DONE with ``checked`` set, or what to wait for; the batch stands ``at`` bytes behind the api key.
+        """
+        if x.checked == COUNT_OFF_LOOP:
+            x.checked = self.engine.jobs.count_here(c, data, size, True)
+        if x.checked != COUNT_OFF_LOOP:
+            return DONE
+        fl_bump(&self.counters[<int>N_INFLATED], 1)
+        enter(x, CHECKING)
+        self.engine.jobs.count(c, &x.job.check, FRAME_HEAD + at, size, True)
+        return WAIT_JOB
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil:
+        """Send the answers that are whole, in the order of requests; CLOSE without memory."""
+        cdef Owed* owed = x.first
+        cdef Receipt* receipt
+        cdef uint8_t* room
+        while owed != NULL:
+            while owed.pending:
+                receipt = self.writes.next_ready(&x.gathered)
+                if receipt == NULL:
+                    return DONE
+                self.fill(owed, receipt)
+                x.gathered.head += 1
+                owed.pending -= 1
+            if not owed.whole:
+                return DONE
+            if not owed.silent:
+                room = out_bytes(c, owed.answer.size)
+                if room == NULL:
+                    return CLOSE
+                memcpy(room, owed.answer.data, owed.answer.size)
+            x.first = owed.next
+            if x.first == NULL:
+                x.last = NULL
+            x.owed -= 1
+            answers_give(c, owed.counted)
+            writer_free(&owed.answer)
+            free(owed)
+            owed = x.first
+        return DONE
+
+    cdef void fill(self, Owed* owed, const Receipt* receipt) noexcept nogil:
+        """Put what became of a part into the answer."""
+        cdef uint8_t* at = owed.answer.data + receipt.request
+        cdef int code = receipt.code if receipt.code else code_of(receipt.problem)
+        put16(at, <uint16_t>code)
+        put64(at + 2, receipt.base if code == 0 else <uint64_t>-1)
+        if owed.version >= LOG_START_SINCE:
+            put64(at + 18, fl_load(&receipt.slot.log_start) if code == 0 else <uint64_t>-1)
+
+    cdef void give_up(self, Exchange* x) noexcept nogil:
+        """Leave a produce in the middle because the connection closes; its answer must not be waited for."""
+        if x.current != NULL:
+            x.current.whole = x.current.silent = True
+            x.current = NULL
+
+    cdef void discard(self, Conn* c, Exchange* x) noexcept nogil:
+        """Nobody waits for any answer any more."""
+        cdef Owed* owed = x.first
+        cdef Owed* after
+        while owed != NULL:
+            after = owed.next
+            answers_give(c, owed.counted)
+            writer_free(&owed.answer)
+            free(owed)
+            owed = after
+        x.first = x.last = x.current = NULL
+        x.owed = 0
+
+
+cdef int code_of_batch(int status) noexcept nogil:
+    """The error code for what is wrong with a batch."""
+    if status == BATCH_CRC or status == BATCH_LENGTH or status == ENTRIES_CUT:
+        return CODE_CORRUPT_MESSAGE
+    return CODE_INVALID_TIMESTAMP if status == BATCH_TIMESTAMP else CODE_INVALID_RECORD
+
+
+cdef void add_result(Owed* owed, int code, const char* reason) noexcept nogil:
+    """What became of a part, behind its number; its offset is put there once it is known."""
+    add16(&owed.answer, code)
+    add64(&owed.answer, -1)
+    add64(&owed.answer, -1)
+    if owed.version >= LOG_START_SINCE:
+        add64(&owed.answer, -1)
+    if owed.version >= RECORD_ERRORS_SINCE:
+        if code == CODE_INVALID_RECORD:
+            # which record it is, is not known: the first one stands for all, since none of them is stored
+            add_array(&owed.answer, 1)
+            add32(&owed.answer, 0)
+            add_text(owed, reason)
+            add_tags(&owed.answer)
+        else:
+            add_array(&owed.answer, 0)
+        add_text(owed, reason)
+    add_tags(&owed.answer)
+
+
+cdef void add_text(Owed* owed, const char* text) noexcept nogil:
+    """A string of the answer; NULL for null."""
+    add_string(&owed.answer, text, <int>strlen(text) if text != NULL else -1)

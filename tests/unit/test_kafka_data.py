@@ -1,0 +1,495 @@
+"""PRODUCE, FETCH and LIST_OFFSETS of today's protocol, at every version that is offered."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastlog import record_batches
+from fastlog.record_batches import Record
+from fastlog.workers.kafka import kinds
+from tests.harness import raw_client as raw
+from tests.harness import today
+from tests.harness.workers import Workers, drain, is_silent
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+ZSTD = 4
+EARLIEST, LATEST, LARGEST, EARLIEST_HERE, LATEST_ELSEWHERE = -2, -1, -3, -4, -5
+RECORDS = [Record(b"k", b"one", 1000, ((b"h", b"x"), (b"n", None))), Record(None, None, 3000), Record(b"", b"", 2000)]
+
+
+def each(key: int) -> list[int]:
+    api = kinds.APIS[key]
+    return list(range(api.served, api.last + 1))
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    settings = {"partitions_by_topic": {"two": 2}, "fetch_max_wait_ms": 60_000, "max_inflated_bytes": 1 << 22}
+    with Workers(tmp_path_factory.mktemp("log"), **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def client(workers: Workers) -> Iterator[Client]:
+    with Client(workers) as connected:
+        yield connected
+
+
+class Client:
+    """A connection that speaks today's protocol."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.raw = workers.connect()
+        self.socket = self.raw.socket
+        self.ask(today.API_VERSIONS, 0)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.raw.close()
+
+    def ask(self, key: int, version: int, **fields: Any) -> Any:
+        return today.asked(self.socket, key, version, **fields)
+
+    def make(self, *topics: str) -> list[Any]:
+        """Have topics made as clients do, by asking for them; what is said of each."""
+        fields = {
+            "topics": [{"topic_id": None, "name": topic} for topic in topics],
+            "allow_auto_topic_creation": True,
+            "include_topic_authorized_operations": False,
+        }
+        return list(self.ask(today.METADATA, 12, **fields).topics)
+
+    def produce(self, *parts: tuple[str, int, bytes | None], version: int = 9, **fields: Any) -> list[Any]:
+        """What is said of each part, in the order of the request."""
+        found = self.ask(today.PRODUCE, version, **today.produced(*parts, **fields))
+        return [part for topic in found.responses for part in topic.partition_responses]
+
+    def fetch(self, *parts: tuple[str, int, int], version: int = 12, **fields: Any) -> list[Any]:
+        found = self.ask(today.FETCH, version, **today.fetched(*parts, **fields))
+        return [part for topic in found.responses for part in topic.partitions]
+
+    def offset(self, topic: str, partition: int, when: int, version: int = 7, epoch: int = -1) -> Any:
+        found = self.ask(today.LIST_OFFSETS, version, **today.listed((topic, partition, when), epoch=epoch))
+        return found.topics[0].partitions[0]
+
+
+def batch(*values: bytes, codec: int = 0, time: int = 1000) -> bytes:
+    return record_batches.build([Record(None, value, time) for value in values], codec=codec)
+
+
+def values_of(part: Any) -> list[tuple[int, bytes | None]]:
+    """Offsets and values of the records that a part of a fetch got."""
+    found = []
+    for _, data in record_batches.batches(bytes(part.records or b"")):
+        found += [(record.offset, record.value) for record in record_batches.records(bytes(data))]
+    return found
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_asks_for_a_topic_has_it_made(client: Client) -> None:
+    """With all its partitions and an id of its own, which every later answer has."""
+    (made,) = client.make("two")
+    assert (made.error_code, made.name, made.is_internal) == (0, "two", False)
+    assert [(part.partition_index, part.leader_id, part.leader_epoch) for part in made.partitions] == [
+        (0, 0, 0),
+        (1, 0, 0),
+    ]
+    assert {part.replica_nodes for part in made.partitions} == {(0,)} == {part.isr_nodes for part in made.partitions}
+    assert made.topic_id is not None and made.topic_id.version == 4
+    assert client.make("two") == [made]
+    other, again = client.make("other", "two")
+    assert again == made and other.topic_id != made.topic_id
+    for version in each(today.METADATA):
+        fields: dict[str, Any] = {"topics": None, "allow_auto_topic_creation": False}
+        operations = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": False}
+        if version == 0:
+            fields["topics"] = []
+        every = client.ask(today.METADATA, version, **fields, **operations).topics
+        assert {"two", "other"} <= {topic.name for topic in every}
+        (found,) = [topic for topic in every if topic.name == "two"]
+        assert len(found.partitions) == 2
+        if version >= 10:
+            assert found.topic_id == made.topic_id
+        if version >= 8:
+            assert found.topic_authorized_operations == 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8
+    by_id = {"topics": [{"topic_id": made.topic_id, "name": None}], "allow_auto_topic_creation": True}
+    (found,) = client.ask(today.METADATA, 12, **by_id, include_topic_authorized_operations=False).topics
+    assert found == made
+
+
+@pytest.mark.parametrize("name", ["a b", "\u00e9", "x" * 250, ".", "..", "__mine"])
+def test_names_that_kafka_has_not_are_not_made(client: Client, name: str) -> None:
+    (found,) = client.make(name)
+    assert (found.error_code, found.partitions) == (17, ())
+
+
+def test_a_topic_is_not_made_where_nobody_wants_it(client: Client) -> None:
+    fields = {"topics": [{"topic_id": None, "name": "unwanted"}], "allow_auto_topic_creation": False}
+    (found,) = client.ask(today.METADATA, 12, **fields, include_topic_authorized_operations=False).topics
+    assert found.error_code == 3
+
+
+def test_a_topic_of_07_keeps_its_name(workers: Workers, client: Client) -> None:
+    with workers.connect() as old:
+        assert old.produce_ack("old", 0, raw.entry(b"one"), raw.FLUSHED).error == 0
+    assert [topic.error_code for topic in client.make("old")] == [3]
+    assert [part.error_code for part in client.produce(("old", 0, batch(b"x")))] == [43]
+    assert [part.error_code for part in client.fetch(("old", 0, 0))] == [43]
+    assert client.offset("old", 0, LATEST).error_code == 43
+
+
+# -- what is produced is fetched ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", each(today.PRODUCE))
+@pytest.mark.parametrize("acks", [1, -1])
+def test_batches_are_stored_as_they_come(client: Client, version: int, acks: int) -> None:
+    topic = f"produce-{version}{acks}"
+    client.make(topic)
+    for number in range(3):
+        (told,) = client.produce((topic, 0, record_batches.build(RECORDS)), version=version, acks=acks)
+        assert (told.index, told.error_code, told.base_offset) == (0, 0, 3 * number)
+        if version >= 5:
+            assert told.log_start_offset == 0
+        if version >= 8:
+            assert told.record_errors == () and told.error_message is None
+    found = client.fetch((topic, 0, 4), max_wait=10_000)
+    stored = list(record_batches.batches(bytes(found[0].records)))
+    assert [header.base_offset for header, _ in stored] == [3, 6]
+    assert [bytes(data[61:]) for _, data in stored] == [record_batches.build(RECORDS)[61:]] * 2
+    assert [record._replace(offset=-1) for record in record_batches.records(bytes(stored[0][1]))] == RECORDS
+
+
+@pytest.mark.parametrize("version", each(today.FETCH))
+def test_every_version_of_fetch(client: Client, version: int) -> None:
+    (made,) = client.make("fetch")
+    while client.offset("fetch", 0, LATEST).offset < 2:
+        client.produce(("fetch", 0, batch(b"a", b"b")), acks=-1)
+    (found,) = client.fetch(("fetch", 0, 0), version=version, ids={"fetch": made.topic_id}, isolation=version % 2)
+    assert (found.partition_index, found.error_code) == (0, 0)
+    assert (found.high_watermark, found.last_stable_offset) == (2, 2)
+    assert found.aborted_transactions == (() if version % 2 else None)
+    if version >= 5:
+        assert found.log_start_offset == 0
+    assert values_of(found) == [(0, b"a"), (1, b"b")]
+
+
+@pytest.mark.parametrize("version", each(today.LIST_OFFSETS))
+def test_every_version_of_list_offsets(client: Client, version: int) -> None:
+    client.make("list")
+    while client.offset("list", 0, LATEST).offset < 3:
+        client.produce(("list", 0, record_batches.build(RECORDS)), acks=-1)
+    expected = {EARLIEST: (0, -1), LATEST: (3, -1)}
+    if version >= 7:
+        expected |= {LARGEST: (2, 3000), EARLIEST_HERE: (0, -1), LATEST_ELSEWHERE: (-1, -1)}
+    for when, (offset, timestamp) in expected.items():
+        found = client.offset("list", 0, when, version)
+        assert (found.error_code, found.offset, found.timestamp) == (0, offset, timestamp), when
+    if version >= 4:
+        assert client.offset("list", 0, LATEST, version, epoch=0).error_code == 0
+        assert client.offset("list", 0, LATEST, version, epoch=1).error_code == 75
+    assert client.offset("list", 1, LATEST, version).error_code == 3
+    assert client.offset("none", 0, LATEST, version).error_code == 3
+    assert client.offset("list", -1, LATEST, version).error_code == 3
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("count", [1, 3000])
+def test_compressed_batches(workers: Workers, client: Client, codec: str, count: int) -> None:
+    """Small ones are looked into at once, large ones by a thread; what is in them does not change."""
+    topic = f"codec-{codec}-{count}"
+    client.make(topic)
+    before = workers.count("inflated_off_loop")
+    values = [b"%d" % number * (100 if CODECS[codec] else 50) for number in range(count)]
+    data = batch(*values, codec=CODECS[codec])
+    (told,) = client.produce((topic, 0, data), acks=-1)
+    assert (told.error_code, told.base_offset) == (0, 0)
+    assert (workers.count("inflated_off_loop") > before) == (codec != "none" and count == 3000)
+    (found,) = client.fetch((topic, 0, 0), max_bytes=1 << 30, limit=1 << 30)
+    assert bytes(found.records)[61:] == data[61:]
+    assert client.offset(topic, 0, LARGEST).timestamp == 1000
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_largest_time_that_is_misstated_is_put_right(client: Client, codec: str) -> None:
+    """As Kafka does: consumers find records by it."""
+    topic = f"misstated-{codec}"
+    client.make(topic)
+    data = bytearray(record_batches.build(RECORDS, codec=CODECS[codec]))
+    struct.pack_into(">q", data, 35, 9_999_999)
+    struct.pack_into(">I", data, 17, record_batches.crc32c(bytes(data[21:])))
+    assert client.produce((topic, 0, bytes(data)), acks=-1)[0].error_code == 0
+    (found,) = client.fetch((topic, 0, 0))
+    (header,) = [header for header, _ in record_batches.batches(bytes(found.records))]
+    assert header.max_timestamp == 3000
+    assert list(record_batches.records(bytes(found.records)))
+    assert (client.offset(topic, 0, LARGEST).timestamp, client.offset(topic, 0, LARGEST).offset) == (3000, 2)
+
+
+def test_parts_of_one_produce_have_results_of_their_own(client: Client) -> None:
+    client.make("two", "mixed")
+    start = client.offset("two", 1, LATEST).offset
+    parts = [
+        ("two", 1, batch(b"x")),
+        ("none", 0, batch(b"x")),
+        ("two", 9, batch(b"x")),
+        ("two", -1, batch(b"x")),
+        ("mixed", 0, damaged(batch(b"x"), 61)),
+        ("two", 1, batch(b"y", b"z")),
+        ("mixed", 0, None),
+        ("__own", 0, batch(b"x")),
+    ]
+    told = client.produce(*parts, acks=-1)
+    assert [(part.index, part.error_code, part.base_offset) for part in told] == [
+        (1, 0, start),
+        (0, 3, -1),
+        (9, 3, -1),
+        (-1, 3, -1),
+        (0, 2, -1),
+        (1, 0, start + 1),
+        (0, 87, -1),
+        (0, 17, -1),
+    ]
+    assert values_of(client.fetch(("two", 1, start))[0]) == [(start, b"x"), (start + 1, b"y"), (start + 2, b"z")]
+
+
+def damaged(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def rewritten(data: bytes, at: int, layout: str, value: int) -> bytes:
+    """A batch with another value in its head, and the checksum of that."""
+    changed = bytearray(data)
+    struct.pack_into(layout, changed, at, value)
+    struct.pack_into(">I", changed, 17, record_batches.crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+REFUSED: dict[str, tuple[bytes, int]] = {
+    "none": (b"", 87),
+    "half of it": (batch(b"x" * 100)[:-1], 2),
+    "less than a head": (batch(b"x")[:60], 2),
+    "two batches": (batch(b"x") * 2, 87),
+    "magic 1": (batch(b"x")[:16] + b"\1" + batch(b"x")[17:], 87),
+    "another checksum": (damaged(batch(b"x"), 18), 2),
+    "no record": (rewritten(batch(b"x"), 57, ">i", 0), 87),
+    "more records than offsets": (rewritten(batch(b"x"), 57, ">i", 2), 87),
+    "a record too few": (rewritten(rewritten(batch(b"x", b"y"), 57, ">i", 3), 23, ">i", 2), 87),
+    "a codec that nobody has": (rewritten(batch(b"x"), 21, ">h", 7), 87),
+    "a control batch": (rewritten(batch(b"x"), 21, ">h", 0x20), 87),
+    "the broker's time": (rewritten(batch(b"x"), 21, ">h", 8), 32),
+    "records that are not gzip": (rewritten(batch(b"x"), 21, ">h", 1), 87),
+    "larger than a batch may be": (batch(bytes(1_048_588)), 10),
+    "a bomb": (batch(bytes(1 << 22), bytes(1 << 22), codec=1), 10),
+}
+
+
+@pytest.mark.parametrize(("data", "code"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_leaves_nothing(
+    client: Client, caplog: pytest.LogCaptureFixture, data: bytes, code: int
+) -> None:
+    client.make("refused")
+    start = client.offset("refused", 0, LATEST).offset
+    for version in (3, 8, 11):
+        (told,) = client.produce(("refused", 0, data), version=version)
+        assert (told.error_code, told.base_offset) == (code, -1)
+        if version >= 8:
+            assert told.error_message
+            assert len(told.record_errors) == (code == 87)
+    assert client.offset("refused", 0, LATEST).offset == start
+
+
+def test_zstd_is_for_those_who_know_it(client: Client) -> None:
+    client.make("zstd")
+    data = batch(b"x", codec=ZSTD)
+    assert [client.produce(("zstd", 0, data), version=version)[0].error_code for version in (6, 7)] == [76, 0]
+
+
+def test_what_a_produce_cannot_ask_for(client: Client) -> None:
+    client.make("asked")
+    assert client.produce(("asked", 0, batch(b"x")), acks=2)[0].error_code == 21
+    assert client.produce(("asked", 0, batch(b"x")), transactional_id="t")[0].error_code == 53
+    assert client.offset("asked", 0, LATEST).offset == 0
+
+
+def test_without_acks_there_is_no_answer(client: Client) -> None:
+    """The next answer is that to the next request; and all is there, in order."""
+    client.make("silent")
+    for number in range(10):
+        fields = today.produced(("silent", 0, batch(b"%d" % number)), acks=0)
+        client.socket.sendall(today.request(today.PRODUCE, 9, fields))
+    assert client.offset("silent", 0, LATEST).offset == 10
+    assert [value for _, value in values_of(client.fetch(("silent", 0, 0))[0])] == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize("data", [damaged(batch(b"x"), 61), None])
+def test_without_acks_an_error_ends_the_connection(
+    workers: Workers, client: Client, caplog: pytest.LogCaptureFixture, data: bytes | None
+) -> None:
+    """As in Kafka: nothing else would tell the producer. What came before is stored."""
+    client.make("broken")
+    start = client.offset("broken", 0, LATEST).offset
+    with Client(workers) as producer:
+        for one in (batch(b"a"), data, batch(b"b")):
+            producer.socket.sendall(today.request(today.PRODUCE, 9, today.produced(("broken", 0, one), acks=0)))
+        assert drain(producer.raw) == b""
+    assert client.offset("broken", 0, LATEST).offset == start + 1
+
+
+def test_answers_to_produces_come_in_order_whatever_they_wait_for(client: Client) -> None:
+    """Those that wait for the disk keep those behind them, and requests of other kinds too."""
+    client.make("order", "two")
+    requests = b""
+    for number in range(200):
+        acks, topic = (-1, "order") if number % 3 else (1, "two")
+        fields = today.produced((topic, 0, batch(b"%d" % number)), acks=acks)
+        requests += today.request(today.PRODUCE, 9, fields, correlation=number)
+        if number % 50 == 49:
+            requests += today.request(
+                today.LIST_OFFSETS, 7, today.listed(("order", 0, LATEST)), correlation=1000 + number
+            )
+    client.socket.sendall(requests)
+    base = -1
+    for number in range(200):
+        correlation, found = today.decoded(today.PRODUCE, 9, today.answer_of(client.socket))
+        assert correlation == number
+        told = found.responses[0].partition_responses[0]
+        assert told.error_code == 0
+        if number % 3:
+            assert told.base_offset == base + 1
+            base += 1
+        if number % 50 == 49:
+            correlation, listing = today.decoded(today.LIST_OFFSETS, 7, today.answer_of(client.socket))
+            assert correlation == 1000 + number
+            assert listing.topics[0].partitions[0].offset == base + 1
+
+
+def test_a_batch_larger_than_a_run_is_written_from_where_it_was_received(client: Client) -> None:
+    client.make("large", "two")
+    large = batch(bytes(900_000))
+    start = client.offset("two", 0, LATEST).offset
+    told = client.produce(("two", 0, batch(b"a")), ("large", 0, large), ("two", 0, batch(b"b")), ("large", 0, large))
+    assert [part.error_code for part in told] == [0, 0, 0, 0]
+    assert [part.base_offset for part in told] == [start, 0, start + 1, 1]
+    (found,) = client.fetch(("large", 0, 1), max_wait=10_000, limit=10)
+    assert [len(value or b"") for _, value in values_of(found)] == [900_000]
+
+
+# -- fetching ----------------------------------------------------------------------------------------------------------
+
+
+def filled(client: Client, topic: str, count: int, *, size: int = 100, partition: int = 0) -> None:
+    """Batches of one record, so many in all."""
+    client.make(topic)
+    while (have := client.offset(topic, partition, LATEST).offset) < count:
+        client.produce((topic, partition, batch(b"%d" % have * (size // len(b"%d" % have)))), acks=-1)
+
+
+def test_a_fetch_waits_for_what_is_wanted(workers: Workers, client: Client) -> None:
+    client.make("wait")
+    client.socket.sendall(today.request(today.FETCH, 12, today.fetched(("wait", 0, 0), max_wait=50_000, min_bytes=100)))
+    with Client(workers) as producer:
+        producer.produce(("wait", 0, batch(b"x")), acks=-1)
+        workers.wait_still()
+        assert is_silent(client.raw)
+        producer.produce(("wait", 0, batch(b"y")), acks=-1)
+    _, found = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+    assert values_of(found.responses[0].partitions[0]) == [(0, b"x"), (1, b"y")]
+
+
+def test_a_fetch_ends_when_its_time_is_over(client: Client) -> None:
+    filled(client, "over", 1)
+    (found,) = client.fetch(("over", 0, 1), max_wait=30)
+    assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (0, 1, b"")
+
+
+def test_a_fetch_of_several_waits_for_any_of_them(workers: Workers, client: Client) -> None:
+    client.make("two", "some")
+    parts = [(topic, partition, client.offset(topic, partition, LATEST).offset) for topic, partition in (
+        ("two", 0), ("two", 1), ("some", 0))]  # fmt: skip
+    for topic, partition, _ in parts:
+        client.socket.sendall(today.request(today.FETCH, 12, today.fetched(*parts, max_wait=50_000)))
+        workers.wait_still()
+        with Client(workers) as producer:
+            assert producer.produce((topic, partition, batch(b"new")), acks=-1)[0].error_code == 0
+        _, found = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+        got = {one.topic: one.partitions for one in found.responses}
+        assert sum(len(values_of(part)) for one in found.responses for part in one.partitions) == 1, got
+        parts = [(name, number, at + (name == topic and number == partition)) for name, number, at in parts]
+
+
+def test_whatever_its_limits_a_fetch_has_one_whole_batch(client: Client) -> None:
+    filled(client, "limits", 3, size=5000)
+    for limits in ({"limit": 1}, {"max_bytes": 1}, {"limit": 0, "max_bytes": 0}):
+        (found,) = client.fetch(("limits", 0, 1), **limits)
+        assert [offset for offset, _ in values_of(found)] == [1]
+    several = client.fetch(("limits", 0, 0), ("limits", 0, 1), ("limits", 0, 2), max_bytes=1)
+    assert sum(len(values_of(part)) for part in several) == 1
+    assert all(part.high_watermark == 3 for part in several)
+
+
+def test_none_of_several_goes_short_for_ever(client: Client) -> None:
+    """Where an answer holds one batch, each of the partitions is the first in its turn."""
+    filled(client, "fair", 1, size=2000)
+    filled(client, "fair2", 1, size=2000)
+    filled(client, "fair3", 1, size=2000)
+    parts = [("fair", 0, 0), ("fair2", 0, 0), ("fair3", 0, 0)]
+    got = [[len(values_of(part)) for part in client.fetch(*parts, max_bytes=1)] for _ in range(3)]
+    assert sorted(got) == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+
+
+def test_errors_are_those_of_each_partition(client: Client) -> None:
+    filled(client, "errors", 2)
+    found = client.fetch(("errors", 0, 3), ("errors", 0, -1), ("errors", 1, 0), ("none", 0, 0), ("errors", 0, 1))
+    assert [part.error_code for part in found] == [1, 1, 3, 3, 0]
+    assert [part.high_watermark for part in found] == [-1, -1, -1, -1, 2]
+    assert values_of(found[4])
+    assert client.fetch(("errors", 0, 0), epoch=1)[0].error_code == 75
+    assert client.fetch(("errors", 0, 0), epoch=0)[0].error_code == 0
+    (unknown,) = client.fetch(("errors", 0, 0), version=13, ids={"errors": None})
+    assert unknown.error_code == 100
+
+
+def test_sessions_are_not_made(client: Client) -> None:
+    found = client.ask(today.FETCH, 12, **today.fetched(("errors", 0, 0), session_id=5))
+    assert (found.error_code, found.session_id, found.responses) == (70, 0, ())
+    assert client.ask(today.FETCH, 12, **today.fetched()).session_id == 0
+
+
+def test_many_partitions_in_one_fetch(workers: Workers, client: Client) -> None:
+    """More than are looked at in one turn; the same one may be named again and again."""
+    filled(client, "many", 1, size=20)
+    found = client.fetch(*[("many", 0, number % 2) for number in range(2000)], max_bytes=1 << 30)
+    assert [len(values_of(part)) for part in found] == [1, 0] * 1000
+    workers.wait_still()
+    assert workers.held()["pins"] == 0
+
+
+def test_who_goes_away_in_the_middle_leaves_nothing(workers: Workers, client: Client) -> None:
+    filled(client, "gone", 1)
+    workers.wait_still()
+    before = workers.held()
+    for fields in (
+        today.fetched(("gone", 0, 1), max_wait=60_000),
+        today.fetched(*[("gone", 0, 1)] * 100, max_wait=60_000),
+    ):
+        with Client(workers) as other:
+            other.socket.sendall(today.request(today.FETCH, 12, fields))
+            workers.wait_still()
+    workers.wait_held(before)
+
+
+def test_one_who_stops_sending_is_answered_at_once(workers: Workers) -> None:
+    with Client(workers) as other:
+        filled(other, "stops", 1)
+        other.socket.sendall(today.request(today.FETCH, 12, today.fetched(("stops", 0, 1), max_wait=60_000)))
+        other.socket.shutdown(1)
+        assert len(drain(other.raw)) > 20
