@@ -40,6 +40,7 @@ cdef class PartitionFlusher:
     cdef void forget(self, fl_slot* s) noexcept nogil
     cdef bint over_budget(self) noexcept nogil
     cdef int move_flushed_mark(self, fl_slot* s, uint64_t base) noexcept nogil
+    cdef void sync_indexes(self, fl_slot* s, uint64_t index) noexcept nogil
     cdef int sync_directories(self, fl_slot* s) noexcept nogil
     cdef void drop_behind(self, fl_slot* s, uint64_t start, uint64_t end) noexcept nogil
     cdef void run_ahead(self, fl_slot* s) noexcept nogil

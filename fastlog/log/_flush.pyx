@@ -28,7 +28,7 @@ from fastlog.log._files cimport (
     file_rename, file_writeback,
 )
 from fastlog.log.formats._table cimport ENTRIES_CUT, ENTRIES_WHOLE, Entries, format_of
-from fastlog.log._segments cimport PATH_BYTES, SegmentFiles, flushed_mark_path, marks_path, partition_path, segment_path
+from fastlog.log._segments cimport OFFSET_INDEX, PATH_BYTES, TIME_INDEX, SegmentFiles, file_path, flushed_mark_path, marks_path, partition_path, segment_path
 
 cdef extern from "<fcntl.h>" nogil:
     int O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY
@@ -246,6 +246,17 @@ cdef class PartitionFlusher:
             fl_store(&s.flushed_base, base)
         return r
 
+    cdef void sync_indexes(self, fl_slot* s, uint64_t index) noexcept nogil:
+        """Make the indexes of a sealed segment durable, as far as they can be: a start makes one that is lost anew."""
+        cdef char[PATH_BYTES] path
+        cdef int kind, fd
+        for kind in range(OFFSET_INDEX, TIME_INDEX + 1):
+            if file_path(self.arena, s, fl_load(fl_base_at(self.arena.header, s, index)), kind, path, PATH_BYTES) == 0:
+                fd = file_open(path, O_RDWR, 0)
+                if fd >= 0:
+                    file_fdatasync(fd)
+                    close(fd)
+
     cdef int sync_directories(self, fl_slot* s) noexcept nogil:
         """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""
         cdef char[PATH_BYTES] path
@@ -334,6 +345,8 @@ cdef class PartitionFlusher:
                 if r != 0:
                     return self.fail(s, FL_WHY_FLUSH, -r)
                 failpoint(AT_SEGMENT_SYNCED)
+            if i + 1 < tail and format_of(s.format).locate == NULL:
+                self.sync_indexes(s, i)
             i += 1
         if tail > s.dir_synced_tail or not s.parent_synced or newest != s.flushed_base:
             # names first: the mark may be durable the moment it is moved, and a segment that it names must not be missing

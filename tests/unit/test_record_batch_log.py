@@ -22,6 +22,7 @@ from fastlog.segment_files import SegmentFile
 from fastlog.tools.dump_log import dump_log_command
 from fastlog.tools.fsck import fsck_command
 from tests.harness import stored_batches
+from tests.harness.calls import read_calls
 from tests.harness.shared_log import DONE, FAILED, SharedLog, start, wait
 from tests.harness.stored_batches import batch
 
@@ -33,6 +34,7 @@ def no_faults() -> Iterator[None]:
     """What a test arms ends with it."""
     yield
     _files.arm("", "test")
+    _files.record(None)
 
 
 class BatchLog:
@@ -374,3 +376,19 @@ def test_fsck_finds_damage_and_what_it_keeps_is_served(tmp_path: Path, keep: str
     for data in some_batches(40, seed=6):
         assert log.append(data)[0] == DONE
     log.check_indexes()
+
+
+def test_indexes_of_sealed_segments_are_durable_with_them(tmp_path: Path) -> None:
+    """Synced by the flush that passes the segment; one that cannot be takes nothing out of service."""
+    log = BatchLog(tmp_path, **{"log.file.size": "20000"})
+    log.log.flush()
+    for data in some_batches(60):
+        log.append(data)
+    sealed = log.segments()[:-1]
+    record = tmp_path / "calls"
+    _files.record(str(record))
+    assert log.log.flush() == 0
+    _files.record(None)
+    synced = {call.path.name for call in read_calls(record) if call.name == "fdatasync"}
+    for segment in sealed:
+        assert {segment.path.with_suffix(suffix).name for suffix in (".log", ".index", ".timeindex")} <= synced
