@@ -14,6 +14,7 @@ from fastlog import durability
 from fastlog.config import BrokerConfig
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.log import _files
+from fastlog.log.kafka_files import METADATA_NAME
 from fastlog.log._arena import COUNTERS
 from fastlog.mirror import MirrorSettings
 from fastlog.producer.config import ProducerConfig
@@ -183,7 +184,7 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
     known = {setting.name for config in (BrokerConfig, ProducerConfig, ConsumerConfig) for setting in config.describe()}
     known |= {setting.name for setting in MirrorSettings.describe()}
-    known |= {*_files.OPS, *OPTION_NAMES, META_PROPERTIES_NAME}
+    known |= {*_files.OPS, *OPTION_NAMES, META_PROPERTIES_NAME, METADATA_NAME}
     for text in inline(page.read_text()):
         name = text.partition("=")[0]
         if (
