@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._append cimport Appender, Piece
 from fastlog.log._arena cimport Arena, fl_slot
@@ -45,6 +45,7 @@ cdef struct Receipt:
     int32_t partition
     uint64_t base
     uint64_t next
+    int64_t time                 # of its append in ms, where records get that; -1
     uint64_t end                 # the position behind it in the partition's stream
     fl_slot* slot
     uint64_t life                # of the slot
@@ -84,6 +85,7 @@ cdef class Writes:
     cdef int gather_nothing(self, Gathered* g, fl_slot* s, Receipt* receipt) noexcept nogil
     cdef int commit(self, Conn* c, Gathered* g, bint* failed) noexcept nogil
     cdef int commit_run(self, Conn* c, Gathered* g, Run* run) noexcept nogil
+    cdef int64_t stamp(self, Run* run) noexcept nogil
     cdef void appended(self, Receipt* receipt) noexcept nogil
     cdef Receipt* next_ready(self, Gathered* g) noexcept nogil
     cdef Run* run_take(self, Conn* c, fl_slot* s) noexcept nogil

@@ -5,17 +5,18 @@ it is written. A write that must wait keeps its run and its place.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPEND_GONE, APPENDED, Appended, Appender
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, N_SUSPICIOUS, Arena, fl_ask, fl_bump,
-    fl_cell_at, fl_end, fl_end_read, fl_load, fl_may_tell, fl_slot, fl_wake_flusher,
+    fl_cell_at, fl_end, fl_end_read, fl_load, fl_may_tell, fl_slot, fl_wake_flusher, fl_wall_ms,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.log.formats._batches cimport stamp_append_time
 from fastlog.log.formats._table cimport Entries
 from fastlog.workers._partitions cimport PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_STORAGE
 from fastlog.workers._reports cimport Reports
@@ -238,7 +239,9 @@ cdef class Writes:
         cdef int status, i, problem, waited = 0
         cdef uint64_t messages, end
         cdef uint64_t mine = <uint64_t>1 << self.process
+        cdef int64_t stamped
         while run.done < run.count:
+            stamped = self.stamp(run)
             status = self.appender.append(s, run.life, <uint8_t*>run.data + run.done_bytes, run.pieces + run.done, run.count - run.done,
                                           self.offsets, &out)
             messages = 0
@@ -250,6 +253,7 @@ cdef class Writes:
                     receipt = receipt_at(g, run.receipts[run.done + i])
                     receipt.base = self.offsets[i]
                     receipt.next = self.offsets[i] + run.pieces[run.done + i].span
+                    receipt.time = stamped
                     receipt.end = end
                     self.appended(receipt)
             run.done += out.done
@@ -299,6 +303,18 @@ cdef class Writes:
             run.done_bytes += run.pieces[run.done].size
             run.done += 1
         return RUN_WRITTEN
+
+    cdef int64_t stamp(self, Run* run) noexcept nogil:
+        """Give records the time of this try to append them, where their topic says so; that time in ms, or -1."""
+        cdef int i
+        cdef int64_t now_ms
+        if not run.slot.append_time:
+            return -1
+        now_ms = <int64_t>fl_wall_ms()
+        stamp_append_time(<uint8_t*>run.data + run.done_bytes, run.size - run.done_bytes, now_ms)
+        for i in range(run.done, run.count):
+            run.pieces[i].largest_ms = now_ms
+        return now_ms
 
     # -- receipts ------------------------------------------------------------------------------------------------------
 

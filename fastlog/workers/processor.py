@@ -48,6 +48,7 @@ def run(shared: child.Shared, number: int) -> int:
     )
     today = Kafka(
         engine,
+        forward,
         KafkaControl(config, shared.arena, services, advertised, shared.cluster_id),
         config.max_request_bytes,
         config.trace_requests,

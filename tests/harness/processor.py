@@ -72,17 +72,18 @@ class Processor:
             self.config.fetch_max_wait_ms,
             self.config.trace_requests,
         )
+        self.coordinator, self.forward = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for one in (self.coordinator, self.forward):
+            one.setblocking(False)
+        forward = Forward(self.arena, number, self.forward.fileno())
         kafka = Kafka(
             engine,
+            forward,
             KafkaControl(self.config, self.arena, services, advertised, CLUSTER_ID),
             self.config.max_request_bytes,
             self.config.trace_requests,
         )
         first = FirstRequest(engine, kafka07, kafka)
-        self.coordinator, self.forward = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for one in (self.coordinator, self.forward):
-            one.setblocking(False)
-        forward = Forward(self.arena, number, self.forward.fileno())
         last = [] if forwarding is None else [forwarding(forward)]
         self.receive, self.send = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.receive.setblocking(False)

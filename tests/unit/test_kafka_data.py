@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fastlog import record_batches
+from fastlog.log.manager import LogManager
 from fastlog.record_batches import Record
 from fastlog.workers.kafka import kinds
 from tests.harness import raw_client as raw
@@ -79,8 +82,8 @@ class Client:
         return found.topics[0].partitions[0]
 
 
-def batch(*values: bytes, codec: int = 0, time: int = 1000) -> bytes:
-    return record_batches.build([Record(None, value, time) for value in values], codec=codec)
+def batch(*values: bytes, codec: int = 0, time_ms: int = 1000) -> bytes:
+    return record_batches.build([Record(None, value, time_ms) for value in values], codec=codec)
 
 
 def values_of(part: Any) -> list[tuple[int, bytes | None]]:
@@ -189,14 +192,19 @@ def test_every_version_of_list_offsets(client: Client, version: int) -> None:
         client.produce(("list", 0, record_batches.build(RECORDS)), acks=-1)
     expected = {EARLIEST: (0, -1), LATEST: (3, -1)}
     if version >= 7:
-        expected |= {LARGEST: (2, 3000), EARLIEST_HERE: (0, -1), LATEST_ELSEWHERE: (-1, -1)}
+        expected |= {LARGEST: (1, 3000), EARLIEST_HERE: (0, -1), LATEST_ELSEWHERE: (-1, -1)}
     for when, (offset, timestamp) in expected.items():
         found = client.offset("list", 0, when, version)
         assert (found.error_code, found.offset, found.timestamp) == (0, offset, timestamp), when
     if version >= 4:
         assert client.offset("list", 0, LATEST, version, epoch=0).error_code == 0
         assert client.offset("list", 0, LATEST, version, epoch=1).error_code == 75
+    for when, found_at in ((0, (0, 1000)), (1000, (0, 1000)), (1001, (1, 3000)), (3000, (1, 3000)), (3001, (-1, -1))):
+        found = client.offset("list", 0, when, version)
+        assert (found.error_code, found.offset, found.timestamp) == (0, *found_at), when
+    assert client.offset("list", 0, -6, version).error_code == 42
     assert client.offset("list", 1, LATEST, version).error_code == 3
+    assert client.offset("list", 1, 0, version).error_code == 3
     assert client.offset("none", 0, LATEST, version).error_code == 3
     assert client.offset("list", -1, LATEST, version).error_code == 3
 
@@ -231,7 +239,7 @@ def test_a_largest_time_that_is_misstated_is_put_right(client: Client, codec: st
     (header,) = [header for header, _ in record_batches.batches(bytes(found.records))]
     assert header.max_timestamp == 3000
     assert list(record_batches.records(bytes(found.records)))
-    assert (client.offset(topic, 0, LARGEST).timestamp, client.offset(topic, 0, LARGEST).offset) == (3000, 2)
+    assert (client.offset(topic, 0, LARGEST).timestamp, client.offset(topic, 0, LARGEST).offset) == (3000, 1)
 
 
 def test_parts_of_one_produce_have_results_of_their_own(client: Client) -> None:
@@ -381,6 +389,55 @@ def test_a_batch_larger_than_a_run_is_written_from_where_it_was_received(client:
     assert [part.base_offset for part in told] == [start, 0, start + 1, 1]
     (found,) = client.fetch(("large", 0, 1), max_wait=10_000, limit=10)
     assert [len(value or b"") for _, value in values_of(found)] == [900_000]
+
+
+def test_times_of_several_partitions_at_once(client: Client) -> None:
+    """Beside what is known without a look into files, and each in its place."""
+    client.make("times", "two")
+    for number in range(300):
+        client.produce(("times", 0, batch(b"x" * 1000, time_ms=10_000 + number)), acks=1)
+    client.offset("times", 0, LATEST)
+    parts = [("times", 0, LARGEST), ("none", 0, 5), ("times", 0, EARLIEST), ("times", 0, 10_200), ("times", 0, LATEST)]
+    found = client.ask(today.LIST_OFFSETS, 9, **today.listed(*parts)).topics
+    assert [(one.partitions[0].error_code, one.partitions[0].offset) for one in found] == [
+        (0, 299),
+        (3, -1),
+        (0, 0),
+        (0, 200),
+        (0, 300),
+    ]
+    assert [one.partitions[0].timestamp for one in found] == [10_299, -1, -1, 10_200, -1]
+
+
+def make_with(workers: Workers, topic: str, **settings: Any) -> None:
+    """A topic with one partition and settings of its own."""
+    config = workers.processors[0].config
+    LogManager(config, workers.arena).create_partition(
+        topic,
+        0,
+        format_name="record-batches",
+        topic_id=uuid.uuid4().bytes,
+        settings=config.for_topic(topic)._replace(**settings),
+    )
+
+
+def test_records_get_the_time_of_their_append_where_their_topic_says_so(workers: Workers, client: Client) -> None:
+    make_with(workers, "append-time", append_time=True)
+    before = round(time.time() * 1000) - 20  # the clock for files is a coarse one
+    (told,) = client.produce(("append-time", 0, batch(b"x", codec=1, time_ms=5)), acks=-1)
+    assert told.error_code == 0
+    stamped = client.offset("append-time", 0, LARGEST).timestamp
+    assert before <= stamped <= time.time() * 1000
+    (found,) = client.fetch(("append-time", 0, 0))
+    (record,) = record_batches.records(bytes(found.records))
+    assert (record.timestamp, record.value) == (stamped, b"x")
+    assert told.log_append_time.timestamp() * 1000 == pytest.approx(stamped)
+
+
+def test_a_topic_has_its_own_bound_for_batches(workers: Workers, client: Client) -> None:
+    data = batch(bytes(50))
+    make_with(workers, "bounded", max_message_bytes=len(data))
+    assert [client.produce(("bounded", 0, one))[0].error_code for one in (data, batch(bytes(51)))] == [0, 10]
 
 
 # -- fetching ----------------------------------------------------------------------------------------------------------

@@ -132,13 +132,13 @@ def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) ->
     engine, control, *settings = old.arguments
     assert settings == [1_000_001, 2_000_002, 3_003, True]
     assert first.arguments == (engine, old, today)
-    assert today.arguments[0] is engine and list(today.arguments[2:]) == [2_000_002, True]
+    assert today.arguments[0] is engine and list(today.arguments[3:]) == [2_000_002, True]
     assert engine.arguments[:4] == (shared.arena, files, helper, process)
     services = engine.arguments[4]
     assert services.arguments == (shared.config, shared.arena, process)
     told = [("told", 9093)] * 3
     assert control.arguments == (shared.config, shared.arena, services, told)
-    assert today.arguments[1].arguments == (shared.config, shared.arena, services, told, "me")
+    assert today.arguments[2].arguments == (shared.config, shared.arena, services, told, "me")
     assert Started.taken_over
 
 

@@ -1,5 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 
+from fastlog.workers._forward cimport ForwardJob
 from fastlog.workers._jobs cimport AnswerJob, CountJob
 from fastlog.workers._reads cimport Found
 from fastlog.workers._writes cimport Gathered
@@ -19,6 +21,8 @@ cdef enum State:
     QUEUED                   # up to here, the request has not begun
     CREATING
     CREATED
+    LISTING
+    LISTED
     PRODUCING
     CHECKING
     LOOKING
@@ -26,11 +30,14 @@ cdef enum State:
     READ
     HOLDING
     PUTTING
+    FORWARDING
+    FORWARDED
     STATES
 
 # The job that a request has a thread do.
 cdef union AnyJob:
-    AnswerJob create
+    AnswerJob answer
+    ForwardJob forward
     CountJob check
     ReadJob read
 
@@ -94,7 +101,8 @@ cdef struct Exchange:
     Owed* last
     int owed                     # how many
     AnyJob job
-    # CREATED: what became of each topic that METADATA names, an error code of 2 bytes each
+    # CREATED: what became of each topic that METADATA names, an error code of 2 bytes each. LISTED: what was found of each
+    # partition. FORWARDED: the answer
     int made_state               # an AnswerState
     uint8_t* made
     size_t made_size
@@ -128,6 +136,12 @@ cdef extern from "<assert.h>" nogil:
     void check "assert"(bint)
 
 cdef bint may_follow(int before, int state) noexcept nogil
+
+cdef inline void free_made(Exchange* x) noexcept nogil:
+    """Give back what a thread or the coordinator has made for the request."""
+    free(x.made)
+    x.made = NULL
+    x.made_size = 0
 
 cdef inline void enter(Exchange* x, int state) noexcept nogil:
     """The one place that changes the state; builds for debugging end the process at a transition that is not allowed."""

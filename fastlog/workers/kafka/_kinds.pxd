@@ -13,6 +13,7 @@ cdef enum ApiKey:
 # One request kind, see ``kinds.Api``.
 cdef struct ApiVersions:
     bint is_served
+    bint is_forwarded            # by the coordinator
     int first                    # version served
     int last
     int flexible                 # first version with tagged fields

@@ -4,13 +4,14 @@ from fastlog.workers.kafka import kinds
 
 
 cdef class Kinds:
-    """The request kinds that are served, as ``kinds.APIS`` has them when it is made; never changes."""
+    """The request kinds that are served, as ``kinds.APIS`` and ``kinds.FORWARDED`` have them when it is made; never changes."""
 
     def __cinit__(self):
-        for key, api in kinds.APIS.items():
+        for key, api in [*kinds.APIS.items(), *kinds.FORWARDED.items()]:
             if not 0 <= key < KEYS:
                 raise ValueError(f"api key {key} has no place")
             self.apis[<int>key].is_served = True
+            self.apis[<int>key].is_forwarded = key in kinds.FORWARDED
             self.apis[<int>key].first = api.served
             self.apis[<int>key].last = api.last
             self.apis[<int>key].flexible = api.flexible

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from fastlog.log._arena cimport fl_slot
 from fastlog.workers._engine cimport Engine
+from fastlog.workers._jobs cimport Answering
 from fastlog.workers.kafka._exchange cimport Exchange, Head
 from fastlog.workers.kafka._kinds cimport Kinds
 from fastlog.workers.kafka._wire cimport Reader, Writer
@@ -25,11 +26,13 @@ cdef class ListOffsets:
     cdef Kinds kinds
     cdef uint64_t* counters
     cdef Writer out
+    cdef Answering answering
 
     cdef int answer(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
     cdef int check_form(self, Reader* r, const Head* head) noexcept nogil
     cdef bint hold(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
-    cdef void write(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil
+    cdef void write(self, Conn* c, const Head* head, const uint8_t* p, size_t size, const uint8_t* made,
+                    size_t made_size) noexcept nogil
     cdef void look(self, Conn* c, Listed* one) noexcept nogil
-    cdef void largest(self, Listed* one) noexcept nogil
+    cdef int queue_of(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil
     cdef void forget(self, Exchange* x) noexcept nogil

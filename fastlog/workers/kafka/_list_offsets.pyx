@@ -1,39 +1,44 @@
-"""LIST_OFFSETS: where partitions begin and end, and which record has the largest time.
+"""LIST_OFFSETS: where partitions begin and end, and which record a time leads to, or has the largest one.
 
 Versions 1 to 9. 2 brings the isolation level, 4 leader epochs, 6 is the first flexible one, 7 brings the largest time, 8 and 9
 the beginning of what is here and the end of what is stored elsewhere: all of a log is here.
 
-Whoever has produced and asks for the end sees it: the answer waits until what was appended when it came is visible, for a
+Times are looked up in files, by a thread (``times``). Whoever has produced and asks for the end sees it: the answer waits until what was appended when it came is visible, for a
 bounded time.
 
 Source: Apache Kafka 4.2 (KafkaApis, UnifiedLog.fetchOffsetByTimestamp).
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_bump, fl_end, fl_end_read, fl_last_ms_at, fl_load, fl_slot,
+    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
 )
 from fastlog.log.formats._table cimport OF_KAFKA
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
+from fastlog.workers._jobs cimport ANSWER_MADE, Answering
 from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_READ
 from fastlog.workers.kafka._codes cimport (
-    CODE_FORMAT, CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_STORAGE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC, code_of,
+    CODE_INVALID_REQUEST, CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_STORAGE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
+    code_of,
 )
-from fastlog.workers.kafka._exchange cimport CLOSE, DONE, HOLDING, MALFORMED, Exchange, Head, enter
+from fastlog.workers.kafka._exchange cimport (
+    CLOSE, DONE, HOLDING, LISTED, LISTING, MALFORMED, Exchange, Head, enter, free_made,
+)
 from fastlog.workers.kafka._kinds cimport LIST_OFFSETS, Kinds, api_of
 from fastlog.workers.kafka._wire cimport (
     FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_string, add_tags, begin_answer, get8, get32, get64,
     get_array, get_string, skip_tags, writer_free,
 )
 from fastlog.workers.net._connection cimport (
-    TURN_STEPS, WAIT_ROOM, WAIT_VISIBLE, Conn, answer_admitted, out_bytes,
+    TURN_STEPS, WAIT_JOB, WAIT_ROOM, WAIT_VISIBLE, Conn, answer_admitted, out_bytes,
 )
+from fastlog.workers.net._helper cimport QUEUE_DISK
 
 cdef enum:
     HOLD_NS = 500000000          # how long an answer waits at most for what was appended to become visible
@@ -48,14 +53,22 @@ cdef enum Times:
     EARLIEST_HERE = -4
     LATEST_ELSEWHERE = -5
 
+# What a thread has found for one partition: ``times.ROW``.
+cdef packed struct Row:
+    int16_t code
+    int64_t timestamp
+    int64_t offset
+    int32_t epoch
+
 
 @cython.final
 cdef class ListOffsets:
     """Answers LIST_OFFSETS of one processor; its loop's thread only."""
 
-    def __cinit__(self, Engine engine, Kinds kinds):
+    def __cinit__(self, Engine engine, Kinds kinds, control):
         self.engine = engine
         self.kinds = kinds
+        self.answering = Answering(engine.jobs, control.look_up_times)
         self.counters = engine.counters
 
     def __dealloc__(self):
@@ -65,24 +78,34 @@ cdef class ListOffsets:
         """Answer, or WAIT_VISIBLE; ``p`` stands at the api key. An ``Outcome``."""
         cdef Reader r
         cdef uint8_t* room
-        cdef int count, result = CLOSE
-        if x.ends == NULL:
-            r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
-            count = self.check_form(&r, head)
-            if count < 0:
-                return MALFORMED
-            if not answer_admitted(c, size + <size_t>count * PART_BYTES):
-                return WAIT_ROOM
-            fl_bump(&self.counters[<int>N_OFFSETS], 1)
-            x.ends = <uint64_t*>malloc((<size_t>count + 1) * sizeof(uint64_t))
-            if x.ends == NULL:
+        cdef int count, queue, result = CLOSE
+        if x.state == LISTED:
+            if x.made_state != ANSWER_MADE:
                 return CLOSE
-            x.hold_until_ns = 0
-        if self.hold(c, x, head, p, size, now_ns):
-            enter(x, HOLDING)
-            return WAIT_VISIBLE
-        self.forget(x)
-        self.write(c, head, p, size)
+        else:
+            if x.ends == NULL:
+                r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+                count = self.check_form(&r, head)
+                if count < 0:
+                    return MALFORMED
+                if not answer_admitted(c, size + <size_t>count * PART_BYTES):
+                    return WAIT_ROOM
+                fl_bump(&self.counters[<int>N_OFFSETS], 1)
+                x.ends = <uint64_t*>malloc((<size_t>count + 1) * sizeof(uint64_t))
+                if x.ends == NULL:
+                    return CLOSE
+                x.hold_until_ns = 0
+            if self.hold(c, x, head, p, size, now_ns):
+                enter(x, HOLDING)
+                return WAIT_VISIBLE
+            self.forget(x)
+            queue = self.queue_of(c, head, p, size)
+            if queue >= 0:
+                enter(x, LISTING)
+                self.engine.jobs.answer(c, &x.job.answer, self.answering, queue, FRAME_HEAD, size)
+                return WAIT_JOB
+        self.write(c, head, p, size, x.made, x.made_size)
+        free_made(x)
         if not self.out.failed:
             room = out_bytes(c, self.out.size)
             if room != NULL:
@@ -171,12 +194,33 @@ cdef class ListOffsets:
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
-    cdef void write(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil:
-        """Write the whole answer."""
-        cdef Writer* w = &self.out
+    cdef int queue_of(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil:
+        """The queue of the thread that looks up times: that of the first log that is asked for one; -1: none is."""
         cdef Reader r
         cdef Listed one
         cdef int topics, parts, i, k
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+        topics = begin_request(&r, head)
+        for i in range(topics):
+            parts = begin_topic(&r, &one)
+            for k in range(parts):
+                read_part(&r, head, &one)
+                if one.time >= 0 or one.time == LARGEST:
+                    self.look(c, &one)
+                    if one.code == CODE_NONE:
+                        return <int>QUEUE_DISK + <int>one.slot.directory
+            skip_tags(&r)
+        return -1
+
+    cdef void write(self, Conn* c, const Head* head, const uint8_t* p, size_t size, const uint8_t* made,
+                    size_t made_size) noexcept nogil:
+        """Write the whole answer; ``made`` has a row for each partition, see ``times``, or is empty."""
+        cdef Writer* w = &self.out
+        cdef Reader r
+        cdef Listed one
+        cdef Row row
+        cdef int topics, parts, i, k
+        cdef size_t number = 0
         begin_answer(w, head.correlation, head.flexible, head.flexible)
         if head.version >= 2:
             add32(w, 0)
@@ -190,6 +234,10 @@ cdef class ListOffsets:
             for k in range(parts):
                 read_part(&r, head, &one)
                 self.look(c, &one)
+                if (one.time >= 0 or one.time == LARGEST) and one.code == CODE_NONE and made_size >= (number + 1) * sizeof(Row):
+                    memcpy(&row, made + number * sizeof(Row), sizeof(Row))
+                    one.code, one.timestamp, one.offset, one.offset_epoch = row.code, row.timestamp, row.offset, row.epoch
+                number += 1
                 add32(w, one.partition)
                 add16(w, one.code)
                 add64(w, one.timestamp)
@@ -228,27 +276,8 @@ cdef class ListOffsets:
             fl_end_read(&one.slot.visible_end, one.slot.visible_ends, &visible)
             one.offset = <int64_t>visible.offset
             one.offset_epoch = <int32_t>one.slot.epoch
-        elif one.time == LARGEST:
-            self.largest(one)
-        elif one.time != LATEST_ELSEWHERE:
-            one.code = CODE_FORMAT
-
-    cdef void largest(self, Listed* one) noexcept nogil:
-        """Find the record with the largest time; nothing where no record has one."""
-        cdef fl_end visible
-        cdef uint64_t head, tail, index
-        fl_end_read(&one.slot.visible_end, one.slot.visible_ends, &visible)
-        if visible.largest_ms == 0:
-            return
-        tail = fl_load(&one.slot.table_tail)
-        head = fl_load(&one.slot.table_head)
-        for index in range(head, max(tail, head + 1) - 1):
-            if fl_load(fl_last_ms_at(self.engine.arena.header, one.slot, index)) > visible.largest_ms - 1:
-                one.code = CODE_FORMAT  # it is further back, where times are not looked up yet
-                return
-        one.timestamp = <int64_t>visible.largest_ms - 1
-        one.offset = <int64_t>visible.largest_offset
-        one.offset_epoch = <int32_t>one.slot.epoch
+        elif one.time < 0 and one.time != LARGEST and one.time != LATEST_ELSEWHERE:
+            one.code = CODE_INVALID_REQUEST
 
 
 cdef int begin_request(Reader* r, const Head* head) noexcept nogil:

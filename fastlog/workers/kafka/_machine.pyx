@@ -9,9 +9,10 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastlog.workers._engine cimport Engine
+from fastlog.workers._forward cimport Forward
 from fastlog.workers.kafka._exchange cimport (
-    BETWEEN, CHECKING, CLOSE, CREATED, CREATING, DONE, PRODUCING, QUEUED, READ, READING,
-    WRITE_FIRST, Exchange, enter,
+    BETWEEN, CHECKING, CLOSE, CREATED, CREATING, DONE, FORWARDED, FORWARDING, LISTED, LISTING, PRODUCING, QUEUED, READ,
+    READING, WRITE_FIRST, Exchange, enter,
 )
 from fastlog.workers.kafka._requests cimport Requests
 from fastlog.workers.kafka._wire cimport FRAME_HEAD
@@ -27,11 +28,11 @@ from fastlog.workers.net._protocol cimport CLOSES, GOES_ON, Protocol
 cdef class Kafka(Protocol):
     """The protocol of one processor's connections that speak today's Kafka."""
 
-    def __cinit__(self, Engine engine, control, max_request, bint trace):
+    def __cinit__(self, Engine engine, Forward forward, control, max_request, bint trace):
         self.engine = engine
         self.writes = engine.writes
         self.reports = engine.reports
-        self.requests = Requests(engine, control, trace)
+        self.requests = Requests(engine, forward, control, trace)
         self.max_request = max_request
 
     cdef int open(self, Conn* c) noexcept nogil:
@@ -141,11 +142,16 @@ cdef class Kafka(Protocol):
 
     cdef void job_done(self, Conn* c) noexcept nogil:
         cdef Exchange* x = <Exchange*>c.state
-        if x.state == CREATING:
-            x.made_state = x.job.create.state
-            x.made = x.job.create.answer
-            x.made_size = x.job.create.size
-            enter(x, CREATED)
+        if x.state == CREATING or x.state == LISTING:
+            x.made_state = x.job.answer.state
+            x.made = x.job.answer.answer
+            x.made_size = x.job.answer.size
+            enter(x, CREATED if x.state == CREATING else LISTED)
+        elif x.state == FORWARDING:
+            x.made_state = x.job.forward.state
+            x.made = x.job.forward.answer
+            x.made_size = x.job.forward.size
+            enter(x, FORWARDED)
         elif x.state == CHECKING:
             x.checked = x.job.check.count
             enter(x, PRODUCING)

@@ -51,4 +51,3 @@ cdef class Metadata:
                           fl_slot* first, bint operations) noexcept nogil
     cdef void write_partition(self, int version, fl_slot* s) noexcept nogil
     cdef int32_t operations_of(self, Conn* c, const uint8_t* name, int size) noexcept nogil
-    cdef void forget(self, Exchange* x) noexcept nogil

@@ -7,7 +7,6 @@ Topics that are not of record batches are hidden: today's clients are told that 
 cimport cython
 from libc.limits cimport INT_MIN
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from fastlog.log._arena cimport FL_STATE_OFFLINE, fl_load, fl_slot
@@ -20,7 +19,7 @@ from fastlog.workers.kafka._codes cimport (
     CODE_INVALID_TOPIC, CODE_LEADER_NOT_AVAILABLE, CODE_NONE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
     CODE_UNKNOWN_TOPIC_ID, CODE_VERSION,
 )
-from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter
+from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter, free_made
 from fastlog.workers.kafka._kinds cimport METADATA, Kinds, api_of
 from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, is_todays, is_zero
 from fastlog.workers.kafka._wire cimport (
@@ -88,16 +87,16 @@ cdef class Metadata:
                 return WAIT_ROOM
             if asked.creates and self.may_create and asked.count > 0 and self.wants_creation(c, &asked, p, size):
                 enter(x, CREATING)
-                self.engine.jobs.answer(c, &x.job.create, self.answering, QUEUE_CREATE, FRAME_HEAD, size)
+                self.engine.jobs.answer(c, &x.job.answer, self.answering, QUEUE_CREATE, FRAME_HEAD, size)
                 return WAIT_JOB
         elif x.made_state == ANSWER_AGAIN:
-            self.forget(x)
+            free_made(x)
             enter(x, CREATING)
             return WAIT_CREATE
         elif x.made_state != ANSWER_MADE:
             return CLOSE
         self.write(c, head, &asked, p, size, x.made, x.made_size)
-        self.forget(x)
+        free_made(x)
         if self.partitions > <uint64_t>MOST_PARTITIONS:
             self.engine.reports.invalid_request(c, "more partitions are asked for than one answer describes", head.key)
         elif not self.out.failed:
@@ -109,12 +108,6 @@ cdef class Metadata:
             writer_free(&self.out)
         c.turn_steps = TURN_STEPS  # the clock is looked at before the next request
         return result
-
-    cdef void forget(self, Exchange* x) noexcept nogil:
-        """Give back what became of the topics that were to be made."""
-        free(x.made)
-        x.made = NULL
-        x.made_size = 0
 
     cdef uint64_t expected_partitions(self, const Asked* asked) noexcept nogil:
         """About how many partitions an answer describes, at most."""

@@ -241,7 +241,7 @@ cdef class Produces:
             return self.refuse(c, x, head, p, partition, CODE_STORAGE, "produce to a partition that takes no appends", 0)
         if size <= 0:
             return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, "a produce without a batch", 0)
-        format_of(s.format).validate(data, <uint64_t>size, self.max_batch, &found)
+        format_of(s.format).validate(data, <uint64_t>size, s.max_message_bytes if s.max_message_bytes else self.max_batch, &found)
         if found.status == ENTRIES_TOO_LARGE:
             fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
             return self.refuse(c, x, head, p, partition, CODE_TOO_LARGE, "a batch larger than message.max.bytes",
@@ -366,6 +366,7 @@ cdef class Produces:
         cdef int code = receipt.code if receipt.code else code_of(receipt.problem)
         put16(at, <uint16_t>code)
         put64(at + 2, receipt.base if code == 0 else <uint64_t>-1)
+        put64(at + 10, <uint64_t>receipt.time if code == 0 else <uint64_t>-1)
         if owed.version >= LOG_START_SINCE:
             put64(at + 18, fl_load(&receipt.slot.log_start) if code == 0 else <uint64_t>-1)
 

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastlog.workers._engine cimport Engine
+from fastlog.workers._forward cimport Forward
 from fastlog.workers.kafka._exchange cimport Exchange, Head
 from fastlog.workers.kafka._fetch cimport Fetches
 from fastlog.workers.kafka._kinds cimport Kinds
@@ -15,6 +16,7 @@ cdef enum:
 
 cdef class Requests:
     cdef Engine engine
+    cdef Forward forward
     cdef Kinds kinds
     cdef Topics topics
     cdef Metadata metadata
@@ -29,6 +31,7 @@ cdef class Requests:
     cdef int refusal                             # the place of the refusal
 
     cdef int handle(self, Conn* c, Exchange* x, uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef int pass_on(self, Conn* c, Exchange* x, size_t size) noexcept nogil
     cdef int read_head(self, const uint8_t* p, size_t size, Head* out) noexcept nogil
     cdef int api_versions(self, Conn* c, const Head* head, const uint8_t* p, size_t size) noexcept nogil
     cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil

@@ -6,7 +6,11 @@ from libc.string cimport memcpy
 
 from fastlog.log._arena cimport N_KAFKA, fl_bump
 from fastlog.workers._engine cimport Engine
-from fastlog.workers.kafka._exchange cimport BETWEEN, CLOSE, DONE, MALFORMED, WRITE_FIRST, Exchange, Head
+from fastlog.workers._forward cimport Forward
+from fastlog.workers._jobs cimport ANSWER_MADE
+from fastlog.workers.kafka._exchange cimport (
+    BETWEEN, CLOSE, DONE, FORWARDED, FORWARDING, MALFORMED, WRITE_FIRST, Exchange, Head, enter, free_made,
+)
 from fastlog.workers.kafka._fetch cimport Fetches
 from fastlog.workers.kafka._kinds cimport API_VERSIONS, FETCH, LIST_OFFSETS, PRODUCE, ApiVersions, Kinds, api_of
 from fastlog.workers.kafka._list_offsets cimport ListOffsets
@@ -15,7 +19,7 @@ from fastlog.workers.kafka._produce cimport Produces
 from fastlog.workers.kafka._topics cimport Topics
 from fastlog.workers.kafka._wire cimport FRAME_HEAD, Reader, get_string, skip_tags
 from fastlog._bytes cimport be16, be32, put32
-from fastlog.workers.net._connection cimport WAIT_ANSWERS, Conn, out_bytes
+from fastlog.workers.net._connection cimport WAIT_ANSWERS, WAIT_JOB, Conn, out_bytes
 
 cdef enum:
     HEAD_BYTES = 8               # api key, version and correlation id, which every request begins with
@@ -29,17 +33,18 @@ cdef enum:
 cdef class Requests:
     """Handles the requests of one processor's connections; its loop's thread only. ``control`` as for ``Control``."""
 
-    def __cinit__(self, Engine engine, control, bint trace):
+    def __cinit__(self, Engine engine, Forward forward, control, bint trace):
         cdef bytes body
         cdef int i
         self.engine = engine
+        self.forward = forward
         self.counters = engine.counters
         self.kinds = Kinds()
         self.topics = Topics(engine)
         self.metadata = Metadata(engine, self.kinds, self.topics, control)
         self.produces = Produces(engine, self.kinds, control.max_batch)
         self.fetches = Fetches(engine, self.kinds, self.topics, control.max_wait_ms)
-        self.list_offsets = ListOffsets(engine, self.kinds)
+        self.list_offsets = ListOffsets(engine, self.kinds, control)
         self.trace = trace
         self.versions = [*control.api_versions, control.api_versions_refused]
         if len(self.versions) > VERSIONS_KEPT:
@@ -68,7 +73,9 @@ cdef class Requests:
                     return CLOSE
                 if x.first != NULL:
                     return WAIT_ANSWERS
-            if size > MOST_BYTES:
+            if api_of(self.kinds, head.key).is_forwarded:
+                r = self.pass_on(c, x, size)
+            elif size > MOST_BYTES:
                 r = MALFORMED
             elif head.key == API_VERSIONS:
                 r = self.api_versions(c, &head, p, size)
@@ -89,8 +96,27 @@ cdef class Requests:
             return CLOSE
         return r
 
+    cdef int pass_on(self, Conn* c, Exchange* x, size_t size) noexcept nogil:
+        """Have the coordinator answer; the connection closes when it cannot, or dies meanwhile. An ``Outcome``."""
+        cdef uint8_t* room
+        cdef int result = CLOSE
+        if x.state != FORWARDED:
+            if self.forward.ask(c, &x.job.forward, FRAME_HEAD, size) != 0:
+                return MALFORMED
+            enter(x, FORWARDING)
+            return WAIT_JOB
+        if x.made_state == ANSWER_MADE:
+            room = out_bytes(c, x.made_size)
+            if room != NULL:
+                memcpy(room, x.made, x.made_size)
+                result = DONE
+        free_made(x)
+        return result
+
     cdef int read_head(self, const uint8_t* p, size_t size, Head* out) noexcept nogil:
-        """Read the head: DONE, MALFORMED, NOT_SERVED or WRONG_VERSION. Of an API_VERSIONS only what every version has."""
+        """Read the head: DONE, MALFORMED, NOT_SERVED or WRONG_VERSION. Only what every request has, of an
+        API_VERSIONS that may be of any version and of what others read.
+        """
         cdef const ApiVersions* api
         cdef const uint8_t* client
         cdef Reader r
@@ -104,6 +130,8 @@ cdef class Requests:
             return NOT_SERVED
         if not api.first <= out.version <= api.last:
             return DONE if out.key == API_VERSIONS else WRONG_VERSION
+        if api.is_forwarded:
+            return DONE
         r.p, r.size, r.at, r.bad, r.flexible = p, size, HEAD_BYTES, False, False
         get_string(&r, &client)
         r.flexible = out.version >= api.flexible
@@ -147,7 +175,7 @@ cdef class Requests:
 
     cdef void forget(self, Conn* c, Exchange* x) noexcept nogil:
         """Give back what the request at the front holds: nobody takes its answer."""
-        self.metadata.forget(x)
+        free_made(x)
         self.fetches.forget(c, x)
         self.list_offsets.forget(x)
         self.produces.discard(c, x)

@@ -16,7 +16,8 @@ from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.workers.authorization import Client, Operation
-from fastlog.workers.kafka import kinds
+from fastlog.workers.kafka import kinds, reading
+from fastlog.workers.kafka.times import Times
 from fastlog.workers.services import Services
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Control:
         self.max_batch = config.max_batch_bytes
         self.api_versions = [api_versions(version) for version in range(kinds.APIS[kinds.API_VERSIONS].last + 1)]
         self.api_versions_refused = api_versions(0, UNSUPPORTED_VERSION)
+        self.look_up_times = Times(config, arena, services).answer
         self._config = config
         self._services = services
         self._manager = LogManager(config, arena, FileOps())
@@ -63,7 +65,7 @@ class Control:
         next step. None: it cannot be answered.
         """
         try:
-            return self._services.unless_busy(lambda: self._create_all(named_topics(request), client), False)
+            return self._services.unless_busy(lambda: self._create_all(reading.named_topics(request), client), False)
         except Exception as error:
             self._services.unexpected(error)
             return None
@@ -147,55 +149,3 @@ def varint(value: int) -> bytes:
         made.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*made, value])
-
-
-def named_topics(request: bytes) -> list[bytes | None]:
-    """The topics that a METADATA request names, in its order, None for one that it names by id.
-
-    ``request`` begins at the api key and is whole and well-formed.
-    """
-    version = int.from_bytes(request[2:4], "big")
-    flexible = version >= kinds.APIS[kinds.METADATA].flexible
-    reading = _Reading(request, 8, flexible=False)
-    reading.string()  # the client's id, whose length is never a varint
-    reading.flexible = flexible
-    reading.tags()
-    names = []
-    for _ in range(max(reading.length(4), 0)):
-        topic_id = reading.take(16) if version >= 10 else bytes(16)
-        name = reading.string()
-        reading.tags()
-        names.append(name if topic_id == bytes(16) else None)
-    return names
-
-
-class _Reading:
-    """A place in a request that is well-formed."""
-
-    def __init__(self, data: bytes, at: int, *, flexible: bool) -> None:
-        self._data, self._at, self.flexible = data, at, flexible
-
-    def take(self, size: int) -> bytes:
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def length(self, size: int) -> int:
-        return self._varint() - 1 if self.flexible else int.from_bytes(self.take(size), "big", signed=True)
-
-    def string(self) -> bytes | None:
-        size = self.length(2)
-        return None if size < 0 else self.take(size)
-
-    def tags(self) -> None:
-        for _ in range(self._varint() if self.flexible else 0):
-            self._varint()
-            self.take(self._varint())
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value

@@ -1,4 +1,4 @@
-"""The requests of today's protocol that a processor answers, at which versions, and what each needs.
+"""The requests of today's protocol, at which versions they are served, and what each that a processor answers needs.
 
 | request | operation | on each topic it names |
 |---|---|---|
@@ -43,6 +43,10 @@ APIS: dict[int, Api] = {
 """By api key. The connection closes on a key, or a version, that is not here; but for API_VERSIONS, which says so."""
 
 
+FORWARDED: dict[int, Api] = {}
+"""What the coordinator answers, which looks up the operation itself: by api key. No key is in both tables."""
+
+
 def offered() -> dict[int, tuple[int, int]]:
     """The versions that clients are told of, by api key."""
-    return {key: (api.first, api.last) for key, api in sorted(APIS.items())}
+    return {key: (api.first, api.last) for key, api in sorted((APIS | FORWARDED).items())}
