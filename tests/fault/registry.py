@@ -37,6 +37,7 @@ MODULES = (
     "tests.fault.spark_load",
     "tests.fault.audit",
     "tests.fault.batches",
+    "tests.fault.batch_kills",
 )
 TIERS = ("S", "N", "R")
 

@@ -78,7 +78,7 @@ AREAS = (
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
                        " delete kafka_clients foreign_formats")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
-                 " idle_cost lock_holder kills stop connects deletions returns"),
+                 " idle_cost lock_holder kills stop connects deletions returns batch_kills"),
     ),
     Area(
         "processes",

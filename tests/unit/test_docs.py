@@ -14,8 +14,8 @@ from fastlog import durability
 from fastlog.config import BrokerConfig
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.log import _files
-from fastlog.log.kafka_files import METADATA_NAME
 from fastlog.log._arena import COUNTERS
+from fastlog.log.kafka_files import METADATA_NAME
 from fastlog.mirror import MirrorSettings
 from fastlog.producer.config import ProducerConfig
 from fastlog.segment_files import META_PROPERTIES_NAME
