@@ -1,4 +1,4 @@
-"""Processes of a broker are killed under clients of today: the others go on, what was acknowledged stays, none is twice."""
+"""Processes of a broker are killed under clients of today: what was acknowledged stays, and nothing is there twice."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Load by today's protocol for a broker that is being hurt, and what its log must hold in the end.
 
-A producer never sends a record again, so that each lies in the log at most once. What is checked, with offsets that count
-records: an acknowledged record is at its offset; what a consumer was shown stays there and is the same for all; each sender's
-records are in its order, none twice, none invented; the high watermark that somebody saw never goes back.
+A producer never sends a record again, so that each lies in the log at most once. What is checked, with offsets that
+count records: an acknowledged record is at its offset; what a consumer was shown stays there and is the same for all;
+each sender's records are in its order, none twice, none invented; the high watermark that somebody saw never goes back.
 """
 
 from __future__ import annotations
