@@ -6,6 +6,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -550,3 +551,24 @@ def test_one_who_stops_sending_is_answered_at_once(workers: Workers) -> None:
         other.socket.sendall(today.request(today.FETCH, 12, today.fetched(("stops", 0, 1), max_wait=60_000)))
         other.socket.shutdown(1)
         assert len(drain(other.raw)) > 20
+
+
+def test_who_wants_a_topic_while_another_process_makes_one_waits(workers: Workers, client: Client) -> None:
+    assert workers.arena.create_lock()
+    fields = {"topics": [{"topic_id": None, "name": "meanwhile"}], "allow_auto_topic_creation": True}
+    operations = {"include_topic_authorized_operations": False}
+    client.socket.sendall(today.request(today.METADATA, 12, fields | operations))
+    workers.wait_still()
+    assert is_silent(client.raw)
+    workers.arena.create_unlock()
+    _, found = today.decoded(today.METADATA, 12, today.answer_of(client.socket))
+    assert [(topic.error_code, len(topic.partitions)) for topic in found.topics] == [(0, 1)]
+
+
+def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
+    with Workers(tmp_path, partitions=40) as several, Client(several) as client:
+        (made,) = client.make("wide")
+        assert [part.partition_index for part in made.partitions] == list(range(40))
+        told = client.make("first", "wide", "second")  # there is room for 24 more
+        assert [(topic.error_code, len(topic.partitions)) for topic in told][1] == (0, 40)
+        assert {topic.error_code for topic in told} == {0, 56}

@@ -234,13 +234,13 @@ cdef class Fetches:
         cdef FetchPart* part
         cdef int r
         while f.looked < f.part_count:
-            if work[0] == 0:
-                return WAIT_TURN
-            work[0] -= 1
             part = &f.parts[(f.begun + f.looked) % f.part_count]
             if x.state == HOLDING and self.is_still(part):
                 f.looked += 1
                 continue
+            if work[0] == 0:
+                return WAIT_TURN
+            work[0] -= 1
             r = self.look_at(c, x, p, part)
             if r != DONE:
                 return r

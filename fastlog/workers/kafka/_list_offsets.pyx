@@ -161,11 +161,12 @@ cdef class ListOffsets:
             parts = begin_topic(&r, &one)
             for k in range(parts):
                 read_part(&r, head, &one)
-                s = NULL
-                if one.time == LATEST or one.time == LARGEST:
-                    s = self.engine.partitions.find(one.name, one.name_size, one.partition)
                 if begins:
-                    x.ends[number] = fl_load(&s.log_end) if s != NULL else 0
+                    x.ends[number] = 0
+                    if one.time == LATEST or one.time == LARGEST:
+                        self.look(c, &one)
+                        if one.code == CODE_NONE:
+                            x.ends[number] = fl_load(&one.slot.log_end)
                 number += 1
             skip_tags(&r)
         if now_ns >= x.hold_until_ns:

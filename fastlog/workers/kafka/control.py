@@ -65,13 +65,21 @@ class Control:
         next step. None: it cannot be answered.
         """
         try:
-            return self._services.unless_busy(lambda: self._create_all(reading.named_topics(request), client), False)
+            names = reading.named_topics(request)
+            return self._services.unless_busy(lambda: self._create_all(names, client), False)
         except Exception as error:
             self._services.unexpected(error)
             return None
 
     def _create_all(self, names: list[bytes | None], client: Client) -> bytes | bool:
         """What ``create_topics`` gives, for names of which None is one that the request does not have made."""
+        try:
+            return self._create_some(names, client)
+        except CreationBusyError:
+            return False
+
+    def _create_some(self, names: list[bytes | None], client: Client) -> bytes | bool:
+        """The same. Raises ``CreationBusyError``."""
         codes = []
         room = STEP_PARTITIONS
         for name in names:
