@@ -231,8 +231,9 @@ cdef class Reads:
             job.slot, job.life = found.slot.index, fl_load(&found.slot.life)
             job.base, job.offset, job.position = found.base, found.offset, found.position
             job.status = WALK_COLD
-            return self.helper.submit_read(c, job, walk_step, found.entry, found.index_entry) == 0
-        if self.helper.read_ahead(c, job, found.entry, found.position, found.size) != 0:
+            if self.helper.submit_read(c, job, walk_step, found.entry, found.index_entry) != 0:
+                return False
+        elif self.helper.read_ahead(c, job, found.entry, found.position, found.size) != 0:
             return False
         fl_bump(&self.counters[<int>N_READ_AHEAD], 1)
         return True

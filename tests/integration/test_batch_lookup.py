@@ -1,0 +1,78 @@
+"""Fetching from any offset of a long segment: with its index, without one, and where a thread looks for the place."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.batch_load import Client, records_of
+from tests.harness.broker import Broker
+from tests.harness.stored_batches import batch
+
+PLACE = ("t", 0)
+BATCHES = 3000
+"""Of one record each: their heads are more than the loop's thread walks over."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path, processors=1) as made:
+        yield made
+
+
+def values(number: int) -> bytes:
+    return b"record %d" % number
+
+
+def threads(broker: Broker) -> int:
+    """Of the processor: one is started with the first job for a disk."""
+    return len(list(Path(f"/proc/{broker.pids()['processor-0']}/task").iterdir()))
+
+
+def forget(directory: Path) -> None:
+    """Have the kernel drop the pages of a partition's files; what is flushed it can."""
+    for path in directory.iterdir():
+        fd = os.open(path, os.O_RDONLY)
+        os.fdatasync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["in memory", "on the disk"])
+@pytest.mark.parametrize("index", ["as it is", "removed", "of zeros", "of another log"])
+def test_any_offset_is_answered_with_the_batch_that_holds_it(broker: Broker, index: str, cold: bool) -> None:
+    client = Client(broker.port)
+    client.make_topic("t")
+    number = 0
+    while number < BATCHES:
+        error, base = client.produce(PLACE, batch(values(number)), -1 if number == BATCHES - 1 else 1)
+        assert (error, base) == (0, number)
+        number += 1
+    path = broker.log_dirs[0] / "t-0" / "00000000000000000000.index"
+    content = path.read_bytes()
+    assert len(content) > 40 * 8
+    if index == "removed":
+        path.unlink()
+    elif index == "of zeros":
+        path.write_bytes(bytes(len(content)))
+    elif index == "of another log":
+        path.write_bytes(b"".join(content[i : i + 7] + bytes([content[i + 7] ^ 8]) for i in range(0, len(content), 8)))
+    source = random.Random(5)
+    before = threads(broker)
+    for offset in [BATCHES - 1, 0, 1, *(source.randrange(BATCHES) for _ in range(60))]:
+        if cold:
+            forget(path.parent)
+        error, end, data = client.fetch(PLACE, offset, 0)
+        assert (error, end) == (0, BATCHES)
+        found = records_of(data)
+        assert found[0] == (offset, values(offset))
+        assert found == [(at, values(at)) for at in range(offset, offset + len(found))]
+    assert client.fetch(PLACE, BATCHES, 0) == (0, BATCHES, b"")
+    assert client.fetch(PLACE, BATCHES + 1, 0)[0] == 1
+    client.close()
+    if cold or index.startswith("of "):  # one that is removed stays open with the writer
+        assert threads(broker) == before + 1, "no thread looked for anything"
