@@ -101,6 +101,29 @@ def test_a_tiny_replay(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_tiny_replay_of_record_batches(tmp_path: Path) -> None:
+    """One scenario of each kind, on fastlog and on the ceiling: everything that was sent was acknowledged, and read."""
+    names = ("produce-16k", "fetch-12", "single", "single-0.7", "lz4", "check-lz4", "first-answer")
+    options = [word for name in names for word in ("--only", f"batches-{name}")]
+    code, _, error = ended(replay(tmp_path, "--messages", "20000", "--rounds", "1", *options))
+    assert code == 0, error
+    result = load(tmp_path / "result.json")
+    assert result.notes == ()
+    pairs = {"produce-16k", "fetch-12", "single"}
+    assert rates(result) == {
+        **{(f"batches-{name}", "fastlog"): 1 for name in (*names, "whole-memory")},
+        **{(f"batches-{name}", "ceiling"): 1 for name in pairs},
+    }
+    for name in pairs:
+        counts = [one.runs[0].detail["messages"] for one in result.series if one.scenario == f"batches-{name}"]
+        assert counts == [2000 if name == "single" else 10_000] * 2
+    produced = result.find("batches-produce-16k")
+    assert produced is not None
+    assert 0 < produced.runs[0].detail["p50_ms"] <= produced.runs[0].detail["p99_ms"]
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.slow
 def test_an_interrupted_replay_leaves_a_result_and_nothing_else(tmp_path: Path) -> None:
     """Ctrl-C in the second round: exit code 130, the first round is in the file, with a note."""
     process = replay(tmp_path, "--messages", "2000", "--rounds", "1000", "--only", "produce-send-50-appended")
