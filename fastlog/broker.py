@@ -26,11 +26,13 @@ from fastlog.log.creators import add_creator
 from fastlog.log.files import FileOps, make_directory, open_lock
 from fastlog.log.manager import LogManager
 from fastlog.log.meta_properties import settle_cluster_id
+from fastlog.log.metadata import read_metadata
 from fastlog.segment_files import LOCK_NAME, partition_directory_name
 from fastlog.settings import load_properties
 from fastlog.supervisor import Supervisor
 from fastlog.workers import advertised
 from fastlog.workers.child import Listener, Shared, check_heartbeat
+from fastlog.workers.coordinator.topic_settings import applied
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +98,12 @@ def _run(
         config.max_partitions,
         config.segments_per_partition,
     )
-    manager = LogManager(config, arena, files)
+    metadata = read_metadata(directories, files)
+    own = {each.name: applied(config, each.name, each.settings) for each in metadata.topics.values() if each.settings}
+    manager = LogManager(config, arena, files, own)
     clean_ends = [consume_clean_marker(directory, files) for directory in directories]
     _files.reach("start.marker_taken")
-    report = manager.load(clean_ends)
+    report = manager.load(clean_ends, metadata.topics.values())
     _files.reach("start.recovered")
     for line in report.warnings:
         log.warning("%s", line)

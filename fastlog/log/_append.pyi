@@ -35,6 +35,12 @@ def append_bytes(
     process holds the lock, 2 the bound of unflushed data is reached, 3 the write failed, 4 it takes none, 5 it was
     deleted. ``life`` is the one of the slot that they are for, None: the present one."""
 
+def append_batch(
+    appender: Appender, slot: int, data: bytearray, count: int, largest_ms: int, life: int | None = None
+) -> tuple[int, int, int, int]:
+    """Append one checked record batch of ``count`` records, whose base offset and leader epoch are stored in ``data``;
+    the same as ``append_bytes`` gives."""
+
 def append_sets(appender: Appender, slot: int, sets: Sequence[tuple[bytes, int]]) -> tuple[int, list[int], int, int]:
     """Append checked message sets, each with its count of messages, in one turn at the lock, as a processor does with
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests."""

@@ -525,6 +525,24 @@ def append_sets(Appender appender, uint64_t slot, sets):
     return status, [offsets[i] for i in range(out.done)], out.next, out.error
 
 
+def append_batch(Appender appender, uint64_t slot, uint8_t[::1] data, uint32_t count, int64_t largest_ms, life=None):
+    """Append one checked record batch from Python, whose base offset and epoch are stored in ``data``; as ``append_bytes``."""
+    cdef fl_slot* s = appender.arena.slot(slot)
+    cdef Piece piece
+    cdef Appended out
+    cdef uint64_t offset = 0
+    if not 0 < data.shape[0] <= 0x7FFFFFFF:
+        raise ValueError(f"a record batch of {data.shape[0]} bytes")
+    piece.size = <uint32_t>data.shape[0]
+    piece.count = piece.span = count
+    piece.largest_ms = largest_ms
+    cdef int status
+    cdef uint64_t meant = s.life if life is None else life
+    with nogil:
+        status = appender.append(s, meant, &data[0], &piece, 1, &offset, &out)
+    return status, out.first, out.next, out.error
+
+
 def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint32_t count, life=None):
     """Append one checked message set from Python: ``(status, first offset, next offset, errno)``; for tools and tests.
 

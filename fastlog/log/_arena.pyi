@@ -285,6 +285,9 @@ class Arena:
     def retention_done(self) -> None:
         """Tell every process to close descriptors of segments that are gone."""
 
+    def wait_for_end(self, index: int, process: int) -> None:
+        """Have ``process`` woken when the flushed or visible end or the state of a slot moves; look again then."""
+
     def demand_flush(self, index: int) -> None:
         """Ask the flusher to flush one partition soon."""
 

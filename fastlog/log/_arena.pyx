@@ -720,6 +720,10 @@ cdef class Arena:
         fl_store(&self.header.retention_generation, self.header.retention_generation + 1)
         self.wake_all()
 
+    def wait_for_end(self, uint64_t index, int process):
+        """Ask to be woken when the flushed end, the visible end or the state of a slot moves; look again afterwards."""
+        fl_ask(&self.slot(index).waiters, 1ULL << process)
+
     def demand_flush(self, uint64_t index):
         """Ask the flusher to flush one partition soon."""
         cdef fl_slot* s = self.slot(index)

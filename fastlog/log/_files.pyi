@@ -14,6 +14,13 @@ def arm(text: str, role: str) -> None:
 def arm_from_environment(role: str) -> None:
     """Take the rules of ``FASTLOG_FAULTS`` for a process of this role."""
 
+def preallocate(fd: int, position: int, n: int) -> None:
+    """Have the disk keep room for these bytes of a file, whose size stays; nothing where the file system cannot.
+
+    Raises:
+        OSError: it has none.
+    """
+
 def reach(name: str) -> None:
     """A named point of Python code was reached: a rule may end the process here, or raise its error."""
 

@@ -7,7 +7,7 @@ process. One that is stopped stands there until somebody sends SIGCONT, with all
 it meanwhile. Without the variable a call costs one test of a word that is always in the cache.
 """
 
-from libc.errno cimport EINTR, EIO, ENOSPC, errno
+from libc.errno cimport EINTR, EIO, ENOSPC, EOPNOTSUPP, errno
 from libc.stdint cimport int64_t, uint64_t
 
 import errno as errno_names
@@ -137,6 +137,12 @@ OPS = {
     "delete.unlink": AT_DELETE_UNLINK,             # before each file
     "side_file.write": AT_SIDE_FILE, "metadata_file.write": AT_METADATA_FILE, "epochs_file.write": AT_EPOCHS_FILE,
     "index_file.write": AT_INDEX_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS, "meta.write": AT_META,
+    # topics of record batches, by the coordinator
+    "metadata.appended": AT_METADATA_APPENDED,     # a change is in the metadata log, not flushed
+    "topic.creating": AT_TOPIC_CREATING,           # the intent is flushed, no partition is made
+    "topic.made": AT_TOPIC_MADE,                   # all partitions and their names are durable, which is not written down
+    "topic.deleting": AT_TOPIC_DELETING,           # the intent is flushed, no wish stands
+    "topic.gone": AT_TOPIC_GONE,                   # the name is free, which is not written down
     # a connection on its way to a processor
     "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy
     "handover.taken": AT_HANDOVER_TAKEN,           # the processor has it, and nobody counted that
@@ -435,6 +441,15 @@ cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:
         return r
     r = 0 if fallocate(fd, FALLOC_FL_KEEP_SIZE, <long>position, <long>n) == 0 else -errno
     return <int>done(OP_FALLOCATE, fd, position, n, r) if armed else r
+
+
+def preallocate(int fd, uint64_t position, uint64_t n):
+    """Have the disk keep room for these bytes of a file, whose size stays; nothing where the file system cannot."""
+    cdef int r
+    with nogil:
+        r = file_preallocate(fd, position, n)
+    if r < 0 and r != -EOPNOTSUPP:
+        raise OSError(-r, os.strerror(-r))
 
 
 cdef int file_drop_cache(int fd, uint64_t position, uint64_t n) noexcept nogil:

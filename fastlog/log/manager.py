@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,16 @@ from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
 from fastlog.log.flushed_mark import flushed_mark_name, put_flushed_mark
 from fastlog.log.formats import FORMATS, LogFormat, format_number, is_for_kafka07, log_format
-from fastlog.log.kafka_files import EPOCHS_NAME, METADATA_NAME, NO_TOPIC_ID, write_epochs, write_metadata
+from fastlog.log.formats.record_batches import RECORD_BATCHES
+from fastlog.log.kafka_files import (
+    EPOCHS_NAME,
+    METADATA_NAME,
+    NO_TOPIC_ID,
+    topic_id_text,
+    write_epochs,
+    write_metadata,
+)
+from fastlog.log.metadata import CREATED, Topic
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
@@ -37,6 +46,10 @@ _STATES = {"ok": 0, "read-only": STATE_READ_ONLY, "offline": STATE_OFFLINE}
 
 class CreationBusyError(LogError):
     """Another process creates a partition at this moment: try again when woken."""
+
+
+class OtherTopicError(LogError):
+    """Another topic has the name, made at the same time: of another format, or of another id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,12 @@ class LogManager:
 
     # -- start -------------------------------------------------------------------------------------------------------
 
-    def load(self, clean_ends: Sequence[dict[str, int]]) -> LoadReport:
-        """Recover every partition of every log directory and give each a slot; supervisor only, before any fork."""
+    def load(self, clean_ends: Sequence[dict[str, int]], known: Iterable[Topic] = ()) -> LoadReport:
+        """Recover every partition of every log directory and give each a slot; supervisor only, before any fork.
+
+        ``known`` are the topics that the metadata log names. A partition of theirs whose directory is missing, or is
+        another topic's, is offline and named: it may be on a disk that is not there, and must not begin anew at 0.
+        """
         unfinished = self._finish_deletions()
         marks = [FlushMarks(directory, self._files) for directory in self._directories]
         # of all directories: a partition may have been moved from one to another
@@ -82,7 +99,32 @@ class LogManager:
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._arena.slots)
-        return LoadReport(tuple(self._give_slot(*item) for item in found), (*unfinished, *warnings))
+        topics = {topic.name: topic for topic in known if topic.phase == CREATED}
+        given = [self._give_slot(index, _unless_other(partition, topics)) for index, partition in found]
+        for topic in topics.values():
+            self._add_missing(topic)
+        return LoadReport(tuple(given), (*unfinished, *warnings))
+
+    def _add_missing(self, topic: Topic) -> None:
+        held = {view.partition for view in self.partitions(topic.name)}
+        for partition in range(topic.partitions):
+            if partition in held:
+                continue
+            line = "partition offline topic=%r partition=%d: no log directory has it; put it back, or delete the topic"
+            log.error(line, topic.name, partition)
+            spec = self._spec(
+                topic.name,
+                partition,
+                0,
+                created_ms=0,
+                segments=[(0, 0, 0)],
+                log_end=0,
+                state=STATE_OFFLINE,
+                format_name=RECORD_BATCHES,
+                durable=True,
+                flushed_base=None,
+            )
+            self._arena.add(spec._replace(topic_id=topic.topic_id))
 
     def _finish_deletions(self) -> list[str]:
         """Let go what was being deleted when the broker ended; a line when that cannot be done now."""
@@ -264,10 +306,12 @@ class LogManager:
         Doing it twice is doing it once: what a dead creator left half-made is finished. The flusher makes the names
         durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
         ``format_name`` is the log format, ``topic_id`` the 16 bytes that a topic of record batches is known by, and
-        ``settings`` what holds instead of the configuration; they count for one that is not there yet.
+        ``settings`` what holds instead of the configuration; they count for one that is not there yet. With an id,
+        the first partition made under a name decides whose the name is.
 
         Raises:
             CreationBusyError: another process creates one now.
+            OtherTopicError: with an id: partitions that are there are another topic's.
             InvalidTopicError, WrongPartitionError: it may not exist, or its topic has another log format.
             LogError: a directory of that name already holds messages, or no slot is free.
             OSError: the disk refused.
@@ -285,6 +329,11 @@ class LogManager:
             raise CreationBusyError("another process creates a partition")
         try:
             self._learn()
+            if topic_id != NO_TOPIC_ID and any(
+                view.topic_id != topic_id or view.format != format_number(format_name)
+                for view in self.partitions(topic)
+            ):
+                raise OtherTopicError(f"another topic has the name {topic!r}")
             existing = self._slots.get(topic, {}).get(partition)
             if existing is not None:
                 return existing
@@ -372,6 +421,15 @@ class LogManager:
         except OSError:
             return False
         return side is None or (side.format == made.name and side.checkpoint == 0)
+
+
+def _unless_other(found: RecoveredPartition, topics: Mapping[str, Topic]) -> RecoveredPartition:
+    """A partition as it was recovered, or taken out of service where its directory is not its topic's."""
+    topic = topics.get(found.topic)
+    if topic is None or found.topic_id == topic.topic_id or found.format not in FORMATS:
+        return found
+    ids = f"topic id {topic_id_text(found.topic_id)}, and the topic's is {topic_id_text(topic.topic_id)}"
+    return found.taken_out(f"{shown(found.directory)} is another topic's: {ids}; move it out of the log directory")
 
 
 def _starts(found: RecoveredPartition) -> list[int] | None:

@@ -10,3 +10,6 @@ class Authorizer:
 
     def is_allowed(self, client: Client, operation: Operation, topic: str) -> bool:
         """Whether a client may do an operation on a topic. Not when the rule raises, which is logged."""
+
+    def is_allowed_on_cluster(self, client: Client, operation: Operation) -> bool:
+        """The same for the cluster itself."""

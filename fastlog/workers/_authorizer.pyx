@@ -18,10 +18,14 @@ cdef class Authorizer:
         self.has_rule = rule is not None
 
     def is_allowed(self, client, operation, topic):
-        if not self.has_rule:
-            return True
+        return not self.has_rule or self.decide(authorization.is_allowed, client, operation, topic)
+
+    def is_allowed_on_cluster(self, client, operation):
+        return not self.has_rule or self.decide(authorization.is_allowed_on_cluster, client, operation)
+
+    def decide(self, asks, *arguments):
         try:
-            return bool(authorization.is_allowed(self.rule, client, operation, topic))
+            return bool(asks(self.rule, *arguments))
         except Exception as error:
             log.error("unexpected error in the authorization of a request, which is refused: %r", error, exc_info=error)
             return False

@@ -18,7 +18,10 @@ class Operation(enum.IntEnum):
     WRITE = 4
     CREATE = 5
     DELETE = 6
+    ALTER = 7
     DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+    IDEMPOTENT_WRITE = 12
 
 
 class ResourceType(enum.IntEnum):
@@ -60,3 +63,8 @@ def is_allowed(rule: Rule, client: Client, operation: Operation, topic: str) -> 
     if operation is Operation.CREATE and rule(principal, host, operation, ResourceType.CLUSTER, CLUSTER_NAME):
         return True
     return rule(principal, host, operation, ResourceType.TOPIC, topic)
+
+
+def is_allowed_on_cluster(rule: Rule, client: Client, operation: Operation) -> bool:
+    """Whether ``rule`` lets a client do an operation on the cluster itself."""
+    return rule(client.principal, client.host, operation, ResourceType.CLUSTER, CLUSTER_NAME)

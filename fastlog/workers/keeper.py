@@ -263,8 +263,8 @@ class Keeper:
         """Drop the segments of one partition that its policy lets go."""
         self._arena.beat(KEEPER)
         self._again.discard(view.index)
-        if view.state or format_name(view.format) is None:
-            # what is damaged is kept whole for a person to look at
+        if view.state or format_name(view.format) is None or view.topic.startswith("__"):
+            # what is damaged is kept whole for a person to look at; the broker's own logs have another keeper
             return
         self._finish_deletions(view)
         rows = self._arena.segments(view.index)

@@ -24,6 +24,7 @@ from fastlog.tools.broker_command import broker_command
 from fastlog.tools.cli import fastlog
 from fastlog.tools.consumer_perf import consumer_perf_command
 from fastlog.tools.producer_perf import producer_perf_command
+from fastlog.workers.coordinator.topic_settings import KEYS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "perf" / "README.md"])
@@ -184,7 +185,7 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
     known = {setting.name for config in (BrokerConfig, ProducerConfig, ConsumerConfig) for setting in config.describe()}
     known |= {setting.name for setting in MirrorSettings.describe()}
-    known |= {*_files.OPS, *OPTION_NAMES, META_PROPERTIES_NAME, METADATA_NAME}
+    known |= {*_files.OPS, *OPTION_NAMES, *KEYS, META_PROPERTIES_NAME, METADATA_NAME}
     for text in inline(page.read_text()):
         name = text.partition("=")[0]
         if (

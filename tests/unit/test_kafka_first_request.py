@@ -55,7 +55,7 @@ def test_a_client_of_today_that_does_not_ask_for_versions_needs_a_listener_of_it
 
 
 @pytest.mark.parametrize(
-    ("first", "answer_bytes"), [(VERSIONS, 4 + 4 + 2 + 4 + 6 * len(kinds.APIS)), (FETCH, 6)], ids=["today", "0.7"]
+    ("first", "answer_bytes"), [(VERSIONS, 4 + 4 + 2 + 4 + 6 * len(kinds.offered())), (FETCH, 6)], ids=["today", "0.7"]
 )
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_the_first_request_comes_in_two_pieces(workers: Workers, first: bytes, answer_bytes: int, cut: int) -> None:

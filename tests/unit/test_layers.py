@@ -67,7 +67,7 @@ MAY_IMPORT = {
     "workers": f"{SHARED} log coordination net engine kafka07 kafka",
     "coordinator": f"{SHARED} log engine workers",
     "supervisor": f"{SHARED} log workers coordinator",
-    "broker": f"{SHARED} log workers supervisor",
+    "broker": f"{SHARED} log workers coordinator supervisor",
     "connections": f"{SHARED} coordination",
     "clients": f"{SHARED} connections coordination",
     "measuring": f"{SHARED} connections clients coordination",

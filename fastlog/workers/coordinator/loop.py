@@ -36,7 +36,8 @@ class Until(NamedTuple):
     deadline: float
 
 
-Task = Generator[Step | Until, Any, None]
+Wait = Step | Until
+Task = Generator[Wait, Any, None]
 
 
 class Timer:
@@ -68,13 +69,18 @@ class Loop:
         self._done: collections.deque[tuple[Task, object, BaseException | None]] = collections.deque()
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._done_fd, selectors.EVENT_READ, self._take_done)
+        self._has_ended = self._is_closed = False
         self.tasks = 0
         """Tasks that are under way."""
         self.step_mark: int | None = None
         """What ``mark`` said before the step that the thread is at; None: it is at none."""
 
     def close(self) -> None:
-        """Give back descriptors; the thread, if it is at a step, ends with the process."""
+        """Give back descriptors and end the thread, which comes to the end of its step; nothing goes on any more."""
+        self._is_closed = True
+        self._step_wanted.release()
+        if self._worker is not None:
+            self._worker.join()
         self._selector.close()
         os.close(self._done_fd)
 
@@ -109,6 +115,9 @@ class Loop:
             act = heapq.heappop(self._timers)[2].act
             if act is not None:
                 act()
+        if self._has_ended:  # others may wait for what a task has done
+            self._has_ended = False
+            self.look()
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -129,12 +138,11 @@ class Loop:
         while True:
             try:
                 wanted = task.send(value) if error is None else task.throw(error)
-            except StopIteration:
+            except Exception as ended:
+                if not isinstance(ended, StopIteration):
+                    log.exception("a task ended by an error")
                 self.tasks -= 1
-                return
-            except Exception:
-                log.exception("a task ended by an error")
-                self.tasks -= 1
+                self._has_ended = True
                 return
             value, error = None, None
             if isinstance(wanted, Step):
@@ -164,6 +172,8 @@ class Loop:
     def _work(self) -> None:
         while True:
             self._step_wanted.acquire()
+            if self._is_closed:
+                return
             task, step = self._steps.popleft()
             self.step_mark = self._mark()
             try:

@@ -16,9 +16,13 @@ from collections.abc import Callable
 from fastlog import logs
 from fastlog.log._arena import COORDINATOR, STAGE_COORDINATOR
 from fastlog.workers import child
+from fastlog.workers._authorizer import Authorizer
+from fastlog.workers.coordinator.context import Broker
+from fastlog.workers.coordinator.dispatch import Dispatcher
 from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.link import Link
 from fastlog.workers.coordinator.loop import Loop
+from fastlog.workers.coordinator.topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +121,10 @@ def run(shared: child.Shared, number: int) -> int:
     loop = Loop(mark=lambda: shared.arena.change_count)
     # Python runs the handlers of signals by itself, once it is awake
     loop.watch(signal_fd, selectors.EVENT_READ, lambda _: os.read(signal_fd, 64))
-    coordinator = Coordinator(shared, loop, refuse)
+    topics = Topics(shared.config, shared.arena, loop)
+    broker = Broker(shared.config, shared.arena, shared.listeners, shared.cluster_id, topics, Authorizer())
+    coordinator = Coordinator(shared, loop, Dispatcher(broker, loop).handle)
+    loop.start(topics.begin())
     beat_at = 0.0
     while True:
         if os.getppid() != shared.supervisor_pid:
@@ -128,10 +135,6 @@ def run(shared: child.Shared, number: int) -> int:
             # as if woken: a waker that died may have set the flag and told nobody
             beat_at = time.monotonic() + child.HEARTBEAT_MS / 1000
             coordinator.wake()
+            topics.adopt()
             logs.catch_up()
         coordinator.turn(child.HEARTBEAT_MS / 1000)
-
-
-def refuse(frame: Frame, answer: Answer) -> None:
-    """Close the connection of a request that nobody here knows."""
-    answer(None)

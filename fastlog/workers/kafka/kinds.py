@@ -43,7 +43,15 @@ APIS: dict[int, Api] = {
 """By api key. The connection closes on a key, or a version, that is not here; but for API_VERSIONS, which says so."""
 
 
-FORWARDED: dict[int, Api] = {}
+FORWARDED: dict[int, Api] = {
+    19: Api("CreateTopics", 2, 2, 7, 5, None),
+    20: Api("DeleteTopics", 1, 1, 6, 4, None),
+    22: Api("InitProducerId", 0, 0, 4, 2, None),
+    32: Api("DescribeConfigs", 1, 1, 4, 4, None),
+    35: Api("DescribeLogDirs", 1, 1, 4, 2, None),
+    37: Api("CreatePartitions", 0, 0, 3, 2, None),
+    60: Api("DescribeCluster", 0, 0, 1, 0, None),
+}
 """What the coordinator answers, which looks up the operation itself: by api key. No key is in both tables."""
 
 

@@ -1,0 +1,112 @@
+"""DescribeConfigs (32), versions 1 to 4: the settings of topics of record batches, and of this broker.
+
+Version 1 added where a value comes from and its synonyms, 3 its type and a text about it.
+
+Source: Apache Kafka 4.2 (ConfigHelper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from fastlog.config import BrokerConfig
+from fastlog.workers.authorization import Operation
+from fastlog.workers.coordinator.codec import Fields, Request
+from fastlog.workers.coordinator.context import Context, Handler, error
+from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.coordinator.loop import Wait
+from fastlog.workers.coordinator.topic_settings import KEYS, Effect, Type
+
+TOPIC, BROKER = 2, 4
+DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
+
+
+def handle(request: Request, context: Context) -> Handler:
+    """Answer from memory."""
+    fields = request.fields
+    has_texts = bool(getattr(fields, "include_documentation", False))
+    results = []
+    for resource in fields.resources:
+        code, message, rows = _describe(resource, context)
+        wanted = resource.configuration_keys
+        if wanted is not None:
+            rows = [row for row in rows if row["name"] in wanted]
+        results.append(
+            {
+                **error(code, message),
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [row if has_texts else {**row, "documentation": None} for row in rows],
+            }
+        )
+    return {"throttle_time": 0, "results": results}
+    yield from no_wait()
+
+
+def no_wait() -> Generator[Wait, Any, None]:
+    """What a handler that waits for nothing has at its end, to be a task as the others are."""
+    yield from ()
+
+
+def _describe(resource: Any, context: Context) -> tuple[Code, str | None, list[dict[str, Any]]]:
+    name, broker = resource.resource_name, context.broker
+    if resource.resource_type == TOPIC:
+        if not context.may(Operation.DESCRIBE_CONFIGS, name):
+            return Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.", []
+        if name.startswith("__") or not broker.topics.partitions(name):
+            return Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.", []
+        return Code.NONE, None, topic_rows(broker.config, broker.topics.settings(name))
+    if resource.resource_type == BROKER:
+        if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
+            return Code.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.", []
+        if name not in ("", str(broker.config.broker_id)):
+            return Code.INVALID_REQUEST, f"this is broker {broker.config.broker_id}, and there is no other", []
+        return Code.NONE, None, broker_rows(broker.config)
+    return Code.INVALID_REQUEST, f"resource type {resource.resource_type} is not one of topic (2) and broker (4)", []
+
+
+def topic_rows(config: BrokerConfig, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each key of a topic's configuration: its own value, or the one that holds where it has none."""
+    rows = []
+    for key in KEYS.values():
+        is_own = key.name in given
+        source = DYNAMIC_TOPIC_CONFIG if is_own else DEFAULT_CONFIG
+        text = {Effect.OBEYED: "", Effect.SHOWN: "Has no effect here.", Effect.FIXED: "Has this value alone."}[
+            key.effect
+        ]
+        rows.append(
+            _row(key.name, given[key.name] if is_own else key.default(config), source, key.type, text or key.note)
+        )
+    return rows
+
+
+def broker_rows(config: BrokerConfig) -> list[dict[str, Any]]:
+    """A row for each of the broker's own settings, by its name here; they are read when it starts."""
+    rows = []
+    for setting in config.describe():
+        value = _shown(getattr(config, setting.field))
+        rows.append({**_row(setting.name, value, STATIC_BROKER_CONFIG, Type.STRING, setting.doc), "read_only": True})
+    return rows
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{each}" for name, each in value.items())
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _row(name: str, value: str, source: int, kind: Type, text: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "value": value, "read_only": False, "is_sensitive": False}
+    synonyms: list[Fields] = [{"name": name, "value": value, "source": source}]
+    return {
+        **row,
+        "config_source": source,
+        "synonyms": synonyms,
+        "config_type": int(kind),
+        "documentation": text or None,
+    }

@@ -1,0 +1,382 @@
+"""Making and deleting topics of record batches: intent, work, done, each flushed before the next.
+
+What was answered is there after any crash; what was not is finished or taken back by the next coordinator. Nothing here
+is a lock that others could wait for: the name is taken by the first partition that is made under it, whoever makes it
+(``LogManager.create_partition``), and the creation lock is held for one partition at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastlog import logs
+from fastlog.config import BrokerConfig
+from fastlog.errors import FastlogError, LogError
+from fastlog.log import _files
+from fastlog.log._arena import COORDINATOR, Arena, SlotView
+from fastlog.log.deletion import is_wished, leave_wish
+from fastlog.log.files import FileOps
+from fastlog.log.formats import format_name
+from fastlog.log.formats.record_batches import RECORD_BATCHES
+from fastlog.log.manager import CreationBusyError, LogManager, OtherTopicError
+from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, producer_ids, topic_change
+from fastlog.workers.coordinator import topic_settings
+from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.coordinator.loop import Loop, Step, Until, Wait
+from fastlog.workers.coordinator.metadata_log import MetadataLog
+
+log = logging.getLogger(__name__)
+
+STEP_PARTITIONS = 16
+"""Made in one step of the thread: each costs some files and their syncs, and others have a turn in between."""
+PAUSE_SECONDS = 0.005
+NAMES_SECONDS = 60.0
+"""What the names of new directories may take to become durable."""
+RETRY_SECONDS = 5.0
+"""After what a dead coordinator left open could not be finished."""
+ADOPT_SECONDS = 0.5
+"""After a topic has appeared that others made: its partitions come one after the other."""
+ID_BLOCK = 1000
+"""Producer ids that are taken at once; those of a block that are not given out are lost with the process."""
+MOST_PARTITIONS = 4096
+"""Of one topic, made by one request."""
+
+
+class Outcome(NamedTuple):
+    """What came of a piece of work."""
+
+    code: Code = Code.NONE
+    message: str | None = None
+    topic: Topic | None = None
+
+
+Work = Generator[Wait, Any, Outcome]
+
+
+class Pending:
+    """Work that goes on whoever waits for it."""
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self.deletes = False
+
+    def wait(self, deadline: float) -> Work:
+        """What came of it; REQUEST_TIMED_OUT when nothing has by then."""
+        yield Until(lambda: self.outcome is not None, deadline)
+        return self.outcome or Outcome(Code.REQUEST_TIMED_OUT, "it is still under way, and goes on")
+
+
+class Topics:
+    """For the loop's thread; ``Step`` runs on the worker's."""
+
+    def __init__(self, config: BrokerConfig, arena: Arena, loop: Loop, files: FileOps | None = None) -> None:
+        self._config = config
+        self._arena = arena
+        self._loop = loop
+        self._files = files or FileOps()
+        self._log = MetadataLog(config, arena, self._files)
+        self._directories = [Path(path) for path in arena.log_dirs]
+        self._manager = LogManager(config, arena, self._files)
+        self._workers_manager = LogManager(config, arena, self._files)
+        self._busy: dict[str, Pending] = {}  # names in transition
+        self._ids = iter(range(0))  # producer ids that are taken and not given out
+        self._is_taking_ids = False
+        self._is_adopting = False
+        self._adopted_at = -1  # changes of the arena that were looked at
+        self.is_ready = False
+        """Whether what the log says is known, and what was open has been begun to be finished."""
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    def partitions(self, name: str) -> list[SlotView]:
+        """The partitions of a topic of record batches; empty where there is none that clients may know of."""
+        views = self._manager.partitions(name)
+        return views if views and format_name(views[0].format) == RECORD_BATCHES else []
+
+    def names(self) -> list[str]:
+        """The topics of record batches, in order; the broker's own are not among them."""
+        return [name for name in self._manager.topics() if not name.startswith("__") and self.partitions(name)]
+
+    def by_id(self, topic_id: bytes) -> str | None:
+        """The name of the topic that has an id."""
+        return next((name for name in self.names() if self.partitions(name)[0].topic_id == topic_id), None)
+
+    def settings(self, name: str) -> Mapping[str, str]:
+        """What a topic was given, by Kafka's names."""
+        known = self._log.state.topics.get(name)
+        return known.settings if known is not None else {}
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Generator[Wait, Any, None]:
+        """At the start of the process: know what the log says, and finish what a predecessor left open."""
+        while not self.is_ready:
+            try:
+                yield from self._log.take_over()
+                self.is_ready = True
+            except (OSError, FastlogError) as error:
+                log.error("the metadata log cannot be read: %s; requests for topics are refused until it can", error)
+                yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
+        for topic in list(self._log.state.topics.values()):
+            if topic.phase == CREATING:
+                self._start(topic.name, self._finish_creation(topic))
+            elif topic.phase == DELETING:
+                self._start(topic.name, self._finish_deletion(topic))
+
+    def adopt(self) -> None:
+        """Write down topics that others made: processors when they were asked for, or a person with a directory."""
+        if self.is_ready and not self._is_adopting and self._adopted_at != self._arena.change_count:
+            self._is_adopting = True
+            self._loop.at(time.monotonic() + ADOPT_SECONDS, lambda: self._loop.start(self._adopt()))
+
+    def _adopt(self) -> Generator[Wait, Any, None]:
+        seen = self._arena.change_count
+        changes = []
+        for name in self.names():
+            views = self.partitions(name)
+            known = self._log.state.topics.get(name)
+            count = views[-1].partition + 1
+            if name in self._busy or not any(views[0].topic_id):
+                continue
+            if known is None or known.topic_id != views[0].topic_id:
+                changes.append(topic_change(CREATED, Topic(name, views[0].topic_id, count)))
+            elif known.phase == CREATED and known.partitions < count:
+                changes.append(topic_change(CREATED, Topic(name, known.topic_id, count, known.settings)))
+        # what somebody deleted by fastlog's own request; one whose directory is missing at a start is there, offline
+        for known in self._log.state.topics.values():
+            if known.phase == CREATED and known.name not in self._busy and not self._manager.partitions(known.name):
+                changes.append(topic_change(DELETED, known))
+        try:
+            if changes:
+                yield from self._log.write(changes)
+            self._adopted_at = seen
+        except (OSError, FastlogError) as error:
+            log.error("topics not written down topics=%d reason=%s: tried again", len(changes), error)
+        self._is_adopting = False
+
+    # -- creating ------------------------------------------------------------------------------------------------------
+
+    def refusal(self, name: str, count: int) -> Outcome | None:
+        """Why a topic with so many partitions cannot be made now; None: it can."""
+        if not self.is_ready:
+            return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
+        if name in self._busy or name in self._log.state.topics or self._manager.partitions(name):
+            return Outcome(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        return self._no_room(count)
+
+    def _no_room(self, more: int) -> Outcome | None:
+        if more > min(self._arena.room, MOST_PARTITIONS):
+            room = f"there is room for {self._arena.room} (max.partitions), and for {MOST_PARTITIONS} in one request"
+            return Outcome(Code.INVALID_PARTITIONS, f"{more} partitions more: {room}")
+        return None
+
+    def create(self, name: str, count: int, settings: Mapping[str, str]) -> Pending:
+        """Make a topic that ``refusal`` has nothing against."""
+        topic = Topic(name, uuid.uuid4().bytes, count, dict(settings), CREATING)
+        return self._start(name, self._create(topic))
+
+    def _create(self, topic: Topic) -> Work:
+        yield from self._log.write([topic_change(CREATING, topic)])
+        return (yield from self._finish_creation(topic))
+
+    def _finish_creation(self, topic: Topic) -> Work:
+        """From the flushed intent on."""
+        _files.reach("topic.creating")
+        try:
+            yield from self._make(topic, 0)
+        except OtherTopicError:
+            # nothing of this one is there: the other's first partition came first
+            yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
+            return Outcome(Code.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        except (OSError, FastlogError) as error:
+            _say(topic.name, "created", error)
+            yield from self._log.write([topic_change(DELETING, topic)], needs_room=False)
+            yield from self._finish_deletion(topic)
+            return Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
+        _files.reach("topic.made")
+        yield from self._log.write([topic_change(CREATED, topic)])
+        log.info("created topic=%r partitions=%d", topic.name, topic.partitions)
+        return Outcome(topic=topic)
+
+    def _make(self, topic: Topic, first: int) -> Generator[Wait, Any, None]:
+        """Make partitions from ``first`` on, in steps; returns once their names are durable."""
+        settings = topic_settings.applied(self._config, topic.name, topic.settings)
+        number, made = first, list[int]()
+        while number < topic.partitions:
+
+            def make(begin: int = number) -> list[int]:
+                found = []
+                for partition in range(begin, min(topic.partitions, begin + STEP_PARTITIONS)):
+                    try:
+                        index = self._workers_manager.create_partition(
+                            topic.name,
+                            partition,
+                            count=topic.partitions,
+                            format_name=RECORD_BATCHES,
+                            topic_id=topic.topic_id,
+                            settings=settings,
+                        )
+                    except CreationBusyError:
+                        break
+                    self._arena.demand_flush(index)
+                    found.append(index)
+                return found
+
+            found = yield Step(make)
+            made += found
+            number += len(found)
+            if not found:
+                yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
+        waiting = set(made)
+
+        def are_durable() -> bool:
+            for index in list(waiting):
+                self._arena.wait_for_end(index, COORDINATOR)
+                view = self._arena.live_view(index)
+                if view is None or view.state or view.dir_synced_tail > view.table_head:
+                    waiting.discard(index)
+                    problems.extend([] if view is not None and not view.state else [index])
+            return not waiting
+
+        problems = list[int]()
+        done = yield Until(are_durable, time.monotonic() + NAMES_SECONDS)
+        if problems or not done:
+            raise LogError(f"the names of {len(problems) or len(waiting)} partitions are not on the disk")
+
+    # -- more partitions -----------------------------------------------------------------------------------------------
+
+    def grow(self, name: str, count: int) -> Pending:
+        """Make the partitions of a topic that are missing to ``count``."""
+        return self._start(name, self._grow(name, count))
+
+    def refusal_to_grow(self, name: str, count: int) -> Outcome | None:
+        """Why it cannot be; None: it can."""
+        views = self.partitions(name)
+        if not self.is_ready or name in self._busy:
+            return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the topic is being changed")
+        if not views or name.startswith("__"):
+            return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        held = self._count(name, views)
+        if count <= held:
+            return Outcome(Code.INVALID_PARTITIONS, f"Topic currently has {held} partitions, {count} is no increase.")
+        return self._no_room(count - held)
+
+    def _grow(self, name: str, count: int) -> Work:
+        views = self.partitions(name)
+        held = self._count(name, views)
+        topic = Topic(name, views[0].topic_id, count, self.settings(name))
+        try:
+            yield from self._make(topic, held)
+        except (OSError, FastlogError) as error:
+            _say(name, "grown", error)
+            return Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
+        yield from self._log.write([topic_change(CREATED, topic)])
+        return Outcome(topic=topic)
+
+    def _count(self, name: str, views: list[SlotView]) -> int:
+        known = self._log.state.topics.get(name)
+        return max(views[-1].partition + 1, known.partitions if known is not None else 0)
+
+    # -- deleting ------------------------------------------------------------------------------------------------------
+
+    def delete(self, name: str) -> Pending | Outcome:
+        """Delete a topic of record batches; what is against it, or what goes on."""
+        views = self.partitions(name)
+        if not self.is_ready:
+            return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
+        pending = self._busy.get(name)
+        if pending is not None and pending.deletes:
+            return pending
+        known = self._log.state.topics.get(name)
+        if pending is not None or not views or name.startswith("__"):
+            return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        if known is None or known.topic_id != views[0].topic_id:
+            known = Topic(name, views[0].topic_id, views[-1].partition + 1)
+        pending = self._start(name, self._delete(known))
+        pending.deletes = True
+        return pending
+
+    def _delete(self, topic: Topic) -> Work:
+        changes = [topic_change(DELETING, topic)]
+        recorded = self._log.state.topics.get(topic.name)
+        if recorded is None or recorded.topic_id != topic.topic_id:
+            changes.insert(0, topic_change(CREATED, topic))
+        yield from self._log.write(changes, needs_room=False)
+        return (yield from self._finish_deletion(topic))
+
+    def _finish_deletion(self, topic: Topic) -> Work:
+        """From the flushed intent on. Not of a topic that came to the name after this one had gone."""
+        _files.reach("topic.deleting")
+        while True:
+            try:
+                is_there = any(view.topic_id == topic.topic_id for view in self._manager.partitions(topic.name))
+                if is_there:
+                    yield Step(lambda: leave_wish(topic.name, self._directories, self._files))
+                    self._arena.want_deletion()
+                while not (yield Step(lambda: self._is_gone(topic))):
+                    yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
+                break
+            except OSError as error:
+                _say(topic.name, "deleted", error)
+                yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
+        _files.reach("topic.gone")
+        yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
+        return Outcome(topic=topic)
+
+    def _is_gone(self, topic: Topic) -> bool:
+        """Whether the keeper has put all of it away, durably; on the worker's thread."""
+        views = self._workers_manager.partitions(topic.name)
+        if any(view.topic_id == topic.topic_id for view in views):
+            return False
+        # in this order: a slot says that it leaves before its life ends
+        is_leaving = any(row.topic == topic.name for row in self._arena.leaving())
+        return not is_leaving and not is_wished(topic.name, self._directories)
+
+    # -- producer ids --------------------------------------------------------------------------------------------------
+
+    def new_producer_id(self) -> Generator[Wait, Any, int]:
+        """A number that no producer has had.
+
+        Raises:
+            OSError, LogError: the next block cannot be written down.
+        """
+        while (found := next(self._ids, None)) is None:
+            if self._is_taking_ids:
+                yield Until(lambda: not self._is_taking_ids, time.monotonic() + NAMES_SECONDS)
+                continue
+            self._is_taking_ids = True
+            try:
+                first = self._log.state.next_producer_id
+                yield from self._log.write([producer_ids(first + ID_BLOCK)])
+                self._ids = iter(range(first, first + ID_BLOCK))
+            finally:
+                self._is_taking_ids = False
+        return found
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, work: Work) -> Pending:
+        pending = Pending()
+        self._busy[name] = pending
+        self._loop.start(self._run(name, work, pending))
+        return pending
+
+    def _run(self, name: str, work: Work, pending: Pending) -> Generator[Wait, Any, None]:
+        try:
+            pending.outcome = yield from work
+        except (OSError, FastlogError) as error:
+            _say(name, "settled", error)
+            pending.outcome = Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
+        finally:
+            pending.outcome = pending.outcome or Outcome(Code.UNKNOWN_SERVER_ERROR)
+            self._busy.pop(name, None)
+
+
+def _say(name: str, what: str, error: Exception) -> None:
+    line = "topic not %s topic=%r reason=%s"
+    log.error(line, what, name, error, extra=logs.about("topic", what, type(error)))

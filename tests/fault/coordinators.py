@@ -1,0 +1,180 @@
+"""The coordinator is killed while topics are made and deleted: what was answered is so, the rest as a whole or not."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fastlog.workers.coordinator.errors import Code
+from tests.fault.registry import Outcome, scenario
+from tests.harness import raw_client as raw
+from tests.harness import today
+from tests.harness.broker import Broker, wait_until
+from tests.harness.coordinated import decoded, encoded
+from tests.harness.timing import PATIENCE
+
+CREATE, DELETE, METADATA = 19, 20, 3
+PARTITIONS = 5
+WRITERS = 3
+POINTS = ("topic.creating", "topic.made", "topic.deleting", "topic.gone", "metadata.appended", "create.segment")
+ONE = raw.entry(b"one")
+
+
+class Client:
+    """A connection that speaks today's protocol; a new one where the former was closed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._client: raw.RawClient | None = None
+
+    def ask(self, key: int, version: int, **fields: Any) -> Any:
+        """The decoded answer; None when the connection was closed before it came."""
+        try:
+            if self._client is None:
+                self._client = self._broker.connect()
+                self._client.socket.settimeout(PATIENCE)
+                today.asked(self._client.socket, today.API_VERSIONS, 0)
+            self._client.socket.sendall(today.framed(encoded(key, version, fields)))
+            return decoded(key, version, today.answer_of(self._client.socket))
+        except (EOFError, OSError):
+            self.close()
+            return None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def create(self, name: str) -> int | None:
+        row = {"name": name, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": (), "configs": ()}
+        found = self.ask(CREATE, 7, topics=[row], timeout=30_000, validate_only=False)
+        return None if found is None else int(found.topics[0].error_code)
+
+    def delete(self, name: str) -> int | None:
+        found = self.ask(DELETE, 6, topics=[{"name": name, "topic_id": bytes(16)}], timeout=30_000)
+        return None if found is None else int(found.responses[0].error_code)
+
+    def topics(self) -> dict[str, int]:
+        unasked = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}
+        found = self.ask(METADATA, 9, topics=None, allow_auto_topic_creation=False, **unasked)
+        assert found is not None, "a request that the coordinator does not answer lost its connection"
+        return {topic.name: len(topic.partitions) for topic in found.topics if not topic.is_internal}
+
+
+class Writer:
+    """Makes and deletes topics of names that are nobody else's, and knows what was answered about each."""
+
+    def __init__(self, broker: Broker, number: int, source: random.Random) -> None:
+        self._client = Client(broker)
+        self._source = source
+        self._names = [f"w{number}-{name}" for name in range(4)]
+        self.answered: dict[str, bool | None] = dict.fromkeys(self._names, False)
+        """Whether it is there; None: nobody knows."""
+        self.wrong: list[str] = []
+        self.done = 0
+
+    def run(self, over: threading.Event) -> None:
+        """Until it is over."""
+        while not over.is_set():
+            name = self._source.choice(self._names)
+            known = self.answered[name]
+            makes = self._source.random() < 0.5 if known is None else not known
+            code = self._client.create(name) if makes else self._client.delete(name)
+            expected = {Code.NONE} if known is not None else {Code.NONE, 36 if makes else 3}
+            if code is None:
+                self.answered[name] = None
+            elif code in expected:
+                self.answered[name] = makes
+                self.done += 1
+            elif code != Code.COORDINATOR_LOAD_IN_PROGRESS and known is not None:
+                self.wrong.append(f"{'create' if makes else 'delete'} of {name} answered {code}, it was there: {known}")
+            self._source.random()
+        self._client.close()
+
+
+@scenario(
+    "kill-coordinator",
+    "kill -9 of the coordinator while topics are made and deleted, also at each step, and of the whole broker",
+    small=8,
+    nightly=300,
+    release=5000,
+)
+def kill_coordinator(count: int, seed: int, directory: Path) -> Outcome:
+    """``count`` kills by the clock, half as many at named points; data requests must notice none of them."""
+    outcome = Outcome()
+    source = random.Random(seed)
+    for number in range(max(1, count // 8)):
+        faults = ",".join(f"coordinator:{point}@{source.randrange(1, 6)}=kill" for point in source.sample(POINTS, 2))
+        _round(min(count, 8), source, directory / str(number), faults, outcome)
+    return outcome
+
+
+def _round(kills: int, source: random.Random, directory: Path, faults: str, outcome: Outcome) -> None:
+    over = threading.Event()
+    directory.mkdir(parents=True)
+    with Broker(directory, processors=2, environment={"FASTLOG_FAULTS": faults}) as broker:
+        writers = [Writer(broker, number, random.Random(source.random())) for number in range(WRITERS)]
+        threads = [threading.Thread(target=writer.run, args=(over,)) for writer in writers]
+        threads.append(threading.Thread(target=_produce, args=(broker, over, outcome)))
+        for thread in threads:
+            thread.start()
+        for _ in range(kills):
+            before = sum(writer.done for writer in writers)
+            with contextlib.suppress(AssertionError):  # one that kills itself at each of its first steps gets nowhere
+                wait_until("something is answered", lambda before=before: sum(w.done for w in writers) > before)  # type: ignore[misc]
+            time.sleep(source.uniform(0, 0.05))
+            with contextlib.suppress(KeyError, ProcessLookupError, psutil.NoSuchProcess):  # it has killed itself
+                pid = broker.pids()["coordinator"]
+                broker.kill("coordinator")
+                broker.wait_replaced("coordinator", pid)
+            outcome.runs += 1
+        over.set()
+        for thread in threads:
+            thread.join(2 * PATIENCE)
+            outcome.expect(not thread.is_alive(), "a client hangs")
+        for writer in writers:
+            outcome.violations += writer.wrong
+        broker.environment = {}
+        _look(broker, writers, outcome, "after the kills")
+        broker.kill_all()
+        broker.start()
+        _look(broker, writers, outcome, "after another start")
+        code = broker.stop()
+        outcome.expect(code == 0, f"the stop ended with {code}")
+
+
+def _produce(broker: Broker, over: threading.Event, outcome: Outcome) -> None:
+    """A client of 0.7, on one connection all the time."""
+    with broker.connect() as client:
+        while not over.is_set():
+            try:
+                outcome.expect(client.produce_ack("data", 0, ONE).error == 0, "a produce was refused")
+            except (raw.ConnectionClosed, OSError) as error:
+                outcome.violations.append(f"a produce noticed it: {error!r}")
+                return
+            time.sleep(0.002)
+
+
+def _look(broker: Broker, writers: list[Writer], outcome: Outcome, when: str) -> None:
+    client = Client(broker)
+
+    def is_settled() -> bool:
+        return set(client.topics().values()) <= {PARTITIONS} and client.ask(
+            60, 0, include_cluster_authorized_operations=0
+        )
+
+    wait_until("every topic is whole", is_settled)
+    found = client.topics()
+    for writer in writers:
+        for name, is_there in writer.answered.items():
+            if is_there is not None:
+                outcome.expect(
+                    (name in found) == is_there, f"{when}: {name} is there: {name in found}, said: {is_there}"
+                )
+    client.close()

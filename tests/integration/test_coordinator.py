@@ -1,0 +1,216 @@
+"""Topics over the wire: made and deleted by today's requests, while the coordinator is killed, and after starts."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.kafka import kinds
+from tests.harness import raw_client as raw
+from tests.harness import today
+from tests.harness.broker import Broker, wait_until
+from tests.harness.coordinated import decoded, encoded
+from tests.harness.timing import PATIENCE
+
+ONE = raw.entry(b"one")
+
+
+class Today:
+    """A connection that speaks today's protocol."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._client = broker.connect()
+        self._client.socket.settimeout(PATIENCE)
+        today.asked(self._client.socket, today.API_VERSIONS, 0)
+
+    def __enter__(self) -> Today:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._client.socket
+
+    def ask(self, key: int, version: int, **fields: Any) -> Any:
+        """The decoded answer to a request.
+
+        Raises:
+            ConnectionError: the connection has been closed.
+        """
+        try:
+            self.socket.sendall(today.framed(encoded(key, version, fields)))
+            return decoded(key, version, today.answer_of(self.socket))
+        except EOFError as error:
+            raise ConnectionError from error
+
+    def create(self, name: str, count: int = 1) -> int:
+        """The error code of CREATE_TOPICS for one topic."""
+        row = {"name": name, "num_partitions": count, "replication_factor": -1, "assignments": (), "configs": ()}
+        return int(self.ask(19, 7, topics=[row], timeout=30_000, validate_only=False).topics[0].error_code)
+
+    def delete(self, name: str) -> int:
+        """The error code of DELETE_TOPICS for one topic."""
+        rows = [{"name": name, "topic_id": bytes(16)}]
+        return int(self.ask(20, 6, topics=rows, timeout=30_000).responses[0].error_code)
+
+    def topics(self) -> dict[str, int]:
+        """The topics that METADATA tells of but the broker's own, and how many partitions each has."""
+        asked = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        found = self.ask(3, 12, topics=None, **asked)
+        return {topic.name: len(topic.partitions) for topic in found.topics if not topic.is_internal}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path, processors=2) as made:
+        yield made
+
+
+def test_a_topic_is_made_seen_and_deleted(broker: Broker) -> None:
+    with Today(broker) as client:
+        assert client.create("t", 3) == Code.NONE
+        assert client.topics() == {"t": 3}
+        assert client.delete("t") == Code.NONE
+        assert client.topics() == {}
+        assert client.create("t", 2) == Code.NONE
+        assert client.topics() == {"t": 2}
+
+
+def test_every_version_that_is_offered_is_served(broker: Broker) -> None:
+    """By the bytes of another implementation's schemas, in both directions."""
+    topic = {"name": "none", "num_partitions": 1, "replication_factor": -1, "assignments": (), "configs": ()}
+    fields: dict[int, dict[str, Any]] = {
+        19: {"topics": [topic], "timeout": 100, "validate_only": True},
+        20: {"topics": [{"name": "none", "topic_id": bytes(16)}], "topic_names": ["none"], "timeout": 100},
+        22: {"transactional_id": None, "transaction_timeout": 1, "producer_id": -1, "producer_epoch": -1},
+        32: {
+            "resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}],
+            "include_synonyms": True,
+            "include_documentation": True,
+        },
+        35: {"topics": None},
+        37: {
+            "topics": [{"name": "none", "count": 3, "assignments": None}],
+            "timeout": 100,
+            "validate_only": False,
+        },
+        60: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+    }
+    assert set(fields) == set(kinds.FORWARDED)
+    with Today(broker) as client:
+        for key, api in kinds.FORWARDED.items():
+            for version in range(api.first, api.last + 1):
+                assert client.ask(key, version, **fields[key]) is not None
+
+
+def test_the_cluster_is_this_broker(broker: Broker) -> None:
+    with Today(broker) as client:
+        found = client.ask(60, 1, include_cluster_authorized_operations=False, endpoint_type=1)
+        (node,) = found.brokers
+        assert (node.host, node.port, found.controller_id) == ("127.0.0.1", broker.port, node.broker_id)
+        text = (broker.log_dirs[0] / "meta.properties").read_text()
+        assert f"cluster.id={found.cluster_id}\n" in text
+
+
+def test_rubbish_behind_the_head_closes_the_connection_and_nothing_else(broker: Broker) -> None:
+    with Today(broker) as good:
+        for key in kinds.FORWARDED:
+            version = kinds.FORWARDED[key].last
+            with Today(broker) as client, contextlib.suppress(ConnectionError):
+                client.socket.sendall(today.frame(key, version, b"\xff" * 40))
+                assert client.socket.recv(1) == b""
+        assert good.create("t") == Code.NONE
+
+
+def test_a_killed_coordinator_closes_who_waits_for_it_and_is_back(broker: Broker) -> None:
+    """Connections that ask it nothing, of either protocol, notice nothing."""
+    with Today(broker) as asking, Today(broker) as resting, broker.connect() as old:
+        assert resting.create("before") == Code.NONE
+        assert old.produce_ack("old", 0, ONE).error == 0
+        pid = broker.pause("coordinator")
+        row = {"name": "t", "num_partitions": 1, "replication_factor": -1, "assignments": (), "configs": ()}
+        asking.socket.sendall(today.framed(encoded(19, 7, {"topics": [row], "timeout": 9000, "validate_only": False})))
+        time.sleep(0.1)
+        assert resting.topics() == {"before": 1}
+        broker.kill("coordinator")
+        assert asking.socket.recv(1) == b""
+        assert old.produce_ack("old", 0, ONE).error == 0
+        broker.wait_replaced("coordinator", pid)
+        assert resting.topics() == {"before": 1}
+        assert resting.create("after") == Code.NONE
+        assert resting.delete("before") == Code.NONE
+
+
+def test_what_was_answered_is_there_whoever_is_killed(broker: Broker) -> None:
+    """The rest is there as a whole, or not at all; and the next start says the same."""
+    answered: dict[str, bool] = {}
+    done = threading.Event()
+
+    def work() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            name = f"t{number}"
+            with contextlib.suppress(ConnectionError, OSError), Today(broker) as client:
+                if client.create(name, 3) == Code.NONE:
+                    answered[name] = True
+                    if number % 2 and client.delete(name) == Code.NONE:
+                        answered[name] = False
+                    elif number % 2:
+                        del answered[name]
+            if number % 2 and answered.get(name):
+                del answered[name]  # its deletion may have gone through
+
+    working = threading.Thread(target=work)
+    working.start()
+    for number in range(6):
+        before = len(answered)
+        wait_until("something is answered", lambda before=before: len(answered) > before)  # type: ignore[misc]
+        time.sleep(0.007 * number)
+        pid = broker.pids()["coordinator"]
+        broker.kill("coordinator")
+        broker.wait_replaced("coordinator", pid)
+    done.set()
+    working.join(PATIENCE)
+    check(broker, answered)
+    broker.kill_all()
+    broker.start()
+    check(broker, answered)
+
+
+def check(broker: Broker, answered: dict[str, bool]) -> None:
+    def whole() -> bool:
+        with Today(broker) as client:
+            found = client.topics()
+            assert {name for name, is_there in answered.items() if is_there} <= set(found)
+            assert not {name for name, is_there in answered.items() if not is_there} & set(found)
+            return set(found.values()) <= {3}
+
+    wait_until("every topic is whole", whole)
+
+
+def test_a_creation_of_many_partitions_delays_nobody(tmp_path: Path) -> None:
+    """METADATA on another connection is answered meanwhile."""
+    with Broker(tmp_path, processors=1, settings={"max.partitions": "1200"}) as broker, Today(broker) as other:
+        with Today(broker) as client:
+            made: list[int] = []
+            making = threading.Thread(target=lambda: made.append(client.create("many", 1000)))
+            making.start()
+            asked = 0
+            while not made:
+                other.topics()
+                asked += 1
+            making.join(PATIENCE)
+        assert made == [Code.NONE]
+        assert asked > 5
+        assert other.topics() == {"many": 1000}

@@ -1,0 +1,384 @@
+"""Topics made and deleted through the coordinator: what is answered, what is on the disk, what a killed one leaves."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastlog.log.files import FileOps
+from fastlog.log.formats import format_name
+from fastlog.log.kafka_files import read_topic_id
+from fastlog.log.metadata import read_metadata
+from fastlog.workers.coordinator.errors import Code
+from tests.harness.coordinated import CLUSTER_ID, Coordinated
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Coordinated]:
+    with Coordinated(tmp_path / "log") as made:
+        yield made
+
+
+def recorded(running: Coordinated) -> dict[str, tuple[str, int]]:
+    """Phase and number of partitions of each topic, as the metadata log says."""
+    state = read_metadata([running.directory], FileOps())
+    return {name: (topic.phase, topic.partitions) for name, topic in state.topics.items()}
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_topic_is_made(running: Coordinated, version: int) -> None:
+    found = running.create("t", 3, version)
+    assert (found.name, found.error_code) == ("t", Code.NONE)
+    views = running.topics.partitions("t")
+    assert [view.partition for view in views] == [0, 1, 2]
+    assert {format_name(view.format) for view in views} == {"record-batches"}
+    if version >= 5:
+        assert (found.num_partitions, found.replication_factor) == (3, 1)
+    if version >= 7:
+        assert {view.topic_id for view in views} == {found.topic_id.bytes}
+        assert read_topic_id(running.directory / "t-2", FileOps()) == found.topic_id.bytes
+    assert recorded(running) == {"t": ("created", 3)}
+    assert all(view.dir_synced_tail > view.table_head for view in views), "a power loss could take it away"
+
+
+def test_a_topic_that_is_there_is_not_made_again(running: Coordinated) -> None:
+    first = running.create("t", 2)
+    assert running.create("t", 1).error_code == Code.TOPIC_ALREADY_EXISTS
+    running.manager.create_partition("old", 0)
+    assert running.create("old").error_code == Code.TOPIC_ALREADY_EXISTS
+    (view, _) = running.topics.partitions("t")
+    assert view.topic_id == first.topic_id.bytes
+
+
+def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log", partitions=400) as running:
+        answers = running.begin_to_ask(
+            19,
+            7,
+            topics=[
+                {"name": "t", "num_partitions": 300, "replication_factor": 1, "assignments": (), "configs": ()},
+            ],
+            timeout=60_000,
+            validate_only=False,
+        )
+        other = running.ask(60, 1, include_cluster_authorized_operations=False, endpoint_type=1)
+        assert other.cluster_id == CLUSTER_ID and not answers, "it waited for all partitions"
+        running.turn_until("all are made", lambda: bool(answers))
+        assert answers[0].topics[0].error_code == Code.NONE
+        assert len(running.topics.partitions("t")) == 300
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"name": "a/b"}, Code.INVALID_TOPIC_EXCEPTION),
+        ({"name": ""}, Code.INVALID_TOPIC_EXCEPTION),
+        ({"name": ".."}, Code.INVALID_TOPIC_EXCEPTION),
+        ({"name": "x" * 250}, Code.INVALID_TOPIC_EXCEPTION),
+        ({"name": "__consumer_offsets"}, Code.INVALID_TOPIC_EXCEPTION),
+        ({"replication_factor": 3}, Code.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 0}, Code.INVALID_REPLICATION_FACTOR),
+        ({"num_partitions": 0}, Code.INVALID_PARTITIONS),
+        ({"num_partitions": -2}, Code.INVALID_PARTITIONS),
+        ({"num_partitions": 1000}, Code.INVALID_PARTITIONS),
+        ({"configs": {"no.such.key": "1"}}, Code.INVALID_CONFIG),
+        ({"configs": {"retention.ms": "soon"}}, Code.INVALID_CONFIG),
+        ({"configs": {"min.insync.replicas": "2"}}, Code.INVALID_CONFIG),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [7]}]}, Code.INVALID_REQUEST),
+        (
+            {
+                "num_partitions": -1,
+                "assignments": [{"partition_index": 1, "broker_ids": [7]}],
+            },
+            Code.INVALID_REPLICA_ASSIGNMENT,
+        ),
+        (
+            {
+                "num_partitions": -1,
+                "assignments": [{"partition_index": 0, "broker_ids": [8]}],
+            },
+            Code.INVALID_REPLICA_ASSIGNMENT,
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_refused_and_leaves_nothing(
+    running: Coordinated, given: dict[str, object], code: Code
+) -> None:
+    found = running.create(**{"name": "t", **given})  # type: ignore[arg-type]
+    assert (found.error_code, bool(found.error_message)) == (code, True)
+    assert running.topics.names() == [] and recorded(running) == {}
+
+
+def test_a_manual_assignment_gives_the_number_of_partitions(running: Coordinated) -> None:
+    rows = [{"partition_index": number, "broker_ids": [7]} for number in (1, 0)]
+    assert running.create("t", num_partitions=-1, assignments=rows).error_code == Code.NONE
+    assert len(running.topics.partitions("t")) == 2
+
+
+def test_the_brokers_number_of_partitions_is_the_default(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log", partitions=20) as running:
+        config = running.config
+        assert running.create("t", num_partitions=-1).num_partitions == config.partitions
+
+
+def test_one_that_is_only_validated_is_not_made(running: Coordinated) -> None:
+    assert running.create("t", validate_only=True).error_code == Code.NONE
+    assert running.create("t", 1, replication_factor=2, validate_only=True).error_code == 38
+    assert running.topics.names() == [] and recorded(running) == {}
+
+
+def test_a_name_that_is_given_twice_is_refused_once(running: Coordinated) -> None:
+    topic = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    rows = [{"name": name, **topic} for name in ("a", "b", "a")]
+    found = running.ask(19, 7, topics=rows, timeout=30_000, validate_only=False).topics
+    assert {each.name: each.error_code for each in found} == {"a": Code.INVALID_REQUEST, "b": Code.NONE}
+
+
+def test_settings_hold_and_are_kept(running: Coordinated) -> None:
+    given = {
+        "retention.ms": "-1",
+        "retention.bytes": "5000",
+        "segment.bytes": "100000",
+        "segment.ms": "60000",
+        "flush.messages": "3",
+        "max.message.bytes": "4321",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    found = running.create("t", 1, configs=given)
+    own = {row.name: row.value for row in found.configs if row.config_source == 1}
+    assert own == given
+    (view,) = running.topics.partitions("t")
+    assert (view.retention_bytes, view.max_message_bytes, view.append_time) == (5000, 4321, True)
+    assert view.retention_ms > 10**15
+    state = read_metadata([running.directory], FileOps())
+    assert state.topics["t"].settings == given
+
+
+def test_answers_wait_as_long_as_the_client_says(running: Coordinated) -> None:
+    running.create("t")
+    running.keeps_house = False
+    assert running.delete("t", timeout=50) == Code.REQUEST_TIMED_OUT
+    assert recorded(running)["t"][0] == "deleting"
+    running.keeps_house = True
+    running.turn_until("it has gone", lambda: recorded(running) == {})
+
+
+# -- deleting ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_deleted_topic_is_gone_and_its_name_is_free(running: Coordinated, version: int) -> None:
+    before = running.create("t", 3)
+    names = {"topic_names": ["t"]} if version < 6 else {"topics": [{"name": "t", "topic_id": bytes(16)}]}
+    (found,) = running.ask(20, version, timeout=30_000, **names).responses
+    assert (found.name, found.error_code) == ("t", Code.NONE)
+    assert running.topics.names() == [] and recorded(running) == {}
+    again = running.create("t")
+    assert again.error_code == Code.NONE and again.topic_id != before.topic_id
+
+
+def test_a_topic_is_deleted_by_its_id(running: Coordinated) -> None:
+    made = running.create("t")
+    (found,) = running.ask(20, 6, topics=[{"name": None, "topic_id": made.topic_id.bytes}], timeout=30_000).responses
+    assert (found.name, found.topic_id, found.error_code) == ("t", made.topic_id, Code.NONE)
+    (found,) = running.ask(20, 6, topics=[{"name": None, "topic_id": made.topic_id.bytes}], timeout=30_000).responses
+    assert (found.name, found.topic_id, found.error_code) == (None, made.topic_id, Code.UNKNOWN_TOPIC_ID)
+
+
+def test_what_is_not_there_is_not_deleted(running: Coordinated) -> None:
+    """Nor a topic of 0.7, which today's clients do not see, nor the broker's own."""
+    running.create("t")
+    running.manager.create_partition("old", 0)
+    for name in ("none", "old", "__fastlog_metadata"):
+        assert running.delete(name) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    both = [{"name": "t", "topic_id": uuid.uuid4().bytes}]
+    assert running.ask(20, 6, topics=both, timeout=1).responses[0].error_code == Code.INVALID_REQUEST
+    assert running.topics.names() == ["t"] and running.manager.partitions("old")
+
+
+def test_two_who_delete_one_topic_are_both_told(running: Coordinated) -> None:
+    running.create("t")
+    row = [{"name": "t", "topic_id": bytes(16)}]
+    asked = [running.begin_to_ask(20, 6, topics=row, timeout=30_000) for _ in range(2)]
+    running.turn_until("both are told", lambda: all(asked))
+    assert [each[0].responses[0].error_code for each in asked] == [Code.NONE, Code.NONE]
+
+
+def test_deleting_can_be_forbidden(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log", delete_topic_enable=False) as running:
+        running.create("t")
+        assert running.delete("t") == Code.TOPIC_DELETION_DISABLED
+
+
+# -- more partitions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_topic_gets_more_partitions(running: Coordinated, version: int) -> None:
+    made = running.create("t", 2, configs={"retention.bytes": "5000"})
+    row = {"name": "t", "count": 5, "assignments": None}
+    (found,) = running.ask(37, version, topics=[row], timeout=30_000, validate_only=False).results
+    assert found.error_code == Code.NONE
+    views = running.topics.partitions("t")
+    assert len(views) == 5 and {view.topic_id for view in views} == {made.topic_id.bytes}
+    assert {view.retention_bytes for view in views} == {5000}
+    assert recorded(running) == {"t": ("created", 5)}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assignments", "code"),
+    [
+        ("t", 2, None, Code.INVALID_PARTITIONS),
+        ("t", 1, None, Code.INVALID_PARTITIONS),
+        ("t", 9999, None, Code.INVALID_PARTITIONS),
+        ("none", 3, None, Code.UNKNOWN_TOPIC_OR_PARTITION),
+        ("__fastlog_metadata", 3, None, Code.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 3, [], Code.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 3, [{"broker_ids": [1]}], Code.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_partitions_that_cannot_be_made(
+    running: Coordinated, name: str, count: int, assignments: list[object] | None, code: Code
+) -> None:
+    running.create("t", 2)
+    row = {"name": name, "count": count, "assignments": assignments}
+    (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
+    assert found.error_code == code and len(running.topics.partitions("t")) == 2
+
+
+# -- a coordinator that is killed --------------------------------------------------------------------------------------
+
+
+def killed_in_between(running: Coordinated, asked: list[object], turns: int) -> None:
+    """Some turns, then another coordinator in its place; what the former one had begun is told to nobody."""
+    for _ in range(turns):
+        running.turn()
+    running.loop.close()
+    running.begin()
+    running.turn_until("it is ready", lambda: running.topics.is_ready)
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+def test_a_creation_is_finished_or_never_begun(running: Coordinated, turns: int) -> None:
+    row = {"name": "t", "num_partitions": 40, "replication_factor": 1, "assignments": (), "configs": ()}
+    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
+    killed_in_between(running, asked, turns)
+    intended = "t" in running.topics._log.state.topics
+    running.turn_until("it is settled", lambda: not running.topics._busy)
+    assert intended or not asked
+    assert recorded(running) == ({"t": ("created", 40)} if intended else {})
+    assert len(running.topics.partitions("t")) == (40 if intended else 0)
+    assert running.create("t").error_code == (Code.TOPIC_ALREADY_EXISTS if intended else Code.NONE)
+
+
+@pytest.mark.parametrize("turns", range(0, 20, 2))
+def test_a_deletion_is_finished_or_never_begun(running: Coordinated, turns: int) -> None:
+    running.create("t", 5)
+    asked = running.begin_to_ask(20, 6, topics=[{"name": "t", "topic_id": bytes(16)}], timeout=30_000)
+    killed_in_between(running, asked, turns)
+    intended = running.topics._log.state.topics.get("t")
+    running.turn_until("it is settled", lambda: not running.topics._busy)
+    assert len(running.topics.partitions("t")) in (0, 5)
+    if asked or (intended is not None and intended.phase == "deleting"):
+        assert running.topics.names() == [] and recorded(running) == {}
+    assert recorded(running) in ({}, {"t": ("created", 5)})
+
+
+# -- a start -----------------------------------------------------------------------------------------------------------
+
+
+def test_topics_and_their_settings_are_there_after_a_start(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log") as first:
+        made = first.create("t", 2, configs={"retention.bytes": "5000"})
+    with Coordinated(tmp_path / "log") as second:
+        views = second.topics.partitions("t")
+        assert {(view.topic_id, view.retention_bytes) for view in views} == {(made.topic_id.bytes, 5000)}
+        assert second.topics.settings("t") == {"retention.bytes": "5000"}
+        assert second.create("t").error_code == Code.TOPIC_ALREADY_EXISTS
+
+
+def test_a_partition_whose_directory_is_missing_is_offline_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk may not be mounted: it must not become an empty one."""
+    with Coordinated(tmp_path / "log") as first:
+        first.create("t", 2)
+    (tmp_path / "log" / "t-1").rename(tmp_path / "away")
+    with Coordinated(tmp_path / "log") as second:
+        states = [second.arena.describe_state(view.state)[:7] for view in second.topics.partitions("t")]
+        assert states == ["ok", "offline"]
+        assert "topic='t' partition=1: no log directory has it" in caplog.text
+        assert not (tmp_path / "log" / "t-1").exists()
+        assert second.delete("t") == Code.NONE
+        assert recorded(second) == {}
+    with Coordinated(tmp_path / "log") as third:
+        assert third.topics.names() == []
+
+
+def test_a_directory_of_another_topic_is_never_mixed_in(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log") as first:
+        first.create("t", 2)
+    with Coordinated(tmp_path / "other") as other:
+        other.create("t", 2)
+    (tmp_path / "log" / "t-1").rename(tmp_path / "away")
+    (tmp_path / "other" / "t-1").rename(tmp_path / "log" / "t-1")
+    with Coordinated(tmp_path / "log") as second:
+        states = [second.arena.describe_state(view.state)[:7] for view in second.topics.partitions("t")]
+        assert states == ["ok", "offline"]
+
+
+def test_a_topic_that_others_made_is_written_down(tmp_path: Path) -> None:
+    topic_id = uuid.uuid4().bytes
+    with Coordinated(tmp_path / "log") as first:
+        for partition in range(3):
+            first.manager.create_partition("t", partition, count=3, format_name="record-batches", topic_id=topic_id)
+        first.topics.adopt()
+        first.turn_until("it is written down", lambda: recorded(first) == {"t": ("created", 3)})
+    with Coordinated(tmp_path / "log") as second:
+        assert {view.topic_id for view in second.topics.partitions("t")} == {topic_id}
+
+
+def test_whoever_makes_the_first_partition_has_the_name(running: Coordinated) -> None:
+    """A processor comes in between the intent and the first partition: the topic is its, whole, and the intent goes."""
+    theirs = uuid.uuid4().bytes
+    row = {"name": "t", "num_partitions": 3, "replication_factor": 1, "assignments": (), "configs": ()}
+    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
+    running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=theirs)
+    running.turn_until("an answer", lambda: bool(asked))
+    assert asked[0].topics[0].error_code == Code.TOPIC_ALREADY_EXISTS
+    assert {view.topic_id for view in running.topics.partitions("t")} == {theirs}
+
+
+# -- producer ids ------------------------------------------------------------------------------------------------------
+
+
+def ids(running: Coordinated, count: int) -> list[int]:
+    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+    found = [running.ask(22, 4, **fields) for _ in range(count)]
+    assert {(each.error_code, each.producer_epoch) for each in found} == {(Code.NONE, 0)}
+    return [each.producer_id for each in found]
+
+
+def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log") as first:
+        found = ids(first, 5)
+        first.loop.close()
+        first.begin()
+        first.turn_until("it is ready", lambda: first.topics.is_ready)
+        found += ids(first, 5)
+    with Coordinated(tmp_path / "log") as second:
+        found += ids(second, 5)
+        asked = [
+            second.begin_to_ask(22, version, transactional_id=None, transaction_timeout=1000) for version in range(3)
+        ]
+        second.turn_until("all are answered", lambda: all(asked))
+        found += [each[0].producer_id for each in asked]
+    assert len(set(found)) == 18
+
+
+def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
+    found = running.ask(22, 4, transactional_id="x", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
+    assert (found.error_code, found.producer_id, found.producer_epoch) == (53, -1, -1)
