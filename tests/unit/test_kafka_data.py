@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 import uuid
@@ -502,6 +503,23 @@ def test_none_of_several_goes_short_for_ever(client: Client) -> None:
     parts = [("fair", 0, 0), ("fair2", 0, 0), ("fair3", 0, 0)]
     got = [[len(values_of(part)) for part in client.fetch(*parts, max_bytes=1)] for _ in range(3)]
     assert sorted(got) == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+
+
+def test_what_is_not_in_memory_is_fetched_as_well(workers: Workers, client: Client) -> None:
+    """Of several partitions too; whether the kernel has forgotten their pages is its own affair."""
+    topics = ["cold", "cold2", "cold3"]
+    for topic in topics:
+        filled(client, topic, 40, size=5000)
+    for offset in (0, 17, 39):
+        for limit, count in ((1, 1), (1 << 20, 3 * (40 - offset))):
+            for path in workers.directory.glob("cold*/*"):
+                with path.open("rb") as file:
+                    os.fdatasync(file.fileno())
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            found = client.fetch(*[(topic, 0, offset) for topic in topics], limit=limit, max_bytes=limit)
+            got = [values_of(part) for part in found]
+            assert sum(map(len, got)) == count
+            assert {values[0][0] for values in got if values} == {offset}
 
 
 def test_errors_are_those_of_each_partition(client: Client) -> None:

@@ -86,7 +86,7 @@ cdef struct Fetching:
     size_t total_at              # where its size stands among the bytes to be sent
     bint is_held                 # it has waited
     bint failed                  # a part has an error, so nothing is waited for
-    bint is_read                 # what the part at hand needs has been brought into memory
+    int read_count               # how often what the part at hand needs has been brought into memory
     uint64_t counted             # memory that counts as that of answers
     uint64_t until_ns
     int32_t min_bytes

@@ -47,6 +47,7 @@ cdef enum:
     MOST_BYTES = 1 << 30         # of records in an answer, whose size is a signed 32-bit number
     IDS_SINCE = 13               # version
     COMMITTED = 1                # isolation level
+    MOST_READS = 4               # of the beginning of a part, before it counts as one that memory does not hold
 
 
 @cython.final
@@ -244,7 +245,7 @@ cdef class Fetches:
             r = self.look_at(c, x, p, part)
             if r != DONE:
                 return r
-            f.is_read = False
+            f.read_count = 0
             f.looked += 1
             f.taken += part.found.size
             if part.code:
@@ -293,18 +294,15 @@ cdef class Fetches:
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
             return DONE
         part.life = fl_load(&found.slot.life)
-        if found.cold and (found.walks or not f.is_read):
-            if self.reads.read_ahead(c, &x.job.read, found):
-                f.is_read = True
-                enter(x, READING)
-                return WAIT_JOB
-            if found.walks:
-                found.entry = -1  # without memory for the job: it comes with the next request
-                found.size = 0
-                return DONE
+        if found.cold and (found.walks or f.read_count < MOST_READS) and self.reads.read_ahead(c, &x.job.read, found):
+            f.read_count += 1
+            enter(x, READING)
+            return WAIT_JOB
         if found.entry < 0:
             return DONE
-        if found.size < found.entry_bytes:
+        if found.cold:
+            found.size = 0  # gone from memory each time, or no memory for the job: it comes with the next request
+        elif found.size < found.entry_bytes:
             found.size = found.entry_bytes if f.taken == 0 else 0
         if found.size == 0:
             found.entry = -1

@@ -274,7 +274,7 @@ cdef class Metadata:
         add16(w, code)
         add_string(w, name, size if version >= 12 else max(size, 0))
         if version >= 10:
-            add_bytes(w, first.topic_id if first != NULL else topic_id, ID_BYTES)
+            add_bytes(w, <const uint8_t*>first.topic_id if first != NULL else topic_id, ID_BYTES)
         if version >= 1:
             add8(w, first != NULL and size >= 2 and name[0] == c"_" and name[1] == c"_")
         count = self.engine.partitions.partition_count(name, size) if first != NULL else 0
