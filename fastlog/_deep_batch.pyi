@@ -17,8 +17,8 @@ class DeepBatch:
     """
 
     whole_bytes: int
-    """The most bytes that its next step may have to decompress at once, however few it is asked for: lz4, zstd and a
-    raw snappy block come whole. 0 where it goes on slice by slice."""
+    """The most bytes that a step may have to decompress at once, however few it is asked for: lz4, zstd and a snappy
+    block come whole. 0 where it goes on slice by slice."""
     held_bytes: int
     """Bytes that are kept between two steps: of a record that is not whole yet."""
 

@@ -3,7 +3,7 @@
 gzip and snappy are those of ``fastlog.codecs``, with nothing behind the last gzip member. lz4 is one frame (LZ4 Frame
 Format) whose blocks do not depend on each other, since Kafka reads no other; zstd is one frame or several (RFC 8878).
 
-What lz4, zstd or a raw snappy block holds comes out in one piece: ``whole_bytes`` tells how large it may be before
+What lz4, zstd or a snappy block holds comes out in one piece: ``whole_bytes`` tells how large it may be before
 anything is decompressed, and the buffer for it never is larger than the budget. Safe in any thread and process; a
 budget belongs to one caller.
 
@@ -71,7 +71,8 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
 def slices(codec: int, data: Buffer, budget: InflateBudget) -> Iterator[Buffer]:
     """Yield what ``decompress`` returns, piece by piece, each taken from the budget before it is yielded.
 
-    Pieces are at most 256 KiB, except for lz4, zstd and a raw snappy block, each of which comes whole.
+    Pieces are at most 256 KiB, except for lz4, zstd and a snappy block, each of which comes whole. None is held here once
+    it was yielded.
     """
     if codec == LZ4:
         budget.take_piece()
@@ -96,9 +97,7 @@ def whole_bytes(codec: int, data: Buffer) -> int:
         return lz4_most_bytes(data)
     if codec == ZSTD:
         return zstd_most_bytes(data)[1]
-    if codec == SNAPPY and not codecs.is_xerial(data):
-        return codecs.inflated_size_hint(codec, data)
-    return 0
+    return codecs.largest_block(data) if codec == SNAPPY else 0
 
 
 def _whole(codec: int, data: Buffer, most_bytes: int, budget: InflateBudget) -> Iterator[Buffer]:
@@ -115,7 +114,9 @@ def _whole(codec: int, data: Buffer, most_bytes: int, budget: InflateBudget) -> 
         raise InvalidMessageError(f"the {CODEC_NAMES[codec]} data is damaged: {error}") from None
     budget.take_bytes(count)
     if count:
-        yield memoryview(out)[:count]
+        parts = [memoryview(out)[:count]]
+        del out  # who waits for its next step does not hold what came out in the last one
+        yield parts.pop()
 
 
 def _lz4_frame(view: memoryview) -> bytes:

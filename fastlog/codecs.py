@@ -127,8 +127,8 @@ def inflate(codec: int, data: Buffer, limit: int) -> bytes:
 def inflate_slices(codec: int, data: Buffer, budget: InflateBudget, *, strict: bool = False) -> Iterator[bytes]:
     """Yield what ``inflate`` returns, piece by piece, each taken from the budget before it is yielded.
 
-    Pieces are not empty, and at most 256 KiB except for a raw snappy block, which comes whole. With ``strict`` bytes
-    behind the last gzip member are damage.
+    Pieces are not empty, and at most 256 KiB except for a snappy block, which comes whole; none is held here once it was
+    yielded. With ``strict`` bytes behind the last gzip member are damage.
     """
     view = memoryview(data).cast("B")
     if codec == GZIP:
@@ -159,6 +159,25 @@ def inflated_size_hint(codec: int, data: Buffer) -> int:
             position += 4 + size
         return total
     return len(view)
+
+
+def largest_block(data: Buffer) -> int:
+    """Return how many bytes the largest block of snappy data claims to hold; damaged data may claim anything.
+
+    Of more blocks than ``FREE_PIECES`` the most that one of them could hold: finding out would take long.
+    """
+    view = memoryview(data).cast("B")
+    if not is_xerial(view):
+        return _snappy_claim(view)
+    position, largest, looked_at = XERIAL_HEADER_BYTES, 0, 0
+    while position + 4 < len(view):
+        looked_at += 1
+        if looked_at > FREE_PIECES:
+            return SNAPPY_MAX_RATIO * len(view)
+        size = int.from_bytes(view[position : position + 4], "big")
+        largest = max(largest, _snappy_claim(view[position + 4 : position + 9]))
+        position += 4 + size
+    return largest
 
 
 def _gzip_slices(view: memoryview, budget: InflateBudget, strict: bool) -> Iterator[bytes]:
@@ -195,8 +214,9 @@ def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
     snappy = _snappy()
     total = len(view)
     if not is_xerial(view):
-        if out := _snappy_block(snappy, view, budget):
-            yield out
+        parts = [_snappy_block(snappy, view, budget)]
+        if parts[0]:
+            yield parts.pop()
         return
     version: int = _INT.unpack_from(view, 8)[0]
     if version < 1:
@@ -211,9 +231,9 @@ def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
             raise InvalidMessageError(
                 f"the snappy data has a block of {size} bytes at byte {position}, {total - position} are left"
             )
-        if out := _snappy_block(snappy, view[position : position + size], budget):
-            yield out
-            out = b""  # not held beside the next one
+        parts = [_snappy_block(snappy, view[position : position + size], budget)]
+        if parts[0]:
+            yield parts.pop()  # not held beside the next one, nor for somebody who takes that later
         position += size
 
 

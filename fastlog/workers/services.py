@@ -42,6 +42,8 @@ STEP_BYTES = 1 << 20
 BYTES_PER_PIECE = 16
 """Of a produced set, for each compressed set in it: a wrapper with a message in it takes more, so that only those are
 refused that are nested by the thousand."""
+BYTES_PER_BATCH_PIECE = 1024
+"""The same of a batch, where nothing is nested: clients write one member or frame, or blocks of 32 kB."""
 STEP_WRAPPERS = 128
 """Opened in one step, for those with little in them."""
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
@@ -129,7 +131,7 @@ class Services:
         OFF_LOOP: it takes more; REFUSED: it is invalid; TOO_LARGE: more comes out than the limits allow.
         """
         try:
-            checking = DeepBatch(data, self._limits, BYTES_PER_PIECE)
+            checking = DeepBatch(data, self._limits, BYTES_PER_BATCH_PIECE)
             if checking.whole_bytes > STEP_BYTES or not checking.step(STEP_BYTES):
                 return OFF_LOOP
             return self._largest(checking, connection)
@@ -139,7 +141,7 @@ class Services:
     def check_batch(self, data: memoryview, connection: int, begun: DeepBatch | None) -> DeepBatch | int:
         """The same of any batch; after one step of many, what goes on with it."""
         try:
-            checking = begun or DeepBatch(data, self._limits, BYTES_PER_PIECE)
+            checking = begun or DeepBatch(data, self._limits, BYTES_PER_BATCH_PIECE)
             done = checking.step(STEP_BYTES)
             while not done and checking.held_bytes > STEP_BYTES:
                 done = checking.step(STEP_BYTES)  # what one connection holds of a large record, all could hold at once

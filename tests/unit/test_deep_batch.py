@@ -256,14 +256,43 @@ def test_a_step_ends_where_it_is_told_to() -> None:
 def test_what_comes_whole_is_told_beforehand() -> None:
     items = [Record(value=b"x" * 1000) for _ in range(2000)]
     size = len(raw_records.encode(items))
-    for codec in (NONE, GZIP, SNAPPY):
+    for codec in (NONE, GZIP):
         assert DeepBatch(made(items, codec), LIMITS).whole_bytes == 0
+    assert DeepBatch(made(items, SNAPPY), LIMITS).whole_bytes == 32768
     assert DeepBatch(made(items, ZSTD), LIMITS).whole_bytes == size
     assert size <= DeepBatch(made(items, LZ4), LIMITS).whole_bytes <= size + 65536
     raw = snappy.compress(raw_records.encode(items))
     batch = raw_batches.of(items, SNAPPY, raw).encode()
     assert DeepBatch(batch, LIMITS).whole_bytes == size
     assert check_deep(batch).count == 2000
+
+
+def test_the_largest_of_many_blocks_is_not_looked_for() -> None:
+    """Of hundreds of thousands that would take long, in a loop that serves others."""
+    for count in (codecs.FREE_PIECES, codecs.FREE_PIECES + 1):
+        stream = codecs.XERIAL_HEADER + b"\0\0\0\1\0" * count
+        batch = raw_batches.Batch(attributes=SNAPPY, payload=stream).encode(crc=0)
+        found = DeepBatch(batch, LIMITS).whole_bytes
+        assert found == (0 if count == codecs.FREE_PIECES else codecs.SNAPPY_MAX_RATIO * len(stream))
+
+
+@pytest.mark.parametrize("codec", [SNAPPY, LZ4, ZSTD])
+def test_nothing_that_came_whole_is_kept_between_steps(codec: int) -> None:
+    """Many checks may wait for their next step at once."""
+    data = made([Record(value=bytes(30_000))] * 300, codec)
+    if codec == SNAPPY:
+        payload = snappy.compress(raw_records.encode([Record(value=bytes(30_000))] * 300))
+        framed = codecs.XERIAL_HEADER + len(payload).to_bytes(4, "big") + payload
+        data = raw_batches.of([Record(value=b"")] * 300, codec, framed).encode(crc=0)
+    tracemalloc.start()
+    try:
+        checking = DeepBatch(data, LIMITS)
+        assert not checking.step(0)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < MIB < 8 * MIB < peak
+    assert checking.step(0)
 
 
 def test_what_is_kept_between_steps_is_told() -> None:
