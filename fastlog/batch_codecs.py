@@ -71,8 +71,8 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
 def slices(codec: int, data: Buffer, budget: InflateBudget) -> Iterator[Buffer]:
     """Yield what ``decompress`` returns, piece by piece, each taken from the budget before it is yielded.
 
-    Pieces are at most 256 KiB, except for lz4, zstd and a snappy block, each of which comes whole. None is held here once
-    it was yielded.
+    Pieces are at most 256 KiB, except for lz4, zstd and a snappy block, each of which comes whole. None is held here
+    once it was yielded.
     """
     if codec == LZ4:
         budget.take_piece()

@@ -127,8 +127,8 @@ def inflate(codec: int, data: Buffer, limit: int) -> bytes:
 def inflate_slices(codec: int, data: Buffer, budget: InflateBudget, *, strict: bool = False) -> Iterator[bytes]:
     """Yield what ``inflate`` returns, piece by piece, each taken from the budget before it is yielded.
 
-    Pieces are not empty, and at most 256 KiB except for a snappy block, which comes whole; none is held here once it was
-    yielded. With ``strict`` bytes behind the last gzip member are damage.
+    Pieces are not empty, and at most 256 KiB except for a snappy block, which comes whole; none of these is held here
+    once it was yielded. With ``strict`` bytes behind the last gzip member are damage.
     """
     view = memoryview(data).cast("B")
     if codec == GZIP:

@@ -1,4 +1,4 @@
-"""Compressed batches that hold far more than they look like: refused within the limits, and nobody else waits for it."""
+"""Compressed batches that hold far more than they look like: refused within the limits, and nobody else waits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def bombs(codec: int) -> dict[str, tuple[bytes, set[int]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
 def test_bombs_are_refused_and_disturb_nobody(broker: Broker, codec: int) -> None:
-    """Each gets an answer with a code, nothing of it is stored, and its connection goes on; memory stays where it was."""
+    """Each gets an answer with a code, nothing of it is stored, its connection goes on; memory stays where it was."""
     process = psutil.Process(broker.pids()["processor-0"])
     with connected(broker) as client, connected(broker) as other:
         error, base = produce(other, of_records(codec, 3, 10))
