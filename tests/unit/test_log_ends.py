@@ -38,14 +38,16 @@ static void at(const char *step, const void *place) {
     inside = 0;
 }
 static void publish(void) {
-    fl_end end = {.position = (published + 1) * 10, .offset = published + 1, .messages = (published + 1) * 7};
+    fl_end end = {.position = (published + 1) * 10, .offset = published + 1, .messages = (published + 1) * 7,
+                  .unindexed = (published + 1) * 3, .largest_offset = (published + 1) * 13};
     fl_end_publish(&word, ends, &end);
     published++;
 }
 static int reads(uint64_t low, uint64_t high) {
-    fl_end out = {0, 0, 0};
+    fl_end out = {0};
     fl_end_read(&word, ends, &out);
-    if (out.position != out.offset * 10 || out.messages != out.offset * 7 || out.offset < low || out.offset > high) {
+    if (out.position != out.offset * 10 || out.messages != out.offset * 7 || out.unindexed != out.offset * 3 ||
+        out.largest_offset != out.offset * 13 || out.offset < low || out.offset > high) {
         printf("at step %d of %d to %d: position %d, offset %d, messages %d\\n", target, (int)low, (int)high,
                (int)out.position, (int)out.offset, (int)out.messages);
         return 0;
@@ -59,7 +61,7 @@ static void dies(void) { longjmp(dead, 1); }
 static void begin(int number, void (*what)(void), int already) {
     target = 0;
     word = 0;
-    ends[0] = ends[1] = (fl_end){0, 0, 0};
+    ends[0] = ends[1] = (fl_end){0};
     ends[1].position = FL_NO_POSITION;
     published = 0;
     for (int i = 0; i < already; i++) publish();
@@ -105,6 +107,10 @@ int main(int count, char **arguments) {
 """
 
 
+CONTENTS = 8
+"""Words of an end beside its position."""
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(PROGRAM, tmp_path_factory.mktemp("ends"), "-pthread", "-Wno-unused-parameter")
@@ -130,16 +136,14 @@ def test_the_steps_of_a_writer_and_of_a_reader(program: Path) -> None:
     assert steps[:middle] == [
         "store __ATOMIC_RELEASE position",
         "fence __ATOMIC_RELEASE",
-        "store __ATOMIC_RELAXED content",
-        "store __ATOMIC_RELAXED content",
+        *["store __ATOMIC_RELAXED content"] * CONTENTS,
         "store __ATOMIC_RELEASE position",
         "store __ATOMIC_RELEASE word",
     ]
     assert steps[middle + 1] == "load __ATOMIC_ACQUIRE word"
-    assert steps[-5:] == [
+    assert steps[-3 - CONTENTS :] == [
         "load __ATOMIC_ACQUIRE position",
-        "load __ATOMIC_RELAXED content",
-        "load __ATOMIC_RELAXED content",
+        *["load __ATOMIC_RELAXED content"] * CONTENTS,
         "fence __ATOMIC_ACQUIRE",
         "load __ATOMIC_RELAXED position",
     ]

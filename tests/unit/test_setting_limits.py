@@ -152,8 +152,8 @@ def test_what_holds_for_a_topic() -> None:
     }  # fmt: skip
     own = {name: {"t": value * 2} for name, value in general.items()}
     config = BrokerConfig(**general, **{f"{name}_by_topic": value for name, value in own.items()})
-    assert config.for_topic("other") == (2, 1003, 18_000_000, 25_200_000, 1011, 13, 17)
-    assert config.for_topic("t") == (4, 2006, 36_000_000, 50_400_000, 2022, 26, 34)
+    assert config.for_topic("other") == (2, 1003, 18_000_000, 25_200_000, 1011, 13, 17, 0, False)
+    assert config.for_topic("t") == (4, 2006, 36_000_000, 50_400_000, 2022, 26, 34, 0, False)
     assert (config.partition_count("t"), config.partition_count("other")) == (4, 2)
 
 
