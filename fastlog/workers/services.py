@@ -54,7 +54,11 @@ MOST_TIMESTAMP = 2**63 - 1
 MOST_REASONS = 1024
 MAX_NAME_BYTES = 255
 """Of a topic's name in the log; a client may send 32 kB."""
-BYTES = ("a message larger than max.message.size was dropped", "the announced request size is not allowed")
+BYTES = (
+    "a message larger than max.message.size was dropped",
+    "a batch larger than message.max.bytes",
+    "the announced request size is not allowed",
+)
 """Reasons whose detail is a number of bytes."""
 
 

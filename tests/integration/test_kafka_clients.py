@@ -68,7 +68,7 @@ class Confluent:
             (errors if error else offsets).append(error or message.offset())
 
         settings = {"bootstrap.servers": address, "compression.codec": codec, "acks": acks, "linger.ms": 20}
-        producer = Producer(settings)
+        producer = Producer(settings | {"enable.idempotence": acks == "all"})
         for one in sent:
             producer.produce(
                 topic, one.value, one.key, 0, on_delivery=told, timestamp=one.time_ms, headers=list(one.headers)
@@ -107,7 +107,7 @@ class KafkaPython:
             bootstrap_servers=address,
             compression_type=None if codec == "none" else codec,
             acks=acks if acks == "all" else int(acks),
-            enable_idempotence=False,
+            enable_idempotence=acks == "all",  # which is its default
             linger_ms=20,
         )
         futures = [

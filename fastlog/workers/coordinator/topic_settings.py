@@ -81,7 +81,7 @@ KEYS = {
         Key("segment.ms", Type.LONG, Effect.OBEYED, lambda c: str(c.for_topic("").roll_ms), 1, MOST_LONG),
         Key("flush.messages", Type.LONG, Effect.OBEYED, lambda c: str(c.flush_interval_messages), 1, MOST_LONG),
         Key("flush.ms", Type.LONG, Effect.OBEYED, lambda c: str(c.flush_interval_ms), 1, MOST_LONG),
-        Key("max.message.bytes", Type.INT, Effect.OBEYED, lambda c: str(c.max_message_bytes), 0, MOST_INT,
+        Key("max.message.bytes", Type.INT, Effect.OBEYED, lambda c: str(c.max_batch_bytes), 0, MOST_INT,
             note="of a batch"),
         Key("message.timestamp.type", Type.STRING, Effect.OBEYED, _always("CreateTime"),
             allowed=("CreateTime", "LogAppendTime")),
