@@ -7,11 +7,13 @@ behind it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
+import socket
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import lz4.frame
@@ -25,12 +27,16 @@ from fastlog.message import DeepLimits
 from fastlog.record_batches import DeepBatch
 from tests import reference
 from tests.fault.registry import Outcome, scenario
-from tests.harness import raw_batches, raw_records
+from tests.harness import raw_batches, raw_records, today
+from tests.harness.broker import Broker, wait_until
 from tests.harness.raw_batches import FIELDS, HEADER_BYTES
 from tests.harness.raw_records import Record
+from tests.harness.timing import PATIENCE
 
 MAX_BYTES = 2000
 LIMITS = DeepLimits(1 << 20, 1, 10_000)
+TOPIC = "t"
+IN_FLIGHT = 50
 CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
 LEAST_SHARE = 0.01
 """Of the mutants have to be taken, and refused; or they prove nothing."""
@@ -296,3 +302,76 @@ def expect_both(outcome: Outcome, taken: int) -> None:
     """Mutants that are all refused, or all taken, would prove nothing."""
     share = taken / max(outcome.runs, 1)
     outcome.expect(LEAST_SHARE < share < 1 - LEAST_SHARE, f"{taken} of {outcome.runs} mutants were taken")
+
+
+def count_of(data: bytes) -> int:
+    """The number of records that a batch says it has."""
+    return int.from_bytes(data[57:61], "big", signed=True)
+
+
+def is_one_batch(data: bytes) -> bool:
+    """Whether the bytes are one valid batch, its records looked at even if they are compressed."""
+    found = judge(data)
+    if found is None or not data or found[0] != 12 + int.from_bytes(data[8:12], "big"):
+        return False
+    return not found[2] or checked(data) is not None
+
+
+@contextlib.contextmanager
+def topic_of(broker: Broker) -> Iterator[socket.socket]:
+    """A connection of one of today's clients, once the topic is there."""
+    names = {"topics": [{"name": TOPIC, "topic_id": today.NO_ID}], "allow_auto_topic_creation": True}
+    with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as client:
+        today.asked(client, today.API_VERSIONS, 0)
+        wait_until("the topic is made", lambda: today.asked(client, today.METADATA, 4, **names).topics[0].partitions)
+        yield client
+
+
+def compare_stored(outcome: Outcome, stored: bytes, taken: Sequence[bytes]) -> None:
+    """The log holds these batches in this order, changed by nothing but what a broker writes, and nothing else."""
+    at = offset = 0
+    for data in taken:
+        expected = struct.pack(">q", offset) + data[8:12] + bytes(4) + data[16:]
+        found = judge(data)
+        latest = checked(data) if data[22] & 7 else found and found[4]
+        if latest is not None and latest != int.from_bytes(data[35:43], "big", signed=True):
+            expected = raw_batches.reseal(expected[:35] + struct.pack(">q", latest) + expected[43:])
+        kept = stored[at : at + len(data)]
+        outcome.expect(kept == expected, f"at {at} stands {kept.hex()} instead of {expected.hex()}")
+        at, offset = at + len(data), offset + count_of(data)
+    outcome.expect(at == len(stored), f"{len(stored) - at} bytes are stored that nobody sent")
+
+
+@scenario(
+    "batches-sent",
+    "the same, sent to a broker: what it stores is what was acknowledged",
+    small=4_000,
+    nightly=200_000,
+    release=1_000_000,
+)
+def sent(count: int, seed: int, directory: Path) -> Outcome:
+    """One connection, requests in flight; each is answered, and the log holds those with error 0 and nothing else."""
+    mutants, outcome = Mutants(seed), Outcome()
+    settings = {"max.inflated.bytes": LIMITS.max_inflated_bytes, "message.max.bytes": MAX_BYTES}
+    taken: list[bytes] = []
+    offset = 0
+    with Broker(directory, processors=1, settings=settings) as broker, topic_of(broker) as client:
+        while outcome.runs < count:
+            sets = [mutants.one() for _ in range(IN_FLIGHT)]
+            client.sendall(b"".join(today.request(today.PRODUCE, 9, today.produced((TOPIC, 0, data))) for data in sets))
+            for data in sets:
+                _, answer = today.decoded(today.PRODUCE, 9, today.answer_of(client))
+                (part,) = answer.responses[0].partition_responses
+                outcome.runs += 1
+                if part.error_code == 0:
+                    outcome.expect(part.base_offset == offset, f"{data.hex()}: {part.base_offset}, not {offset}")
+                    offset += count_of(data)
+                    taken.append(data)
+                outcome.expect(
+                    (part.error_code == 0) == is_one_batch(data), f"{data.hex()}: answered by error {part.error_code}"
+                )
+        broker.stop()
+        files = sorted(broker.partition_directory(TOPIC, 0).glob("*.log"))
+        compare_stored(outcome, b"".join(path.read_bytes() for path in files), taken)
+    expect_both(outcome, len(taken))
+    return outcome

@@ -1,4 +1,4 @@
-"""Lying and damaged record batches at the smallest tier, and that a wrong verdict is noticed."""
+"""Lying and damaged record batches at the smallest tier, and that a wrong verdict or a wrong log is noticed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.fault import batches, registry
+from tests.harness import raw_batches
 
 SEED = 20240229
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["batches-lying", "batches-packed"])
+@pytest.mark.parametrize("name", ["batches-lying", "batches-packed", "batches-sent"])
 def test_scenario_at_the_smallest_tier(name: str, tmp_path: Path) -> None:
     item = registry.load()[name]
     outcome = item.run(item.counts["S"], SEED, tmp_path)
@@ -55,3 +56,38 @@ def test_a_wrong_deep_verdict_is_a_violation(
 ) -> None:
     monkeypatch.setattr(batches, "checked", lambda data: verdict)
     assert len(batches.packed(300, SEED, tmp_path).violations) > 1
+
+
+def test_what_is_stored_otherwise_is_a_violation() -> None:
+    """A byte that differs, is missing or one too many, a batch that nobody sent, a largest time not put right."""
+    mutants = batches.Mutants(SEED)
+    taken = [mutants.batch() for _ in range(5)]
+    taken[2] = raw_batches.reseal(taken[2][:35] + bytes(8) + taken[2][43:])
+    right = registry.Outcome()
+    batches.compare_stored(right, stored := as_stored(taken), taken)
+    assert right.violations == []
+    for wrong in (
+        stored[:100] + bytes([stored[100] ^ 1]) + stored[101:],
+        stored[:-1],
+        stored + b"\0",
+        stored + taken[0],
+        b"".join(taken),
+        stored.replace(as_stored(taken)[len(taken[0] + taken[1]) :][35:43], bytes(8), 1),
+    ):
+        outcome = registry.Outcome()
+        batches.compare_stored(outcome, wrong, taken)
+        assert outcome.violations
+
+
+def as_stored(taken: list[bytes]) -> bytes:
+    """What a log is to hold of batches, offsets from 0 on."""
+    made, offset = b"", 0
+    for data in taken:
+        found = batches.judge(data)
+        assert found is not None
+        changed = (
+            offset.to_bytes(8, "big") + data[8:12] + bytes(4) + data[16:35] + found[4].to_bytes(8, "big") + data[43:]
+        )
+        made += changed if found[4] == int.from_bytes(data[35:43], "big") else raw_batches.reseal(changed)
+        offset += found[1]
+    return made
