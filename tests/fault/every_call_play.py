@@ -47,7 +47,8 @@ HALF = b"\0\0\0\x20half a mess"
 LOST = (raw.ConnectionClosed, BrokenPipeError, ConnectionResetError, ConnectionRefusedError)
 # What lies in a log directory when nobody runs, besides what a recovery has set aside.
 _KNOWN = re.compile(
-    r"\.lock|\.kafka_cleanshutdown|\.fastlog-flushing|[a-z0-9]+-0(/([0-9]{20}\.kafka|fastlog\.json|\.flushed-[0-9]{20}))?"
+    r"\.lock|\.kafka_cleanshutdown|\.fastlog-flushing|meta\.properties(\.tmp)?"
+    r"|[a-z0-9]+-0(/([0-9]{20}\.kafka|fastlog\.json|\.flushed-[0-9]{20}))?"
 )
 _SET_ASIDE = re.compile(r"[a-z0-9]+-0/[0-9]{20}\.kafka\.[0-9]+\.truncated")
 

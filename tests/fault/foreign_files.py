@@ -421,8 +421,8 @@ def _(g: Ground) -> Expected:
 
 @case("no segment, only files with another suffix")
 def _(g: Ground) -> Expected:
-    (g.directory / "00000000000000000000.log").write_bytes(PARTS[0])
-    return OFFLINE, None, "00000000000000000000.log"
+    (g.directory / "00000000000000000000.seg").write_bytes(PARTS[0])
+    return OFFLINE, None, "00000000000000000000.seg"
 
 
 @case("segments 0 and 15, the first one empty")

@@ -59,7 +59,8 @@ def test_it_is_a_whole_broker(shared: RunningBroker) -> None:
     assert shared.address == f"127.0.0.1:{shared.port}"
     assert (shared.data_directory / "whole-1").is_dir()
     assert "ready host=127.0.0.1" in shared.log_text()
-    assert {"supervisor", "acceptor", "flusher", "keeper", "processor-0", "processor-1"} == set(shared.pids())
+    workers = {"acceptor", "flusher", "keeper", "coordinator", "processor-0", "processor-1"}
+    assert set(shared.pids()) == workers | {"supervisor"}
 
 
 def test_settings_by_field_and_by_property() -> None:

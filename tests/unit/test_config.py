@@ -322,8 +322,8 @@ def test_topic_overrides() -> None:
     names = ("topic.log.file.size", "topic.log.roll.hours", "topic.log.retention.hours", "topic.log.retention.size")
     more = ("topic.flush.intervals", "topic.flush.intervals.ms", "topic.partition.count.map")
     config = BrokerConfig.from_properties({name: "a:7" for name in names + more})
-    assert config.for_topic("a") == (7, 7, 7 * 3_600_000, 7 * 3_600_000, 7, 7, 7)
-    assert config.for_topic("b") == (1, 2**30, 168 * 3_600_000, 168 * 3_600_000, None, 50_000, 1000)
+    assert config.for_topic("a") == (7, 7, 7 * 3_600_000, 7 * 3_600_000, 7, 7, 7, 0, False)
+    assert config.for_topic("b") == (1, 2**30, 168 * 3_600_000, 168 * 3_600_000, None, 50_000, 1000, 0, False)
 
 
 def test_shipped_file_of_07(tmp_path: Path) -> None:
