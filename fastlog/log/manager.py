@@ -33,7 +33,7 @@ from fastlog.log.kafka_files import (
     write_epochs,
     write_metadata,
 )
-from fastlog.log.metadata import CREATED, Topic
+from fastlog.log.metadata import CREATED, CREATING, Topic
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
@@ -99,10 +99,15 @@ class LogManager:
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._arena.slots)
-        topics = {topic.name: topic for topic in known if topic.phase == CREATED}
-        given = [self._give_slot(index, _unless_other(partition, topics)) for index, partition in found]
+        topics = {topic.name: topic for topic in known}
+        given = [
+            self._give_slot(index, _unless_other(partition, topics))
+            for index, partition in found
+            if not _is_half_made(partition, topics)
+        ]
         for topic in topics.values():
-            self._add_missing(topic)
+            if topic.phase == CREATED:
+                self._add_missing(topic)
         return LoadReport(tuple(given), (*unfinished, *warnings))
 
     def _add_missing(self, topic: Topic) -> None:
@@ -423,10 +428,16 @@ class LogManager:
         return side is None or (side.format == made.name and side.checkpoint == 0)
 
 
+def _is_half_made(found: RecoveredPartition, topics: Mapping[str, Topic]) -> bool:
+    """Whether a creation was stopped here before it had said whose the directory is: the coordinator finishes it."""
+    topic = topics.get(found.topic)
+    return topic is not None and topic.phase == CREATING and found.topic_id == NO_TOPIC_ID and found.log_end == 0
+
+
 def _unless_other(found: RecoveredPartition, topics: Mapping[str, Topic]) -> RecoveredPartition:
     """A partition as it was recovered, or taken out of service where its directory is not its topic's."""
     topic = topics.get(found.topic)
-    if topic is None or found.topic_id == topic.topic_id or found.format not in FORMATS:
+    if topic is None or topic.phase != CREATED or found.topic_id == topic.topic_id or found.format not in FORMATS:
         return found
     ids = f"topic id {topic_id_text(found.topic_id)}, and the topic's is {topic_id_text(topic.topic_id)}"
     return found.taken_out(f"{shown(found.directory)} is another topic's: {ids}; move it out of the log directory")

@@ -14,6 +14,10 @@ are; *deleting* is flushed before a directory is renamed, and *deleted* when the
 coordinator ends, its successor finishes. A topic id is never used again, so that a change is about one topic for ever,
 whoever has its name.
 
+From time to time the log begins anew: a segment whose first batch is a *snapshot*, the changes that make the whole
+state, behind a record of that key. Once it is visible the segments before it say nothing more, and the keeper drops
+them.
+
 Settings are those that the topic was given, by Kafka's names; what each does stands in ``topic_settings``.
 """
 
@@ -41,6 +45,7 @@ TOPIC_ID = b"fastlog-metadata"
 """16 bytes, the same in every broker: nobody but the broker itself ever asks for it."""
 VERSION = 1
 CREATING, CREATED, DELETING, DELETED, PRODUCER_IDS = "creating", "created", "deleting", "deleted", "producer-ids"
+SNAPSHOT = "snapshot"
 MOST_SEGMENT_BYTES = 2**31 - 1
 
 log = logging.getLogger(__name__)
@@ -81,6 +86,9 @@ class Metadata:
             if kind == PRODUCER_IDS:
                 self.next_producer_id = max(self.next_producer_id, int(change["next"]))
                 return
+            if kind == SNAPSHOT:
+                self.topics.clear()
+                return
             name, topic_id = str(change["topic"]), _parse_id(change["id"])
             known = self.topics.get(name)
             if kind in (CREATING, CREATED):
@@ -98,8 +106,10 @@ class Metadata:
             raise LogError(f"{TOPIC} holds a record that is not understood: {error!r}") from error
 
     def changes(self) -> list[Change]:
-        """The changes that make this state out of an empty one."""
-        made: list[Change] = [producer_ids(self.next_producer_id)] if self.next_producer_id else []
+        """The changes that make this state, whatever stood before: a snapshot."""
+        made: list[Change] = [{"version": VERSION, "change": SNAPSHOT}]
+        if self.next_producer_id:
+            made.append(producer_ids(self.next_producer_id))
         for topic in self.topics.values():
             made.append(topic_change(CREATED if topic.phase == DELETING else topic.phase, topic))
             if topic.phase == DELETING:
@@ -167,6 +177,20 @@ def read_metadata(directories: Sequence[Path], files: FileOps) -> Metadata:
             if not _apply_all(state, data):
                 return state
     return state
+
+
+def begins_anew(segment: Path, visible_bytes: int, files: FileOps) -> bool:
+    """Whether a segment begins with a snapshot that lies in its first ``visible_bytes``: what is before it can go.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    data = files.read_file(segment, MOST_SEGMENT_BYTES)[:visible_bytes]
+    try:
+        batch = memoryview(data)[: record_batches.BatchHeader.parse(data).size_bytes]
+        return next(iter(record_batches.records(batch))).key == SNAPSHOT.encode()
+    except (FastlogError, StopIteration):
+        return False
 
 
 def _apply_all(state: Metadata, data: bytes) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastlog import logs
-from fastlog.log import _files, parallel, retention
+from fastlog.log import _files, metadata, parallel, retention
 from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, STAGE_KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
@@ -263,11 +263,14 @@ class Keeper:
         """Drop the segments of one partition that its policy lets go."""
         self._arena.beat(KEEPER)
         self._again.discard(view.index)
-        if view.state or format_name(view.format) is None or view.topic.startswith("__"):
-            # what is damaged is kept whole for a person to look at; the broker's own logs have another keeper
+        if view.state or format_name(view.format) is None:
+            # what is damaged is kept whole for a person to look at
             return
         self._finish_deletions(view)
         rows = self._arena.segments(view.index)
+        if view.topic.startswith("__"):
+            self._clean_own(view, rows)
+            return
         now_ms = self._now_ms()
         segments = list(self._held(view, rows, now_ms))
         held = retention.Held(view.topic, view.partition, segments, now_ms, view.retention_ms, view.retention_bytes)
@@ -306,6 +309,19 @@ class Keeper:
             self._again.add(view.index)
         if drop:
             self._delete(view, rows, drop, held.now_ms)
+
+    def _clean_own(self, view: SlotView, rows: list[Segment]) -> None:
+        """Drop what is before a segment that begins the metadata log anew; no policy is about the broker's own logs."""
+        newest = rows[-1]
+        path = self._directory(view) / segment_name(newest.base, _suffix(view))
+        try:
+            if len(rows) < 2 or newest.index >= view.dir_synced_tail:
+                return
+            seen = view.visible_end - newest.start
+            if view.topic == metadata.TOPIC and metadata.begins_anew(path, seen, self._files):
+                self._delete(view, rows, len(rows) - 1, self._now_ms())
+        except OSError as error:
+            log.warning("not looked at path=%s reason=%s", path, error)
 
     def _held(self, view: SlotView, rows: list[Segment], now_ms: int) -> Iterator[retention.HeldSegment]:
         for number, row in enumerate(rows):

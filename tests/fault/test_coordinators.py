@@ -12,4 +12,4 @@ from tests.fault.coordinators import kill_coordinator
 @pytest.mark.slow
 def test_topics_are_there_or_not_whoever_is_killed(tmp_path: Path) -> None:
     outcome = kill_coordinator(4, 1, tmp_path)
-    assert (outcome.runs, outcome.violations) == (4, [])
+    assert (outcome.runs, outcome.violations) == (6, [])

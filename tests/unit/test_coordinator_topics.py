@@ -11,8 +11,11 @@ import pytest
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.kafka_files import read_topic_id
-from fastlog.log.metadata import read_metadata
+from fastlog.log.metadata import CREATING, Topic, begins_anew, read_metadata, topic_change
+from fastlog.workers.child import Shared
+from fastlog.workers.coordinator import metadata_log
 from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
 
 
@@ -382,3 +385,69 @@ def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
 def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
     found = running.ask(22, 4, transactional_id="x", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
     assert (found.error_code, found.producer_id, found.producer_epoch) == (53, -1, -1)
+
+
+# -- the log begins anew -----------------------------------------------------------------------------------------------
+
+
+def test_a_long_log_begins_anew_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with changes on their way, and after what is before it has gone."""
+    monkeypatch.setattr(metadata_log, "SHORT_BYTES", 2000)
+    with Coordinated(tmp_path / "log") as first:
+        for number in range(10):
+            first.create(f"t{number}", 1, configs={"retention.bytes": str(number)})
+            first.topics.shorten()
+        row = {"name": "late", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
+        asked = first.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
+        first.topics.shorten()
+        first.delete("t3")
+        first.turn_until("it is made", lambda: bool(asked))
+        first.turn_until("nothing is under way", lambda: not first.loop.tasks)
+        (given, expected) = ids(first, 1), recorded(first)
+        assert set(expected) == {"late", *(f"t{number}" for number in range(10) if number != 3)}
+        segments = sorted((first.directory / "__fastlog_metadata-0").glob("*.log"))
+        assert len(segments) > 1
+        shared = Shared(first.config, first.arena, (), (), (), 64)
+        house = Keeper(shared)
+        for view in first.arena.views():
+            house._clean(view)
+        left = sorted((first.directory / "__fastlog_metadata-0").glob("*.log"))
+        assert left == segments[-1:]
+        assert recorded(first) == expected
+    with Coordinated(tmp_path / "log") as second:
+        assert recorded(second) == expected
+        assert second.topics.settings("t9") == {"retention.bytes": "9"}
+        assert set(ids(second, 2)).isdisjoint(given)
+
+
+def test_a_segment_that_does_not_begin_with_the_state_keeps_what_is_before_it(running: Coordinated) -> None:
+    running.create("t")
+    segment = next((running.directory / "__fastlog_metadata-0").glob("*.log"))
+    assert not begins_anew(segment, 1 << 20, FileOps())
+    running.loop.start(running.topics._log.begin_anew())
+    running.turn_until("it has begun anew", lambda: not running.loop.tasks)
+    newest = sorted((running.directory / "__fastlog_metadata-0").glob("*.log"))[-1]
+    assert newest != segment
+    size = newest.stat().st_size
+    assert begins_anew(newest, size, FileOps()) and not begins_anew(newest, size - 1, FileOps())
+    assert not begins_anew(newest, 0, FileOps())
+
+
+@pytest.mark.parametrize("files", [[], [".flushed-00000000000000000000"]])
+def test_a_directory_that_was_only_begun_is_never_half_a_topic(tmp_path: Path, files: list[str]) -> None:
+    """The broker ended between the intent and the first words about whose it is; the topic is whole then, or gone."""
+    topic = Topic("t", uuid.uuid4().bytes, 3, {}, CREATING)
+    with Coordinated(tmp_path / "log") as first:
+        first.loop.start(first.topics._log.write([topic_change(CREATING, topic)]))
+        first.turn_until("it is written down", lambda: not first.loop.tasks)
+    for partition in (0, 1):
+        (tmp_path / "log" / f"t-{partition}").mkdir()
+        for name in files:
+            (tmp_path / "log" / f"t-{partition}" / name).touch()
+    with Coordinated(tmp_path / "log") as second:
+        second.turn_until("it is settled", lambda: not second.topics._busy and not second.loop.tasks)
+        found = {view.topic_id for view in second.manager.partitions("t")}
+        assert (recorded(second), found) in (({}, set()), ({"t": ("created", 3)}, {topic.topic_id}))
+        assert second.create("u", 3).error_code == Code.NONE
+        if not found:
+            assert second.create("t", 3).error_code == Code.NONE

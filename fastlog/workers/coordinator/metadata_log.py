@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import Generator, Sequence
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fastlog.config import BrokerConfig
-from fastlog.errors import LogError
+from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files, metadata
-from fastlog.log._append import Appender, append_batch
+from fastlog.log._append import Appender, append_batch, roll_now
 from fastlog.log._arena import COORDINATOR, STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
@@ -25,6 +26,8 @@ from fastlog.workers.coordinator.loop import Step, Until, Wait
 
 RESERVED_BYTES = 1 << 20
 """Kept free on the disk behind the log's end, so that a full disk can still delete."""
+SHORT_BYTES = 1 << 20
+"""As long as it is no longer than this, or than twice its state, the log goes on."""
 FLUSH_SECONDS = 30.0
 """What a change waits for its flush; a disk that takes longer is as good as one that refuses."""
 PAUSE_SECONDS = 0.005
@@ -32,6 +35,8 @@ PAUSE_SECONDS = 0.005
 _APPENDED, _BUSY, _FULL, _FAILED = range(4)
 
 Work = Generator[Wait, Any, None]
+
+log = logging.getLogger(__name__)
 
 
 class MetadataLog:
@@ -43,9 +48,13 @@ class MetadataLog:
         self._files = files or FileOps()
         self._directories = [Path(path) for path in arena.log_dirs]
         self._manager = LogManager(config, arena, self._files)  # the worker's
+        self._manager_of_loop = LogManager(config, arena, self._files)
         self._settings = config.for_topic(metadata.TOPIC)._replace(flush_interval_ms=50)
         self._segment_files = SegmentFiles(arena, 16)
         self._appender = Appender(arena, self._segment_files, COORDINATOR)
+        self._writing = 0  # changes that may be in the log and are not in the state yet
+        self._begins_anew = False
+        self._state_bytes = 0  # of the last snapshot
 
     def take_over(self) -> Work:
         """At start: finish what a predecessor was appending, and read what stands in the log, flushed before."""
@@ -63,14 +72,54 @@ class MetadataLog:
         Raises:
             OSError, LogError: the disk refused, or the log is out of service.
         """
+        while self._begins_anew:
+            yield Until(lambda: not self._begins_anew, time.monotonic() + FLUSH_SECONDS)
         following = -1
-        while following < 0:
-            view, following = yield Step(lambda: self._append(changes, needs_room))
-            if following < 0:
-                yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
-        for change in changes:
-            self.state.apply(change)
+        self._writing += 1
+        try:
+            while following < 0:
+                view, following = yield Step(lambda: self._append(changes, needs_room))
+                if following < 0:
+                    yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
+            for change in changes:
+                self.state.apply(change)
+        finally:
+            self._writing -= 1
         yield from self._flushed(view, following)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to begin anew."""
+        view = self._manager_of_loop.slot(metadata.TOPIC, 0)
+        if view is None or view.state or self._begins_anew:
+            return False
+        size = view.log_end - self._arena.segments(view.index)[-1].start  # the last one that began anew, most often
+        return size > max(SHORT_BYTES, 2 * self._state_bytes)
+
+    def begin_anew(self) -> Work:
+        """Write all of the state into a segment of its own, so that what is before it can go.
+
+        No change is written meanwhile: one that stood before the snapshot and not in it would be lost.
+        """
+        self._begins_anew = True
+        try:
+            yield Until(lambda: not self._writing, time.monotonic() + FLUSH_SECONDS)
+            if self._writing:
+                return
+            changes = self.state.changes()
+            view = yield Step(self._find)
+            if view is None or not (yield Step(lambda: roll_now(self._appender, view.index))):
+                return
+            view, following = yield Step(lambda: self._append(changes, True))
+            if following < 0:
+                return  # at another time
+            self._state_bytes = len(metadata.encode(changes, 0)[0])
+            yield from self._flushed(view, following)
+            log.info("begun anew topic=%r changes=%d bytes=%d", metadata.TOPIC, len(changes), self._state_bytes)
+        except (OSError, FastlogError) as error:
+            log.warning("%s not begun anew reason=%s: tried again", metadata.TOPIC, error)
+        finally:
+            self._begins_anew = False
 
     # -- the worker's thread -------------------------------------------------------------------------------------------
 

@@ -136,5 +136,6 @@ def run(shared: child.Shared, number: int) -> int:
             beat_at = time.monotonic() + child.HEARTBEAT_MS / 1000
             coordinator.wake()
             topics.adopt()
+            topics.shorten()
             logs.catch_up()
         coordinator.turn(child.HEARTBEAT_MS / 1000)

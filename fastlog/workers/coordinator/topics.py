@@ -19,7 +19,7 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files
 from fastlog.log._arena import COORDINATOR, Arena, SlotView
-from fastlog.log.deletion import is_wished, leave_wish
+from fastlog.log.deletion import is_wished, leave_wish, put_away_topics, wish_name
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.formats.record_batches import RECORD_BATCHES
@@ -134,6 +134,11 @@ class Topics:
             self._is_adopting = True
             self._loop.at(time.monotonic() + ADOPT_SECONDS, lambda: self._loop.start(self._adopt()))
 
+    def shorten(self) -> None:
+        """Have the metadata log begin anew, if it has become long."""
+        if self.is_ready and self._log.is_long:
+            self._loop.start(self._log.begin_anew())
+
     def _adopt(self) -> Generator[Wait, Any, None]:
         seen = self._arena.change_count
         changes = []
@@ -189,11 +194,12 @@ class Topics:
         _files.reach("topic.creating")
         try:
             yield from self._make(topic, 0)
-        except OtherTopicError:
-            # nothing of this one is there: the other's first partition came first
-            yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
-            return Outcome(Code.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
         except (OSError, FastlogError) as error:
+            is_there = any(view.topic_id == topic.topic_id for view in self._manager.partitions(topic.name))
+            if isinstance(error, OtherTopicError) and not is_there:
+                # the other's first partition came first
+                yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
+                return Outcome(Code.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
             _say(topic.name, "created", error)
             yield from self._log.write([topic_change(DELETING, topic)], needs_room=False)
             yield from self._finish_deletion(topic)
@@ -320,6 +326,8 @@ class Topics:
                     self._arena.want_deletion()
                 while not (yield Step(lambda: self._is_gone(topic))):
                     yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
+                while not (yield Step(lambda: self._put_rest_away(topic))):
+                    yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
                 break
             except OSError as error:
                 _say(topic.name, "deleted", error)
@@ -336,6 +344,23 @@ class Topics:
         # in this order: a slot says that it leaves before its life ends
         is_leaving = any(row.topic == topic.name for row in self._arena.leaving())
         return not is_leaving and not is_wished(topic.name, self._directories)
+
+    def _put_rest_away(self, topic: Topic) -> bool:
+        """Put away what a creation left that was stopped before it had a slot; False: try again.
+
+        On the worker's thread. Under the creation lock, and only while nobody has the name: what lies under it is
+        nobody's then.
+        """
+        if not self._arena.create_lock():
+            return False
+        try:
+            is_taken = bool(self._workers_manager.partitions(topic.name))
+            is_taken = is_taken or any(row.topic == topic.name for row in self._arena.leaving())
+            if not is_taken:
+                put_away_topics([wish_name(topic.name)], self._directories, self._files)
+        finally:
+            self._arena.create_unlock()
+        return True
 
     # -- producer ids --------------------------------------------------------------------------------------------------
 
