@@ -174,8 +174,8 @@ AREAS = (
 
 OF_NO_AREA = (
     _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants peers public_names scripts")
-    + _integration("access_log cluster demo demo_spark kafka07* kafka_files perf_ab readme real_input spark_access_log"
-                   " spark_ceiling spark_load_kills spark_submit spark_zookeeper walkthrough")
+    + _integration("access_log cluster demo demo_spark kafka07* kafka_files kafka_tools perf_ab readme real_input"
+                   " spark_access_log spark_ceiling spark_load_kills spark_submit spark_zookeeper walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
 

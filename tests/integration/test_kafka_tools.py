@@ -1,0 +1,62 @@
+"""Apache Kafka's own command-line tools, unchanged, against a broker of ours."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import real_kafka
+from tests.harness.broker import Broker
+
+pytestmark = [real_kafka.is_there, pytest.mark.timeout(600)]
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+RECORDS = 500
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with Broker(tmp_path) as broker:
+        yield f"127.0.0.1:{broker.port}"
+
+
+def run(main: str, address: str, *arguments: str) -> list[str]:
+    """The lines that a tool prints."""
+    return real_kafka.run(main, "--bootstrap-server", address, *arguments).splitlines()
+
+
+def test_a_topic_from_its_making_to_its_end(address: str) -> None:
+    assert run(TOPICS, address, "--create", "--topic", "t", "--partitions", "3", "--config", "retention.ms=60000") == [
+        "Created topic t."
+    ]
+    described = run(TOPICS, address, "--describe", "--topic", "t")
+    assert "PartitionCount: 3" in described[0] and "Configs: retention.ms=60000" in described[0]
+    assert [line.split("Partition: ")[1].split()[0] for line in described[1:]] == ["0", "1", "2"]
+    run(TOPICS, address, "--alter", "--topic", "t", "--partitions", "4")
+    assert run(OFFSETS, address, "--topic", "t") == [f"t:{partition}:0" for partition in range(4)]
+    run(TOPICS, address, "--delete", "--topic", "t")
+    assert "t" not in run(TOPICS, address, "--list")
+    run(TOPICS, address, "--create", "--topic", "t", "--partitions", "1")
+    assert run(OFFSETS, address, "--topic", "t") == ["t:0:0"]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_one_console_writes_the_other_reads(address: str, codec: str) -> None:
+    """With keys, and the end is where the last record was."""
+    words = ["--topic", "t", "--compression-codec", codec]
+    words += ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    told = "".join(f"k{number}:line {number}\n" for number in range(RECORDS))
+    command = real_kafka.command(PRODUCER, "--bootstrap-server", address, *words)
+    subprocess.run(command, input=told, text=True, check=True, capture_output=True, timeout=real_kafka.SECONDS)
+    assert run(OFFSETS, address, "--topic", "t") == [f"t:0:{RECORDS}"]
+    words = ["--topic", "t", "--partition", "0", "--offset", "earliest", "--max-messages", str(RECORDS)]
+    words += ["--formatter-property", "print.key=true", "--formatter-property", "key.separator=:"]
+    assert "\n".join(run(CONSUMER, address, *words)) + "\n" == told
+    words = ["--topic", "t", "--partition", "0", "--offset", str(RECORDS - 2), "--max-messages", "2"]
+    assert run(CONSUMER, address, *words) == [f"line {number}" for number in range(RECORDS - 2, RECORDS)]
