@@ -12,6 +12,7 @@ import io
 import random
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -145,7 +146,7 @@ class Mutants:
 
         return [
             Record(
-                source.randrange(-1, 2**41),
+                source.randrange(-1, 2**40),
                 field(),
                 field(),
                 [(source.randbytes(2), field()) for _ in range(source.choice((0, 0, 0, 1, 2)))],
@@ -309,12 +310,17 @@ def count_of(data: bytes) -> int:
     return int.from_bytes(data[57:61], "big", signed=True)
 
 
+MOST_AHEAD_MS = 3_600_000
+"""Of a record's time to the clock."""
+
+
 def is_one_batch(data: bytes) -> bool:
-    """Whether the bytes are one valid batch, its records looked at even if they are compressed."""
+    """Whether the bytes are one valid batch, its records looked at even if they are compressed, of no time to come."""
     found = judge(data)
     if found is None or not data or found[0] != 12 + int.from_bytes(data[8:12], "big"):
         return False
-    return not found[2] or checked(data) is not None
+    largest = checked(data) if found[2] else found[4]
+    return largest is not None and largest <= time.time() * 1000 + MOST_AHEAD_MS
 
 
 @contextlib.contextmanager

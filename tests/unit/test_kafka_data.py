@@ -436,6 +436,18 @@ def test_records_get_the_time_of_their_append_where_their_topic_says_so(workers:
     assert told.log_append_time.timestamp() * 1000 == pytest.approx(stamped)
 
 
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_time_more_than_an_hour_ahead_is_refused(workers: Workers, client: Client, codec: str) -> None:
+    """It would keep its segment for good; where records get the time of their append, theirs is no matter."""
+    client.make("ahead")
+    make_with(workers, f"ahead-{codec}", append_time=True)
+    now = round(time.time() * 1000)
+    late = batch(b"x", codec=CODECS[codec], time_ms=now + 3_700_000)
+    assert client.produce(("ahead", 0, late))[0].error_code == 32
+    assert client.produce((f"ahead-{codec}", 0, late))[0].error_code == 0
+    assert client.produce(("ahead", 0, batch(b"x", codec=CODECS[codec], time_ms=now + 3_500_000)))[0].error_code == 0
+
+
 def test_a_topic_has_its_own_bound_for_batches(workers: Workers, client: Client) -> None:
     data = batch(bytes(50))
     make_with(workers, "bounded", max_message_bytes=len(data))

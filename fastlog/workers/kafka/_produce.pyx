@@ -16,7 +16,7 @@ from libc.string cimport memcpy, strlen
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE, fl_bump,
-    fl_load, fl_slot,
+    fl_load, fl_slot, fl_wall_ms,
 )
 from fastlog.log.formats._batches cimport (
     AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_CRC, BATCH_LENGTH, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp,
@@ -60,6 +60,7 @@ cdef enum:
     ZSTD_SINCE = 7               # version
     LOG_START_SINCE = 5
     RECORD_ERRORS_SINCE = 8
+    MOST_AHEAD_MS = 3600000      # message.timestamp.after.max.ms
 
 
 @cython.final
@@ -266,6 +267,9 @@ cdef class Produces:
                 return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, NULL, 0)
             found.max_timestamp = x.checked - 1
             found.misstated = found.max_timestamp != <int64_t>be64(data + AT_MAX_TIMESTAMP)
+        if not s.append_time and found.max_timestamp > <int64_t>fl_wall_ms() + MOST_AHEAD_MS:
+            fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
+            return self.refuse(c, x, head, p, partition, CODE_INVALID_TIMESTAMP, "a time of more than an hour from now", 0)
         if found.misstated:
             set_max_timestamp(data, found.max_timestamp)
         if owed != NULL:
