@@ -154,3 +154,20 @@ class LogFormat(Protocol):
         With ``deep``, what is inside of an entry follows it, and one that does not open is in ``deep.damaged_wrappers``
         when the next one is yielded. Bytes behind the last entry are none of an entry.
         """
+
+
+def count_found(
+    made: LogFormat, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool
+) -> int:
+    """As ``LogFormat.count_entries``, by the format's own search and scan."""
+    count = 0
+    position: int | None = damaged
+    if not first_may_be_valid:
+        position = made.find_entry(files, fd, damaged, end, budget)
+    while position is not None:
+        found = made.scan(files, fd, position, end)
+        count += found.count
+        if found.end >= end or not budget.take(found.end - position):
+            break
+        position = made.find_entry(files, fd, found.end, end, budget)
+    return count

@@ -16,7 +16,7 @@ from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZ
 from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
 from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
-from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget
+from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
 from fastlog.message import HEADER_BYTES, count_deep
 from fastlog.segment_files import (
     KAFKA_0_7,
@@ -152,17 +152,7 @@ class Kafka07:
         self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
     ) -> int:
         """Return how many whole and valid entries can be found from the damaged one on, as far as the budget goes."""
-        count = 0
-        position: int | None = damaged
-        if not first_may_be_valid:
-            position = self.find_entry(files, fd, damaged, end, budget)
-        while position is not None:
-            found = self.scan(files, fd, position, end)
-            count += found.count
-            if found.end >= end or not budget.take(found.end - position):
-                break
-            position = self.find_entry(files, fd, found.end, end, budget)
-        return count
+        return count_found(self, files, fd, damaged, end, budget, first_may_be_valid)
 
     def dump(
         self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None

@@ -18,7 +18,7 @@ from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats import _batches
 from fastlog.log.formats._table import numbers
-from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget
+from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
 from fastlog.record_batches import BatchHeader
 from fastlog.segment_files import MAX_OFFSET, SegmentFile, read_fully
 
@@ -175,17 +175,7 @@ class RecordBatches:
         self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget, first_may_be_valid: bool = False
     ) -> int:
         """Return how many records of whole and valid batches there are from the damaged one on, within the budget."""
-        count = 0
-        position: int | None = damaged
-        if not first_may_be_valid:
-            position = self.find_entry(files, fd, damaged, end, budget)
-        while position is not None:
-            found = self.scan(files, fd, position, end)
-            count += found.count
-            if found.end >= end or not budget.take(found.end - position):
-                break
-            position = self.find_entry(files, fd, found.end, end, budget)
-        return count
+        return count_found(self, files, fd, damaged, end, budget, first_may_be_valid)
 
     def dump(
         self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
