@@ -28,7 +28,7 @@ from tests.harness.raw_client import RawClient
 from tests.harness.timing import PATIENCE
 
 HOURS_MS = 4 * 3_600_000
-PARTITIONS = 64
+PARTITIONS = 256
 STILL_SECONDS = 0.05
 
 
