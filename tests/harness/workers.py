@@ -28,7 +28,7 @@ from tests.harness.raw_client import RawClient
 from tests.harness.timing import PATIENCE
 
 HOURS_MS = 4 * 3_600_000
-PARTITIONS = 256
+PARTITIONS = 64
 STILL_SECONDS = 0.05
 
 
@@ -45,10 +45,11 @@ class Workers:
         retry_ms: int = HOURS_MS,
         connection_limit: int = 1000,
         stalled_ms: int = 10_000,
+        slots: int = PARTITIONS,
         **settings: Any,
     ) -> None:
         self.directory = directory
-        self.arena = Arena([str(directory)], FIRST_PROCESSOR + processors, PARTITIONS, 64)
+        self.arena = Arena([str(directory)], FIRST_PROCESSOR + processors, slots, 64)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         options = {

@@ -34,7 +34,7 @@ def each(key: int) -> list[int]:
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     settings = {"partitions_by_topic": {"two": 2}, "fetch_max_wait_ms": 60_000, "max_inflated_bytes": 1 << 22}
-    with Workers(tmp_path_factory.mktemp("log"), **settings) as running:
+    with Workers(tmp_path_factory.mktemp("log"), slots=256, **settings) as running:
         yield running
 
 
