@@ -373,7 +373,9 @@ cdef class Appender:
             if made.locate == NULL:
                 index_pieces(&added, &end, base, size, pieces + out.done, k, offsets + out.done)
                 if added.entries or added.times:
+                    self.begin_disk()
                     write_additions(self.files, s, last, base, &added, &end)
+                    self.end_disk()
             if s.log_end == fl_load(&s.flushed_end):
                 fl_store(&s.dirty_since_ns, now_ns)
                 was_clean = True
