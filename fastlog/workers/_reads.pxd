@@ -23,7 +23,7 @@ cdef struct Found:
     bint cold                # its first bytes are not in memory: nothing of it may be read here
     bint walks               # where the entry begins is not known yet: ``read_ahead`` looks for it, then ``find`` is to be asked again
     uint64_t entry_bytes     # of the first entry, whole; may be more than ``size``
-    int index_entry          # of ``walks``: descriptor entry of the index, -1: there is none
+    uint64_t segment         # of ``walks``: the index and the base offset of the segment, and the offset that is looked for
     uint64_t base
     uint64_t offset
 
@@ -53,6 +53,7 @@ cdef class Reads:
 
     cdef void find(self, Conn* c, int operation, const uint8_t* name, int size, int32_t partition, int clients, int64_t offset,
                    int32_t max_bytes, Found* out) noexcept nogil
+    cdef int index_of(self, Found* found) noexcept nogil
     cdef int walk(self, Found* found, const Place* place) noexcept nogil
     cdef Known* known_place(self, uint64_t slot, uint64_t offset) noexcept nogil
     cdef void learn_place(self, const ReadJob* job) noexcept nogil

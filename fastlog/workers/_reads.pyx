@@ -190,15 +190,16 @@ cdef class Reads:
         cdef uint64_t end = place.end - place.start
         cdef Known* known = self.known_place(found.slot.index, found.offset)
         cdef Walk walked
-        cdef int status
+        cdef int status, index_entry
         found.base = place.base
+        found.segment = place.index
         if known.slot == found.slot.index and known.life == fl_load(&found.slot.life) and known.base == place.base \
                 and known.offset == found.offset and known.position < end:
             (<Place*>place).position = known.position
             return PROBLEM_NONE
-        found.index_entry = self.files.acquire_kind(found.slot, place.index, place.base, OFFSET_INDEX, O_RDWR)
-        status = seek_entry(self.files.fd(found.entry), -1 if found.index_entry < 0 else self.files.fd(found.index_entry), made,
-                            self.peek, place.base, end, found.offset, False, WALK_HERE, &walked)
+        index_entry = self.index_of(found)
+        status = seek_entry(self.files.fd(found.entry), -1 if index_entry < 0 else self.files.fd(index_entry), made, self.peek,
+                            place.base, end, found.offset, False, WALK_HERE, &walked)
         if status == WALKED:
             (<Place*>place).position = walked.position
             return PROBLEM_NONE
@@ -208,6 +209,15 @@ cdef class Reads:
             return PROBLEM_NONE
         self.unreadable.failed(found.entry, walked.position, -status if status < 0 else 0)
         return PROBLEM_UNREADABLE
+
+    cdef int index_of(self, Found* found) noexcept nogil:
+        """The descriptor entry of the index of the segment that was found, -errno: there is none to be had."""
+        cdef int index_entry
+        # or it might take the place of the segment's own, where descriptors are few
+        self.files.pin(found.entry)
+        index_entry = self.files.acquire_kind(found.slot, found.segment, found.base, OFFSET_INDEX, O_RDWR)
+        self.files.unpin(found.entry)
+        return index_entry
 
     cdef Known* known_place(self, uint64_t slot, uint64_t offset) noexcept nogil:
         """Where what was found of a slot and an offset stands, or of others."""
@@ -231,7 +241,7 @@ cdef class Reads:
             job.slot, job.life = found.slot.index, fl_load(&found.slot.life)
             job.base, job.offset, job.position = found.base, found.offset, found.position
             job.status = WALK_COLD
-            if self.helper.submit_read(c, job, walk_step, found.entry, found.index_entry) != 0:
+            if self.helper.submit_read(c, job, walk_step, found.entry, self.index_of(found)) != 0:
                 return False
         elif self.helper.read_ahead(c, job, found.entry, found.position, found.size) != 0:
             return False

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fastlog import record_batches
+from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.manager import LogManager
 from fastlog.record_batches import Record
 from fastlog.workers.kafka import kinds
@@ -602,3 +603,18 @@ def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
         told = client.make("first", "wide", "second")  # there is room for 24 more
         assert [(topic.error_code, len(topic.partitions)) for topic in told][1] == (0, 40)
         assert {topic.error_code for topic in told} == {0, 56}
+
+
+def test_an_index_does_not_take_the_place_of_its_own_segment(tmp_path: Path) -> None:
+    """Descriptors are few, and all others have seen bytes that are not flushed, so that they are kept before this one."""
+    with Workers(tmp_path, flusher=False) as workers, Client(workers) as client:
+        client.make("read", *(f"busy{number}" for number in range(16)))
+        for number in range(20):
+            assert client.produce(("read", 0, batch(b"%d" % number * 500)))[0].error_code == 0
+        flusher = make_partition_flusher(workers.arena, 64, 0, 0)
+        (read,) = [view.index for view in workers.arena.views() if view.topic == "read"]
+        assert flush_now(flusher, read) == 0
+        for number in range(16):
+            assert client.produce((f"busy{number}", 0, batch(b"x")))[0].error_code == 0
+        (found,) = client.fetch(("read", 0, 15))
+        assert (found.error_code, values_of(found)[0]) == (0, (15, b"15" * 500))
