@@ -76,3 +76,21 @@ def test_any_offset_is_answered_with_the_batch_that_holds_it(broker: Broker, ind
     client.close()
     if cold or index.startswith("of "):  # one that is removed stays open with the writer
         assert threads(broker) == before + 1, "no thread looked for anything"
+
+
+def test_a_place_that_was_found_is_not_that_of_the_topic_made_anew(broker: Broker) -> None:
+    """The slot, the segment's name and the offset are the same; the batches are longer."""
+    for length in (1, 7, 3):
+        client = Client(broker.port)
+        client.make_topic("t")
+        for number in range(BATCHES):
+            acks = -1 if number == BATCHES - 1 else 1
+            assert client.produce(PLACE, batch(values(number) * length), acks) == (0, number)
+        path = broker.log_dirs[0] / "t-0" / "00000000000000000000.index"
+        path.write_bytes(bytes(path.stat().st_size))
+        for offset in (BATCHES - 1, BATCHES - 200):
+            error, _, data = client.fetch(PLACE, offset, 0)
+            assert (error, records_of(data)[0]) == (0, (offset, values(offset) * length))
+        client.close()
+        with broker.connect() as raw:
+            assert raw.delete_topic("t")[0] == 0

@@ -606,7 +606,7 @@ def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
 
 
 def test_an_index_does_not_take_the_place_of_its_own_segment(tmp_path: Path) -> None:
-    """Descriptors are few, and all others have seen bytes that are not flushed, so that they are kept before this one."""
+    """Descriptors are few, and all others have seen bytes that are not flushed: they are kept before this one."""
     with Workers(tmp_path, flusher=False) as workers, Client(workers) as client:
         client.make("read", *(f"busy{number}" for number in range(16)))
         for number in range(20):

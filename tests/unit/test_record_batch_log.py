@@ -12,8 +12,9 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, _index, kafka_files
-from fastlog.log._append import append_sets
+from fastlog.log._append import Appender, append_sets
 from fastlog.log._arena import FIRST_PROCESSOR, Arena, SlotView
+from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.formats import SearchBudget, format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
@@ -392,3 +393,22 @@ def test_indexes_of_sealed_segments_are_durable_with_them(tmp_path: Path) -> Non
     synced = {call.path.name for call in read_calls(record) if call.name == "fdatasync"}
     for segment in sealed:
         assert {segment.path.with_suffix(suffix).name for suffix in (".log", ".index", ".timeindex")} <= synced
+
+
+def test_files_of_one_segment_are_told_apart_in_a_small_table(tmp_path: Path) -> None:
+    """Where a table of few descriptors has a segment, its index and its time index in one place, for some of many."""
+    config = BrokerConfig.from_properties({"log.dir": str(tmp_path), "max.partitions": "40"})
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 40, 16)
+    manager = LogManager(config, arena)
+    manager.load([{}])
+    appender = Appender(arena, SegmentFiles(arena, 4), FIRST_PROCESSOR)
+    sent = [batch(b"%d" % number * 800) for number in range(12)]
+    for partition in range(40):
+        slot = manager.create_partition("t", partition, count=40, format_name=RECORD_BATCHES)
+        for data in sent:
+            assert append_sets(appender, slot, [(data, 1, 1, 1_700_000_000_000)])[0] == DONE
+        path = tmp_path / f"t-{partition}" / "00000000000000000000.log"
+        content = path.read_bytes()
+        assert len(list(stored_batches.batches(content))) == len(sent)
+        found = path.with_suffix(".index").read_bytes(), path.with_suffix(".timeindex").read_bytes()
+        assert found == stored_batches.indexes(content, 0, is_sealed=False)
