@@ -39,6 +39,7 @@ MODULES = (
     "tests.fault.batches",
     "tests.fault.batch_kills",
     "tests.fault.coordinators",
+    "tests.fault.group_model",
 )
 TIERS = ("S", "N", "R")
 
