@@ -1,7 +1,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport Arena, fl_end, fl_slot
+from fastlog.log._producers cimport Followed, Hints
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.log.formats._table cimport Format
 
 
 # One request's share of an append: its bytes, how many (deep) messages they hold, and how many offsets they take.
@@ -18,6 +20,10 @@ cdef enum AppendStatus:
     APPEND_FAILED = 3   # the write failed; error is the errno; nothing of the first unwritten piece is left
     APPEND_OFFLINE = 4  # the partition takes no appends
     APPEND_GONE = 5     # the partition has been deleted
+    # the first unwritten piece is not for the log, and has changed nothing: the caller goes on behind it
+    APPEND_DUPLICATE = 6        # the log has it: ``base``, ``end`` and ``time`` are those of its original
+    APPEND_OUT_OF_SEQUENCE = 7  # a batch before it is missing
+    APPEND_OLD_EPOCH = 8        # its producer has begun anew since
 
 cdef struct Appended:
     int done             # pieces written, whatever the status
@@ -26,6 +32,9 @@ cdef struct Appended:
     uint64_t position    # the log end when it began
     uint64_t bytes       # bytes written by this call
     int error
+    uint64_t base
+    uint64_t end
+    int64_t time
 
 # THE append, behind one single-writer contract: the append lock.
 cdef class Appender:
@@ -36,6 +45,8 @@ cdef class Appender:
     cdef uint64_t* holding
     cdef uint64_t* disk_ns
     cdef uint64_t* heartbeat_ns
+    cdef Hints hints
+    cdef Followed followed       # the producers of the write in hand
     cdef void begin_disk(self) noexcept nogil
     cdef void end_disk(self) noexcept nogil
     cdef int append(self, fl_slot* s, uint64_t life, uint8_t* data, const Piece* pieces, int n, uint64_t* offsets,
@@ -47,6 +58,11 @@ cdef class Appender:
     cdef void publish_segment(self, fl_slot* s, const fl_end* end, int fd) noexcept nogil
     cdef int roll(self, fl_slot* s) noexcept nogil
     cdef int write_all(self, fl_slot* s, int fd, uint64_t position, const uint8_t* data, uint64_t n) noexcept nogil
+    cdef int follow_first(self, const Format* made, fl_slot* s, const fl_end* end, const uint8_t* p, uint64_t size,
+                          uint64_t used_ms, Appended* out) noexcept nogil
+    cdef bint follow_next(self, const Format* made, fl_slot* s, const fl_end* end, const uint8_t* p, uint64_t written,
+                          uint64_t used_ms) noexcept nogil
+    cdef void put_followed(self, fl_slot* s, const fl_end* end, uint64_t used_ms) noexcept nogil
     cdef int admit(self, fl_slot* s, const Piece* pieces, int n, uint64_t now_ns) noexcept nogil
 
 cdef bint flush_due(fl_slot* s) noexcept nogil

@@ -11,8 +11,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport (
     EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR, N_APPENDS,
-    N_LOCK_WAITS, N_REPAIRS, N_ROLLS, Arena, fl_announce, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own,
-    fl_end_read, fl_file_position, fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake,
+    N_LOCK_WAITS, N_PRODUCERS_EVICTED, N_REPAIRS, N_ROLLS, Arena, fl_announce, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own,
+    fl_end_read, fl_file_position, fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or, fl_sequenced, fl_slot, fl_start_at, fl_store, fl_take_out,
+    fl_used_now_ms, fl_wake,
     fl_wake_flusher, fl_wake_waiters, fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
@@ -22,8 +23,11 @@ from fastlog.log._files cimport (
     failpoint, file_cut, file_open, file_pwrite, mid_write_cut,
 )
 from fastlog.log._index cimport Additions, add_entry, begin_segment, cut_indexes, seal, write_additions
+from fastlog.log._producers cimport (
+    IN_SEQUENCE, IS_DUPLICATE, OLD_EPOCH, follow, put_producer, repair_producers,
+)
 from fastlog.log._segments cimport LOG_FILE, PATH_BYTES, SegmentFiles, segment_path
-from fastlog.log.formats._table cimport Format, format_of
+from fastlog.log.formats._table cimport Format, Sequenced, format_of
 
 cdef extern from "<fcntl.h>" nogil:
     int O_RDWR, O_CREAT, O_EXCL
@@ -156,6 +160,7 @@ cdef class Appender:
         if r != 0:
             return r
         failpoint(AT_REPAIR_CUT)
+        repair_producers(h, s)
         if format_of(s.format).locate == NULL:
             cut_indexes(self.files, s, last, fl_base_at(h, s, last)[0], end)
         if size == 0:
@@ -246,6 +251,47 @@ cdef class Appender:
             failpoint(AT_MID_WRITE)
         return 0
 
+    cdef int follow_first(self, const Format* made, fl_slot* s, const fl_end* end, const uint8_t* p, uint64_t size,
+                          uint64_t used_ms, Appended* out) noexcept nogil:
+        """Begin to follow producers with the first piece of a write, at ``p``: APPENDED when it is for the log, or why not."""
+        cdef Sequenced batch
+        cdef const fl_sequenced* original = NULL
+        cdef int judgement
+        self.followed.count = 0
+        made.sequenced(p, &batch)
+        if batch.producer < 0:
+            return APPENDED
+        judgement = follow(&self.followed, self.arena.header, s, &self.hints, &batch, end.offset, end.position + size, used_ms,
+                           &original)
+        if judgement == IN_SEQUENCE:
+            return APPENDED
+        if judgement == IS_DUPLICATE:
+            out.base = original.offset
+            out.end = original.end
+            out.time = original.time
+            return APPEND_DUPLICATE
+        return <int>APPEND_OLD_EPOCH if judgement == OLD_EPOCH else <int>APPEND_OUT_OF_SEQUENCE
+
+    cdef bint follow_next(self, const Format* made, fl_slot* s, const fl_end* end, const uint8_t* p, uint64_t written,
+                          uint64_t used_ms) noexcept nogil:
+        """Whether a further piece, at ``p``, that will end so many bytes behind the log end is for the same write."""
+        cdef Sequenced batch
+        cdef const fl_sequenced* original = NULL
+        made.sequenced(p, &batch)
+        return batch.producer < 0 or follow(
+            &self.followed, self.arena.header, s, &self.hints, &batch, end.offset, end.position + written, used_ms, &original
+        ) == IN_SEQUENCE
+
+    cdef void put_followed(self, fl_slot* s, const fl_end* end, uint64_t used_ms) noexcept nogil:
+        """Write down what holds of the producers from this log end on, which is published next."""
+        cdef uint32_t i
+        for i in range(self.followed.count):
+            self.followed.states[i].end = end.position
+            if put_producer(self.arena.header, s, &self.hints, &self.followed.states[i], used_ms):
+                fl_bump(&self.counters[<int>N_PRODUCERS_EVICTED], 1)
+        if self.followed.count and not s.sequenced:
+            fl_store(&s.sequenced, 1)
+
     cdef int admit(self, fl_slot* s, const Piece* pieces, int n, uint64_t now_ns) noexcept nogil:
         """How many of the pieces the bound of unflushed data lets in now; a fully flushed partition always takes one."""
         cdef fl_end flushed
@@ -290,6 +336,7 @@ cdef class Appender:
         cdef fl_end* cell
         cdef int r, k, admitted, entry, status = APPENDED
         cdef bint was_clean = False, nudge = False
+        cdef uint64_t used_ms = 0
         out.done = 0
         out.bytes = 0
         out.error = 0
@@ -313,6 +360,11 @@ cdef class Appender:
             if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
                 status = APPEND_OFFLINE
                 break
+            if made.assign != NULL:
+                used_ms = fl_used_now_ms()
+                status = self.follow_first(made, s, &end, data + out.bytes, pieces[out.done].size, used_ms, out)
+                if status != APPENDED:
+                    break
             admitted = self.admit(s, pieces + out.done, n - out.done, now_ns)
             if admitted == 0:
                 status = APPEND_FULL
@@ -349,6 +401,9 @@ cdef class Appender:
             while k < admitted and (k == 0 or size + bytes_now <= limit):
                 if k and made.locate == NULL and is_too_far(base, size + bytes_now, &end, pieces + out.done + k):
                     break
+                if k and made.assign != NULL and not self.follow_next(
+                        made, s, &end, data + out.bytes + bytes_now, bytes_now + pieces[out.done + k].size, used_ms):
+                    break
                 offsets[out.done + k] = end.offset
                 end.offset += pieces[out.done + k].span
                 end.messages += pieces[out.done + k].count
@@ -383,6 +438,8 @@ cdef class Appender:
                 fl_store(fl_first_ms_at(h, s, last), now_ms)
             # by what retention goes: the times of messages where they have them
             fl_store(fl_last_ms_at(h, s, last), end.largest_ms - 1 if made.locate == NULL and end.largest_ms else now_ms)
+            if made.assign != NULL and self.followed.count:
+                self.put_followed(s, &end, used_ms)
             cell = fl_end_open(&s.log_end, s.log_ends)
             failpoint(AT_CELL_OPEN)
             fl_end_fill(cell, &end)
@@ -505,7 +562,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
 
     A set takes as many offsets as it has bytes; a third number says how many, where that is otherwise, and a fourth one its
-    largest time in ms.
+    largest time in ms. Behind the offsets of those that were written is that of the original of a duplicate.
     """
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece[64] pieces
@@ -524,7 +581,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
         pieces[i].largest_ms = sets[i][3] if len(sets[i]) > 3 else -1
     with nogil:
         status = appender.append(s, s.life, start, pieces, n, offsets, &out)
-    return status, [offsets[i] for i in range(out.done)], out.next, out.error
+    return status, [offsets[i] for i in range(out.done)] + ([out.base] if status == APPEND_DUPLICATE else []), out.next, out.error
 
 
 def append_batch(Appender appender, uint64_t slot, uint8_t[::1] data, uint32_t count, int64_t largest_ms, life=None):

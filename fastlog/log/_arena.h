@@ -1,6 +1,6 @@
 /* The layout of the arena: the memory that the processes of one broker share, and nobody else maps.
  *
- *   header page | dirty bitmap | process cells | slot 0 | slot 1 | ...
+ *   header page | dirty bitmap | process cells | slot 0 | slot 1 | ... | owners of producer blocks | producer blocks
  *
  * A slot is one partition: a page of words followed by its segment table. Every 64-bit word has one writer at a time
  * (named beside it), is stored with release and loaded with acquire order, and words of different writers lie on
@@ -110,6 +110,12 @@ typedef struct {
     uint64_t ending;           /* supervisor: 1 from the first moment of a stop, before the mirror and the stages above */
     uint64_t stalled_ns;       /* supervisor: monotonic time when a process was last seen to wait for a disk in a stop */
 
+    /* written by the supervisor before the first fork, constant afterwards */
+    uint64_t producers_offset FL_LINE;
+    uint64_t producer_blocks;    /* how many blocks there are */
+    uint64_t producer_expiry_ms; /* after so long without a batch a producer is one that nobody knows */
+    uint64_t largest_producer;   /* supervisor, then the keeper: 1 + the largest producer id met in a log that was recovered */
+
     uint64_t wake_flags[FL_MAX_PROCESSES] FL_LINE; /* any: 1 while the eventfd of that process holds a wake-up */
 } fl_header;
 _Static_assert(sizeof(fl_header) <= FL_HEADER_PAGE, "the header fits in one page");
@@ -147,6 +153,45 @@ typedef struct {
 } fl_end;
 #define FL_END_WORDS (sizeof(fl_end) / sizeof(uint64_t))
 
+/* What a partition knows of a producer that numbers its batches. An entry has two of these, written by turns by the holder of the
+ * append lock behind the bytes of the log and before its end is published; of those whose end the log has reached, the one
+ * with the larger n counts. So a writer that dies leaves the older one whole, and repair drops the newer one: before the lock is
+ * free, or the end of somebody else's append would make it count. */
+#define FL_KEPT_BATCHES 5u     /* as many as a producer has under way at most */
+#define FL_OWN_PRODUCERS 4u    /* entries in a slot */
+#define FL_BLOCK_PRODUCERS 16u /* entries in a block of the pool */
+typedef struct {
+    uint64_t end;           /* the position behind it; 0: of a log that was recovered, which is flushed */
+    uint64_t offset;        /* of its first record */
+    int64_t time;           /* its largest time in ms */
+    uint32_t last_sequence; /* the number of its last record */
+    uint32_t delta;         /* its records, less one */
+} fl_sequenced;
+typedef struct {
+    uint64_t n;   /* grows with each one that is written to an entry; 0: there is none */
+    uint64_t end; /* the log end that it was written for */
+    int64_t id;
+    int32_t epoch;
+    uint32_t count; /* batches, the newest last */
+    uint64_t open;  /* 1 + the first offset of its open transaction; 0: none */
+    fl_sequenced batches[FL_KEPT_BATCHES];
+} fl_producer;
+/* Beside the versions, so that entries are searched in few cache lines; repair makes ids agree with what counts. */
+typedef struct {
+    uint64_t id;      /* 1 + the producer's id; 0: the entry is free */
+    uint64_t used_ms; /* when it was last needed: FL_USED_ORIGIN_MS and monotonic time */
+} fl_producer_key;
+#define FL_USED_ORIGIN_MS (1ull << 42) /* so that there are times before the machine was started */
+typedef struct {
+    fl_producer_key keys[FL_BLOCK_PRODUCERS];
+    fl_producer producers[FL_BLOCK_PRODUCERS][2];
+} fl_producer_block;
+/* A block is one slot's alone, from the moment its owner is stored (by compare-and-swap from 0) until the slot is free again. */
+typedef struct {
+    uint64_t owner; /* 1 + the slot; 0: nobody's */
+    uint64_t next;  /* holder of the slot's append lock: 1 + the next block of the same slot; 0: it is the last */
+} fl_block_owner;
+
 typedef struct {
     /* written before the slot lives, constant as long as anybody may look at it: fl_cell.seen says who does */
     uint32_t partition;
@@ -180,6 +225,12 @@ typedef struct {
     uint64_t table_tail FL_LINE; /* entries ever published */
     uint64_t dirty_since_ns;     /* time of the append that found everything flushed */
     uint64_t torn;               /* 1 from the moment an owner was found dead until repair is done, by whoever comes */
+
+    /* holder of the append lock, too: what fl_producer says of producers */
+    uint64_t sequenced FL_LINE; /* 1 once it has, or a log that was recovered had, a batch of a producer that numbers them */
+    uint64_t blocks;            /* 1 + its first block of further entries; 0: none */
+    fl_producer_key producer_keys[FL_OWN_PRODUCERS];
+    fl_producer producers[FL_OWN_PRODUCERS][2];
 
     /* written by the flusher; a flusher that dies leaves flush_in_progress set, and its successor checks and rewrites
      * [flushed_end, log_end) before it syncs */
@@ -272,6 +323,30 @@ static inline uint64_t *fl_start_at(fl_header *h, fl_slot *s, uint64_t i) {
 static inline uint64_t *fl_generation_at(fl_header *h, fl_slot *s, uint64_t i) {
     return fl_table(s) + 4ull * h->table_entries + (i & (h->table_entries - 1));
 }
+static inline fl_block_owner *fl_owner_at(fl_header *h, uint64_t block) {
+    return (fl_block_owner *)((char *)h + h->producers_offset) + block;
+}
+static inline fl_producer_block *fl_block_at(fl_header *h, uint64_t block) {
+    return (fl_producer_block *)(fl_owner_at(h, h->producer_blocks)) + block;
+}
+/* Entries are numbered: those of a slot, then those of all blocks. */
+static inline fl_producer_key *fl_key_at(fl_header *h, fl_slot *s, uint64_t entry) {
+    if (entry < FL_OWN_PRODUCERS) return &s->producer_keys[entry];
+    entry -= FL_OWN_PRODUCERS;
+    return &fl_block_at(h, entry / FL_BLOCK_PRODUCERS)->keys[entry % FL_BLOCK_PRODUCERS];
+}
+static inline fl_producer *fl_producers_at(fl_header *h, fl_slot *s, uint64_t entry) {
+    if (entry < FL_OWN_PRODUCERS) return s->producers[entry];
+    entry -= FL_OWN_PRODUCERS;
+    return fl_block_at(h, entry / FL_BLOCK_PRODUCERS)->producers[entry % FL_BLOCK_PRODUCERS];
+}
+static inline int fl_take_block(fl_header *h, uint64_t block, uint64_t slot) {
+    uint64_t nobody = 0;
+    return fl_load(&fl_owner_at(h, block)->owner) == 0 &&
+           __atomic_compare_exchange_n(&fl_owner_at(h, block)->owner, &nobody, slot + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
+}
+static inline uint64_t fl_used_now_ms(void) { return FL_USED_ORIGIN_MS + fl_monotonic_ns() / 1000000; }
+
 /* THE way from a position to a place in the file of the segment that it lies in or ends. */
 static inline uint64_t fl_file_position(fl_header *h, fl_slot *s, uint64_t i, uint64_t position) {
     return position - fl_load(fl_start_at(h, s, i));

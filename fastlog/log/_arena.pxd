@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "errno.h" nogil:
@@ -21,9 +21,10 @@ cdef extern from "_arena.h" nogil:
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE, FL_SPARE_SLOTS
+        FL_KEPT_BATCHES, FL_OWN_PRODUCERS, FL_BLOCK_PRODUCERS
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
-    uint64_t FL_NO_LIMIT, FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL
+    uint64_t FL_NO_LIMIT, FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL, FL_USED_ORIGIN_MS
 
     # The meaning, the writer and the fate of each field stand in _arena.h.
     ctypedef struct fl_header:
@@ -33,6 +34,7 @@ cdef extern from "_arena.h" nogil:
         pthread_mutex_t create_lock
         uint64_t* changes
         uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, retention_generation, stopping, ending, stalled_ns
+        uint64_t producers_offset, producer_blocks, producer_expiry_ms, largest_producer
 
     ctypedef struct fl_cell:
         uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns, seen, incarnation
@@ -41,6 +43,28 @@ cdef extern from "_arena.h" nogil:
     ctypedef struct fl_end:
         uint64_t position, offset, messages
         uint64_t unindexed, index_entries, time_entries, indexed_ms, largest_ms, largest_offset
+
+    ctypedef struct fl_sequenced:
+        uint64_t end, offset
+        int64_t time
+        uint32_t last_sequence, delta
+
+    ctypedef struct fl_producer:
+        uint64_t n, end
+        int64_t id
+        int32_t epoch
+        uint32_t count
+        uint64_t open
+        fl_sequenced* batches
+
+    ctypedef struct fl_producer_key:
+        uint64_t id, used_ms
+
+    ctypedef struct fl_producer_block:
+        fl_producer_key* keys
+
+    ctypedef struct fl_block_owner:
+        uint64_t owner, next
 
     ctypedef struct fl_slot:
         uint32_t partition, directory, name_bytes, format
@@ -54,6 +78,8 @@ cdef extern from "_arena.h" nogil:
         uint64_t lock_waiters
         uint64_t log_end, life, table_tail, dirty_since_ns, torn
         fl_end* log_ends
+        uint64_t sequenced, blocks
+        fl_producer_key* producer_keys
         uint64_t flushed_end, visible_end, last_flush_ns, flush_in_progress, dir_synced_tail, parent_synced
         uint64_t flushed_base
         fl_end* flushed_ends
@@ -79,6 +105,12 @@ cdef extern from "_arena.h" nogil:
     uint64_t* fl_last_ms_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_start_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_generation_at(fl_header*, fl_slot*, uint64_t)
+    fl_block_owner* fl_owner_at(fl_header*, uint64_t)
+    fl_producer_block* fl_block_at(fl_header*, uint64_t)
+    fl_producer_key* fl_key_at(fl_header*, fl_slot*, uint64_t)
+    fl_producer* fl_producers_at(fl_header*, fl_slot*, uint64_t)
+    bint fl_take_block(fl_header*, uint64_t, uint64_t)
+    uint64_t fl_used_now_ms()
     bint fl_lives(const fl_slot*)
     bint fl_is_shown(const fl_slot*)
     void fl_announce(fl_header*, uint64_t)
@@ -164,3 +196,6 @@ cdef enum:
     N_REFUSED
     N_READ_FAILURES
     N_KAFKA
+    N_DUPLICATES
+    N_OUT_OF_SEQUENCE
+    N_PRODUCERS_EVICTED

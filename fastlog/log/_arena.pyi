@@ -73,6 +73,27 @@ class IndexState(NamedTuple):
     largest_ms: int = 0
     largest_offset: int = 0
 
+class Numbered(NamedTuple):
+    """A batch that its producer has numbered: last number, offset of its first record, records less one, time."""
+
+    last_sequence: int
+    offset: int
+    delta: int
+    time_ms: int
+
+class ProducerState(NamedTuple):
+    """What a partition knows of a producer: its last batches, oldest first, how long ago it was heard of, and where
+    its open transaction begins."""
+
+    id: int
+    epoch: int
+    batches: tuple[Numbered, ...]
+    age_ms: int = 0
+    open_offset: int | None = None
+
+PRODUCER_BLOCKS: Final[int]
+PRODUCER_EXPIRY_MS: Final[int]
+
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
 
@@ -99,6 +120,8 @@ class SlotSpec(NamedTuple):
     retention_bytes: int | None = None
     max_message_bytes: int = 0
     append_time: bool = False
+    producers: tuple[ProducerState, ...] = ()
+    sequenced: bool = False
 
 class Leaving(NamedTuple):
     """A partition that has gone, whose files may still be there."""
@@ -124,8 +147,19 @@ class Segment(NamedTuple):
 class Arena:
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
 
-    def __init__(self, log_dirs: Sequence[str], processes: int, max_partitions: int, table_entries: int) -> None:
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        processes: int,
+        max_partitions: int,
+        table_entries: int,
+        producer_blocks: int = ...,
+        producer_expiry_ms: int = ...,
+    ) -> None:
         """Map a new arena; ``table_entries`` is rounded up to a power of two.
+
+        All partitions share ``producer_blocks`` blocks of 16 entries for producers that number their batches; after
+        ``producer_expiry_ms`` without a batch such a producer is one that nobody knows.
 
         Raises:
             LogError: the kernel gives no memory, or the system has no robust mutexes.
@@ -193,6 +227,26 @@ class Arena:
         Raises:
             LogError: every slot is taken, or the partition has more segments than a table holds.
         """
+
+    @property
+    def producer_blocks_taken(self) -> int:
+        """How many blocks of the pool are some slot's."""
+
+    @property
+    def largest_producer(self) -> int:
+        """The largest producer id that was met in a log which was recovered; -1: none."""
+
+    def meet_producer(self, producer: int) -> None:
+        """Such an id was met; by the supervisor before it forks, then by the keeper alone."""
+
+    def producers(self, index: int) -> list[ProducerState]:
+        """What one slot says of producers, by id; for tests, while nobody appends."""
+
+    def producer_ends(self, index: int) -> dict[int, list[int]]:
+        """The positions behind the batches that ``producers`` tells of, by producer; for tests."""
+
+    def sequenced(self, index: int) -> bool:
+        """Whether the log of a slot has batches of producers that number them, as far as that is known."""
 
     @property
     def change_count(self) -> int:

@@ -6,7 +6,7 @@ shows them to Python; what moves the words lives in ``_append`` (log end, table)
 """
 
 cimport cython
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -15,6 +15,7 @@ from fastlog.log._files cimport (
     AT_RETURN_ELSEWHERE, AT_RETURN_REVIVED, AT_SEGMENTS_READ,
     AT_SEGMENTS_TAIL, AT_VIEW_ENDS, failpoint,
 )
+from fastlog.log._producers cimport Hints, forget_producers, put_producer, version_at
 
 import os
 from typing import NamedTuple
@@ -48,7 +49,8 @@ COUNTERS = (
     "suspicious_messages", "appends", "repairs", "rolls", "over_budget_waits", "held_fetches", "inflated_off_loop",
     "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures",
     "flushes_without_room", "flushes_without_files", "flush_ns", "flushed_bytes", "rewritten_bytes", "handovers",
-    "accept_pauses", "refused_connections", "read_failures", "kafka_requests", "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
+    "accept_pauses", "refused_connections", "read_failures", "kafka_requests",
+    "duplicate_batches", "out_of_sequence_batches", "producers_forgotten_early", "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
 )
 COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
 
@@ -138,6 +140,31 @@ class IndexState(NamedTuple):
     largest_offset: int = 0
 
 
+class Numbered(NamedTuple):
+    """A batch that its producer has numbered: last number, offset of its first record, records less one, time."""
+
+    last_sequence: int
+    offset: int
+    delta: int
+    time_ms: int
+
+
+class ProducerState(NamedTuple):
+    """What a partition knows of a producer: its last batches, oldest first, how long ago it was heard of, and where
+    its open transaction begins."""
+
+    id: int
+    epoch: int
+    batches: tuple[Numbered, ...]
+    age_ms: int = 0
+    open_offset: int | None = None
+
+
+PRODUCER_BLOCKS = 4096
+"""Of 16 producers of one partition each, 7 kB where they are used."""
+PRODUCER_EXPIRY_MS = 86_400_000
+
+
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
 
@@ -164,6 +191,8 @@ class SlotSpec(NamedTuple):
     retention_bytes: int | None = None
     max_message_bytes: int = 0
     append_time: bool = False
+    producers: tuple[ProducerState, ...] = ()
+    sequenced: bool = False  # its log may have batches of producers, also of such as are not known any more
 
 
 class Segment(NamedTuple):
@@ -206,6 +235,27 @@ cdef void copy_settings(fl_slot* s, const fl_slot* like) noexcept:
     s.append_time = like.append_time
 
 
+cdef int load_producers(fl_header* h, fl_slot* s, rows) except -1:
+    """What a log that was recovered says of producers; those that were heard of last are loaded last, and stay."""
+    cdef fl_producer state
+    cdef Hints hints
+    cdef uint64_t age, now = fl_used_now_ms()
+    cdef uint32_t i
+    memset(&hints, 0, sizeof(hints))
+    for row in sorted(rows, key=lambda row: -row.age_ms):
+        kept = row.batches[-<int>FL_KEPT_BATCHES:]
+        memset(&state, 0, sizeof(state))
+        state.id = row.id
+        state.epoch = row.epoch
+        state.count = len(kept)
+        state.open = 0 if row.open_offset is None else row.open_offset + 1
+        for i in range(state.count):
+            state.batches[i].last_sequence, state.batches[i].offset, state.batches[i].delta, state.batches[i].time = kept[i]
+        age = min(row.age_ms, FL_USED_ORIGIN_MS)
+        put_producer(h, s, &hints, &state, now - age)
+    return 0
+
+
 @cython.no_gc_clear  # others ask it in their __dealloc__
 cdef class Arena:
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
@@ -215,7 +265,8 @@ cdef class Arena:
         self.fd = -1
         self.directories = NULL
 
-    def __init__(self, log_dirs, int processes, int max_partitions, int table_entries):
+    def __init__(self, log_dirs, int processes, int max_partitions, int table_entries, uint64_t producer_blocks=PRODUCER_BLOCKS,
+                 uint64_t producer_expiry_ms=PRODUCER_EXPIRY_MS):
         """Map a new arena.
 
         Args:
@@ -224,6 +275,8 @@ cdef class Arena:
                 those that are reserved included.
             max_partitions: the number of slots; memory is taken only as slots are used.
             table_entries: segments a partition can hold; rounded up to a power of two.
+            producer_blocks: how many blocks of entries all partitions share for producers that number their batches.
+            producer_expiry_ms: after so long without a batch such a producer is one that nobody knows.
 
         Raises:
             LogError: the kernel gives no memory.
@@ -238,7 +291,8 @@ cdef class Arena:
         cdef uint64_t cells_offset = dirty_offset + ((max_partitions + FL_SPARE_SLOTS + 63) // 64 * 8 + 4095) // 4096 * 4096
         cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
         cdef uint64_t slots = <uint64_t>max_partitions + FL_SPARE_SLOTS
-        cdef uint64_t total = slots_offset + slot_bytes * slots
+        cdef uint64_t producers_offset = slots_offset + slot_bytes * slots
+        cdef uint64_t total = producers_offset + (sizeof(fl_block_owner) + sizeof(fl_producer_block)) * producer_blocks
         self.fd = memfd_create("fastlog-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING)
         if self.fd < 0 or ftruncate(self.fd, <long>total) != 0:
             raise LogError(f"the kernel gives no shared memory of {total} bytes")
@@ -258,6 +312,9 @@ cdef class Arena:
         h.cells_offset = cells_offset
         h.slots_offset = slots_offset
         h.total_bytes = total
+        h.producers_offset = producers_offset
+        h.producer_blocks = producer_blocks
+        h.producer_expiry_ms = producer_expiry_ms
         if fl_mutex_init(&h.create_lock) != 0:
             raise LogError("the system has no robust process-shared mutexes")
         self.header = h
@@ -488,6 +545,9 @@ cdef class Arena:
         s.state = spec.state
         if spec.state:
             s.state |= FL_STATE_NO_FLUSH | (0 if spec.state >> 8 else FL_WHY_START << 8)
+        forget_producers(h, s)
+        load_producers(h, s, spec.producers)
+        fl_store(&s.sequenced, spec.sequenced or len(spec.producers) > 0)
         s.dirty_since_ns = s.torn = s.last_flush_ns = s.flush_in_progress = s.demand = 0
         s.dir_synced_tail = s.table_tail if spec.durable else s.table_head
         s.parent_synced = 1 if spec.durable else 0
@@ -503,6 +563,61 @@ cdef class Arena:
             fl_mark_dirty(h, index)
         fl_wake_waiters(h, self.eventfds, &h.create_waiters)
         return index
+
+    def producers(self, uint64_t index):
+        """What one slot says of producers, as ``ProducerState`` rows by id; for tests, while nobody appends."""
+        cdef fl_slot* s = self.slot(index)
+        cdef fl_header* h = self.header
+        cdef uint64_t block, now = fl_used_now_ms()
+        entries = list(range(FL_OWN_PRODUCERS))
+        for block in range(h.producer_blocks):
+            if fl_load(&fl_owner_at(h, block).owner) == index + 1:
+                first = FL_OWN_PRODUCERS + block * FL_BLOCK_PRODUCERS
+                entries += range(first, first + FL_BLOCK_PRODUCERS)
+        cdef fl_producer* state
+        rows = []
+        for entry in entries:
+            state = version_at(fl_producers_at(h, s, entry), fl_load(&s.log_end))
+            if state == NULL or fl_key_at(h, s, entry).id == 0:
+                continue
+            kept = tuple(
+                Numbered(state.batches[i].last_sequence, state.batches[i].offset, state.batches[i].delta, state.batches[i].time)
+                for i in range(state.count)
+            )
+            age = max(0, <int64_t>(now - fl_key_at(h, s, entry).used_ms))
+            rows.append(ProducerState(state.id, state.epoch, kept, age, state.open - 1 if state.open else None))
+        return sorted(rows)
+
+    def producer_ends(self, uint64_t index):
+        """The positions behind the batches that ``producers`` tells of, by producer; for tests."""
+        cdef fl_slot* s = self.slot(index)
+        cdef fl_producer* state
+        ends = {}
+        for entry in range(FL_OWN_PRODUCERS):
+            state = version_at(fl_producers_at(self.header, s, entry), fl_load(&s.log_end))
+            if state != NULL:
+                ends[state.id] = [state.batches[i].end for i in range(state.count)]
+        return ends
+
+    @property
+    def producer_blocks_taken(self):
+        """How many blocks of the pool are some slot's."""
+        cdef uint64_t block
+        return sum(fl_load(&fl_owner_at(self.header, block).owner) != 0 for block in range(self.header.producer_blocks))
+
+    def sequenced(self, uint64_t index):
+        """Whether the log of a slot has batches of producers that number them, as far as that is known."""
+        return bool(fl_load(&self.slot(index).sequenced))
+
+    @property
+    def largest_producer(self):
+        """The largest producer id that was met in a log which was recovered; -1: none."""
+        return <int64_t>fl_load(&self.header.largest_producer) - 1
+
+    def meet_producer(self, int64_t producer):
+        """Such an id was met; by the supervisor before it forks, then by the keeper alone."""
+        if producer + 1 > <int64_t>self.header.largest_producer:
+            fl_store(&self.header.largest_producer, <uint64_t>producer + 1)
 
     # -- lives ---------------------------------------------------------------------------------------------------
 
@@ -608,6 +723,7 @@ cdef class Arena:
         cdef fl_slot* s = self.slot(index)
         if fl_lives(s) or s.leaving == 0 or s.returns:
             raise LogError(f"slot {index} has no partition that has gone")
+        forget_producers(self.header, s)
         # an owner of the lock that dies in between has both counted anew
         fl_store(&self.header.free_count, self.header.free_count + 1)
         fl_store(&s.leaving, 0)

@@ -73,6 +73,9 @@ OPS = {
     "append.after_lock": AT_AFTER_LOCK,
     "append.mid_write": AT_MID_WRITE,              # half of the bytes are in the file
     "append.after_write": AT_AFTER_WRITE,          # all of them, and nobody knows
+    "producer.begun": AT_PRODUCER_BEGUN,           # the version of a producer that does not count any more is none
+    "producer.block_taken": AT_PRODUCER_BLOCK,     # a block is the slot's, and not in its chain
+    "producer.written": AT_PRODUCER_WRITTEN,       # the version says what holds from the new log end on, which stands where it was
     "append.cell_open": AT_CELL_OPEN,              # the cell that is not in use says nothing
     "append.cell_filled": AT_CELL_FILLED,          # it says all of the new log end, which stands where it was
     "append.published": AT_APPEND_PUBLISHED,       # the log end has moved, the flusher was not told

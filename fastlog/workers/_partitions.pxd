@@ -15,6 +15,8 @@ cdef enum Problem:
     PROBLEM_MESSAGE          # no message begins at the offset
     PROBLEM_UNREADABLE       # the disk does not give the bytes back
     PROBLEM_FORMAT           # its log is of a format that clients of this protocol cannot use
+    PROBLEM_SEQUENCE         # of a batch that its producer has numbered: one before it is missing
+    PROBLEM_EPOCH            # of such a batch: its producer has begun anew since
 
 # What ``resolve`` comes to, besides the problems of topics and partitions.
 cdef enum Resolved:

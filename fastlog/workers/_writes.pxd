@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._append cimport Appender, Piece
+from fastlog.log._append cimport Appended, Appender, Piece
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log.formats._table cimport Entries
 from fastlog.workers._reports cimport Reports
@@ -26,6 +26,7 @@ cdef struct Run:
     int count
     int done                     # pieces already in the log
     uint64_t done_bytes
+    bint untold                  # one was refused that nobody can be told of
     Piece[RUN_PIECES] pieces
     uint32_t[RUN_PIECES] receipts # number of the receipt each piece is owed, or NO_RECEIPT
     uint8_t[STAGE_BYTES] stage
@@ -85,6 +86,7 @@ cdef class Writes:
     cdef int gather_nothing(self, Gathered* g, fl_slot* s, Receipt* receipt) noexcept nogil
     cdef int commit(self, Conn* c, Gathered* g, bint* failed) noexcept nogil
     cdef int commit_run(self, Conn* c, Gathered* g, Run* run) noexcept nogil
+    cdef void not_for_the_log(self, Conn* c, Gathered* g, Run* run, int status, const Appended* out) noexcept nogil
     cdef int64_t stamp(self, Run* run) noexcept nogil
     cdef void appended(self, Receipt* receipt) noexcept nogil
     cdef Receipt* next_ready(self, Gathered* g) noexcept nogil

@@ -9,16 +9,20 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from fastlog.log._append cimport APPEND_BUSY, APPEND_FAILED, APPEND_FULL, APPEND_GONE, APPENDED, Appended, Appender
+from fastlog.log._append cimport (
+    APPEND_BUSY, APPEND_DUPLICATE, APPEND_FAILED, APPEND_FULL, APPEND_GONE, APPEND_OLD_EPOCH, APPENDED, Appended,
+    Appender,
+)
 from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_FAILED_PRODUCE, N_MESSAGES_IN, N_SUSPICIOUS, Arena, fl_ask, fl_bump,
+    FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_DUPLICATES, N_FAILED_PRODUCE, N_MESSAGES_IN, N_OUT_OF_SEQUENCE,
+    N_SUSPICIOUS, Arena, fl_ask, fl_bump,
     fl_cell_at, fl_end, fl_end_read, fl_load, fl_may_tell, fl_slot, fl_wake_flusher, fl_wall_ms,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.log.formats._batches cimport stamp_append_time
 from fastlog.log.formats._table cimport Entries
-from fastlog.workers._partitions cimport PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_STORAGE
+from fastlog.workers._partitions cimport PROBLEM_EPOCH, PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_SEQUENCE, PROBLEM_STORAGE
 from fastlog.workers._reports cimport Reports
 from fastlog.workers.net._connection cimport WAIT_LOCK, WAIT_SPACE, Conn, answers_give, answers_take, keeps
 
@@ -120,6 +124,7 @@ cdef class Writes:
         run.count = 0
         run.done = 0
         run.done_bytes = 0
+        run.untold = False
         return run
 
     cdef void run_give(self, Conn* c, Run* run) noexcept nogil:
@@ -274,6 +279,12 @@ cdef class Writes:
                 waited = 1
                 fl_ask(&s.lock_waiters if status == APPEND_BUSY else &s.waiters, mine)
                 continue
+            if status >= APPEND_DUPLICATE:
+                self.not_for_the_log(c, g, run, status, &out)
+                run.done_bytes += run.pieces[run.done].size
+                run.done += 1
+                waited = 0
+                continue
             if status == APPEND_GONE:
                 # as if it had come before the deletion, for whoever does not ask
                 for i in range(run.done, run.count):
@@ -302,7 +313,32 @@ cdef class Writes:
             receipt.state = RECEIPT_READY
             run.done_bytes += run.pieces[run.done].size
             run.done += 1
-        return RUN_WRITTEN
+        return <int>RUN_FAILED if run.untold else <int>RUN_WRITTEN
+
+    cdef void not_for_the_log(self, Conn* c, Gathered* g, Run* run, int status, const Appended* out) noexcept nogil:
+        """Answer for the first piece of a run that is not written, and is not to be. A duplicate gets the answer of its original,
+        when that would get it."""
+        cdef fl_slot* s = run.slot
+        cdef Receipt* receipt = NULL
+        if run.receipts[run.done] != <uint32_t>NO_RECEIPT:
+            receipt = receipt_at(g, run.receipts[run.done])
+        if status == APPEND_DUPLICATE:
+            fl_bump(&self.counters[<int>N_DUPLICATES], 1)
+            if receipt != NULL:
+                receipt.base = out.base
+                receipt.next = out.base + run.pieces[run.done].span
+                receipt.time = out.time if s.append_time else -1
+                receipt.end = out.end
+                self.appended(receipt)
+            return
+        fl_bump(&self.counters[<int>N_OUT_OF_SEQUENCE], 1)
+        fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
+        if receipt == NULL:
+            self.reports.refused(c, "a batch out of its producer's sequence", 0, s.name, <int>s.name_bytes, <int32_t>s.partition)
+            run.untold = True
+            return
+        receipt.problem = PROBLEM_EPOCH if status == APPEND_OLD_EPOCH else PROBLEM_SEQUENCE
+        receipt.state = RECEIPT_READY
 
     cdef int64_t stamp(self, Run* run) noexcept nogil:
         """Give records the time of this try to append them, where their topic says so; that time in ms, or -1."""

@@ -84,6 +84,16 @@ COUNTED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "Connections that the broker closed: idle ones, and those to which an answer could not be sent whole.",
         {labels(reason="idle"): "idle_closed", labels(reason="short_send"): "short_sends_closed"},
     ),
+    (
+        "fastlog_numbered_batches_total",
+        "Batches of idempotent producers that were not appended: the log had them, or one before them is missing.",
+        {labels(reason="duplicate"): "duplicate_batches", labels(reason="sequence"): "out_of_sequence_batches"},
+    ),
+    (
+        "fastlog_producers_forgotten_early_total",
+        "Idempotent producers whose state gave way to others within two minutes of their last batch, for want of room.",
+        {"": "producers_forgotten_early"},
+    ),
     ("fastlog_appends_total", "Calls that wrote something to a log.", {"": "appends"}),
     (
         "fastlog_append_waits_total",

@@ -12,11 +12,21 @@ from tests.harness.raw_records import Record
 
 
 def batch(
-    *values: bytes, base: int = 0, time_ms: int = 1_700_000_000_000, step_ms: int = 1, producer_id: int = -1
+    *values: bytes,
+    base: int = 0,
+    time_ms: int = 1_700_000_000_000,
+    step_ms: int = 1,
+    producer_id: int = -1,
+    epoch: int = 0,
+    sequence: int = 3,
 ) -> bytes:
-    """A batch of records with these values, one step of time apart; its base offset is the producer's business."""
+    """A batch of records with these values, one step of time apart; its base offset is the producer's business.
+
+    Epoch and the number of the first record are those of a producer with an id.
+    """
     records = [Record(timestamp=time_ms + i * step_ms, value=value) for i, value in enumerate(values)]
-    with_producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 3} if producer_id >= 0 else {}
+    with_producer = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    with_producer = with_producer if producer_id >= 0 else {}
     return raw_batches.of(records, base_offset=base, **with_producer).encode()
 
 

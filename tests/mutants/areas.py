@@ -59,8 +59,9 @@ AREAS = (
     Area(
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
-        _unit("append arena c_memory clean_marker creators deletion flush flush_marks flushed_mark formats fsck"
-              " hostile_links manager meta_properties named_points offsets parallel recovery recovery_many retention"
+        _unit("append arena producers c_memory clean_marker creators deletion flush flush_marks flushed_mark formats"
+              " fsck hostile_links manager meta_properties named_points offsets parallel recovery recovery_many"
+              " retention"
               " segment_files segments set_aside side_file file_errors flusher_directories keeper lives log_*"
               " record_batch_log record_batch_deep")
         + _integration("toy_format")

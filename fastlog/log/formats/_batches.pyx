@@ -13,12 +13,13 @@ from fastlog._crc32c cimport crc32c_span
 from fastlog._records cimport RECORDS_OK, RecordsFound, walk_records
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA, Entries,
-    EntryHead, Format, add_format,
+    EntryHead, Format, Sequenced, add_format,
 )
 
 cdef enum:
     # Behind its length field, the least that a batch has: its head, and one record of seven bytes, or a compressed one
     MIN_LENGTH = BATCH_HEAD - LENGTH_END
+    LARGEST_SEQUENCE = 0x7FFFFFFF
 
 cdef int64_t NO_TIMESTAMP = -1
 
@@ -181,6 +182,17 @@ cdef void assign(uint8_t* p, uint64_t n, uint64_t offset, uint32_t epoch) noexce
         at += size
 
 
+cdef void sequenced(const uint8_t* p, Sequenced* out) noexcept nogil:
+    out.producer = <int64_t>be64(p + AT_PRODUCER_ID)
+    out.epoch = <int16_t>be16(p + AT_PRODUCER_EPOCH)
+    out.first = be32(p + AT_BASE_SEQUENCE)
+    out.delta = be32(p + AT_LAST_DELTA)
+    out.last = (out.first + out.delta) & LARGEST_SEQUENCE
+    out.time = <int64_t>be64(p + AT_MAX_TIMESTAMP)
+    out.in_transaction = be16(p + AT_ATTRIBUTES) & TRANSACTIONAL_BIT != 0
+    out.is_marker = be16(p + AT_ATTRIBUTES) & CONTROL_BIT != 0
+
+
 cdef void set_max_timestamp(uint8_t* p, int64_t max_timestamp) noexcept nogil:
     put64(p + AT_MAX_TIMESTAMP, <uint64_t>max_timestamp)
     put32(p + AT_CRC, crc32c_span(0, p + AT_ATTRIBUTES, bytes_of(p) - AT_ATTRIBUTES))
@@ -208,6 +220,7 @@ def register():
     FORMAT.head = head
     FORMAT.head_bytes = BATCH_HEAD
     FORMAT.assign = assign
+    FORMAT.sequenced = sequenced
     FORMAT.begins = begins
     add_format(&FORMAT)
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef enum:
@@ -40,6 +40,17 @@ cdef struct EntryHead:
     uint64_t next_offset     # the offset behind it
     int64_t max_timestamp
 
+# What an entry says of the producer that has numbered its messages.
+cdef struct Sequenced:
+    int64_t producer         # its id; -1: it numbers nothing
+    int32_t epoch
+    uint32_t first           # numbers of the first and the last message; they begin anew at 0 behind 2^31 - 1
+    uint32_t last
+    uint32_t delta           # messages, less one
+    int64_t time             # the largest of their times in ms
+    bint in_transaction
+    bint is_marker           # the end of a transaction; it has no numbers
+
 # What compiled code asks of a log format. Functions hold no state, take no lock, and serve any process and thread.
 cdef struct Format:
     const char* name
@@ -57,6 +68,8 @@ cdef struct Format:
     uint64_t head_bytes
     # under the append lock, before entries are written: say in them which offsets they get. NULL where they do not hold them
     void (*assign)(uint8_t* p, uint64_t n, uint64_t offset, uint32_t epoch) noexcept nogil
+    # by whom the entry at p is numbered, for formats with ``assign``
+    void (*sequenced)(const uint8_t* p, Sequenced* out) noexcept nogil
     # whether an entry begins at p, of which `have` bytes were read; `available` belong to the log, `readable` can be read
     int (*begins)(const uint8_t* p, uint64_t have, uint64_t available, uint64_t readable) noexcept nogil
 
