@@ -1,4 +1,4 @@
-"""The flusher's loop: which partition is due, and a few threads for each log directory that flush."""
+"""The flusher's loop: which partition is due, and threads for each log directory that flush."""
 
 from fastlog.log._arena import Arena
 
@@ -9,10 +9,10 @@ class FlusherLoop:
     def turns(self) -> int:
         """How often its loop has turned."""
 
-    def run(self, threads: int, parent: int) -> int:
+    def run(self, threads: int, most_threads: int, parent: int) -> int:
         """Flush until the final flush of the stop is done (0) or the supervisor is gone (1).
 
-        ``threads`` is how many each log directory has.
+        Each log directory has ``threads``, and up to ``most_threads`` once many of its partitions wait.
         """
 
     def work(self, directory: int, number: int) -> None:

@@ -1,7 +1,8 @@
-"""The flusher's loop: which partition is due, and a few threads for each log directory that flush.
+"""The flusher's loop: which partition is due, and threads for each log directory that flush.
 
 Each log directory has a queue and threads of its own, and they share no lock, so that a disk that is slow or silent keeps
-nobody waiting but the partitions that lie on it. Due is a partition with half of M messages or half of B bytes unflushed, with a byte that is S old, or with somebody who
+nobody waiting but the partitions that lie on it. It gets more threads while partitions wait for one: many syncs under way
+at once take a disk little longer than one. Due is a partition with half of M messages or half of B bytes unflushed, with a byte that is S old, or with somebody who
 waits for a flush (then at most once per ``flush.min.interval.ms``). The loop itself never waits for a disk.
 """
 
@@ -59,6 +60,8 @@ cdef struct Lane:
     Job* jobs
     uint64_t head, tail
     int running                # in the queue, or with a thread
+    int threads                # begun so far; the loop's alone
+    int waiting                # of them, for something to do
     bint closing
     pthread_mutex_t mutex
     pthread_cond_t ready
@@ -79,7 +82,8 @@ cdef class FlusherLoop:
     cdef uint64_t* ahead_seen
     cdef uint64_t* retry_at
     cdef uint64_t* begun_ns              # when each thread began what it does now; 0: nothing
-    cdef int threads
+    cdef int most_threads                # of one log directory
+    cdef list workers
     cdef uint64_t seen                   # lives that began or ended and that all of this is past
 
     def __cinit__(self, Arena arena, list flushers, min_interval_ms, bint runs_ahead, heartbeat_ms):
@@ -139,7 +143,9 @@ cdef class FlusherLoop:
             while True:
                 pthread_mutex_lock(&lane.mutex)
                 while lane.head == lane.tail and not lane.closing:
+                    lane.waiting += 1
                     pthread_cond_wait(&lane.ready, &lane.mutex)
+                    lane.waiting -= 1
                 if lane.head == lane.tail:
                     pthread_mutex_unlock(&lane.mutex)
                     break
@@ -314,7 +320,7 @@ cdef class FlusherLoop:
         """When the thread that has been at its job for the longest began; 0: none has one."""
         cdef uint64_t begun, oldest = 0
         cdef int i
-        for i in range(self.threads):
+        for i in range(self.most_threads * self.lane_count):
             begun = fl_load(&self.begun_ns[i])
             if begun and (oldest == 0 or begun < oldest):
                 oldest = begun
@@ -329,6 +335,37 @@ cdef class FlusherLoop:
             pthread_mutex_unlock(&self.lanes[i].mutex)
         return quiet
 
+    cdef void more_threads(self) noexcept nogil:
+        """One for each log directory in which more partitions wait than threads; those that end a job turn the loop again."""
+        cdef bint is_short
+        cdef int i
+        for i in range(self.lane_count):
+            if self.lanes[i].threads < self.most_threads:
+                pthread_mutex_lock(&self.lanes[i].mutex)
+                is_short = self.lanes[i].tail - self.lanes[i].head > <uint64_t>self.lanes[i].waiting
+                pthread_mutex_unlock(&self.lanes[i].mutex)
+                if is_short:
+                    with gil:
+                        self.start_another(i)
+
+    cdef void start_another(self, int directory) noexcept:
+        """Where the system has no room for one, those that there are do the work, and it is tried again."""
+        try:
+            self.start_thread(directory)
+        except (RuntimeError, MemoryError):
+            pass
+
+    cdef int start_thread(self, int directory) except -1:
+        cdef int number = self.lanes[directory].threads
+        worker = threading.Thread(
+            target=self.work, args=(directory, directory * self.most_threads + number),
+            name=f"flush-{directory}-{number}", daemon=True,
+        )
+        worker.start()
+        self.workers.append(worker)
+        self.lanes[directory].threads += 1
+        return 0
+
     cdef void close_lanes(self) noexcept nogil:
         cdef int i
         for i in range(self.lane_count):
@@ -337,11 +374,12 @@ cdef class FlusherLoop:
             pthread_cond_broadcast(&self.lanes[i].ready)
             pthread_mutex_unlock(&self.lanes[i].mutex)
 
-    def run(self, int threads, uint64_t parent):
+    def run(self, int threads, int most_threads, uint64_t parent):
         """Flush until the supervisor asks for the final flush (stopping = 2) or is gone.
 
         Args:
-            threads: for each log directory.
+            threads: that each log directory has from the beginning.
+            most_threads: that it has while many of its partitions wait.
 
         Returns:
             0 when every partition in service is flushed, 1 when the supervisor died.
@@ -349,17 +387,15 @@ cdef class FlusherLoop:
         cdef fl_header* h = self.arena.header
         cdef pollfd waiting
         cdef uint64_t now, wake_at, beat_at = 0
-        cdef int stage, timeout, result = 0
-        self.begun_ns = <uint64_t*>calloc(threads * self.lane_count, 8)
+        cdef int i, stage, timeout, result = 0
+        self.most_threads = most_threads
+        self.begun_ns = <uint64_t*>calloc(most_threads * self.lane_count, 8)
         if self.begun_ns == NULL:
             raise MemoryError
-        self.threads = threads * self.lane_count
-        workers = [
-            threading.Thread(target=self.work, args=(n // threads, n), name=f"flush-{n // threads}-{n % threads}", daemon=True)
-            for n in range(self.threads)
-        ]
-        for worker in workers:
-            worker.start()
+        self.workers = []
+        for i in range(self.lane_count):
+            while self.lanes[i].threads < threads:
+                self.start_thread(i)
         self.adopt()
         waiting.fd = self.arena.eventfds[<int>FL_FLUSHER]
         waiting.events = POLLIN
@@ -379,6 +415,7 @@ cdef class FlusherLoop:
                 self.see_changes()
                 stage = <int>fl_load(&h.stopping)
                 wake_at = self.look(now, stage == FL_STAGE_FLUSHER)
+                self.more_threads()
                 if stage == FL_STAGE_FLUSHER and wake_at == 0 and self.idle():
                     if self.sweep():
                         continue
@@ -394,7 +431,7 @@ cdef class FlusherLoop:
                 poll(&waiting, 1, timeout)
             self.close_lanes()
         patience = time.monotonic() + 1.0
-        for worker in workers:
+        for worker in self.workers:
             worker.join(timeout=max(0.0, patience - time.monotonic()))
         return result
 

@@ -47,7 +47,7 @@ class Coordinated:
         self.report = self.manager.load([{}], known.topics.values())
         self._rule = rule
         self._flusher = make_flusher_loop(self.arena, 64, 0, 0, 0, -1, 50)
-        self._flushing = threading.Thread(target=self._flusher.run, args=(2, os.getppid()), daemon=True)
+        self._flushing = threading.Thread(target=self._flusher.run, args=(2, 2, os.getppid()), daemon=True)
         appender = Appender(self.arena, SegmentFiles(self.arena, 8), KEEPER)
         self.deletions = Deletions(self.arena, appender, FileOps())
         self.keeps_house = True

@@ -160,14 +160,18 @@ def start_flusher(
     descriptors: int = 64,
     prepare: Callable[[], None] | None = None,
     heartbeat_ms: int = 250,
+    threads: tuple[int, int] = (2, 2),
 ) -> int:
-    """The flusher's own loop in a forked process; its pid. At each heartbeat it looks at what nobody told it of."""
+    """The flusher's own loop in a forked process; its pid. At each heartbeat it looks at what nobody told it of.
+
+    ``threads`` are those of each log directory: from the beginning, and at most.
+    """
     parent = os.getpid()
 
     def work() -> int:
         if prepare is not None:
             prepare()
-        return make_flusher_loop(arena, descriptors, 0, 0, 5, -1, heartbeat_ms).run(2, parent)
+        return make_flusher_loop(arena, descriptors, 0, 0, 5, -1, heartbeat_ms).run(*threads, parent)
 
     return start(work, faults)
 

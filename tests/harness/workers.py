@@ -82,7 +82,7 @@ class Workers:
     def start_flusher(self) -> None:
         """Start the flusher, where it was left out before."""
         self.flusher = make_flusher_loop(self.arena, 64, 0, 0, 0, -1, self._heartbeat_ms)
-        self._flushing = threading.Thread(target=self.flusher.run, args=(2, os.getppid()), daemon=True)
+        self._flushing = threading.Thread(target=self.flusher.run, args=(2, 2, os.getppid()), daemon=True)
         self._flushing.start()
 
     def stop(self) -> None:

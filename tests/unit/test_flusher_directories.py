@@ -55,6 +55,34 @@ def test_syncs_that_do_not_come_back_take_no_thread_of_another_directory(tmp_pat
     wait_until(lambda: log.arena.cell(FLUSHER)[1] > beat)
 
 
+def threads_of(pid: int) -> list[str]:
+    return [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+
+
+def test_more_threads_sync_while_more_partitions_wait(tmp_path: Path, children: list[int]) -> None:
+    """Two syncs do not come back: a third thread does the rest, and the other directory has its own."""
+    log = SharedLog(tmp_path, partitions=12, directories=2, flush_messages=2)
+    children.append(start_flusher(log.arena, f"fdatasync@1-2={FOR_EVER}", threads=(1, 3)))
+    for slot in range(0, 12, 2):
+        assert log.append(ENTRY, slot=slot) == DONE
+    wait_until(lambda: flushed(log, *range(0, 12, 2)) == 4)
+    assert len(threads_of(children[0])) == 1 + 3 + 1
+    assert log.append(ENTRY, slot=1) == DONE
+    wait_until(lambda: flushed(log, 1) == 1)
+    assert len(threads_of(children[0])) == 1 + 3 + 1
+
+
+def test_there_are_no_more_threads_than_most(tmp_path: Path, children: list[int]) -> None:
+    log = SharedLog(tmp_path, partitions=6, flush_messages=2)
+    children.append(start_flusher(log.arena, f"fdatasync@1-3={FOR_EVER}", threads=(1, 3), heartbeat_ms=20))
+    for slot in range(6):
+        assert log.append(ENTRY, slot=slot) == DONE
+    wait_until(lambda: syncing(log, 0) == 3)
+    beat = log.arena.cell(FLUSHER)[1]
+    wait_until(lambda: log.arena.cell(FLUSHER)[1] > beat + 200_000_000)  # ten turns
+    assert (flushed(log, *range(6)), len(threads_of(children[0]))) == (0, 1 + 3)
+
+
 def test_what_a_dead_flusher_had_in_hand_is_written_again_by_directory(tmp_path: Path, children: list[int]) -> None:
     """Each reads and writes the disk under a lock of the process."""
     log = SharedLog(tmp_path, partitions=2, directories=2)

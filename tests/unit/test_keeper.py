@@ -521,7 +521,7 @@ def test_nor_what_a_dead_flusher_held(tmp_path: Path) -> None:
     assert house.arena.cell(FLUSHER)[4] == 1
     house.arena.set_stopping(STAGE_FLUSHER)
     parent = os.getpid()
-    assert wait(start(lambda: make_flusher_loop(house.arena, 8, 0, 0, 1).run(1, parent))) == 0
+    assert wait(start(lambda: make_flusher_loop(house.arena, 8, 0, 0, 1).run(1, 1, parent))) == 0
     assert house.arena.cell(FLUSHER)[4] == 0
     assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 0
 

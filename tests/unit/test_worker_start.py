@@ -97,14 +97,18 @@ def test_the_flusher_keeps_a_quarter_of_its_descriptors_for_segments(
         -1,
         child.HEARTBEAT_MS,
         4,
+        64,
         99,
     )
 
 
-@pytest.mark.parametrize(("directories", "threads"), [(1, 4), (2, 4), (16, 4), (17, 3), (40, 1), (70, 1)])
-def test_the_flusher_has_threads_for_each_directory(tmp_path: Path, directories: int, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("directories", "threads", "most"),
+    [(1, 4, 64), (2, 4, 64), (8, 4, 64), (9, 4, 56), (16, 4, 32), (17, 3, 30), (40, 1, 12), (70, 1, 7), (600, 1, 1)],
+)
+def test_the_flusher_has_threads_for_each_directory(tmp_path: Path, directories: int, threads: int, most: int) -> None:
     flusher.run(shared_by(tmp_path, directories=directories), FLUSHER)
-    assert Started.last[-2:] == (threads, 99)
+    assert Started.last[-3:] == (threads, most, 99)
 
 
 def test_the_flusher_reserves_and_keeps_what_is_set(tmp_path: Path) -> None:
