@@ -28,6 +28,7 @@ LOCK_NAME = ".lock"
 CREATORS_NAME = ".fastlog-creators"
 FLUSH_MARKS_NAME = ".fastlog-flushing"
 META_PROPERTIES_NAME = "meta.properties"
+LOG_STARTS_NAME = "log-start-offset-checkpoint"
 FLUSHED_MARK_PREFIX = ".flushed-"
 
 LENGTH_BYTES = 4

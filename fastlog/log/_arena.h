@@ -103,6 +103,7 @@ typedef struct {
 
     uint64_t deletions_wanted FL_LINE; /* any: grows when somebody has left a wish in a log directory that a topic be deleted */
     uint64_t create_waiters;         /* any: processes that wait for a partition to appear or to go, or for the lock */
+    uint64_t starts_wanted;          /* any: grows when somebody has wanted a partition to begin at a later offset */
 
     uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
 
@@ -245,8 +246,13 @@ typedef struct {
     uint64_t flushed_base;    /* what the flushed mark of the partition names; FL_NO_MARK when there is none */
 
     /* written by retention (the keeper) */
-    uint64_t log_start FL_LINE;
+    uint64_t log_start FL_LINE; /* readers go by fl_first_offset */
     uint64_t table_head; /* entries below it are gone */
+    uint64_t kept_start; /* what log-start-offset-checkpoint says, durably; 0: nothing */
+
+    /* any, upwards only (fl_raise), by who is not past the slot's life: the offset that the log is to begin at. It holds for
+     * readers at once. Who wanted it may die: the keeper writes down and carries out what stands here */
+    uint64_t wanted_start FL_LINE;
 
     /* any */
     uint64_t waiters FL_LINE; /* processes to wake when the flushed end, the visible end or the state moves */
@@ -280,6 +286,10 @@ static inline void fl_take_out(uint64_t *state, uint64_t bits, uint64_t why, uin
     uint64_t old = fl_load(state), wanted;
     do wanted = old | bits | ((old >> 8) & 0xff ? 0 : (why << 8) | (error << 16));
     while (!__atomic_compare_exchange_n(state, &old, wanted, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
+}
+static inline void fl_raise(uint64_t *p, uint64_t v) {
+    uint64_t old = fl_load(p);
+    while (old < v && !__atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
 }
 /* a counter that several threads of one process add to */
 static inline void fl_add(uint64_t *p, uint64_t by) { __atomic_fetch_add(p, by, __ATOMIC_RELAXED); }
@@ -422,6 +432,16 @@ static inline void fl_end_read(const uint64_t *word, const fl_end *ends, fl_end 
             if (__atomic_load_n(&ends[i].position, __ATOMIC_RELAXED) == position) return;
         }
     }
+}
+
+/* THE offset that a log begins at for its readers. */
+static inline uint64_t fl_first_offset(const fl_slot *s) {
+    uint64_t start = fl_load(&s->log_start), wanted = fl_load(&s->wanted_start);
+    fl_end visible;
+    if (__builtin_expect(wanted <= start, 1)) return start;
+    fl_end_read(&s->visible_end, s->visible_ends, &visible);
+    if (wanted > visible.offset) wanted = visible.offset;
+    return wanted > start ? wanted : start;
 }
 
 static inline int fl_mutex_init(pthread_mutex_t *m) {

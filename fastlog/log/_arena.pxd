@@ -33,7 +33,8 @@ cdef extern from "_arena.h" nogil:
         uint64_t slot_bytes, dirty_offset, cells_offset, slots_offset, total_bytes
         pthread_mutex_t create_lock
         uint64_t* changes
-        uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, retention_generation, stopping, ending, stalled_ns
+        uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, starts_wanted
+        uint64_t retention_generation, stopping, ending, stalled_ns
         uint64_t producers_offset, producer_blocks, producer_expiry_ms, largest_producer
 
     ctypedef struct fl_cell:
@@ -84,7 +85,7 @@ cdef extern from "_arena.h" nogil:
         uint64_t flushed_base
         fl_end* flushed_ends
         fl_end* visible_ends
-        uint64_t log_start, table_head
+        uint64_t log_start, table_head, kept_start, wanted_start
         uint64_t waiters, demand, state, leaving, returns
 
     uint64_t fl_load(const uint64_t*)
@@ -93,6 +94,7 @@ cdef extern from "_arena.h" nogil:
     uint64_t fl_or(uint64_t*, uint64_t)
     uint64_t fl_swap(uint64_t*, uint64_t)
     void fl_take_out(uint64_t*, uint64_t, uint64_t, uint64_t)
+    void fl_raise(uint64_t*, uint64_t)
     void fl_add(uint64_t*, uint64_t)
     void fl_bump(uint64_t*, uint64_t)
     uint64_t fl_monotonic_ns()
@@ -134,6 +136,7 @@ cdef extern from "_arena.h" nogil:
     void fl_end_read(const uint64_t*, const fl_end*, fl_end*)
     void fl_may_see(const fl_slot*, fl_end*)
     bint fl_show(fl_slot*)
+    uint64_t fl_first_offset(const fl_slot*)
     bint fl_may_tell(const fl_slot*, uint64_t)
     void fl_mark_dirty(fl_header*, uint64_t)
     void fl_wake_flusher(fl_header*, const int*, uint64_t)

@@ -25,7 +25,8 @@ WHY_ROOM: Final[int]
 class SlotView(NamedTuple):
     """What one partition's slot said at one moment; words of different writers may be a moment apart.
 
-    ``*_end`` are positions, with the offset and the count of messages that belong to each; ``log_start`` is an offset.
+    ``*_end`` are positions, with the offset and the count of messages that belong to each; starts are offsets:
+    ``log_start`` where readers begin, ``kept_start`` what is written down of it, ``wanted_start`` what is to be.
     """
 
     index: int  # type: ignore[assignment]
@@ -59,6 +60,8 @@ class SlotView(NamedTuple):
     """Of record batches: of one batch; 0: what the broker allows."""
     append_time: bool
     """Of record batches: records get the time of their append."""
+    kept_start: int
+    wanted_start: int
 
 class IndexState(NamedTuple):
     """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``).
@@ -122,6 +125,8 @@ class SlotSpec(NamedTuple):
     append_time: bool = False
     producers: tuple[ProducerState, ...] = ()
     sequenced: bool = False
+    log_start: int = 0
+    """What is written down; the log begins there, or at its first segment where that is later."""
 
 class Leaving(NamedTuple):
     """A partition that has gone, whose files may still be there."""
@@ -266,6 +271,26 @@ class Arena:
 
     def want_deletion(self) -> None:
         """Have the keeper look for wishes that a topic be deleted."""
+
+    def want_start(self, index: int, offset: int) -> None:
+        """Let a partition begin at an offset that is visible, for readers at once.
+
+        The keeper writes it down and drops what is before it. For a process that is not past the partition's life.
+        """
+
+    @property
+    def starts_wanted(self) -> int:
+        """How often somebody has wanted a partition to begin later."""
+
+    def unkept_starts(self) -> list[int]:
+        """The slots whose partitions are to begin at an offset that is not written down yet."""
+
+    def publish_start(self, index: int, start: int) -> None:
+        """Say that the start of one slot is written down, and let its log begin there; the keeper alone calls it.
+
+        Raises:
+            LogError: it would go back, or pass what is flushed and visible.
+        """
 
     @property
     def deletions_wanted(self) -> int:

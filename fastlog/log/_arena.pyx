@@ -88,7 +88,8 @@ MAX_MS = 2**63 - 1
 class SlotView(NamedTuple):
     """What one partition's slot said at one moment; words of different writers may be a moment apart.
 
-    ``*_end`` are positions, with the offset and the count of messages that belong to each; ``log_start`` is an offset.
+    ``*_end`` are positions, with the offset and the count of messages that belong to each; starts are offsets:
+    ``log_start`` where readers begin, ``kept_start`` what is written down of it, ``wanted_start`` what is to be.
     """
 
     index: int
@@ -118,6 +119,8 @@ class SlotView(NamedTuple):
     retention_bytes: int | None
     max_message_bytes: int
     append_time: bool
+    kept_start: int
+    wanted_start: int
 
 
 class Leaving(NamedTuple):
@@ -193,6 +196,7 @@ class SlotSpec(NamedTuple):
     append_time: bool = False
     producers: tuple[ProducerState, ...] = ()
     sequenced: bool = False  # its log may have batches of producers, also of such as are not known any more
+    log_start: int = 0  # what is written down; the log begins there, or at its first segment where that is later
 
 
 class Segment(NamedTuple):
@@ -540,7 +544,9 @@ cdef class Arena:
         fl_end_publish(&s.log_end, s.log_ends, &end)
         fl_end_publish(&s.flushed_end, s.flushed_ends, &end)
         fl_end_publish(&s.visible_end, s.visible_ends, &end)
-        s.log_start = spec.segments[0][0]
+        s.kept_start = spec.log_start
+        s.wanted_start = fl_load(&self.slot(like).wanted_start) if like is not None else 0
+        s.log_start = max(<uint64_t>spec.segments[0][0], min(<uint64_t>spec.log_start, <uint64_t>spec.log_end))
         s.flushed_base = FL_NO_MARK if spec.flushed_base is None else spec.flushed_base
         s.state = spec.state
         if spec.state:
@@ -650,6 +656,43 @@ cdef class Arena:
         fl_add(&self.header.deletions_wanted, 1)
         fl_wake(self.header, self.eventfds, FL_KEEPER)
 
+    def want_start(self, uint64_t index, uint64_t offset):
+        """Let a partition begin at an offset that is visible, for readers at once; the keeper writes it down and drops what is
+        before it. For a process that is not past the partition's life.
+        """
+        fl_raise(&self.slot(index).wanted_start, offset)
+        fl_add(&self.header.starts_wanted, 1)
+        fl_wake(self.header, self.eventfds, FL_KEEPER)
+
+    @property
+    def starts_wanted(self):
+        """How often somebody has wanted a partition to begin later."""
+        return fl_load(&self.header.starts_wanted)
+
+    def unkept_starts(self):
+        """The slots whose partitions are to begin at an offset that is not written down yet."""
+        cdef uint64_t index
+        cdef fl_slot* s
+        rows = []
+        for index in range(fl_load(&self.header.slot_count)):
+            s = fl_slot_at(self.header, index)
+            if fl_load(&s.wanted_start) > fl_load(&s.kept_start) and fl_lives(s):
+                rows.append(index)
+        return rows
+
+    def publish_start(self, uint64_t index, uint64_t start):
+        """Say that the start of one slot is written down, and let its log begin there; the keeper alone calls it."""
+        cdef fl_slot* s = self.slot(index)
+        cdef fl_end visible, flushed
+        fl_end_read(&s.visible_end, s.visible_ends, &visible)
+        fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
+        if start > min(visible.offset, flushed.offset) or start < s.kept_start:
+            raise LogError("a log start that is written down may only grow, up to what is flushed and visible", found=start)
+        if start > s.log_start:
+            fl_store(&s.log_start, start)
+        fl_store(&s.kept_start, start)
+        fl_wake_waiters(self.header, self.eventfds, &s.waiters)
+
     @property
     def deletions_wanted(self):
         """How often somebody has wanted a topic to be deleted."""
@@ -744,7 +787,7 @@ cdef class Arena:
         if not fl_is_shown(s):
             return None
         memcpy(name, s.name, name_bytes)
-        start = fl_load(&s.log_start)
+        start = fl_first_offset(s)
         fl_end_read(&s.visible_end, s.visible_ends, &visible)
         fl_end_read(&s.flushed_end, s.flushed_ends, &flushed)
         failpoint(AT_VIEW_ENDS)
@@ -757,6 +800,7 @@ cdef class Arena:
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
             s.epoch, (<char*>s.topic_id)[:16], s.retention_ms,
             None if s.retention_bytes == FL_NO_LIMIT else s.retention_bytes, s.max_message_bytes, bool(s.append_time),
+            fl_load(&s.kept_start), fl_load(&s.wanted_start),
         )
         fl_fence()
         if fl_load(&s.life) != life or not fl_is_shown(s):

@@ -119,6 +119,9 @@ OPS = {
     "retention.published": AT_RETENTION_PUBLISHED,
     "retention.unlink": AT_RETENTION_UNLINK,       # before each file
     "retention.unlinked": AT_RETENTION_UNLINKED,   # the files are gone, descriptors of them open everywhere
+    "starts_file.write": AT_STARTS_FILE,           # log starts are in a file that has not its name
+    "starts.kept": AT_STARTS_KEPT,                 # they are durable, and not published
+    "starts.published": AT_STARTS_PUBLISHED,       # and no segment is dropped
     "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE, "create.segment": AT_CREATE_SEGMENT,
     "create.slot_written": AT_CREATE_SLOT,         # the slot is filled, and does not live
     "create.slot_lives": AT_CREATE_LIVES,          # now it does, and nobody was told

@@ -10,7 +10,8 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
-    Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_header, fl_lives, fl_load, fl_slot, fl_slot_at, fl_start_at,
+    Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_offset, fl_header, fl_lives, fl_load, fl_slot,
+    fl_slot_at, fl_start_at,
 )
 from fastlog.log.formats._table cimport Format, format_of
 from fastlog.log._files cimport (
@@ -42,7 +43,7 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Plac
         failpoint(AT_LOCATE_TAIL)
         head = fl_load(&s.table_head)
         failpoint(AT_LOCATE_HEAD)
-        if offset > visible.offset or offset < fl_load(&s.log_start):
+        if offset > visible.offset or offset < fl_first_offset(s):
             return LOCATE_OUT_OF_RANGE
         index = fl_find_segment(h, s, head, tail, offset)
         if index >= tail:

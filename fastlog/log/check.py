@@ -16,6 +16,7 @@ from fastlog.log.discovery import segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flushed_mark import flushed_marks
 from fastlog.log.formats import FORMATS, DeepFindings, LogFormat, SearchBudget, format_of_files
+from fastlog.log.log_starts import read_log_starts
 from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file
 from fastlog.message import DeepLimits
 from fastlog.segment_files import (
@@ -25,6 +26,7 @@ from fastlog.segment_files import (
     list_segments,
     parse_segment_name,
     segment_name,
+    split_directory_name,
 )
 
 SEARCH_BUDGET_BYTES = 16 * 1024**3
@@ -73,11 +75,13 @@ class Report:
     side: SideFile | None = None
     flushed_marks: list[int] = field(default_factory=list)
     log_format: LogFormat = field(default_factory=lambda: FORMATS[KAFKA_0_7])
+    log_start: int = 0
+    """Clients have deleted all before this offset; 0: nothing."""
 
     @property
     def flushed_end(self) -> int:
         """An offset below which everything was flushed, as far as anything says so."""
-        return max(self.side.checkpoint if self.side else 0, *self.flushed_marks, 0)
+        return max(self.side.checkpoint if self.side else 0, *self.flushed_marks, self.log_start)
 
     @property
     def choices(self) -> tuple[Span, ...]:
@@ -90,6 +94,18 @@ class Report:
 def check_partition(directory: Path, files: FileOps, *, live: bool = False) -> Report:
     """Return what is wrong with a partition. ``live``: a broker may be appending, so an unfinished end is no damage."""
     return _Check(directory, files, live).run()
+
+
+def log_start_of(directory: Path, log_format: LogFormat, files: FileOps) -> int:
+    """The offset that clients have deleted all of a partition before; 0 where they have not.
+
+    Raises:
+        OSError: the file that would say so cannot be read.
+    """
+    name = split_directory_name(directory.name)
+    if name is None or not log_format.is_dense:
+        return 0
+    return read_log_starts(directory.parent, files).get(name, 0)
 
 
 class _Check:
@@ -106,9 +122,13 @@ class _Check:
                 return report
             self.find_strange_files()
             segments = self.settled(list_segments(report.directory, self.format.suffix))
+            report.log_start = log_start_of(report.directory, self.format, self.files)
         except OSError as error:
             self.problem("unreadable", Path(error.filename or report.directory), str(error.strerror))
             return report
+        if report.log_start:
+            report.notes.append(f"what was before offset {report.log_start} has been deleted")
+            segments = segments[sum(following.base <= report.log_start for following in segments[1:]) :]
         report.segments = len(segments)
         for index, kind, text in segment_problems(segments, self.format):
             self.problem(kind, segments[index].path, text)

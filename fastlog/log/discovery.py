@@ -21,6 +21,7 @@ from fastlog.segment_files import (
     CREATORS_NAME,
     FLUSH_MARKS_NAME,
     LOCK_NAME,
+    LOG_STARTS_NAME,
     META_PROPERTIES_NAME,
     SegmentFile,
     segment_name,
@@ -37,6 +38,8 @@ OWN_NAMES = frozenset(
         FLUSH_MARKS_NAME,
         META_PROPERTIES_NAME,
         META_PROPERTIES_NAME + ".tmp",
+        LOG_STARTS_NAME,
+        LOG_STARTS_NAME + ".tmp",
     }
 )
 

@@ -33,6 +33,7 @@ from fastlog.log.kafka_files import (
     write_epochs,
     write_metadata,
 )
+from fastlog.log.log_starts import Starts, read_log_starts, write_log_starts
 from fastlog.log.metadata import CREATED, CREATING, Topic
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
@@ -94,7 +95,9 @@ class LogManager:
         # of all directories: a partition may have been moved from one to another
         in_doubt = any(mark.in_doubt for mark in marks)
         no_room = [mark.no_room for mark in marks]
-        found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt, no_room)
+        starts = [self._log_starts(directory) for directory in self._directories]
+        found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt, no_room, starts)
+        unfinished += self._forget_starts(starts, found)
         for dir_index, mark in enumerate(marks):
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
@@ -130,6 +133,25 @@ class LogManager:
                 flushed_base=None,
             )
             self._arena.add(spec._replace(topic_id=topic.topic_id))
+
+    def _log_starts(self, directory: Path) -> Starts:
+        try:
+            return read_log_starts(directory, self._files)
+        except OSError as error:
+            log.error("%s: %s; partitions begin with their first segments", error.filename, error.strerror)
+            return {}
+
+    def _forget_starts(self, kept: list[Starts], found: list[tuple[int, RecoveredPartition]]) -> list[str]:
+        """Forget the starts of partitions that are not there: they would be those of other topics of their names."""
+        held = {(index, each.topic, each.partition) for index, each in found}
+        for index, (directory, starts) in enumerate(zip(self._directories, kept, strict=True)):
+            there = {place: start for place, start in starts.items() if (index, *place) in held}
+            try:
+                if there != starts:
+                    write_log_starts(directory, there, self._files)
+            except OSError as error:
+                return [f"log starts of partitions that are not there are kept path={directory}: {error.strerror}"]
+        return []
 
     def _finish_deletions(self) -> list[str]:
         """Let go what was being deleted when the broker ended; a line when that cannot be done now."""
@@ -179,7 +201,7 @@ class LogManager:
             format_name=found.format,
             durable=True,
             flushed_base=found.flushed_base,
-        )._replace(indexes=found.indexes, epoch=found.epoch, topic_id=found.topic_id)
+        )._replace(indexes=found.indexes, epoch=found.epoch, topic_id=found.topic_id, log_start=found.log_start)
 
     def _spec(
         self,

@@ -51,6 +51,8 @@ class RecoveredPartition:
     """Nothing is known to be wrong but that the disk is full."""
     indexes: IndexState = NO_INDEXES
     epoch: int = 0
+    log_start: int = 0
+    """The offset that clients have deleted all before; 0: none."""
     topic_id: bytes = bytes(16)
 
     def taken_out(self, reason: str) -> RecoveredPartition:

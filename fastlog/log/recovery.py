@@ -35,6 +35,7 @@ from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.flushed_mark import flushed_marks, put_flushed_mark
 from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget, format_of_files
 from fastlog.log.kafka_files import next_epochs, read_epochs, read_topic_id, write_epochs
+from fastlog.log.log_starts import Starts
 from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import (
@@ -71,14 +72,15 @@ def recover_all(
     files: FileOps,
     in_doubt: bool = False,
     no_room: Sequence[bool] = (),
+    log_starts: Sequence[Starts] = (),
     threads: int = parallel.THREADS_PER_DIRECTORY,
 ) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
     """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
 
-    ``clean_ends`` are the ends of each directory's clean marker; ``in_doubt`` and, by directory, ``no_room`` are as for
-    ``recover_partition``. A partition that lies in two log directories is offline: which one is right is for a
-    person to say, and nothing in either is touched. Where there are many, up to ``threads`` threads for each directory
-    share them.
+    ``clean_ends`` are the ends of each directory's clean marker, ``log_starts`` the starts that it keeps; ``in_doubt``
+    and, by directory, ``no_room`` are as for ``recover_partition``. A partition that lies in two log directories is
+    offline: which one is right is for a person to say, and nothing in either is touched. Where there are many, up to
+    ``threads`` threads for each directory share them.
     """
     found, warnings = scan_log_dirs(directories)
     by_name: dict[tuple[str, int], list[FoundPartition]] = {}
@@ -99,6 +101,7 @@ def recover_all(
             files=files,
             in_doubt=in_doubt,
             no_room=any(no_room[index : index + 1]),
+            log_start=log_starts[index].get((topic, partition), 0) if log_starts else 0,
         )
 
     work = [(places[0].dir_index, places) for places in by_name.values()]
@@ -117,16 +120,18 @@ def recover_partition(
     in_doubt: bool = False,
     no_room: bool = False,
     least: int = 0,
+    log_start: int = 0,
 ) -> RecoveredPartition:
     """Return the partition after recovery; its bytes up to ``log_end`` are durable then, and its names too.
 
     ``clean_end`` is what the clean marker says of this log, None when it says nothing. With ``in_doubt``, what memory
     holds above the checkpoint may be nowhere else and is written again; a result that is ok is beyond doubt then. With
     ``no_room``, a full disk, nothing may be synced. ``least`` is an offset below which everything was flushed, as a
-    broker knows that serves it meanwhile. Never raises for anything that is wrong with the files: that is in ``state``
+    broker knows that serves it meanwhile. Segments wholly below ``log_start`` do not count: what was in them has been
+    deleted, and the keeper removes them. Never raises for anything that is wrong with the files: that is in ``state``
     and ``reason``. What is cut is said in one line of the log.
     """
-    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt, no_room, least)
+    work = _Recovery(directory, topic, partition, files, clock or SystemClock(), in_doubt, no_room, least, log_start)
     try:
         return work.run(clean_end)
     except OSError as error:
@@ -153,6 +158,7 @@ class _Recovery:
         in_doubt: bool,
         no_room: bool,
         least: int,
+        log_start: int,
     ) -> None:
         self.directory = directory
         self.files = files
@@ -160,6 +166,7 @@ class _Recovery:
         self.in_doubt = in_doubt
         self.no_room = no_room
         self.least = least
+        self.log_start = log_start
         self.format: LogFormat = FORMATS[KAFKA_0_7]
         self.side: SideFile | None = None
         self.times: dict[int, int] = {}
@@ -168,7 +175,7 @@ class _Recovery:
         self.sure: list[SegmentFile] = []  # what is served when there is no room to look further
         self.cut_bytes = 0
         self.cut_messages = 0
-        self.blank = RecoveredPartition(topic, partition, directory, KAFKA_0_7, OFFLINE)
+        self.blank = RecoveredPartition(topic, partition, directory, KAFKA_0_7, OFFLINE, log_start=log_start)
 
     def run(self, clean_end: int | None) -> RecoveredPartition:
         self.side = read_side_file(self.directory, self.files)
@@ -183,7 +190,11 @@ class _Recovery:
             self.format = format_of_files(names) or self.format
             self.blank = replace(self.blank, format=self.format.name)
         self.blank = replace(self.blank, topic_id=read_topic_id(self.directory, self.files))
+        if not self.format.is_dense:
+            self.log_start = 0
+            self.blank = replace(self.blank, log_start=0)
         segments = self.list_segments() or [self.first_segment(clean_end)]
+        segments = segments[sum(following.base <= self.log_start for following in segments[1:]) :]
         # an offset alone says nothing of bytes that are none of a message
         clean = (
             clean_end == self.end(segments[-1]) and self.format.position(segments[-1], clean_end) == segments[-1].size
@@ -234,8 +245,7 @@ class _Recovery:
     def flushed_end(self) -> int | None:
         """An offset below which everything was flushed; None when nothing says so."""
         known = [self.side.checkpoint] if self.side else []
-        if self.least:
-            known.append(self.least)
+        known += [offset for offset in (self.least, self.log_start) if offset]
         return max([*known, *self.marks], default=None)
 
     def never_flushed(self, segments: list[SegmentFile], index: int, checkpoint: int | None) -> bool:

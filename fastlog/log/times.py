@@ -44,6 +44,7 @@ class TimeLookup:
         segments: those that are held, oldest first.
         visible: offset and position of the visible end: nothing behind it is found.
         time_ms: the time that is looked for; None: the largest one.
+        log_start: nothing before this offset is found.
         limits: for what is decompressed.
     """
 
@@ -53,11 +54,14 @@ class TimeLookup:
         segments: Sequence[Segment],
         visible: tuple[int, int],
         time_ms: int | None,
+        log_start: int = 0,
         limits: DeepLimits = DEFAULT_LIMITS,
         files: FileOps | None = None,
     ) -> None:
         self._directory = directory
-        self._segments = list(segments)
+        below = sum(following.base <= log_start for following in segments[1:])
+        self._segments = list(segments[below:])
+        self._log_start = log_start
         self._visible_offset, self._visible_end = visible
         self._time_ms = time_ms
         self._limits = limits
@@ -90,7 +94,7 @@ class TimeLookup:
             yield
             file = SegmentFile(segment.base, self._directory / segment_name(segment.base, ".log"), end)
             with self._files.open(file.path, os.O_RDONLY) as fd:
-                position = self._floor(file, time_ms)
+                position = max(self._floor(file, time_ms), self._begin(file))
                 while position < end:
                     position, size = _index.walk_times(fd, self._number, position, end, time_ms, STEP_BYTES)
                     yield
@@ -113,14 +117,18 @@ class TimeLookup:
                 continue
             file = SegmentFile(segment.base, self._directory / segment_name(segment.base, ".log"), end)
             with self._files.open(file.path, os.O_RDONLY) as fd:
-                largest, at, position = -1, (0, 0), 0
+                largest, at, position = -1, (0, 0), self._begin(file)
                 while position < end:
                     # to the next batch whose largest time is above all before it
                     position, size = _index.walk_times(fd, self._number, position, end, largest + 1, STEP_BYTES)
                     yield
                     if size:
                         header = BatchHeader.parse(self._read(fd, position, HEADER_BYTES))
-                        largest, at = header.max_timestamp, (position, size)
+                        if header.base_offset < self._log_start:  # its largest time may be that of a record before it
+                            best = self._largest_in(fd, position, size)
+                            largest = -1 if best is None else best.timestamp
+                        else:
+                            largest, at = header.max_timestamp, (position, size)
                         position += size
                     elif not self._is_entry(fd, position, end):
                         break
@@ -128,6 +136,10 @@ class TimeLookup:
                     best = self._in_batch(fd, *at, largest) or best
             yield
         self.found = best
+
+    def _begin(self, file: SegmentFile) -> int:
+        """Where the first batch of a segment's file begins that is not wholly before the log start."""
+        return RecordBatches().position(file, self._log_start) if self._log_start > file.base else 0
 
     def _end_of(self, number: int) -> int:
         """How many bytes of a segment's file are visible."""
@@ -160,12 +172,19 @@ class TimeLookup:
 
     def _in_batch(self, fd: int, position: int, size: int, time_ms: int) -> TimedOffset | None:
         """The first record of a batch that is not before a time."""
+        return next((found for found in self._records(fd, position, size) if found.timestamp >= time_ms), None)
+
+    def _largest_in(self, fd: int, position: int, size: int) -> TimedOffset | None:
+        """The first record of a batch that has the largest time."""
+        return max(self._records(fd, position, size), key=lambda found: found.timestamp, default=None)
+
+    def _records(self, fd: int, position: int, size: int) -> Iterator[TimedOffset]:
+        """The records of a batch that clients can read."""
         data = self._read(fd, position, size)
         epoch = BatchHeader.parse(data).leader_epoch
         for record in records(data, self._limits):
-            if record.timestamp >= time_ms and record.offset < self._visible_offset:
-                return TimedOffset(record.timestamp, record.offset, epoch)
-        return None
+            if self._log_start <= record.offset < self._visible_offset:
+                yield TimedOffset(record.timestamp, record.offset, epoch)
 
     def _is_entry(self, fd: int, position: int, end: int) -> bool:
         """Whether a walk that ended here ended because of its length."""

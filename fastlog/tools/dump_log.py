@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from fastlog.log.check import log_start_of
 from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, DumpedEntry, LogFormat, format_of_files
@@ -46,6 +47,9 @@ def dump_log_command(paths: tuple[Path, ...], show: bool, deep: bool, as_json: b
     sound = True
     for path in paths:
         log_format, segments = _segments(path)
+        start = log_start_of((path if path.is_dir() else path.parent).absolute(), log_format, FileOps())
+        if start:
+            note(f"{path}: what is before offset {start} has been deleted")
         for segment in segments:
             sound = _dump(segment, log_format, show, deep, as_json) and sound
     return EXIT_DONE if sound else EXIT_DAMAGED

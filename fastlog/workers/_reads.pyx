@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc
 
 from fastlog.log._arena cimport (
     FL_NO_POSITION, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_READ_AHEAD, Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end,
-    fl_end_read, fl_load, fl_or, fl_slot, fl_wake_flusher,
+    fl_end_read, fl_first_offset, fl_load, fl_or, fl_slot, fl_wake_flusher,
 )
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._index cimport WALK_COLD, WALK_FAR, WALKED, WINDOW, Walk, seek_entry
@@ -95,7 +95,7 @@ cdef class Reads:
             return
         r = self.partitions.resolve(name, size, &partition, TO_READ, clients, &out.slot)
         if r == RESOLVED:
-            out.log_start = fl_load(&out.slot.log_start)
+            out.log_start = fl_first_offset(out.slot)
             fl_end_read(&out.slot.visible_end, out.slot.visible_ends, &visible)
             out.watermark = visible.offset
             out.visible = visible.position

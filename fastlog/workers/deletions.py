@@ -17,6 +17,7 @@ from fastlog.log import _files, deletion
 from fastlog.log._append import Appender, end_life
 from fastlog.log._arena import KEEPER, Arena, Leaving
 from fastlog.log.files import FileOps
+from fastlog.workers.log_starts import LogStarts
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,11 @@ REMOVE_RETRY_SECONDS = 10.0
 class Deletions:
     """For one thread of the keeper, which looks at no partition while it is in ``turn``."""
 
-    def __init__(self, arena: Arena, appender: Appender, files: FileOps) -> None:
+    def __init__(self, arena: Arena, appender: Appender, files: FileOps, starts: LogStarts) -> None:
         self._arena = arena
         self._appender = appender
         self._files = files
+        self._starts = starts
         self._directories = [Path(path) for path in arena.log_dirs]
         self._wanted_seen = -1
         self._wishes: set[str] = set()
@@ -132,6 +134,7 @@ class Deletions:
         wish = deletion.wish_name(topic)
         self._to_remove = None  # it is looked for what there is then
         deletion.put_away_topics([wish], self._directories, self._files, lambda: self._arena.beat(KEEPER))
+        self._starts.forget(topic)
         _files.reach("delete.done")
         deletion.withdraw([wish], self._directories, self._files)
         self._wishes.discard(wish)

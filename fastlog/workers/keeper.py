@@ -23,6 +23,7 @@ from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
 from fastlog.workers import advertised, child
 from fastlog.workers.deletions import Deletions
+from fastlog.workers.log_starts import LogStarts
 from fastlog.workers.recoveries import Recoveries
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ class Keeper:
         self._clock = clock
         self._segment_files = SegmentFiles(shared.arena, 16)
         self._appender = Appender(shared.arena, self._segment_files, KEEPER)
-        self._deletions = Deletions(shared.arena, self._appender, self._files)
         manager = LogManager(self._config, shared.arena, self._files)
+        self._starts = LogStarts(shared.arena, manager, self._files)
+        self._deletions = Deletions(shared.arena, self._appender, self._files, self._starts)
         retry_seconds = self._config.recovery_retry_ms / 1000
         self._recoveries = Recoveries(shared.arena, self._appender, manager, self._files, retry_seconds)
         self._changes_seen = shared.arena.change_count
@@ -123,7 +125,7 @@ class Keeper:
                 self._look(final=False)
                 self._tell_of_postponed_flushes()
                 logs.catch_up()
-                for view in filter(None, map(self._arena.live_view, sorted(self._again))):
+                for view in filter(None, map(self._arena.live_view, sorted(self._again | self._starts.moved))):
                     self._clean(view)
             if now >= next_cleanup:
                 next_cleanup = now + cleanup_seconds
@@ -134,7 +136,7 @@ class Keeper:
                 self._report()
             pause = min(TICK_SECONDS, next_look - now, next_cleanup - now, next_report - now)
             if not self._arena.stopping:
-                turns = (self._deletions.turn(), self._recoveries.turn())
+                turns = (self._starts.turn(), self._deletions.turn(), self._recoveries.turn())
                 pause = max(0.0, min(pause, *(more for more in turns if more is not None)))
             if waiting.poll(pause * 1000):
                 self._arena.wake_taken(KEEPER)
@@ -146,6 +148,7 @@ class Keeper:
             self._states.pop(index, None)
             self._written.pop(index, None)
             self._again.discard(index)
+            self._starts.moved.discard(index)
             self._believed.forget(index, ALL_SEGMENTS)
         self._changes_seen = now
         self._arena.see(KEEPER, now)
@@ -263,6 +266,7 @@ class Keeper:
         """Drop the segments of one partition that its policy lets go."""
         self._arena.beat(KEEPER)
         self._again.discard(view.index)
+        self._starts.moved.discard(view.index)
         if view.state or format_name(view.format) is None:
             # what is damaged is kept whole for a person to look at
             return
@@ -274,26 +278,7 @@ class Keeper:
         now_ms = self._now_ms()
         segments = list(self._held(view, rows, now_ms))
         held = retention.Held(view.topic, view.partition, segments, now_ms, view.retention_ms, view.retention_bytes)
-        try:
-            drop = self._policy(held)
-            allowed = 0 <= drop <= len(segments) and drop == int(drop)
-        except Exception as error:
-            log.exception(
-                "retention policy failed topic=%r partition=%d error=%r: nothing dropped",
-                view.topic,
-                view.partition,
-                error,
-            )
-            return
-        if not allowed:
-            log.error(
-                "retention policy asked for %r of %d segments topic=%r: nothing dropped",
-                drop,
-                len(segments),
-                view.topic,
-            )
-            return
-        drop = int(drop)
+        drop = max(self._wished_for(held), _below(rows, view.kept_start))
         if drop == len(segments):
             # the active segment goes too: an empty one takes its place first, so that the end never goes back
             drop -= 1
@@ -309,6 +294,21 @@ class Keeper:
             self._again.add(view.index)
         if drop:
             self._delete(view, rows, drop, held.now_ms)
+
+    def _wished_for(self, held: retention.Held) -> int:
+        """How many of the oldest segments the policy lets go."""
+        try:
+            drop = self._policy(held)
+            allowed = 0 <= drop <= len(held.segments) and drop == int(drop)
+        except Exception as error:
+            line = "retention policy failed topic=%r partition=%d error=%r: it drops nothing"
+            log.exception(line, held.topic, held.partition, error)
+            return 0
+        if not allowed:
+            line = "retention policy asked for %r of %d segments topic=%r: it drops nothing"
+            log.error(line, drop, len(held.segments), held.topic)
+            return 0
+        return int(drop)
 
     def _clean_own(self, view: SlotView, rows: list[Segment]) -> None:
         """Drop what is before a segment that begins the metadata log anew; no policy is about the broker's own logs."""
@@ -331,7 +331,7 @@ class Keeper:
 
     def _delete(self, view: SlotView, rows: list[Segment], drop: int, now_ms: int) -> None:
         """Publish the new start, unlink, have every process close its descriptors; readers in flight finish theirs."""
-        start = rows[drop].base
+        start = max(rows[drop].base, view.log_start)
         self._believed.forget(view.index, rows[drop].index)
         self._arena.publish_retention(view.index, rows[drop].index, start)
         _files.reach("retention.published")
@@ -381,14 +381,15 @@ class Keeper:
         if not view.log_start or view.state:
             return
         rows = self._arena.segments(view.index)
-        if rows[0].base < view.log_start:
-            head = next(row for row in rows if row.base >= view.log_start)
-            self._arena.publish_retention(view.index, head.index, view.log_start)
+        if _below(rows, view.log_start):  # it did not even come to say so
+            self._again.add(view.index)
         enough = time.monotonic() + DELETE_SECONDS
         try:
             for item in list_segments(self._directory(view), _suffix(view)):
-                if item.base >= view.log_start or self._arena.stopping or not self._unlink(item.path):
+                if item.base >= rows[0].base or self._arena.stopping or not self._unlink(item.path):
                     break
+                for suffix in _format(view).companions:
+                    self._unlink(item.path.with_suffix(suffix))
                 if self._is_enough(view, enough):
                     break
         except OSError as error:
@@ -421,6 +422,11 @@ class Keeper:
         self._reported = total
         text = " ".join(f"{name}={value}" for name, value in changed.items() if value)
         log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
+
+
+def _below(rows: list[Segment], offset: int) -> int:
+    """How many of the oldest segments lie wholly below an offset; the newest one never does."""
+    return sum(following.base <= offset for following in rows[1:])
 
 
 def _format(view: SlotView) -> LogFormat:

@@ -169,6 +169,7 @@ class Recoveries:
                 files=self._files,
                 in_doubt=True,
                 least=view.flushed_offset,
+                log_start=view.kept_start,
             )
 
         work.results = parallel.for_each([(view.directory, view) for view in work.views], recover)

@@ -27,6 +27,7 @@ from fastlog.workers.coordinator.loop import Loop
 from fastlog.workers.coordinator.topic_settings import applied
 from fastlog.workers.coordinator.topics import Topics
 from fastlog.workers.deletions import Deletions
+from fastlog.workers.log_starts import LogStarts
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
 
@@ -49,7 +50,8 @@ class Coordinated:
         self._flusher = make_flusher_loop(self.arena, 64, 0, 0, 0, -1, 50)
         self._flushing = threading.Thread(target=self._flusher.run, args=(2, 2, os.getppid()), daemon=True)
         appender = Appender(self.arena, SegmentFiles(self.arena, 8), KEEPER)
-        self.deletions = Deletions(self.arena, appender, FileOps())
+        self.starts = LogStarts(self.arena, LogManager(self.config, self.arena, FileOps()), FileOps())
+        self.deletions = Deletions(self.arena, appender, FileOps(), self.starts)
         self.keeps_house = True
         self.begin()
 
@@ -78,6 +80,7 @@ class Coordinated:
         self.loop.turn(0.002)
         self.loop.look()
         if self.keeps_house:
+            self.starts.turn()
             self.deletions.turn()
 
     def turn_until(self, what: str, holds: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.kafka import kinds
 from tests.harness import raw_client as raw
-from tests.harness import today
+from tests.harness import stored_batches, today
 from tests.harness.broker import Broker, wait_until
 from tests.harness.coordinated import decoded, encoded
 from tests.harness.timing import PATIENCE
@@ -62,6 +62,17 @@ class Today:
         """The error code of DELETE_TOPICS for one topic."""
         rows = [{"name": name, "topic_id": bytes(16)}]
         return int(self.ask(20, 6, topics=rows, timeout=30_000).responses[0].error_code)
+
+    def delete_records(self, topic: str, offset: int, timeout: int = 30_000) -> tuple[int, int]:
+        """Error code and low watermark of DELETE_RECORDS for partition 0 of a topic."""
+        rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]
+        (found,) = self.ask(21, 2, topics=rows, timeout=timeout).topics[0].partitions
+        return int(found.error_code), found.low_watermark
+
+    def produce(self, topic: str, batch: bytes) -> int:
+        """The error code of a produce to partition 0, answered when it is flushed."""
+        found = today.asked(self.socket, today.PRODUCE, 9, **today.produced((topic, 0, batch), acks=-1))
+        return int(found.responses[0].partition_responses[0].error_code)
 
     def topics(self) -> dict[str, int]:
         """The topics that METADATA tells of but the broker's own, and how many partitions each has."""
@@ -186,6 +197,80 @@ def test_what_was_answered_is_there_whoever_is_killed(broker: Broker) -> None:
     broker.kill_all()
     broker.start()
     check(broker, answered)
+
+
+@pytest.mark.parametrize("point", ["starts_file.write", "starts.kept", "starts.published", "retention.unlink"])
+def test_records_that_are_gone_stay_gone_though_every_keeper_dies(tmp_path: Path, point: str) -> None:
+    """Each at that point, and then the whole broker; nothing begins before what was answered."""
+    faults = {"FASTLOG_FAULTS": f"keeper:{point}@1=kill"}
+    settings = {"log.file.size": 150, "log.retention.hours": 1_000_000}
+    with Broker(tmp_path, settings=settings, environment=faults) as broker:
+        pid = broker.pids()["keeper"]
+        with Today(broker) as client:
+            filled(client, 10)
+            code, low = client.delete_records("t", 13, timeout=1500)
+        assert (code, low) == (
+            (Code.REQUEST_TIMED_OUT, -1) if point in ("starts_file.write", "starts.kept") else (0, 13)
+        )
+        broker.wait_replaced("keeper", pid)
+        broker.kill_all()
+        broker.environment.clear()
+        broker.start()
+        with Today(broker) as client:
+            start = 0 if point == "starts_file.write" else 13
+            assert client.delete_records("t", 0) == (Code.NONE, start)
+            assert client.delete_records("t", 17) == (Code.NONE, 17)
+            assert client.produce("t", stored_batches.batch(b"more")) == Code.NONE
+        wait_until("all below has gone", lambda: _bases(broker)[0] == 16)
+
+
+def test_records_that_are_gone_stay_gone_under_kills(broker: Broker) -> None:
+    """Keepers and coordinators in turn, while somebody deletes and asks, and then the whole broker."""
+    answered = [0]
+    done = threading.Event()
+
+    def work() -> None:
+        offset = 0
+        while not done.is_set():
+            with contextlib.suppress(ConnectionError, OSError), Today(broker) as client:
+                while not done.is_set():
+                    assert client.produce("t", stored_batches.batch(b"x")) == Code.NONE
+                    offset += 1
+                    code, low = client.delete_records("t", offset)
+                    assert code == Code.NONE and low >= answered[-1]
+                    answered.append(low)
+
+    with Today(broker) as client:
+        filled(client, 1)
+    working = threading.Thread(target=work)
+    working.start()
+    for number in range(6):
+        before = len(answered)
+        wait_until("something is answered", lambda before=before: len(answered) > before + 3)  # type: ignore[misc]
+        time.sleep(0.003 * number)
+        name = ("keeper", "coordinator")[number % 2]
+        pid = broker.pids()[name]
+        broker.kill(name)
+        broker.wait_replaced(name, pid)
+    done.set()
+    working.join(PATIENCE)
+    assert not working.is_alive()
+    broker.kill_all()
+    broker.start()
+    with Today(broker) as client:
+        code, low = client.delete_records("t", 0)
+    assert code == Code.NONE and low >= answered[-1] > 10
+
+
+def filled(client: Today, batches: int) -> None:
+    """A topic ``t`` with batches of two records."""
+    assert client.create("t") == Code.NONE
+    for number in range(batches):
+        assert client.produce("t", stored_batches.batch(b"%d" % number, b"x")) == Code.NONE
+
+
+def _bases(broker: Broker) -> list[int]:
+    return sorted(int(path.stem) for path in (broker.log_dirs[0] / "t-0").glob("*.log"))
 
 
 def check(broker: Broker, answered: dict[str, bool]) -> None:

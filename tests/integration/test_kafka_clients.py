@@ -278,6 +278,26 @@ def test_what_there_is_can_be_listed(address: str, written: dict[tuple[str, str]
     python.close()
 
 
+def test_records_are_deleted(address: str, broker: Broker) -> None:
+    """By confluent-kafka; every client begins behind them, and a start keeps that."""
+    sent = messages(50)
+    Confluent().produce(address, "to-delete", "none", sent, "1")
+    admin = AdminClient({"bootstrap.servers": address})
+    place = TopicPartition("to-delete", 0, 20)
+    assert admin.delete_records([place])[place].result(PATIENCE).low_watermark == 20
+    beyond = TopicPartition("to-delete", 0, 51)
+    with pytest.raises(KafkaException, match="OFFSET_OUT_OF_RANGE"):
+        admin.delete_records([beyond])[beyond].result(PATIENCE)
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False})
+    assert consumer.get_watermark_offsets(TopicPartition("to-delete", 0), PATIENCE) == (20, 50)
+    consumer.close()
+    for client in (Confluent(), KafkaPython()):
+        assert [one.offset for one in client.read(address, "to-delete", 20)] == list(range(20, 50))
+    whole = TopicPartition("to-delete", 0, -1)
+    assert admin.delete_records([whole])[whole].result(PATIENCE).low_watermark == 50
+    assert (broker.log_dirs[0] / "log-start-offset-checkpoint").read_text() == "0\n1\nto-delete 0 50\n"
+
+
 def test_several_partitions_are_read_to_their_ends(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("several")
     with Broker(directory, processors=2, settings={"num.partitions": 5}) as running:

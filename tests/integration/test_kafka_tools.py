@@ -16,6 +16,7 @@ pytestmark = [real_kafka.is_there, pytest.mark.timeout(600)]
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 RECORDS = 500
 
@@ -44,6 +45,19 @@ def test_a_topic_from_its_making_to_its_end(address: str) -> None:
     assert "t" not in run(TOPICS, address, "--list")
     run(TOPICS, address, "--create", "--topic", "t", "--partitions", "1")
     assert run(OFFSETS, address, "--topic", "t") == ["t:0:0"]
+
+
+def test_records_are_deleted(address: str, tmp_path: Path) -> None:
+    command = real_kafka.command(PRODUCER, "--bootstrap-server", address, "--topic", "t")
+    lines = "".join(f"line {number}\n" for number in range(RECORDS))
+    subprocess.run(command, input=lines, text=True, check=True, capture_output=True, timeout=real_kafka.SECONDS)
+    wanted = tmp_path / "wanted.json"
+    wanted.write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 77}], "version": 1}')
+    told = run(DELETE_RECORDS, address, "--offset-json-file", str(wanted))
+    assert "partition: t-0\tlow_watermark: 77" in told
+    assert run(OFFSETS, address, "--topic", "t", "--time", "earliest") == ["t:0:77"]
+    words = ["--topic", "t", "--partition", "0", "--offset", "earliest", "--max-messages", "1"]
+    assert run(CONSUMER, address, *words) == ["line 77"]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

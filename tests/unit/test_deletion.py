@@ -31,6 +31,7 @@ from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.segment_files import FLUSH_MARKS_NAME, split_directory_name
 from fastlog.workers import deletions
 from fastlog.workers.deletions import Deletions
+from fastlog.workers.log_starts import LogStarts
 from tests.harness import logs, raw_format
 from tests.harness.power import Disk, Step, WrittenDown, after_power_loss
 from tests.harness.shared_log import LIMITS, in_child
@@ -83,7 +84,8 @@ class Site:
 
     def keeper(self, files: FileOps | None = None) -> Deletions:
         """The part of a keeper that is about deletions."""
-        return Deletions(self.arena, self.appender, files or logs.QuickFiles())
+        files = files or logs.QuickFiles()
+        return Deletions(self.arena, self.appender, files, LogStarts(self.arena, self.manager(), files))
 
     def run(self, files: FileOps | None = None, turns: int = 20) -> None:
         """A keeper until it has nothing to do; one processor looks after each of its turns."""

@@ -553,6 +553,24 @@ def test_sessions_are_not_made(client: Client) -> None:
     assert client.ask(today.FETCH, 12, **today.fetched()).session_id == 0
 
 
+def test_a_log_begins_where_it_is_wanted_to(workers: Workers, client: Client) -> None:
+    """At once, for every request that says where it begins; inside a batch the whole batch is sent, as always."""
+    filled(client, "begin", 2)
+    client.produce(("begin", 0, batch(b"a", b"b", b"c")), acks=-1)
+    (view,) = (view for view in workers.arena.views() if view.topic == "begin")
+    assert client.fetch(("begin", 0, 0))[0].log_start_offset == 0
+    for start, first in ((1, 1), (3, 2), (4, 2), (5, None)):
+        workers.arena.want_start(view.index, start)
+        below, there = client.fetch(("begin", 0, start - 1), ("begin", 0, start), max_wait=0)
+        assert (below.error_code, there.error_code, there.log_start_offset) == (1, 0, start)
+        assert (values_of(there) or [(None, None)])[0][0] == first
+        assert client.offset("begin", 0, EARLIEST).offset == start
+        assert client.offset("begin", 0, 0).offset == (start if first is not None else -1)
+    (told,) = client.produce(("begin", 0, batch(b"d")), acks=-1)
+    assert (told.base_offset, told.log_start_offset) == (5, 5)
+    assert values_of(client.fetch(("begin", 0, 5))[0]) == [(5, b"d")]
+
+
 def test_many_partitions_in_one_fetch(workers: Workers, client: Client) -> None:
     """More than are looked at in one turn; the same one may be named again and again."""
     filled(client, "many", 1, size=20)

@@ -24,6 +24,7 @@ READY_SECONDS = 5.0
 SERVED: dict[int, tuple[str, int, int]] = {
     19: ("create_topics", 2, 7),
     20: ("delete_topics", 1, 6),
+    21: ("delete_records", 0, 2),
     22: ("init_producer_id", 0, 4),
     32: ("describe_configs", 1, 4),
     35: ("describe_log_dirs", 1, 4),

@@ -98,6 +98,15 @@ class Topics:
         views = self._manager.partitions(name)
         return views if views and format_name(views[0].format) == RECORD_BATCHES else []
 
+    def is_of_kafka07(self, name: str) -> bool:
+        """Whether a topic is there that is none of record batches."""
+        views = self._manager.partitions(name)
+        return bool(views) and format_name(views[0].format) != RECORD_BATCHES
+
+    def deletes_records(self, name: str) -> bool:
+        """Whether the records of a topic may go before it is compacted."""
+        return "delete" in self.settings(name).get("cleanup.policy", "delete")
+
     def names(self) -> list[str]:
         """The topics of record batches, in order; the broker's own are not among them."""
         return [name for name in self._manager.topics() if not name.startswith("__") and self.partitions(name)]

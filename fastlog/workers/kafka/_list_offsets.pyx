@@ -16,7 +16,7 @@ from libc.string cimport memcpy
 
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
+    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_bump, fl_end, fl_end_read, fl_first_offset, fl_load, fl_slot,
 )
 from fastlog.log.formats._table cimport OF_KAFKA
 from fastlog.workers._authorizer cimport is_allowed
@@ -272,7 +272,7 @@ cdef class ListOffsets:
         elif one.epoch >= 0 and <uint32_t>one.epoch != one.slot.epoch:
             one.code = CODE_OLD_EPOCH if <uint32_t>one.epoch < one.slot.epoch else CODE_NEW_EPOCH
         elif one.time == EARLIEST or one.time == EARLIEST_HERE:
-            one.offset = <int64_t>fl_load(&one.slot.log_start)
+            one.offset = <int64_t>fl_first_offset(one.slot)
         elif one.time == LATEST:
             fl_end_read(&one.slot.visible_end, one.slot.visible_ends, &visible)
             one.offset = <int64_t>visible.offset

@@ -16,7 +16,7 @@ from libc.string cimport memcpy, strlen
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE, fl_bump,
-    fl_load, fl_slot, fl_wall_ms,
+    fl_first_offset, fl_load, fl_slot, fl_wall_ms,
 )
 from fastlog.log.formats._batches cimport (
     AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_CRC, BATCH_LENGTH, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp,
@@ -372,7 +372,7 @@ cdef class Produces:
         put64(at + 2, receipt.base if code == 0 else <uint64_t>-1)
         put64(at + 10, <uint64_t>receipt.time if code == 0 else <uint64_t>-1)
         if owed.version >= LOG_START_SINCE:
-            put64(at + 18, fl_load(&receipt.slot.log_start) if code == 0 else <uint64_t>-1)
+            put64(at + 18, fl_first_offset(receipt.slot) if code == 0 else <uint64_t>-1)
 
     cdef void give_up(self, Exchange* x) noexcept nogil:
         """Leave a produce in the middle because the connection closes; its answer must not be waited for."""

@@ -46,6 +46,7 @@ APIS: dict[int, Api] = {
 FORWARDED: dict[int, Api] = {
     19: Api("CreateTopics", 2, 2, 7, 5, None),
     20: Api("DeleteTopics", 1, 1, 6, 4, None),
+    21: Api("DeleteRecords", 0, 0, 2, 2, None),
     22: Api("InitProducerId", 0, 0, 4, 2, None),
     32: Api("DescribeConfigs", 1, 1, 4, 4, None),
     35: Api("DescribeLogDirs", 1, 1, 4, 2, None),

@@ -91,7 +91,8 @@ class Times:
         # the segments first: what the end says may lie in one that is newer than these, and is not found then
         segments = self._arena.segments(view.index)
         time = None if one.time == LARGEST else one.time
-        lookup = TimeLookup(directory, segments, (view.visible_offset, view.visible_end), time, self._limits)
+        visible = view.visible_offset, view.visible_end
+        lookup = TimeLookup(directory, segments, visible, time, view.log_start, self._limits)
         try:
             while not lookup.step():
                 yield
