@@ -38,6 +38,7 @@ MODULES = (
     "tests.fault.audit",
     "tests.fault.batches",
     "tests.fault.batch_kills",
+    "tests.fault.today_requests",
     "tests.fault.coordinators",
     "tests.fault.group_model",
 )

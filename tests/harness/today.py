@@ -28,7 +28,7 @@ def request(
 def body(key: int, version: int, fields: dict[str, Any]) -> bytes:
     """What follows the head of a request."""
     made = _build(load_request_schema(key, version), fields)
-    return _written(made)
+    return written(made)
 
 
 def frame(key: int, version: int, data: bytes, *, correlation: int = 7, client: str | None = "test") -> bytes:
@@ -37,7 +37,7 @@ def frame(key: int, version: int, data: bytes, *, correlation: int = 7, client: 
     head = entity.__header_schema__(
         request_api_key=key, request_api_version=version, correlation_id=correlation, client_id=client
     )
-    return framed(_written(head) + data)
+    return framed(written(head) + data)
 
 
 def framed(data: bytes) -> bytes:
@@ -151,7 +151,8 @@ def _received(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def _written(made: Any) -> bytes:
+def written(made: Any) -> bytes:
+    """The bytes of one of kio's classes."""
     buffer = io.BytesIO()
     entity_writer(type(made))(buffer, made)
     return buffer.getvalue()

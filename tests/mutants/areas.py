@@ -79,7 +79,8 @@ AREAS = (
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
                        " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_listeners")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
-                 " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators"),
+                 " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators"
+                 " today_requests"),
     ),
     Area(
         "processes",

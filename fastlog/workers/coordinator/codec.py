@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fastlog.errors import ProtocolError
+from fastlog.workers.coordinator import shape
 
 Fields = Mapping[str, Any]
 """The fields of a message by their names in the schema; nested ones are dictionaries and sequences of them."""
@@ -51,9 +52,10 @@ def decode(frame: bytes) -> Request:
     key, version = (int.from_bytes(frame[at : at + 2], "big", signed=True) for at in (0, 2))
     try:
         schema = load_request_schema(key, version)
+        shape.check(schema, frame)
         header, used = entity_reader(schema.__header_schema__)(frame, 0)
         fields, read = entity_reader(schema)(frame, used)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, ProtocolError):
         raise
     except BaseException as error:  # the library's compiled part has panics, which are no exceptions
         raise ProtocolError(f"a request that is not understood key={key} version={version}: {error!r}") from error
