@@ -21,11 +21,13 @@ OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = 8, 12
 log = logging.getLogger(__name__)
 
 
-def settle(files: FileOps, segments: Sequence[SegmentFile], format_number: int, *, is_clean: bool) -> IndexState:
+def settle(
+    files: FileOps, segments: Sequence[SegmentFile], format_number: int, *, is_clean: bool, durable: int = 0
+) -> IndexState:
     """Make the indexes of a log's segments right, and return what its end says of them; see ``LogFormat``.
 
     That of the newest segment is made anew, unless it stands there as it should; so are those of sealed ones that are
-    missing, or whose last entry names no batch of their segment.
+    missing, whose last entry names no batch of their segment, or that may have lost bytes with the power.
     """
     state = IndexState()
     bases = {segment.base for segment in segments}
@@ -35,10 +37,11 @@ def settle(files: FileOps, segments: Sequence[SegmentFile], format_number: int, 
             base = parse_segment_name(item.name, suffix)
             if base is not None and base not in bases:
                 _remove(directory / item.name)
-    for segment in segments:
+    for number, segment in enumerate(segments):
         is_newest = segment is segments[-1]
+        is_durable = not is_newest and (is_clean or segments[number + 1].base <= durable)
         try:
-            if not is_newest and _is_right(files, segment, format_number):
+            if is_durable and _is_right(files, segment, format_number):
                 continue
             state = _rebuild(files, segment, format_number, is_sealed=not is_newest, keep=is_clean)
         except OSError as error:

@@ -96,18 +96,25 @@ class LogManager:
         in_doubt = any(mark.in_doubt for mark in marks)
         no_room = [mark.no_room for mark in marks]
         starts = [self._log_starts(directory) for directory in self._directories]
-        found, warnings = recover_all(self._directories, clean_ends, self._files, in_doubt, no_room, starts)
+        topics = {topic.name: topic for topic in known}
+        creating = {topic.name for topic in topics.values() if topic.phase == CREATING}
+        found, warnings = recover_all(
+            self._directories,
+            clean_ends,
+            self._files,
+            in_doubt,
+            no_room,
+            starts,
+            is_unfinished=lambda found: (
+                found.topic in creating and self._is_half_made(found.directory, log_format(RECORD_BATCHES))
+            ),
+        )
         unfinished += self._forget_starts(starts, found)
         for dir_index, mark in enumerate(marks):
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._arena.slots)
-        topics = {topic.name: topic for topic in known}
-        given = [
-            self._give_slot(index, _unless_other(partition, topics))
-            for index, partition in found
-            if not _is_half_made(partition, topics)
-        ]
+        given = [self._give_slot(index, _unless_other(partition, topics)) for index, partition in found]
         for topic in topics.values():
             if topic.phase == CREATED:
                 self._add_missing(topic)
@@ -448,12 +455,6 @@ class LogManager:
         except OSError:
             return False
         return side is None or (side.format == made.name and side.checkpoint == 0)
-
-
-def _is_half_made(found: RecoveredPartition, topics: Mapping[str, Topic]) -> bool:
-    """Whether a creation was stopped here before it had said whose the directory is: the coordinator finishes it."""
-    topic = topics.get(found.topic)
-    return topic is not None and topic.phase == CREATING and found.topic_id == NO_TOPIC_ID and found.log_end == 0
 
 
 def _unless_other(found: RecoveredPartition, topics: Mapping[str, Topic]) -> RecoveredPartition:

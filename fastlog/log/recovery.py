@@ -21,7 +21,7 @@ import logging
 import os
 import stat
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -74,18 +74,21 @@ def recover_all(
     no_room: Sequence[bool] = (),
     log_starts: Sequence[Starts] = (),
     threads: int = parallel.THREADS_PER_DIRECTORY,
+    is_unfinished: Callable[[FoundPartition], bool] = lambda found: False,
 ) -> tuple[list[tuple[int, RecoveredPartition]], list[str]]:
     """Recover every partition of the log directories; return each with the index of its directory, and the warnings.
 
     ``clean_ends`` are the ends of each directory's clean marker, ``log_starts`` the starts that it keeps; ``in_doubt``
     and, by directory, ``no_room`` are as for ``recover_partition``. A partition that lies in two log directories is
-    offline: which one is right is for a person to say, and nothing in either is touched. Where there are many, up to
-    ``threads`` threads for each directory share them.
+    offline: which one is right is for a person to say, and nothing in either is touched. One that ``is_unfinished`` is
+    left as it is, for who goes on with its creation. Where there are many, up to ``threads`` threads for each directory
+    share them.
     """
     found, warnings = scan_log_dirs(directories)
     by_name: dict[tuple[str, int], list[FoundPartition]] = {}
     for one in found:
-        by_name.setdefault((one.topic, one.partition), []).append(one)
+        if not is_unfinished(one):
+            by_name.setdefault((one.topic, one.partition), []).append(one)
 
     def recover(places: list[FoundPartition]) -> RecoveredPartition:
         index, directory, topic, partition = places[0]
@@ -461,7 +464,7 @@ class _Recovery:
     def ok(self, segments: list[SegmentFile], *, is_clean: bool) -> RecoveredPartition:
         result = replace(self.served(segments, OK, ""), flushed_base=self.flushed_base)
         served = [item._replace(path=self.directory / self.name(item.base)) for item in segments]
-        indexes = self.format.settle_indexes(self.files, served, is_clean=is_clean)
+        indexes = self.format.settle_indexes(self.files, served, is_clean=is_clean, durable=self.flushed_end() or 0)
         if indexes.largest_ms:  # retention goes by the times of messages where they have them
             newest = result.segments[-1]
             newest = replace(newest, last_ms=_time(indexes.largest_ms - 1))

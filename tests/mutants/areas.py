@@ -63,7 +63,7 @@ AREAS = (
               " fsck hostile_links manager meta_properties named_points offsets parallel recovery recovery_many"
               " retention"
               " segment_files segments set_aside side_file file_errors flusher_directories keeper lives log_*"
-              " record_batch_log record_batch_deep")
+              " record_batch_log record_batch_deep batches_power_loss")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"
                  " returns"),

@@ -55,7 +55,9 @@ class Toy:
     has_epochs = False
     is_for_kafka07 = True
 
-    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+    def settle_indexes(
+        self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool, durable: int = 0
+    ) -> IndexState:
         return IndexState()
 
     def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.formats import SearchBudget, format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.manager import LogManager
+from fastlog.log.metadata import Topic
 from fastlog.segment_files import SegmentFile
 from fastlog.tools.dump_log import dump_log_command
 from fastlog.tools.fsck import fsck_command
@@ -41,18 +42,23 @@ def no_faults() -> Iterator[None]:
 class BatchLog:
     """One partition of record batches below a directory, begun anew by ``restart``."""
 
-    def __init__(self, directory: Path, **properties: str) -> None:
+    def __init__(self, directory: Path, files: FileOps | None = None, **properties: str) -> None:
         self.directory = directory
+        self.files = files
         directory.mkdir(exist_ok=True)
         self.properties = {"log.dir": str(directory)} | properties
         self.start({})
+        self.create()
+
+    def create(self) -> None:
+        """Make the partition, or finish it where that was begun."""
         self.manager.create_partition("t", 0, format_name=RECORD_BATCHES, topic_id=TOPIC_ID)
 
-    def start(self, clean_ends: dict[str, int]) -> None:
+    def start(self, clean_ends: dict[str, int], known: Sequence[Topic] = ()) -> None:
         self.config = BrokerConfig.from_properties(self.properties)
         self.arena = Arena([str(self.directory)], FIRST_PROCESSOR + 2, 4, 64)
-        self.manager = LogManager(self.config, self.arena)
-        self.report = self.manager.load([clean_ends])
+        self.manager = LogManager(self.config, self.arena, self.files)
+        self.report = self.manager.load([clean_ends], known)
         self.log = SharedLog.over(self.arena)
 
     def restart(self, *, clean: bool = False) -> None:

@@ -102,11 +102,15 @@ class LogFormat(Protocol):
     def companions(self) -> tuple[str, ...]:
         """The ends of the names of the other files that each segment has; they can be lost."""
 
-    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+    def settle_indexes(
+        self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool, durable: int = 0
+    ) -> IndexState:
         """Make the indexes of a log's segments what they should be, and return what its end says of them.
 
         ``segments`` are those that are served, with the bytes that are; what stands behind them in the directory goes.
-        ``is_clean``: they are as a clean stop left them. Indexes that cannot be written are left out, and that is said.
+        ``is_clean``: they are as a clean stop left them; else those of the segments that lie below the offset
+        ``durable`` have been synced, and of others any bytes may have been lost with the power. Indexes that cannot be
+        written are left out, and that is said.
         """
 
     def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:

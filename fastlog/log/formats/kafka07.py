@@ -68,7 +68,9 @@ class Kafka07:
     has_epochs = False
     is_for_kafka07 = True
 
-    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+    def settle_indexes(
+        self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool, durable: int = 0
+    ) -> IndexState:
         """There are none: an offset is a position."""
         return IndexState()
 

@@ -89,9 +89,11 @@ class RecordBatches:
         finally:
             os.close(fd)
 
-    def settle_indexes(self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool) -> IndexState:
+    def settle_indexes(
+        self, files: FileOps, segments: Sequence[SegmentFile], *, is_clean: bool, durable: int = 0
+    ) -> IndexState:
         """Make the indexes of a recovered log what they should be; see ``LogFormat``."""
-        return index_files.settle(files, segments, self._number, is_clean=is_clean)
+        return index_files.settle(files, segments, self._number, is_clean=is_clean, durable=durable)
 
     def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:
         """Return the largest time of a sealed segment's records, which its time index ends with."""
