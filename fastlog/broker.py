@@ -97,6 +97,7 @@ def _run(
         FIRST_PROCESSOR + config.processors,
         config.max_partitions,
         config.segments_per_partition,
+        producer_expiry_ms=config.producer_expiry_ms,
     )
     metadata = read_metadata(directories, files)
     own = {each.name: applied(config, each.name, each.settings) for each in metadata.topics.values() if each.settings}

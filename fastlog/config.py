@@ -371,6 +371,14 @@ class BrokerConfig:
         doc="Memory of one processor for requests that are not complete, and as much again for answers that are not "
         "sent; connections above it wait.",
     )
+    producer_expiry_ms: int = prop(
+        "producer.id.expiration.ms",
+        86_400_000,
+        low=1,
+        high=2**31 - 1,
+        unit="ms",
+        doc="How long what is known of an idempotent producer is kept after its last batch; then it may begin anew.",
+    )
     recovery_retry_ms: int = prop(
         "recovery.retry.ms",
         1000,

@@ -124,7 +124,6 @@ class SlotSpec(NamedTuple):
     max_message_bytes: int = 0
     append_time: bool = False
     producers: tuple[ProducerState, ...] = ()
-    sequenced: bool = False
     log_start: int = 0
     """What is written down; the log begins there, or at its first segment where that is later."""
 

@@ -195,7 +195,6 @@ class SlotSpec(NamedTuple):
     max_message_bytes: int = 0
     append_time: bool = False
     producers: tuple[ProducerState, ...] = ()
-    sequenced: bool = False  # its log may have batches of producers, also of such as are not known any more
     log_start: int = 0  # what is written down; the log begins there, or at its first segment where that is later
 
 
@@ -553,7 +552,7 @@ cdef class Arena:
             s.state |= FL_STATE_NO_FLUSH | (0 if spec.state >> 8 else FL_WHY_START << 8)
         forget_producers(h, s)
         load_producers(h, s, spec.producers)
-        fl_store(&s.sequenced, spec.sequenced or len(spec.producers) > 0)
+        fl_store(&s.sequenced, len(spec.producers) > 0)
         s.dirty_since_ns = s.torn = s.last_flush_ns = s.flush_in_progress = s.demand = 0
         s.dir_synced_tail = s.table_tail if spec.durable else s.table_head
         s.parent_synced = 1 if spec.durable else 0

@@ -142,7 +142,7 @@ OPS = {
     "delete.settled": AT_DELETE_SETTLED,           # the wish is gone, the slots are not free
     "delete.unlink": AT_DELETE_UNLINK,             # before each file
     "side_file.write": AT_SIDE_FILE, "metadata_file.write": AT_METADATA_FILE, "epochs_file.write": AT_EPOCHS_FILE,
-    "index_file.write": AT_INDEX_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS, "meta.write": AT_META,
+    "index_file.write": AT_INDEX_FILE, "snapshot_file.write": AT_SNAPSHOT_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS, "meta.write": AT_META,
     # topics of record batches, by the coordinator
     "metadata.appended": AT_METADATA_APPENDED,     # a change is in the metadata log, not flushed
     "topic.creating": AT_TOPIC_CREATING,           # the intent is flushed, no partition is made

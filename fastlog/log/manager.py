@@ -42,6 +42,8 @@ from fastlog.topics import valid_topic
 
 log = logging.getLogger(__name__)
 
+MOST_PRODUCERS = 1 << 62
+"""Above any id that a broker gives out."""
 _STATES = {"ok": 0, "read-only": STATE_READ_ONLY, "offline": STATE_OFFLINE}
 
 
@@ -195,6 +197,9 @@ class LogManager:
         return self._arena.add(self._spec_of(former.directory, found), spare=True, like=former.index)
 
     def _spec_of(self, dir_index: int, found: RecoveredPartition) -> SlotSpec:
+        # what new producers get is above all that were met; an id that nobody gave out does not use up the numbers
+        met = [state.id for state in found.producers if state.id < MOST_PRODUCERS]
+        self._arena.meet_producer(max(met, default=-1))
         segments = [(item.base, item.first_ms, item.last_ms) for item in found.segments] or [(0, 0, 0)]
         return self._spec(
             found.topic,
@@ -208,7 +213,13 @@ class LogManager:
             format_name=found.format,
             durable=True,
             flushed_base=found.flushed_base,
-        )._replace(indexes=found.indexes, epoch=found.epoch, topic_id=found.topic_id, log_start=found.log_start)
+        )._replace(
+            indexes=found.indexes,
+            epoch=found.epoch,
+            topic_id=found.topic_id,
+            log_start=found.log_start,
+            producers=found.producers,
+        )
 
     def _spec(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fastlog.log._arena import IndexState
+from fastlog.log._arena import IndexState, ProducerState
 
 NO_INDEXES = IndexState()
 
@@ -54,7 +54,9 @@ class RecoveredPartition:
     log_start: int = 0
     """The offset that clients have deleted all before; 0: none."""
     topic_id: bytes = bytes(16)
+    producers: tuple[ProducerState, ...] = ()
+    """Those that number their batches, as far as they are known."""
 
     def taken_out(self, reason: str) -> RecoveredPartition:
         """The same partition, offline for this reason."""
-        return replace(self, state=OFFLINE, reason=reason, segments=(), log_end=0, created_ms=0)
+        return replace(self, state=OFFLINE, reason=reason, segments=(), log_end=0, created_ms=0, producers=())

@@ -28,7 +28,8 @@ from typing import Literal
 
 from fastlog.clock import Clock, SystemClock
 from fastlog.errors import LogError, RecoveryError
-from fastlog.log import _files, parallel, set_aside
+from fastlog.log import _files, parallel, producer_snapshots, set_aside
+from fastlog.log._arena import ProducerState
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
@@ -175,6 +176,7 @@ class _Recovery:
         self.times: dict[int, int] = {}
         self.marks: list[int] = []
         self.flushed_base: int | None = None
+        self.below: list[SegmentFile] = []  # what deleted records leave behind: it tells of producers until it goes
         self.sure: list[SegmentFile] = []  # what is served when there is no room to look further
         self.cut_bytes = 0
         self.cut_messages = 0
@@ -197,7 +199,8 @@ class _Recovery:
             self.log_start = 0
             self.blank = replace(self.blank, log_start=0)
         segments = self.list_segments() or [self.first_segment(clean_end)]
-        segments = segments[sum(following.base <= self.log_start for following in segments[1:]) :]
+        begin = sum(following.base <= self.log_start for following in segments[1:])
+        self.below, segments = segments[:begin], segments[begin:]
         # an offset alone says nothing of bytes that are none of a message
         clean = (
             clean_end == self.end(segments[-1]) and self.format.position(segments[-1], clean_end) == segments[-1].size
@@ -469,7 +472,20 @@ class _Recovery:
             newest = result.segments[-1]
             newest = replace(newest, last_ms=_time(indexes.largest_ms - 1))
             result = replace(result, segments=(*result.segments[:-1], newest))
+        if self.format.is_sequenced:
+            result = replace(result, producers=self.producers(served, result.log_end))
         return replace(result, indexes=indexes, epoch=self.epoch(result.log_end, is_clean=is_clean))
+
+    def producers(self, segments: list[SegmentFile], log_end: int) -> tuple[ProducerState, ...]:
+        """What the log says of its producers; snapshots of more than it has are gone, durably."""
+        producer_snapshots.drop_above(self.directory, log_end, self.files)
+        unnumbered_below = self.side.checkpoint if self.side is not None and self.side.unnumbered else 0
+        now_ms = self.clock.now_ms()
+        segments = [*self.below, *segments]
+        known = producer_snapshots.learn(
+            self.directory, self.format, segments, log_end, min(unnumbered_below, log_end), now_ms, self.files
+        )
+        return known.table.states(now_ms)
 
     def epoch(self, log_end: int, *, is_clean: bool) -> int:
         """The leader epoch from here on: another one where appended bytes may have been lost; 0 without epochs."""

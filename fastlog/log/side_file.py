@@ -1,10 +1,11 @@
 """The side file of a partition, ``fastlog.json``: what the segments themselves cannot say.
 
     {"version": 1, "format": "kafka-0.7", "created_ms": 1700000000000, "checkpoint": 123456,
-     "segments": {"0": [1700000000000, 1700000009000]}, "crc": 1234567890}
+     "unnumbered": false, "segments": {"0": [1700000000000, 1700000009000]}, "crc": 1234567890}
 
 ``created_ms``  when the log was made, which is how a log is told from one made anew in its place; 0: not known
 ``checkpoint``  an offset that was durable and visible when the file was written: recovery scans from there
+``unnumbered``  whether no batch below the checkpoint was numbered by its producer; false also where nobody knows
 ``segments``    first and last append time of each sealed segment, in ms, by its base offset
 ``crc``         CRC-32 of the object without ``crc``, as JSON with sorted keys and no spaces
 
@@ -39,6 +40,7 @@ class SideFile:
     format: str = KAFKA_0_7
     checkpoint: int = 0
     segments: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    unnumbered: bool = False
 
 
 def write_side_file(directory: Path, side: SideFile, files: FileOps, *, sync_directory: bool = False) -> None:
@@ -54,6 +56,7 @@ def write_side_file(directory: Path, side: SideFile, files: FileOps, *, sync_dir
         "format": side.format,
         "created_ms": side.created_ms,
         "checkpoint": side.checkpoint,
+        "unnumbered": side.unnumbered,
         "segments": {str(base): list(times) for base, times in side.segments.items()},
     }
     content["crc"] = crc32(_canonical(content))
@@ -95,6 +98,7 @@ def parse_side_file(data: bytes) -> SideFile | None:
             content["format"],
             content["checkpoint"],
             {int(base): (first, last) for base, (first, last) in content["segments"].items()},
+            content.get("unnumbered") is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

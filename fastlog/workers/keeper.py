@@ -24,6 +24,7 @@ from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_dir
 from fastlog.workers import advertised, child
 from fastlog.workers.deletions import Deletions
 from fastlog.workers.log_starts import LogStarts
+from fastlog.workers.producer_states import ProducerStates
 from fastlog.workers.recoveries import Recoveries
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Keeper:
         self._states: dict[int, int] = {}
         self._written: dict[int, tuple[int, int, float]] = {}  # slot: (flushed end, tail, when)
         self._again: set[int] = set()
+        self._producers = ProducerStates(shared.arena, self._directory, self._config.producer_expiry_ms, self._files)
         self._jumped = False
         self._believed = retention.BelievedTimes()
         self._reported: dict[str, int] = {}
@@ -124,6 +126,7 @@ class Keeper:
                 next_look = now + LOOK_SECONDS
                 self._look(final=False)
                 self._tell_of_postponed_flushes()
+                self._producers.tell_of_forgotten(now)
                 logs.catch_up()
                 for view in filter(None, map(self._arena.live_view, sorted(self._again | self._starts.moved))):
                     self._clean(view)
@@ -147,6 +150,7 @@ class Keeper:
         for index in range(self._arena.slot_count) if changed is None else changed:
             self._states.pop(index, None)
             self._written.pop(index, None)
+            self._producers.forget(index)
             self._again.discard(index)
             self._starts.moved.discard(index)
             self._believed.forget(index, ALL_SEGMENTS)
@@ -227,6 +231,8 @@ class Keeper:
             side = None
         if side is None:
             return 0, -1, now
+        if side.unnumbered:
+            self._producers.unnumbered_below(view.index, side.checkpoint)
         position = view.flushed_end - (view.flushed_offset - side.checkpoint)
         sealed = self._arena.segments(view.index)[:-1]
         known = all(item.base in side.segments for item in sealed if item.last_ms)
@@ -234,10 +240,14 @@ class Keeper:
 
     def _write_side_file(self, view: SlotView) -> bool:
         segments = self._arena.segments(view.index)
+        is_numbered = self._producers.are_there(view)
+        if is_numbered:
+            self._producers.write(view)  # where it cannot be, a start reads more
         side = SideFile(
             created_ms=view.created_ms,
             format=str(format_name(view.format)),
             checkpoint=view.flushed_offset,
+            unnumbered=not is_numbered,
             segments={item.base: (item.first_ms, item.last_ms) for item in segments if item.last_ms},
         )
         try:
@@ -245,6 +255,8 @@ class Keeper:
         except OSError as error:
             log.warning("side file not written path=%s reason=%s: tried again", self._directory(view), error)
             return False
+        if side.unnumbered:
+            self._producers.unnumbered_below(view.index, side.checkpoint)
         return True
 
     def _directory(self, view: SlotView) -> Path:
@@ -331,6 +343,9 @@ class Keeper:
 
     def _delete(self, view: SlotView, rows: list[Segment], drop: int, now_ms: int) -> None:
         """Publish the new start, unlink, have every process close its descriptors; readers in flight finish theirs."""
+        if not self._producers.outlive(view, rows[drop].base):
+            self._again.add(view.index)
+            return
         start = max(rows[drop].base, view.log_start)
         self._believed.forget(view.index, rows[drop].index)
         self._arena.publish_retention(view.index, rows[drop].index, start)
@@ -386,7 +401,9 @@ class Keeper:
         enough = time.monotonic() + DELETE_SECONDS
         try:
             for item in list_segments(self._directory(view), _suffix(view)):
-                if item.base >= rows[0].base or self._arena.stopping or not self._unlink(item.path):
+                if item.base >= rows[0].base or self._arena.stopping:
+                    break
+                if not self._producers.outlive(view, rows[0].base) or not self._unlink(item.path):
                     break
                 for suffix in _format(view).companions:
                     self._unlink(item.path.with_suffix(suffix))

@@ -40,6 +40,7 @@ MODULES = (
     "tests.fault.batch_kills",
     "tests.fault.today_requests",
     "tests.fault.coordinators",
+    "tests.fault.idempotent",
     "tests.fault.group_model",
 )
 TIERS = ("S", "N", "R")

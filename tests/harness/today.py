@@ -127,6 +127,11 @@ def listed(*parts: tuple[str, int, int], epoch: int = -1) -> dict[str, Any]:
     }
 
 
+def seconds(count: float) -> timedelta:
+    """A time as requests have it."""
+    return timedelta(seconds=count)
+
+
 def answer_of(connection: socket.socket) -> bytes:
     """The next answer, a frame with its size."""
     data = _received(connection, 4)

@@ -59,10 +59,10 @@ AREAS = (
     Area(
         "log",
         _words("fastlog/log/ fastlog/segment_files.py"),
-        _unit("append arena producers c_memory clean_marker creators deletion flush flush_marks flushed_mark formats"
-              " fsck hostile_links manager meta_properties named_points offsets parallel recovery recovery_many"
-              " retention"
-              " segment_files segments set_aside side_file file_errors flusher_directories keeper lives log_*"
+        _unit("append arena producers producer_snapshots c_memory clean_marker creators deletion flush flush_marks"
+              " flushed_mark formats fsck hostile_links manager meta_properties named_points offsets parallel recovery"
+              " recovery_many retention segment_files segments set_aside side_file file_errors flusher_directories"
+              " keeper lives log_*"
               " record_batch_log record_batch_deep batches_power_loss")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"
@@ -71,15 +71,16 @@ AREAS = (
     Area(
         "workers",
         _words("fastlog/workers/"),
-        _unit("answers answer_memory services unreadable health http_server keeper workers_boundaries stalls loop logs"
-              " given_back wakeups request_bytes counts worker_limits wait_order queues turns offsets_answers"
+        _unit("answers producer_states answer_memory services unreadable health http_server keeper"
+              " workers_boundaries stalls loop logs given_back wakeups request_bytes counts worker_limits wait_order"
+              " queues turns offsets_answers"
               " flusher_directories worker_start life_after_errors authorization handover deletion lives"
               " second_protocol metrics recoveries forward coordinator* kafka_*")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
                        " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_listeners")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
-                 " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators"
+                 " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
                  " today_requests"),
     ),
     Area(

@@ -53,6 +53,7 @@ class Toy:
     is_dense = True
     companions: tuple[str, ...] = ()
     has_epochs = False
+    is_sequenced = False
     is_for_kafka07 = True
 
     def settle_indexes(

@@ -99,6 +99,10 @@ class LogFormat(Protocol):
         """Whether the leader's epoch stands in what is appended."""
 
     @property
+    def is_sequenced(self) -> bool:
+        """Whether producers may number what is appended, and have it stored once."""
+
+    @property
     def companions(self) -> tuple[str, ...]:
         """The ends of the names of the other files that each segment has; they can be lost."""
 

@@ -66,6 +66,7 @@ class Kafka07:
     is_dense = False
     companions: tuple[str, ...] = ()
     has_epochs = False
+    is_sequenced = False
     is_for_kafka07 = True
 
     def settle_indexes(

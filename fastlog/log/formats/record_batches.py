@@ -54,6 +54,7 @@ class RecordBatches:
     is_dense = True
     companions = (index_files.OFFSET_SUFFIX, index_files.TIME_SUFFIX)
     has_epochs = True
+    is_sequenced = True
     is_for_kafka07 = False
 
     @property

@@ -385,7 +385,7 @@ class Topics:
                 continue
             self._is_taking_ids = True
             try:
-                first = self._log.state.next_producer_id
+                first = max(self._log.state.next_producer_id, self._arena.largest_producer + 1)
                 yield from self._log.write([producer_ids(first + ID_BLOCK)])
                 self._ids = iter(range(first, first + ID_BLOCK))
             finally:

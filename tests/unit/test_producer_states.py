@@ -1,0 +1,233 @@
+"""The keeper and idempotent producers: snapshots at its checkpoints, and before segments go that tell of them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastlog.log import _files, producer_snapshots
+from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.log_starts import write_log_starts
+from fastlog.log.side_file import read_side_file, write_side_file
+from fastlog.workers import producer_states
+from fastlog.workers.child import Shared
+from fastlog.workers.keeper import Keeper
+from tests.harness.shared_log import DONE
+from tests.harness.stored_batches import batch
+from tests.unit.test_producer_snapshots import DUPLICATE, Numbered
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    """What a test arms ends with it."""
+    yield
+    _files.arm("", "test")
+
+
+def keeper_of(log: Numbered, files: FileOps | None = None) -> Keeper:
+    keeper = Keeper(Shared(log.config, log.arena, (), (), (), 64))
+    if files is not None:
+        keeper._producers._files = files
+    return keeper
+
+
+def checkpoint(log: Numbered, keeper: Keeper) -> tuple[int, bool]:
+    """What the side file says after a last look."""
+    log.log.flush()
+    keeper._look(final=True)
+    side = read_side_file(log.folder, FileOps())
+    assert side is not None
+    return side.checkpoint, side.unnumbered
+
+
+def entries(log: Numbered, offset: int) -> list[tuple[int, int]]:
+    """Producers of a snapshot with their last numbers."""
+    found = producer_snapshots.parse(log.path(offset).read_bytes())
+    assert found is not None
+    return [(entry.id, entry.last_sequence) for entry in found]
+
+
+def test_a_log_without_numbers_has_no_snapshots_and_says_so(tmp_path: Path) -> None:
+    log = Numbered(tmp_path)
+    keeper = keeper_of(log)
+    assert log.append(batch(b"a", b"b"))[0] == DONE
+    assert checkpoint(log, keeper) == (2, True)
+    assert log.snapshots() == []
+
+
+def test_a_snapshot_is_written_with_a_checkpoint_of_what_is_flushed(tmp_path: Path) -> None:
+    """From the first numbered batch on; of what came since the last one, and what is not flushed is left out."""
+    log = Numbered(tmp_path, **{"log.file.size": "400"})
+    keeper = keeper_of(log)
+    assert log.append(batch(b"a", b"b"))[0] == DONE
+    assert checkpoint(log, keeper) == (2, True)
+    assert log.send(1, 7) == DONE
+    assert checkpoint(log, keeper) == (3, False)
+    assert entries(log, 3) == [(1, 7)]
+    for number in range(10):
+        assert log.send(2, number) == DONE
+    log.log.flush()
+    assert log.send(3, 0) == DONE
+    keeper._look(final=True)
+    assert log.snapshots() == [3, 13]
+    assert entries(log, 13) == [(1, 7), (2, 9)]
+    assert checkpoint(log, keeper) == (14, False)
+    assert log.snapshots() == [13, 14]
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_nothing_below_what_was_never_numbered_is_read(tmp_path: Path, successor: bool) -> None:
+    """The first snapshot of a long log begins there, also when a former keeper has written that down.
+
+    Here that is a lie, which shows what is read.
+    """
+    log = Numbered(tmp_path)
+    keeper = keeper_of(log)
+    assert log.send(9, 0) == DONE
+    if successor:
+        side = read_side_file(log.folder, FileOps())
+        assert side is not None
+        write_side_file(log.folder, replace(side, checkpoint=1, unnumbered=True), FileOps())
+        keeper = keeper_of(log)
+    else:
+        keeper._producers.unnumbered_below(log.view.index, 1)
+    assert log.send(1, 7) == DONE
+    assert checkpoint(log, keeper) == (2, False)
+    assert entries(log, 2) == [(1, 7)]
+
+
+def test_no_snapshot_is_written_twice(tmp_path: Path) -> None:
+    log = Numbered(tmp_path)
+    keeper = keeper_of(log)
+    log.send(1, 0)
+    checkpoint(log, keeper)
+    before = log.path(1).stat().st_ino
+    assert keeper._producers.write(log.view) is None
+    assert log.path(1).stat().st_ino == before
+
+
+@pytest.mark.parametrize("failing", ["rename", "fsync", "fdatasync", "listdir"])
+def test_a_snapshot_that_cannot_be_written_costs_only_a_longer_start(tmp_path: Path, failing: str) -> None:
+    log = Numbered(tmp_path)
+    files = FaultyFileOps()
+    keeper = keeper_of(log, files)
+    log.send(1, 0)
+    files.fail(failing, 1, errno.EIO)
+    assert checkpoint(log, keeper) == (1, False)
+    log.send(1, 1)
+    assert checkpoint(log, keeper) == (2, False)
+    assert entries(log, 2) == [(1, 1)]
+    log.restart()
+    assert log.send(1, 1) == DUPLICATE
+
+
+def test_expired_producers_are_in_no_further_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Numbered(tmp_path, **{"producer.id.expiration.ms": "60000"})
+    keeper = keeper_of(log)
+    log.send(1, 0)
+    checkpoint(log, keeper)
+    now_ns = producer_states.time.time_ns()
+    (entry,) = producer_snapshots.parse(log.path(1).read_bytes()) or []
+    monkeypatch.setattr(producer_states.time, "time_ns", lambda: (entry.time_ms + 59_999) * 1_000_000)
+    log.send(2, 0)
+    checkpoint(log, keeper)
+    assert [number for number, _ in entries(log, 2)] == [1, 2]
+    monkeypatch.setattr(producer_states.time, "time_ns", lambda: (entry.time_ms + 60_000) * 1_000_000)
+    log.send(2, 1)
+    checkpoint(log, keeper)
+    assert [number for number, _ in entries(log, 3)] == [2]
+    assert now_ns
+
+
+# -- retention -------------------------------------------------------------------------------------------------------
+
+
+def aged(directory: Path) -> tuple[Numbered, Keeper, FaultyFileOps]:
+    """A log whose first segments are to go: producer 1 has written to them alone."""
+    log = Numbered(directory, **{"log.file.size": "400", "log.retention.size": "500"})
+    files = FaultyFileOps()
+    assert log.send(1, 0) == DONE
+    for number in range(20):
+        assert log.send(2, number) == DONE
+    log.log.flush()
+    return log, keeper_of(log, files), files
+
+
+def test_what_is_known_outlives_the_segments_that_said_it(tmp_path: Path) -> None:
+    log, keeper, _ = aged(tmp_path)
+    keeper._clean(log.view)
+    assert log.view.log_start > 1
+    assert log.snapshots() == [21]
+    log.restart()
+    assert (log.send(1, 0), log.send(2, 19)) == (DUPLICATE, DUPLICATE)
+
+
+def test_what_deleted_records_said_is_known_until_a_snapshot_says_it(tmp_path: Path) -> None:
+    """A start that does not count segments below a kept start reads them, and so does the keeper before they go."""
+    log, _, _ = aged(tmp_path)
+    assert log.segments()[1].base > 1
+    write_log_starts(tmp_path, {("t", 0): log.segments()[-1].base}, FileOps())
+    log.restart()
+    assert (log.view.log_start, len(log.segments()) > 2) == (log.segments()[-1].base, True)
+    assert log.send(1, 0) == DUPLICATE
+    keeper = keeper_of(log)
+    keeper._finish_deletions(log.view)
+    assert (len(log.segments()), log.snapshots()) == (1, [21])
+    log.restart()
+    assert log.send(1, 0) == DUPLICATE
+
+
+def test_a_snapshot_that_is_there_is_enough(tmp_path: Path) -> None:
+    log, keeper, files = aged(tmp_path)
+    checkpoint(log, keeper)
+    before = log.path(21).stat().st_mtime_ns
+    files.fail("rename", 1, errno.EIO)
+    keeper._clean(log.view)
+    assert log.view.log_start > 1
+    assert log.path(21).stat().st_mtime_ns == before
+
+
+def test_segments_stay_while_a_snapshot_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log, keeper, files = aged(tmp_path)
+    files.fail("fdatasync", 1, errno.EIO)
+    keeper._clean(log.view)
+    assert (log.view.log_start, log.snapshots()) == (0, [])
+    assert keeper._again == {log.view.index}
+    keeper._clean(log.view)
+    assert log.view.log_start > 1
+    assert log.snapshots() == [21]
+    assert "no room for a producer snapshot" not in caplog.text
+
+
+def test_on_a_full_disk_they_go_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log, keeper, files = aged(tmp_path)
+    files.fail("fdatasync", 1, errno.ENOSPC)
+    keeper._clean(log.view)
+    assert log.view.log_start > 1
+    assert log.snapshots() == []
+    assert "no room for a producer snapshot" in caplog.text
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def test_that_producers_are_forgotten_early_is_said_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    log = Numbered(tmp_path)
+    states = producer_states.ProducerStates(log.arena, lambda view: log.folder, 1000)
+    states.tell_of_forgotten(0.0)
+    log.arena.count(5, "producers_forgotten_early", 3)
+    states.tell_of_forgotten(1.0)
+    log.arena.count(6, "producers_forgotten_early", 2)
+    states.tell_of_forgotten(60.9)
+    assert [record.getMessage().rpartition("count=")[2].partition(":")[0] for record in caplog.records] == ["3"]
+    states.tell_of_forgotten(61.0)
+    states.tell_of_forgotten(200.0)
+    assert [record.getMessage().rpartition("count=")[2].partition(":")[0] for record in caplog.records] == ["3", "2"]
