@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.log._arena import SlotView
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.kafka_files import read_topic_id
+from fastlog.log.manager import LogManager
 from fastlog.log.metadata import CREATING, Topic, begins_anew, read_metadata, topic_change
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import metadata_log
@@ -189,6 +191,28 @@ def test_a_topic_is_deleted_by_its_id(running: Coordinated) -> None:
     assert (found.name, found.topic_id, found.error_code) == ("t", made.topic_id, Code.NONE)
     (found,) = running.ask(20, 6, topics=[{"name": None, "topic_id": made.topic_id.bytes}], timeout=30_000).responses
     assert (found.name, found.topic_id, found.error_code) == (None, made.topic_id, Code.UNKNOWN_TOPIC_ID)
+
+
+def test_a_topic_that_goes_while_all_are_listed_fails_nothing(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others delete: whoever asks for its partitions once more finds none."""
+    topic_id = running.create("t").topic_id.bytes
+    there = running.manager.partitions
+    looked: list[str] = []
+
+    def once(_: object, name: str) -> list[SlotView]:
+        looked.append(name)
+        return there(name) if looked.count(name) < 2 else []
+
+    monkeypatch.setattr(LogManager, "partitions", once)
+    assert running.topics.by_id(topic_id) == "t"
+    assert running.topics.by_id(topic_id) is None
+    looked.clear()
+    assert running.topics.names() == ["t"]
+    pending = running.topics.grow("t", 3)
+    assert pending.outcome is not None
+    assert pending.outcome.code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_what_is_not_there_is_not_deleted(running: Coordinated) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,11 +109,17 @@ class Topics:
 
     def names(self) -> list[str]:
         """The topics of record batches, in order; the broker's own are not among them."""
-        return [name for name in self._manager.topics() if not name.startswith("__") and self.partitions(name)]
+        return [name for name, _ in self._found()]
 
     def by_id(self, topic_id: bytes) -> str | None:
         """The name of the topic that has an id."""
-        return next((name for name in self.names() if self.partitions(name)[0].topic_id == topic_id), None)
+        return next((name for name, views in self._found() if views[0].topic_id == topic_id), None)
+
+    def _found(self) -> Iterator[tuple[str, list[SlotView]]]:
+        """Each topic with its partitions, of which it has one at least: others delete while this is read."""
+        for name in self._manager.topics():
+            if not name.startswith("__") and (views := self.partitions(name)):
+                yield name, views
 
     def settings(self, name: str) -> Mapping[str, str]:
         """What a topic was given, by Kafka's names."""
@@ -151,8 +157,7 @@ class Topics:
     def _adopt(self) -> Generator[Wait, Any, None]:
         seen = self._arena.change_count
         changes = []
-        for name in self.names():
-            views = self.partitions(name)
+        for name, views in self._found():
             known = self._log.state.topics.get(name)
             count = views[-1].partition + 1
             if name in self._busy or not any(views[0].topic_id):
@@ -283,6 +288,8 @@ class Topics:
 
     def _grow(self, name: str, count: int) -> Work:
         views = self.partitions(name)
+        if not views:
+            return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         held = self._count(name, views)
         topic = Topic(name, views[0].topic_id, count, self.settings(name))
         try:
