@@ -318,6 +318,58 @@ class BrokerConfig:
         doc="Least time between two flushes that a waiting reader or producer asked for.",
     )
 
+    group_min_session_ms: int = prop(
+        "group.min.session.timeout.ms",
+        6_000,
+        low=0,
+        high=_INT32,
+        unit="ms",
+        doc="Shortest session time-out that a member of a group of today's protocol may ask for.",
+    )
+    group_max_session_ms: int = prop(
+        "group.max.session.timeout.ms", 1_800_000, low=1, high=_INT32, unit="ms", doc="Longest one."
+    )
+    group_initial_rebalance_delay_ms: int = prop(
+        "group.initial.rebalance.delay.ms",
+        3_000,
+        low=0,
+        high=_INT32,
+        unit="ms",
+        doc="What the first rebalance of an empty group waits for more members.",
+    )
+    group_max_size: int = prop("group.max.size", 10_000, low=1, high=_INT32, doc="The most members of one group.")
+    offsets_partitions: int = prop(
+        "offsets.topic.num.partitions",
+        1,
+        low=1,
+        high=1024,
+        doc="Partitions of `__consumer_offsets`, which is made with the first group; those that it has then, it keeps.",
+    )
+    offsets_retention_minutes: int = prop(
+        "offsets.retention.minutes",
+        10_080,
+        low=1,
+        high=_INT32,
+        unit="minutes",
+        doc="Age at which the offsets of a group without members are forgotten, and then the group.",
+    )
+    offsets_retention_check_ms: int = prop(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        low=1,
+        high=_INT32,
+        unit="ms",
+        doc="How often such offsets are looked for.",
+    )
+    offset_metadata_bytes: int = prop(
+        "offset.metadata.max.bytes",
+        4_096,
+        low=0,
+        high=32_767,
+        unit="bytes",
+        doc="Longest text that a client may commit with an offset.",
+    )
+
     max_message_bytes: int = prop(
         "max.message.size",
         1_000_000,

@@ -14,9 +14,8 @@ are; *deleting* is flushed before a directory is renamed, and *deleted* when the
 coordinator ends, its successor finishes. A topic id is never used again, so that a change is about one topic for ever,
 whoever has its name.
 
-From time to time the log begins anew: a segment whose first batch is a *snapshot*, the changes that make the whole
-state, behind a record of that key. Once it is visible the segments before it say nothing more, and the keeper drops
-them.
+From time to time the log begins anew (``internal_logs``): a segment whose first batch is a *snapshot*, the changes that
+make the whole state, behind one of that name; the next batch says that it has come to its end.
 
 Settings are those that the topic was given, by Kafka's names; what each does stands in ``topic_settings``.
 """
@@ -34,10 +33,12 @@ from typing import Any
 
 from fastlog import record_batches
 from fastlog.errors import FastlogError, LogError
+from fastlog.log import internal_logs
 from fastlog.log.files import FileOps
 from fastlog.log.formats import log_format
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.kafka_files import topic_id_text
+from fastlog.record_batches import Record
 from fastlog.segment_files import list_segments, partition_directory_name
 
 TOPIC = "__fastlog_metadata"
@@ -45,12 +46,12 @@ TOPIC_ID = b"fastlog-metadata"
 """16 bytes, the same in every broker: nobody but the broker itself ever asks for it."""
 VERSION = 1
 CREATING, CREATED, DELETING, DELETED, PRODUCER_IDS = "creating", "created", "deleting", "deleted", "producer-ids"
-SNAPSHOT = "snapshot"
-MOST_SEGMENT_BYTES = 2**31 - 1
+SNAPSHOT, SNAPSHOT_END = internal_logs.SNAPSHOT.decode(), internal_logs.SNAPSHOT_END.decode()
 
 log = logging.getLogger(__name__)
 
 Change = Mapping[str, Any]
+END_OF_SNAPSHOT: Change = {"version": VERSION, "change": SNAPSHOT_END}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Metadata:
                 return
             if kind == SNAPSHOT:
                 self.topics.clear()
+                return
+            if kind == SNAPSHOT_END:
                 return
             name, topic_id = str(change["topic"]), _parse_id(change["id"])
             known = self.topics.get(name)
@@ -131,17 +134,16 @@ def producer_ids(following: int) -> Change:
     return {"version": VERSION, "change": PRODUCER_IDS, "next": following}
 
 
-def encode(changes: Iterable[Change], now_ms: int) -> tuple[bytes, int]:
-    """One batch of these changes, and how many they are."""
-    records = [
-        record_batches.Record(
+def records(changes: Iterable[Change], now_ms: int) -> list[Record]:
+    """The records of these changes."""
+    return [
+        Record(
             (f"topic:{change['topic']}" if "topic" in change else change["change"]).encode(),
             json.dumps(change, ensure_ascii=False, separators=(",", ":")).encode(),
             now_ms,
         )
         for change in changes
     ]
-    return record_batches.build(records), len(records)
 
 
 def decode(batch: bytes | memoryview) -> list[Change]:
@@ -173,41 +175,15 @@ def read_metadata(directories: Sequence[Path], files: FileOps) -> Metadata:
     state = Metadata()
     for directory in found:
         for segment in list_segments(directory, log_format(RECORD_BATCHES).suffix):
-            data = files.read_file(segment.path, MOST_SEGMENT_BYTES)
-            if not _apply_all(state, data):
-                return state
+            data = files.read_file(segment.path, internal_logs.MOST_SEGMENT_BYTES)
+            whole = 0
+            for batch in internal_logs.whole_batches(data):
+                whole += len(batch)
+                for change in decode(batch):
+                    state.apply(change)
+            if whole < len(data):
+                return state  # where recovery cuts
     return state
-
-
-def begins_anew(segment: Path, visible_bytes: int, files: FileOps) -> bool:
-    """Whether a segment begins with a snapshot that lies in its first ``visible_bytes``: what is before it can go.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    data = files.read_file(segment, MOST_SEGMENT_BYTES)[:visible_bytes]
-    try:
-        batch = memoryview(data)[: record_batches.BatchHeader.parse(data).size_bytes]
-        return next(iter(record_batches.records(batch))).key == SNAPSHOT.encode()
-    except (FastlogError, StopIteration):
-        return False
-
-
-def _apply_all(state: Metadata, data: bytes) -> bool:
-    """Take in the changes of a segment's bytes; False where they end before the file does, as after a power loss."""
-    at = 0
-    while at < len(data):
-        batch = memoryview(data)[at:]
-        try:
-            header = record_batches.BatchHeader.parse(batch)
-            batch = batch[: header.size_bytes]
-            record_batches.check(batch)
-        except FastlogError:
-            return False
-        for change in decode(batch):
-            state.apply(change)
-        at += header.size_bytes
-    return True
 
 
 def _parse_id(text: str) -> bytes:

@@ -13,3 +13,6 @@ class Authorizer:
 
     def is_allowed_on_cluster(self, client: Client, operation: Operation) -> bool:
         """The same for the cluster itself."""
+
+    def is_allowed_on_group(self, client: Client, operation: Operation, group: str) -> bool:
+        """The same for a consumer group."""

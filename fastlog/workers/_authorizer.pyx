@@ -23,6 +23,9 @@ cdef class Authorizer:
     def is_allowed_on_cluster(self, client, operation):
         return not self.has_rule or self.decide(authorization.is_allowed_on_cluster, client, operation)
 
+    def is_allowed_on_group(self, client, operation, group):
+        return not self.has_rule or self.decide(authorization.is_allowed_on_group, client, operation, group)
+
     def decide(self, asks, *arguments):
         try:
             return bool(asks(self.rule, *arguments))

@@ -1,4 +1,4 @@
-"""Who may do what with a topic, and who is asked.
+"""Who may do what with a topic, a group or the cluster, and who is asked.
 
 A protocol says which operation each of its requests is. Numbers of operations and resource types are those of Apache
 Kafka's ACLs.
@@ -28,6 +28,7 @@ class ResourceType(enum.IntEnum):
     """What it is done with."""
 
     TOPIC = 2
+    GROUP = 3
     CLUSTER = 4
 
 
@@ -68,3 +69,8 @@ def is_allowed(rule: Rule, client: Client, operation: Operation, topic: str) -> 
 def is_allowed_on_cluster(rule: Rule, client: Client, operation: Operation) -> bool:
     """Whether ``rule`` lets a client do an operation on the cluster itself."""
     return rule(client.principal, client.host, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def is_allowed_on_group(rule: Rule, client: Client, operation: Operation, group: str) -> bool:
+    """Whether ``rule`` lets a client do an operation on a consumer group."""
+    return rule(client.principal, client.host, operation, ResourceType.GROUP, group)

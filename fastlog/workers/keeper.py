@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastlog import logs
-from fastlog.log import _files, metadata, parallel, retention
+from fastlog.log import _files, parallel, retention
 from fastlog.log._append import Appender, roll_now
 from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, STAGE_KEEPER, WHY_NAME, Segment, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, LogFormat, format_name
+from fastlog.log.internal_logs import newest_snapshot
 from fastlog.log.manager import LogManager
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
@@ -323,17 +324,16 @@ class Keeper:
         return int(drop)
 
     def _clean_own(self, view: SlotView, rows: list[Segment]) -> None:
-        """Drop what is before a segment that begins the metadata log anew; no policy is about the broker's own logs."""
-        newest = rows[-1]
-        path = self._directory(view) / segment_name(newest.base, _suffix(view))
+        """Drop what is before the newest whole snapshot; no policy is about the broker's own logs."""
+        directory, suffix = self._directory(view), _suffix(view)
+        visible = [(row, view.visible_end - row.start) for row in rows if row.index < view.dir_synced_tail]
+        segments = [(directory / segment_name(row.base, suffix), seen) for row, seen in visible if seen > 0]
         try:
-            if len(rows) < 2 or newest.index >= view.dir_synced_tail:
-                return
-            seen = view.visible_end - newest.start
-            if view.topic == metadata.TOPIC and metadata.begins_anew(path, seen, self._files):
-                self._delete(view, rows, len(rows) - 1, self._now_ms())
+            number = newest_snapshot(segments, self._files) if len(segments) > 1 else None
+            if number:
+                self._delete(view, rows, number, self._now_ms())
         except OSError as error:
-            log.warning("not looked at path=%s reason=%s", path, error)
+            log.warning("not looked at path=%s reason=%s", directory, error)
 
     def _held(self, view: SlotView, rows: list[Segment], now_ms: int) -> Iterator[retention.HeldSegment]:
         for number, row in enumerate(rows):

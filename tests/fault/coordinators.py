@@ -30,7 +30,7 @@ class Client:
         self._broker = broker
         self._client: raw.RawClient | None = None
 
-    def ask(self, key: int, version: int, **fields: Any) -> Any:
+    def ask(self, key: int, version: int, /, **fields: Any) -> Any:
         """The decoded answer; None when the connection was closed before it came."""
         try:
             if self._client is None:

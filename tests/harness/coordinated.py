@@ -23,6 +23,7 @@ from fastlog.workers.child import Listener
 from fastlog.workers.coordinator.context import Broker
 from fastlog.workers.coordinator.dispatch import Dispatcher
 from fastlog.workers.coordinator.frames import Frame
+from fastlog.workers.coordinator.groups.groups import Groups
 from fastlog.workers.coordinator.loop import Loop
 from fastlog.workers.coordinator.topic_settings import applied
 from fastlog.workers.coordinator.topics import Topics
@@ -60,13 +61,16 @@ class Coordinated:
         self.loop = Loop()
         self.topics = Topics(self.config, self.arena, self.loop)
         listener = Listener("main", "any", "127.0.0.1", 9092, "told", 9093, -1)
-        broker = Broker(self.config, self.arena, (listener,), CLUSTER_ID, self.topics, Authorizer(self._rule))
+        self.groups = Groups(self.config, self.loop, self.topics)
+        rule = Authorizer(self._rule)
+        broker = Broker(self.config, self.arena, (listener,), CLUSTER_ID, self.topics, self.groups, rule)
         self.dispatcher = Dispatcher(broker, self.loop)
         self.loop.start(self.topics.begin())
+        self.loop.start(self.groups.begin())
 
     def __enter__(self) -> Self:
         self._flushing.start()
-        self.turn_until("it is ready", lambda: self.topics.is_ready)
+        self.turn_until("it is ready", lambda: self.topics.is_ready and self.groups.is_ready)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +92,7 @@ class Coordinated:
 
     # -- its client ----------------------------------------------------------------------------------------------------
 
-    def begin_to_ask(self, key: int, version: int, **fields: Any) -> list[Any]:
+    def begin_to_ask(self, key: int, version: int, /, **fields: Any) -> list[Any]:
         """Send a request; the list gets the decoded answer once there is one, None where the connection closes."""
         answers: list[Any] = []
         data = encoded(key, version, fields)
@@ -96,7 +100,7 @@ class Coordinated:
         self.dispatcher.handle(frame, lambda answer: answers.append(decoded(key, version, answer)))
         return answers
 
-    def ask(self, key: int, version: int, **fields: Any) -> Any:
+    def ask(self, key: int, version: int, /, **fields: Any) -> Any:
         """The answer to a request, decoded."""
         answers = self.begin_to_ask(key, version, **fields)
         self.turn_until("an answer", lambda: bool(answers))

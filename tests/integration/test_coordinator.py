@@ -41,7 +41,7 @@ class Today:
     def socket(self) -> socket.socket:
         return self._client.socket
 
-    def ask(self, key: int, version: int, **fields: Any) -> Any:
+    def ask(self, key: int, version: int, /, **fields: Any) -> Any:
         """The decoded answer to a request.
 
         Raises:
@@ -100,7 +100,35 @@ def test_a_topic_is_made_seen_and_deleted(broker: Broker) -> None:
 def test_every_version_that_is_offered_is_served(broker: Broker) -> None:
     """By the bytes of another implementation's schemas, in both directions."""
     topic = {"name": "none", "num_partitions": 1, "replication_factor": -1, "assignments": (), "configs": ()}
+    member = {"group_id": "g", "member_id": "m", "group_instance_id": None, "generation_id": 1}
+    protocol = {"protocol_type": "consumer", "protocol_name": "range"}
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0, "committed_metadata": "x"}
+    committed = [{"name": "none", "partitions": [partition]}]
+    fetched = [{"name": "none", "partition_indexes": [0]}]
     fields: dict[int, dict[str, Any]] = {
+        8: {**member, "generation_id_or_member_epoch": -1, "retention_time": -1, "topics": committed},
+        9: {
+            "group_id": "g",
+            "topics": fetched,
+            "groups": [{"group_id": "g", "topics": fetched}],
+            "require_stable": True,
+        },
+        10: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
+        11: {
+            **member,
+            **protocol,
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "protocols": [{"name": "range", "metadata": b""}],
+            "reason": "none",
+        },
+        12: member,
+        13: {**member, "members": [{"member_id": "m", "group_instance_id": None, "reason": "none"}]},
+        14: {**member, **protocol, "assignments": [{"member_id": "m", "assignment": b"all"}]},
+        15: {"groups": ["g"], "include_authorized_operations": True},
+        16: {"states_filter": ["Stable"]},
+        42: {"groups_names": ["g"]},
+        47: {"group_id": "g", "topics": committed},
         19: {"topics": [topic], "timeout": 100, "validate_only": True},
         20: {"topics": [{"name": "none", "topic_id": bytes(16)}], "topic_names": ["none"], "timeout": 100},
         21: {"topics": [{"name": "none", "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": 100},

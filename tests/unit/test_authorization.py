@@ -321,7 +321,7 @@ def test_a_topic_is_made_by_those_who_may_create(
     assert workers.arena.slot_count == slots + 1
 
 
-@pytest.mark.parametrize("resource", ResourceType)
+@pytest.mark.parametrize("resource", [ResourceType.TOPIC, ResourceType.CLUSTER])
 def test_who_may_create_on_the_cluster_may_create_any_topic(
     resource: ResourceType, workers: Workers, rules: Rules
 ) -> None:

@@ -203,7 +203,10 @@ def test_a_request_that_is_cut_short_or_too_long_closes_its_connection(running: 
     fields = {
         "topics": (), "timeout": 1, "validate_only": True, "transactional_id": None, "transaction_timeout": 1,
         "resources": (), "include_synonyms": False, "include_documentation": False,
-        "include_cluster_authorized_operations": False, "endpoint_type": 1,
+        "include_cluster_authorized_operations": False, "endpoint_type": 1, "group_id": "g", "member_id": "m",
+        "groups": (), "coordinator_keys": (), "protocol_type": "consumer", "protocols": (), "session_timeout": 10,
+        "generation_id": 1, "members": (), "assignments": (), "groups_names": (), "states_filter": (),
+        "include_authorized_operations": False,
     }  # fmt: skip
     whole = encoded(key, version, fields)
     for size in range(len(whole)):

@@ -11,11 +11,12 @@ import pytest
 from fastlog.log._arena import SlotView
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
+from fastlog.log.internal_logs import newest_snapshot
 from fastlog.log.kafka_files import read_topic_id
 from fastlog.log.manager import LogManager
-from fastlog.log.metadata import CREATING, Topic, begins_anew, read_metadata, topic_change
+from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
 from fastlog.workers.child import Shared
-from fastlog.workers.coordinator import metadata_log
+from fastlog.workers.coordinator import internal_log
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
@@ -416,7 +417,7 @@ def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
 
 def test_a_long_log_begins_anew_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with changes on their way, and after what is before it has gone."""
-    monkeypatch.setattr(metadata_log, "SHORT_BYTES", 2000)
+    monkeypatch.setattr(internal_log, "SHORT_BYTES", 2000)
     with Coordinated(tmp_path / "log") as first:
         for number in range(10):
             first.create(f"t{number}", 1, configs={"retention.bytes": str(number)})
@@ -447,14 +448,14 @@ def test_a_long_log_begins_anew_and_says_the_same(tmp_path: Path, monkeypatch: p
 def test_a_segment_that_does_not_begin_with_the_state_keeps_what_is_before_it(running: Coordinated) -> None:
     running.create("t")
     segment = next((running.directory / "__fastlog_metadata-0").glob("*.log"))
-    assert not begins_anew(segment, 1 << 20, FileOps())
+    assert newest_snapshot([(segment, 1 << 20)], FileOps()) is None
     running.loop.start(running.topics._log.begin_anew())
     running.turn_until("it has begun anew", lambda: not running.loop.tasks)
     newest = sorted((running.directory / "__fastlog_metadata-0").glob("*.log"))[-1]
     assert newest != segment
     size = newest.stat().st_size
-    assert begins_anew(newest, size, FileOps()) and not begins_anew(newest, size - 1, FileOps())
-    assert not begins_anew(newest, 0, FileOps())
+    found = [newest_snapshot([(segment, 1 << 20), (newest, seen)], FileOps()) for seen in (size, size - 1, 0)]
+    assert found == [1, None, None]
 
 
 @pytest.mark.parametrize("files", [[], [".flushed-00000000000000000000"]])

@@ -72,7 +72,7 @@ class Played:
         shared = child.Shared(config, running.arena, (), (), (), 64, forward_coordinator=(fd,))
         self.loop = Loop()
         self.asked: list[tuple[Frame, Answer]] = []
-        self.coordinator = Coordinator(shared, self.loop, lambda frame, answer: self.asked.append((frame, answer)))
+        self.coordinator = Coordinator(shared, self.loop, lambda frame, answer, _: self.asked.append((frame, answer)))
         Played.made.append(self)
 
     def wait_asked(self, count: int) -> list[tuple[Frame, Answer]]:
@@ -330,7 +330,7 @@ def test_a_processor_that_does_not_take_answers_gets_no_more_requests_handled(tm
     shared = child.Shared(config, arena, (), (), (), 64, forward_coordinator=(theirs.fileno(),))
     asked = 0
 
-    def handle(_frame: Frame, answer: Answer) -> None:
+    def handle(_frame: Frame, answer: Answer, _let_go: object) -> None:
         nonlocal asked
         asked += 1
         answer(bytes(1 << 20))

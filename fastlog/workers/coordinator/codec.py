@@ -13,7 +13,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import importlib
 import io
+import sys
 import typing
 import uuid
 from collections.abc import Callable, Mapping
@@ -44,11 +46,12 @@ def decode(frame: bytes) -> Request:
     Raises:
         ProtocolError: it is malformed, or of a key or version that the library does not know.
     """
+    if len(frame) < 8:
+        raise ProtocolError("a request without a whole header")
+    _load_library()
     from kio.index import load_request_schema
     from kio.serial import entity_reader
 
-    if len(frame) < 8:
-        raise ProtocolError("a request without a whole header")
     key, version = (int.from_bytes(frame[at : at + 2], "big", signed=True) for at in (0, 2))
     try:
         schema = load_request_schema(key, version)
@@ -79,6 +82,17 @@ def encode(request: Request, answer: Fields) -> bytes:
     data = bytearray(made.getvalue())
     data[:4] = (len(data) - 4).to_bytes(4, "big")
     return bytes(data)
+
+
+@functools.cache
+def _load_library() -> None:
+    """Import the library without hypothesis, where both are installed: it would load and set up that for a second."""
+    if "hypothesis" not in sys.modules:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]  # as Python has it for what cannot be imported
+        try:
+            importlib.import_module("kio.static.primitive")
+        finally:
+            del sys.modules["hypothesis"]
 
 
 def build(schema: type, fields: Fields) -> Any:

@@ -14,6 +14,7 @@ from fastlog.workers.authorization import Client, Operation
 from fastlog.workers.child import Listener
 from fastlog.workers.coordinator.codec import Fields, Request
 from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.coordinator.groups.groups import Groups
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topics import Topics
 
@@ -32,6 +33,7 @@ class Broker:
     listeners: Sequence[Listener]
     cluster_id: str
     topics: Topics
+    groups: Groups
     authorizer: Authorizer
 
 
@@ -40,10 +42,16 @@ class Context(NamedTuple):
 
     broker: Broker
     client: Client
+    let_go: Callable[[], None] = lambda: None
+    """Called by who waits long: the request's bytes count no more for those that are held."""
 
     def may(self, operation: Operation, topic: str) -> bool:
         """Whether the client may do this with a topic."""
         return self.broker.authorizer.is_allowed(self.client, operation, topic)
+
+    def may_with_group(self, operation: Operation, group: str) -> bool:
+        """Whether the client may do this with a consumer group."""
+        return self.broker.authorizer.is_allowed_on_group(self.client, operation, group)
 
     def may_on_cluster(self, operation: Operation) -> bool:
         """Whether the client may do this with the cluster."""

@@ -22,6 +22,15 @@ PACKAGE = "fastlog.workers.coordinator.requests"
 READY_SECONDS = 5.0
 """What requests wait for the metadata log to be read; afterwards those that need it are refused."""
 SERVED: dict[int, tuple[str, int, int]] = {
+    8: ("offset_commit", 2, 9),
+    9: ("offset_fetch", 1, 8),
+    10: ("find_coordinator", 0, 4),
+    11: ("join_group", 0, 9),
+    12: ("heartbeat", 0, 4),
+    13: ("leave_group", 0, 5),
+    14: ("sync_group", 0, 5),
+    15: ("describe_groups", 0, 5),
+    16: ("list_groups", 0, 4),
     19: ("create_topics", 2, 7),
     20: ("delete_topics", 1, 6),
     21: ("delete_records", 0, 2),
@@ -29,6 +38,8 @@ SERVED: dict[int, tuple[str, int, int]] = {
     32: ("describe_configs", 1, 4),
     35: ("describe_log_dirs", 1, 4),
     37: ("create_partitions", 0, 3),
+    42: ("delete_groups", 0, 2),
+    47: ("offset_delete", 0, 0),
     60: ("describe_cluster", 0, 1),
 }
 """By api key: the module, and the first and the last version. ``workers.kafka.kinds`` tells clients the same."""
@@ -41,7 +52,9 @@ class Dispatcher:
         self._broker = broker
         self._loop = loop
 
-    def handle(self, frame: Frame, answer: Callable[[bytes | None], None]) -> None:
+    def handle(
+        self, frame: Frame, answer: Callable[[bytes | None], None], let_go: Callable[[], None] = lambda: None
+    ) -> None:
         """Begin to handle a request; what cannot be answered has its connection closed, with a line in the log."""
         try:
             request = codec.decode(frame.body)
@@ -55,7 +68,7 @@ class Dispatcher:
         client = authorization.Client(
             authorization.PRINCIPALS[frame.principal], frame.host or "?", frame.listener, frame.connection
         )
-        self._loop.start(self._run(request, name, Context(self._broker, client), answer))
+        self._loop.start(self._run(request, name, Context(self._broker, client, let_go), answer))
 
     def _run(
         self, request: codec.Request, name: str, context: Context, answer: Callable[[bytes | None], None]

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+from fastlog.workers.coordinator.promises import Promise
+
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +38,14 @@ class Until(NamedTuple):
     deadline: float
 
 
-Wait = Step | Until
+class Given(NamedTuple):
+    """Wait for a value that this process makes; it is the task's, or None at ``deadline``, where there is one."""
+
+    promise: Promise[Any]
+    deadline: float | None = None
+
+
+Wait = Step | Until | Given
 Task = Generator[Wait, Any, None]
 
 
@@ -63,6 +72,8 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._waiting: dict[Task, tuple[Until, Timer]] = {}
+        self._promised: dict[Task, tuple[Given, Timer | None]] = {}
+        self._given: collections.deque[tuple[Task, Given]] = collections.deque()  # whose values have come
         self._worker: threading.Thread | None = None
         self._steps: collections.deque[tuple[Task, Step]] = collections.deque()
         self._step_wanted = threading.Semaphore(0)
@@ -105,7 +116,7 @@ class Loop:
 
     def turn(self, most_seconds: float) -> None:
         """Wait for something to do, so long at most, and do it."""
-        pause = most_seconds
+        pause = 0.0 if self._given else most_seconds
         if self._timers:
             pause = min(pause, self._timers[0][0] - self._clock())
         for key, events in self._selector.select(max(0.0, pause)):
@@ -115,6 +126,8 @@ class Loop:
             act = heapq.heappop(self._timers)[2].act
             if act is not None:
                 act()
+        while self._given:
+            self._take(*self._given.popleft())
         if self._has_ended:  # others may wait for what a task has done
             self._has_ended = False
             self.look()
@@ -148,6 +161,12 @@ class Loop:
             if isinstance(wanted, Step):
                 self._give(task, wanted)
                 return
+            if isinstance(wanted, Given):
+                value = wanted.promise.value
+                if value is not None:
+                    continue
+                self._await(task, wanted)
+                return
             if wanted.holds():
                 value = True
             elif self._clock() >= wanted.deadline:
@@ -155,6 +174,20 @@ class Loop:
             else:
                 self._waiting[task] = wanted, self.at(wanted.deadline, lambda: self._give_up(task))
                 return
+
+    def _await(self, task: Task, wanted: Given) -> None:
+        """Not from within ``Promise.give``: who gives has not come to the end of what it does."""
+        timer = None if wanted.deadline is None else self.at(wanted.deadline, lambda: self._take(task, wanted))
+        self._promised[task] = wanted, timer
+        wanted.promise.then(lambda _: self._given.append((task, wanted)))
+
+    def _take(self, task: Task, wanted: Given) -> None:
+        waiting = self._promised.get(task)
+        if waiting is not None and waiting[0] is wanted:
+            del self._promised[task]
+            if waiting[1] is not None:
+                waiting[1].cancel()
+            self._go_on(task, wanted.promise.value, None)
 
     def _give_up(self, task: Task) -> None:
         until, _timer = self._waiting.pop(task)

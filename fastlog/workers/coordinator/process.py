@@ -20,6 +20,7 @@ from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.coordinator.context import Broker
 from fastlog.workers.coordinator.dispatch import Dispatcher
 from fastlog.workers.coordinator.frames import Frame
+from fastlog.workers.coordinator.groups.groups import Groups
 from fastlog.workers.coordinator.link import Link
 from fastlog.workers.coordinator.loop import Loop
 from fastlog.workers.coordinator.topics import Topics
@@ -30,8 +31,10 @@ MOST_REQUEST_BYTES_HELD = 64 << 20
 """Requests that are not answered yet, those of all processors together; beyond, no other is begun to be received."""
 
 Answer = Callable[[bytes | None], None]
-Handle = Callable[[Frame, Answer], None]
-"""Handles a request and calls back with the whole answer, its size before it; None: the connection is to close."""
+Handle = Callable[[Frame, Answer, Callable[[], None]], None]
+"""Handles a request and calls back with the whole answer, its size before it; None: the connection is to close.
+
+The second callback says before that that the request's bytes are not kept any more."""
 
 
 class Coordinator:
@@ -97,20 +100,27 @@ class Coordinator:
         self._watch_links()
 
     def _begin(self, link: Link, frame: Frame) -> None:
-        self._held += len(frame.body)
+        held = len(frame.body)
+        self._held += held
+        asked = frame._replace(body=b"")
+
+        def let_go() -> None:
+            nonlocal held
+            self._held -= held
+            held = 0
+            self._watch_links()
 
         def answer(data: bytes | None) -> None:
-            self._held -= len(frame.body)
-            link.answer(frame, data)
-            self._watch_links()
+            link.answer(asked, data)
+            let_go()
 
         if not frame.body:
             answer(None)
             return
         try:
-            self._handle(frame, answer)
+            self._handle(frame, answer, let_go)
         except Exception:
-            log.exception("a request was not handled connection=%d bytes=%d", frame.connection, len(frame.body))
+            log.exception("a request was not handled connection=%d bytes=%d", frame.connection, held)
             answer(None)
 
 
@@ -122,9 +132,11 @@ def run(shared: child.Shared, number: int) -> int:
     # Python runs the handlers of signals by itself, once it is awake
     loop.watch(signal_fd, selectors.EVENT_READ, lambda _: os.read(signal_fd, 64))
     topics = Topics(shared.config, shared.arena, loop)
-    broker = Broker(shared.config, shared.arena, shared.listeners, shared.cluster_id, topics, Authorizer())
+    groups = Groups(shared.config, loop, topics)
+    broker = Broker(shared.config, shared.arena, shared.listeners, shared.cluster_id, topics, groups, Authorizer())
     coordinator = Coordinator(shared, loop, Dispatcher(broker, loop).handle)
     loop.start(topics.begin())
+    loop.start(groups.begin())
     beat_at = 0.0
     while True:
         if os.getppid() != shared.supervisor_pid:
@@ -137,5 +149,6 @@ def run(shared: child.Shared, number: int) -> int:
             coordinator.wake()
             topics.adopt()
             topics.shorten()
+            groups.keep_house()
             logs.catch_up()
         coordinator.turn(child.HEARTBEAT_MS / 1000)

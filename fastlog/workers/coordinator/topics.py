@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,9 @@ from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files
+from fastlog.log._append import Appender
 from fastlog.log._arena import COORDINATOR, Arena, SlotView
+from fastlog.log._segments import SegmentFiles
 from fastlog.log.deletion import is_wished, leave_wish, put_away_topics, wish_name
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
@@ -27,6 +29,7 @@ from fastlog.log.manager import CreationBusyError, LogManager, OtherTopicError
 from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, producer_ids, topic_change
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.coordinator.internal_log import Disk
 from fastlog.workers.coordinator.loop import Loop, Step, Until, Wait
 from fastlog.workers.coordinator.metadata_log import MetadataLog
 
@@ -79,15 +82,19 @@ class Topics:
         self._arena = arena
         self._loop = loop
         self._files = files or FileOps()
-        self._log = MetadataLog(config, arena, self._files)
         self._directories = [Path(path) for path in arena.log_dirs]
         self._manager = LogManager(config, arena, self._files)
         self._workers_manager = LogManager(config, arena, self._files)
+        appender = Appender(arena, SegmentFiles(arena, 16), COORDINATOR)
+        self.disk = Disk(arena, self._files, self._workers_manager, self._manager, appender)
+        self._log = MetadataLog(config, self.disk, loop)
         self._busy: dict[str, Pending] = {}  # names in transition
         self._ids = iter(range(0))  # producer ids that are taken and not given out
         self._is_taking_ids = False
         self._is_adopting = False
         self._adopted_at = -1  # changes of the arena that were looked at
+        self.on_deleted: Callable[[str], object] = lambda _: None
+        """Called with the name of each topic that is gone."""
         self.is_ready = False
         """Whether what the log says is known, and what was open has been begun to be finished."""
 
@@ -126,17 +133,32 @@ class Topics:
         known = self._log.state.topics.get(name)
         return known.settings if known is not None else {}
 
+    def is_settled(self, name: str) -> bool:
+        """Whether it is known that a topic is there, or is not."""
+        return self.is_ready and name not in self._busy
+
+    def is_there(self, name: str) -> bool:
+        """Whether a topic of any kind has the name, or is about to."""
+        return name in self._busy or bool(self._manager.partitions(name))
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic was made with; 0: it was not."""
+        known = self._log.state.topics.get(name)
+        return known.partitions if known is not None else 0
+
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> Generator[Wait, Any, None]:
         """At the start of the process: know what the log says, and finish what a predecessor left open."""
-        while not self.is_ready:
+        while True:
             try:
+                yield Step(self.disk.appender.take_over)
                 yield from self._log.take_over()
-                self.is_ready = True
+                break
             except (OSError, FastlogError) as error:
                 log.error("the metadata log cannot be read: %s; requests for topics are refused until it can", error)
                 yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
+        self.is_ready = True
         for topic in list(self._log.state.topics.values()):
             if topic.phase == CREATING:
                 self._start(topic.name, self._finish_creation(topic))
@@ -350,6 +372,7 @@ class Topics:
                 yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
         _files.reach("topic.gone")
         yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
+        self.on_deleted(topic.name)
         return Outcome(topic=topic)
 
     def _is_gone(self, topic: Topic) -> bool:

@@ -44,6 +44,15 @@ APIS: dict[int, Api] = {
 
 
 FORWARDED: dict[int, Api] = {
+    8: Api("OffsetCommit", 2, 2, 9, 8, None),
+    9: Api("OffsetFetch", 1, 1, 8, 6, None),
+    10: Api("FindCoordinator", 0, 0, 4, 3, None),
+    11: Api("JoinGroup", 0, 0, 9, 6, None),
+    12: Api("Heartbeat", 0, 0, 4, 4, None),
+    13: Api("LeaveGroup", 0, 0, 5, 4, None),
+    14: Api("SyncGroup", 0, 0, 5, 4, None),
+    15: Api("DescribeGroups", 0, 0, 5, 5, None),
+    16: Api("ListGroups", 0, 0, 4, 3, None),
     19: Api("CreateTopics", 2, 2, 7, 5, None),
     20: Api("DeleteTopics", 1, 1, 6, 4, None),
     21: Api("DeleteRecords", 0, 0, 2, 2, None),
@@ -51,6 +60,8 @@ FORWARDED: dict[int, Api] = {
     32: Api("DescribeConfigs", 1, 1, 4, 4, None),
     35: Api("DescribeLogDirs", 1, 1, 4, 2, None),
     37: Api("CreatePartitions", 0, 0, 3, 2, None),
+    42: Api("DeleteGroups", 0, 0, 2, 2, None),
+    47: Api("OffsetDelete", 0, 0, 0, 127, None),
     60: Api("DescribeCluster", 0, 0, 1, 0, None),
 }
 """What the coordinator answers, which looks up the operation itself: by api key. No key is in both tables."""

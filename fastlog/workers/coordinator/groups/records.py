@@ -1,0 +1,234 @@
+"""The records of ``__consumer_offsets`` as Apache Kafka has them: groups and the offsets that they have committed.
+
+Strings have a length of 16 bits before them, bytes one of 32, -1 for null; integers are big-endian. Versions with
+tagged fields ("flexible") have lengths plus 1 as unsigned varints, 0 for null, and a number of tagged fields behind
+each structure. Written is version 1 of the offset's key and 3 of its value, 2 of the group's key and 3 of its value.
+
+    key of an offset   int16 0 or 1, string group, string topic, int32 partition
+    its value          int16 version; int64 offset; from 3 int32 leader epoch; string metadata; int64 time of the
+                       commit; in 1 int64 time of expiry; from 4 flexible, with the topic's id as tag 0
+    key of a group     int16 2, string group
+    its value          int16 version; string protocol type; int32 generation; string? protocol; string? leader;
+                       from 2 int64 time of its state; array of members: string id; from 3 string? instance id;
+                       string client id; string host; from 1 int32 rebalance time-out; int32 session time-out;
+                       bytes metadata; bytes assignment; from 4 flexible
+
+A value of null takes back what was said of the key.
+
+Source: Apache Kafka 4.2 (OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from fastlog.errors import LogError
+from fastlog.workers.coordinator.groups.members import Stored, StoredMember
+
+OFFSET_KEYS, GROUP_KEY = (0, 1), 2
+OFFSET_VALUE, GROUP_VALUE = 3, 3
+NEWEST_VALUE = FIRST_FLEXIBLE = 4
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset it is, and of what."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class Offset(NamedTuple):
+    """What is committed; times are milliseconds since 1970."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+
+
+class GroupState(NamedTuple):
+    """A group, and since when it is as it is; -1: not known."""
+
+    stored: Stored
+    since_ms: int
+
+
+def offset_key(key: OffsetKey) -> bytes:
+    """The key's bytes."""
+    return struct.pack(">h", 1) + _string(key.group) + _string(key.topic) + struct.pack(">i", key.partition)
+
+
+def offset_value(offset: Offset) -> bytes:
+    """The value's bytes."""
+    head = struct.pack(">hqi", OFFSET_VALUE, offset.offset, offset.leader_epoch)
+    return head + _string(offset.metadata) + struct.pack(">q", offset.committed_ms)
+
+
+def group_key(group: str) -> bytes:
+    """The key's bytes."""
+    return struct.pack(">h", GROUP_KEY) + _string(group)
+
+
+def group_value(state: GroupState) -> bytes:
+    """The value's bytes."""
+    stored = state.stored
+    parts = [
+        struct.pack(">h", GROUP_VALUE),
+        _string(stored.protocol_type),
+        struct.pack(">i", stored.generation),
+        _string(stored.protocol),
+        _string(stored.leader),
+        struct.pack(">qi", state.since_ms, len(stored.members)),
+    ]
+    for member in stored.members:
+        parts += [
+            _string(member.member_id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            struct.pack(">ii", member.rebalance_ms, member.session_ms),
+            _bytes(member.metadata),
+            _bytes(member.assignment),
+        ]
+    return b"".join(parts)
+
+
+def read_key(data: bytes) -> OffsetKey | str | None:
+    """An offset's key, a group's name, or None for a key that is neither: that of a kind that others write.
+
+    Raises:
+        LogError: it is cut short.
+    """
+    fields = _Fields(data)
+    version = fields.number(2)
+    if version in OFFSET_KEYS:
+        return OffsetKey(fields.string() or "", fields.string() or "", fields.number(4))
+    return fields.string() or "" if version == GROUP_KEY else None
+
+
+def read_offset(data: bytes) -> Offset:
+    """An offset's value.
+
+    Raises:
+        LogError: it is cut short, or of a version that is not known.
+    """
+    fields = _Fields(data)
+    version = fields.version()
+    offset = fields.number(8)
+    epoch = fields.number(4) if version >= 3 else -1
+    return Offset(offset, epoch, fields.string() or "", fields.number(8))
+
+
+def read_group(data: bytes) -> GroupState:
+    """A group's value.
+
+    Raises:
+        LogError: it is cut short, or of a version that is not known.
+    """
+    fields = _Fields(data)
+    version = fields.version()
+    kind, generation = fields.string() or "", fields.number(4)
+    protocol, leader = fields.string(), fields.string()
+    since_ms = fields.number(8) if version >= 2 else -1
+    members = []
+    for _ in range(fields.count()):
+        member_id = fields.string() or ""
+        instance_id = fields.string() if version >= 3 else None
+        client_id, host = fields.string() or "", fields.string() or ""
+        rebalance_ms = fields.number(4) if version >= 1 else -1
+        session_ms = fields.number(4)
+        metadata, assignment = fields.blob() or b"", fields.blob() or b""
+        fields.skip_tags()
+        if rebalance_ms < 0:
+            rebalance_ms = session_ms
+        members.append(
+            StoredMember(member_id, instance_id, client_id, host, rebalance_ms, session_ms, metadata, assignment)
+        )
+    return GroupState(Stored(kind, generation, protocol, leader, tuple(members)), since_ms)
+
+
+def topics_of_subscription(metadata: bytes) -> set[str] | None:
+    """The topics that a member of a consumers' group names; None where the bytes are something else.
+
+    Source: Apache Kafka 4.2 (ConsumerProtocolSubscription): int16 version, array of strings, and more.
+    """
+    try:
+        fields = _Fields(metadata)
+        if fields.number(2) < 0:
+            return None
+        return {fields.string() or "" for _ in range(fields.count())}
+    except LogError:
+        return None
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _bytes(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+class _Fields:
+    """Reads one after the other. Raises ``LogError`` where they end too early or make no sense."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._is_flexible = False
+
+    def version(self) -> int:
+        found = self.number(2)
+        if not 0 <= found <= NEWEST_VALUE:
+            raise LogError("a record of a newer version of Kafka's", found=found)
+        self._is_flexible = found >= FIRST_FLEXIBLE
+        return found
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "big", signed=True)
+
+    def string(self) -> str | None:
+        size = self._varint() - 1 if self._is_flexible else self.number(2)
+        try:
+            return None if size < 0 else self._take(size).decode()
+        except UnicodeDecodeError as error:
+            raise LogError("a record with text that is not UTF-8") from error
+
+    def blob(self) -> bytes | None:
+        size = self._varint() - 1 if self._is_flexible else self.number(4)
+        return None if size < 0 else self._take(size)
+
+    def count(self) -> int:
+        found = self._varint() - 1 if self._is_flexible else self.number(4)
+        if found > len(self._data):
+            raise LogError("a record that tells of more than it holds", found=found)
+        return max(0, found)
+
+    def skip_tags(self) -> None:
+        if self._is_flexible:
+            for _ in range(self._varint()):
+                self._varint()
+                self._take(self._varint())
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+            if shift > 28:
+                raise LogError("a record with a length that is none")
+
+    def _take(self, size: int) -> bytes:
+        data = self._data[self._at : self._at + size]
+        if len(data) < size:
+            raise LogError("a record that is cut short")
+        self._at += size
+        return data

@@ -1,0 +1,67 @@
+"""OffsetCommit (8), versions 2 to 9: keeps where a group has come to; answered when it is durable.
+
+Version 5 took away the time to keep them, which is not looked at in those before: ``offsets.retention.minutes`` holds.
+Version 6 added the leader epoch, 7 static members. A disk that takes longer than 5 s gets error 7, and the commit may
+become so afterwards.
+
+Source: Apache Kafka 4.2 (KafkaApis.handleOffsetCommitRequest, OffsetMetadataManager.commitOffset).
+"""
+
+from __future__ import annotations
+
+from fastlog.workers.authorization import Operation
+from fastlog.workers.coordinator.codec import Request
+from fastlog.workers.coordinator.context import Context, Handler
+from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.coordinator.requests.join_group import MOST_NAME_BYTES
+
+
+def handle(request: Request, context: Context) -> Handler:
+    """Refuse what cannot be kept, and keep the rest in one write."""
+    fields = request.fields
+    codes: dict[tuple[str, int], Code] = {}
+    rows: dict[tuple[str, int], tuple[int, int, str]] = {}
+    code = Code.NONE
+    if not context.may_with_group(Operation.READ, fields.group_id):
+        code = Code.GROUP_AUTHORIZATION_FAILED
+    elif len(fields.group_id.encode()) > MOST_NAME_BYTES:
+        code = Code.INVALID_GROUP_ID
+    for topic in fields.topics:
+        refused = code or _refusal(topic.name, context)
+        for row in topic.partitions:
+            place = topic.name, row.partition_index
+            text = row.committed_metadata or ""
+            codes[place] = refused
+            if not refused and len(text.encode()) > context.broker.config.offset_metadata_bytes:
+                codes[place] = Code.OFFSET_METADATA_TOO_LARGE
+            if not codes[place]:
+                rows[place] = row.committed_offset, getattr(row, "committed_leader_epoch", -1), text
+    if not code:
+        generation = getattr(fields, "generation_id_or_member_epoch", -1)
+        member = fields.member_id, getattr(fields, "group_instance_id", None), generation
+        kept = yield from context.broker.groups.commit(fields.group_id, member, rows)
+        codes |= dict.fromkeys(rows, kept)
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": row.partition_index,
+                        "error_code": int(codes[topic.name, row.partition_index]),
+                    }
+                    for row in topic.partitions
+                ],
+            }
+            for topic in fields.topics
+        ],
+    }
+
+
+def _refusal(topic: str, context: Context) -> Code:
+    if not context.may(Operation.READ, topic):
+        return Code.TOPIC_AUTHORIZATION_FAILED
+    if topic.startswith("__") or not context.broker.topics.partitions(topic):
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.NONE
