@@ -145,8 +145,8 @@ def learn(
     return Learned(table, snapshot)
 
 
-def write(directory: Path, offset: int, table: ProducerTable, files: FileOps) -> None:
-    """Put a snapshot in place, durably, and let those go that it makes needless.
+def write(directory: Path, offset: int, table: ProducerTable, files: FileOps, *, keep: int = -1) -> None:
+    """Put a snapshot in place, durably, and let those go that it makes needless, but for that of one offset.
 
     Raises:
         OSError: it may not be there; others are.
@@ -154,8 +154,9 @@ def write(directory: Path, offset: int, table: ProducerTable, files: FileOps) ->
     files.replace_file(_path(directory, offset), encode(table.entries()), "snapshot_file.write")
     files.fsync_dir(directory)
     for old in listed(directory, files)[:-KEPT]:
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(_path(directory, old))
+        if old != keep:
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(_path(directory, old))
 
 
 def _path(directory: Path, offset: int) -> Path:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from fastlog.log import producer_snapshots
-from fastlog.log._arena import KEEPER, Arena, SlotView
+from fastlog.log._arena import KEEPER, Arena, Segment, SlotView
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.formats import FORMATS, format_name
@@ -49,43 +50,49 @@ class ProducerStates:
         return FORMATS[str(format_name(view.format))].is_sequenced and self._arena.sequenced(view.index)
 
     def write(self, view: SlotView) -> OSError | None:
-        """Write down, durably, what is known at the flushed end; why not, when that was not possible.
+        """Write down, durably, what is known at the flushed end and where its segment begins; why not, if that failed.
 
-        Of the snapshot before and the heads of batches since, so that nobody waits for it.
+        Of the snapshot before and the heads of batches since, so that nobody waits for it. The one where the segment
+        begins is what Apache Kafka goes by when it makes that segment's indexes anew: it drops later ones then.
         """
         if self._written.get(view.index) == view.flushed_offset:
             return None
-        directory, now_ms = self._directory(view), time.time_ns() // 1_000_000
-        made = FORMATS[str(format_name(view.format))]
-        rows = self._arena.segments(view.index)
-        ends = [*(row.start for row in rows[1:]), view.flushed_end]
-        paths = (directory / segment_name(row.base, made.suffix) for row in rows)
-        segments = [
-            SegmentFile(row.base, path, min(end, view.flushed_end) - row.start)
-            for row, end, path in zip(rows, ends, paths, strict=True)
-            if row.start <= view.flushed_end
-        ]
+        directory, rows = self._directory(view), self._arena.segments(view.index)
+        active = next(row for row in reversed(rows) if row.start <= view.flushed_end)
         try:
-            # those that are on their way out are perhaps in no snapshot yet
-            below = [item for item in list_segments(directory, made.suffix) if item.base < rows[0].base]
-            known = producer_snapshots.learn(
-                directory,
-                made,
-                [*below, *segments],
-                view.flushed_offset,
-                self._unnumbered.get(view.index, 0),
-                now_ms,
-                self._files,
-                tail_bytes=0,
-                turn=lambda: self._arena.beat(KEEPER),
-            )
-            known.table.forget_before(now_ms - self._expiry_ms)
-            producer_snapshots.write(directory, view.flushed_offset, known.table, self._files)
+            if active.base not in producer_snapshots.listed(directory, self._files):
+                self._write(view, rows, active.start, active.base, active.base)
+            if view.flushed_offset != active.base:
+                self._write(view, rows, view.flushed_end, view.flushed_offset, active.base)
         except OSError as error:
             log.warning("producer snapshot not written path=%s reason=%s: tried again", directory, error)
             return error
         self._written[view.index] = view.flushed_offset
         return None
+
+    def _write(self, view: SlotView, rows: Sequence[Segment], end: int, offset: int, base: int) -> None:
+        """Write what is known at an offset, that of a position of the log; the one at ``base`` is kept beside it."""
+        directory, now_ms = self._directory(view), time.time_ns() // 1_000_000
+        made = FORMATS[str(format_name(view.format))]
+        # those that are on their way out are perhaps in no snapshot yet
+        segments = [item for item in list_segments(directory, made.suffix) if item.base < rows[0].base]
+        for row, following in zip_longest(rows, rows[1:]):
+            if row.start <= end and row.base <= offset:
+                size = min(end, following.start if following is not None else end) - row.start
+                segments.append(SegmentFile(row.base, directory / segment_name(row.base, made.suffix), size))
+        known = producer_snapshots.learn(
+            directory,
+            made,
+            segments,
+            offset,
+            self._unnumbered.get(view.index, 0),
+            now_ms,
+            self._files,
+            tail_bytes=0,
+            turn=lambda: self._arena.beat(KEEPER),
+        )
+        known.table.forget_before(now_ms - self._expiry_ms)
+        producer_snapshots.write(directory, offset, known.table, self._files, keep=base)
 
     def outlive(self, view: SlotView, start: int) -> bool:
         """Whether what is known of producers outlives the segments before ``start``; on a full disk these go anyway."""

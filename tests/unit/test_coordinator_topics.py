@@ -407,6 +407,17 @@ def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
     assert len(set(found)) == 18
 
 
+@pytest.mark.parametrize(("met", "least"), [(4_000_000, 4_000_001), (0, 1), (-1, 0)])
+def test_producer_ids_begin_above_those_that_logs_have(tmp_path: Path, met: int, least: int) -> None:
+    """Else a new producer's first batch may pass for one that was sent again."""
+    with Coordinated(tmp_path / "log") as first:
+        first.arena.meet_producer(met)
+        assert ids(first, 1) == [least]
+    with Coordinated(tmp_path / "log") as second:
+        second.arena.meet_producer(least - 1)
+        assert ids(second, 1) == [least + 1000]
+
+
 def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
     found = running.ask(22, 4, transactional_id="x", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
     assert (found.error_code, found.producer_id, found.producer_epoch) == (53, -1, -1)

@@ -35,8 +35,11 @@ def no_faults() -> Iterator[None]:
 class Numbered(BatchLog):
     """A partition to which producers write that number their batches."""
 
+    time_ms = 1_700_000_000_000
+    """Of their records."""
+
     def send(self, producer: int, first: int, count: int = 1, epoch: int = 0, size: int = 1) -> int:
-        data = batch(*[b"x" * size] * count, producer_id=producer, epoch=epoch, sequence=first)
+        data = batch(*[b"x" * size] * count, time_ms=self.time_ms, producer_id=producer, epoch=epoch, sequence=first)
         status, _, _ = self.append(data)
         return status
 

@@ -62,7 +62,7 @@ def test_a_log_without_numbers_has_no_snapshots_and_says_so(tmp_path: Path) -> N
 
 def test_a_snapshot_is_written_with_a_checkpoint_of_what_is_flushed(tmp_path: Path) -> None:
     """From the first numbered batch on; of what came since the last one, and what is not flushed is left out."""
-    log = Numbered(tmp_path, **{"log.file.size": "400"})
+    log = Numbered(tmp_path, **{"log.file.size": "550"})
     keeper = keeper_of(log)
     assert log.append(batch(b"a", b"b"))[0] == DONE
     assert checkpoint(log, keeper) == (2, True)
@@ -74,10 +74,16 @@ def test_a_snapshot_is_written_with_a_checkpoint_of_what_is_flushed(tmp_path: Pa
     log.log.flush()
     assert log.send(3, 0) == DONE
     keeper._look(final=True)
-    assert log.snapshots() == [3, 13]
+    base = log.segments()[-1].base
+    assert 3 < base < 13
+    assert log.snapshots() == [base, 13]
+    assert entries(log, base) == [(1, 7), (2, base - 4)]
     assert entries(log, 13) == [(1, 7), (2, 9)]
     assert checkpoint(log, keeper) == (14, False)
-    assert log.snapshots() == [13, 14]
+    assert log.snapshots() == [base, 13, 14]
+    assert log.send(3, 1) == DONE
+    assert checkpoint(log, keeper) == (15, False)
+    assert log.snapshots() == [base, 14, 15]
 
 
 @pytest.mark.parametrize("successor", [False, True])
@@ -177,7 +183,7 @@ def test_what_deleted_records_said_is_known_until_a_snapshot_says_it(tmp_path: P
     assert log.send(1, 0) == DUPLICATE
     keeper = keeper_of(log)
     keeper._finish_deletions(log.view)
-    assert (len(log.segments()), log.snapshots()) == (1, [21])
+    assert (len(log.segments()), log.snapshots()) == (1, [18, 21])
     log.restart()
     assert log.send(1, 0) == DUPLICATE
 
