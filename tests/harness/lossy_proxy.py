@@ -25,11 +25,11 @@ class LossyProxy(Server):
     """Listens while the ``with`` block lasts; ``port_of`` says where the broker is. ``faults`` counts what it did."""
 
     def __init__(self, port_of: Callable[[], int], *, rate: float = 0.01, seed: int = 1) -> None:
-        """``rate``: how probable a fault of one kind is for one request."""
+        """``rate``: how probable a fault of one kind is for one request; it may be changed."""
         super().__init__()
         self.faults: Counter[str] = Counter()
         self._port_of = port_of
-        self._rate = rate
+        self.rate = rate
         self._source = random.Random(seed)
         self._lock = threading.Lock()
 
@@ -63,11 +63,11 @@ class LossyProxy(Server):
     def _requests(self, connection: socket.socket, brokers: list[socket.socket]) -> None:
         while True:
             frame = _frame(connection)
-            if self._happens(DELAY, self._rate):
+            if self._happens(DELAY, self.rate):
                 time.sleep(self._source.random() * LONGEST_DELAY)
-            if self._happens(DROP, self._rate):
+            if self._happens(DROP, self.rate):
                 return
-            if self._happens(CUT, self._rate):
+            if self._happens(CUT, self.rate):
                 brokers[0].sendall(frame[: len(frame) // 2])
                 return
             # the copy first or last, so that each is the original now and then
@@ -81,7 +81,7 @@ class LossyProxy(Server):
                 frame = _frame(broker)
                 if connection is None:
                     continue
-                if self._happens(LOSE, self._rate):
+                if self._happens(LOSE, self.rate):
                     break
                 connection.sendall(frame)
         if connection is not None:

@@ -78,7 +78,8 @@ AREAS = (
               " second_protocol metrics recoveries forward coordinator* kafka_*")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
-                       " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_listeners")
+                       " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_listeners"
+                       " idempotent_clients")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
                  " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
                  " today_requests"),
