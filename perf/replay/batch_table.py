@@ -27,6 +27,9 @@ LARGE_BATCH_BYTES = 1_000_000
 FIRST_ANSWER_SECONDS = 0.5
 MAX_PSS_BYTES = 80_000_000
 MOST_SYNCS = 10.0
+SLOWER_MS = 4
+IN_FLIGHT = 5
+"""Requests that a producer has under way: ``max.in.flight.requests.per.connection`` of Java's by default."""
 
 
 def of_batches() -> Iterator[Scenario]:
@@ -104,28 +107,36 @@ def _partitions() -> Iterator[Scenario]:
             share=SHARE,
             partitions=count,
         )
-    title = f"Batches over {MANY:,} partitions, flushed"
-    yield ProduceBatches(
-        figures=(
-            _figure("flushed", title),
-            _figure("flushed-p99", f"{title}: p99 in syncs", Goal(value=MOST_SYNCS), "p99_syncs", "ratio"),
-        ),
-        block=BLOCK,
-        share=FLUSHED_SHARE,
-        partitions=MANY,
-        acks=-1,
-    )
+    for slower_ms in (0, SLOWER_MS):
+        name = "flushed-slow" if slower_ms else "flushed"
+        title = f"Batches over {MANY:,} partitions, flushed" + f", each sync {slower_ms} ms longer" * bool(slower_ms)
+        yield ProduceBatches(
+            figures=(
+                _figure(name, title),
+                _figure(f"{name}-p99", f"{title}: p99 in syncs", Goal(value=MOST_SYNCS), "p99_syncs", "ratio"),
+            ),
+            block=BLOCK,
+            share=FLUSHED_SHARE,
+            partitions=MANY,
+            acks=-1,
+            window=IN_FLIGHT,
+            slower_sync_ms=slower_ms,
+        )
 
 
 def _codecs() -> Iterator[Scenario]:
     for codec in ("lz4", "zstd"):
         goal = Goal(of=f"batches-check-{codec}", of_ratio=0.8)
-        yield ProduceBatches(
-            figures=(_figure(codec, f"{codec} batches of log lines, appended", goal),),
-            block=BLOCK,
-            share=SHARE,
-            codec=codec,
-        )
+        for connections, text, wanted in ((1, "-1", None), (2, "", goal)):
+            title = f"{codec} batches of log lines, appended, over {connections} connection{'s'[: connections - 1]}"
+            yield ProduceBatches(
+                figures=(_figure(f"{codec}{text}", title, wanted),),
+                block=BLOCK,
+                share=SHARE,
+                codec=codec,
+                partitions=connections,
+                connections=connections,
+            )
         yield CheckBatches(
             figures=(_figure(f"check-{codec}", f"The check of {codec} batches alone, one core"),),
             block=BLOCK,

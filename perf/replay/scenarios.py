@@ -229,10 +229,11 @@ class ProduceBatches(OfBatches):
     """The generator sends batches, one in each request, ``window`` requests in flight on each connection.
 
     The clock runs until the last answer: appended (``acks`` 1) or flushed (-1). With a ``codec`` they hold access-log
-    lines, compressed once before.
+    lines, compressed once before. With ``slower_sync_ms`` each sync of the broker's flusher takes so much longer.
     """
 
     acks: int = 1
+    slower_sync_ms: int = 0
     window: int = 16
     codec: str = "none"
 

@@ -236,11 +236,16 @@ class Stage:
             yield Path(name)
 
     @contextlib.contextmanager
-    def broker(self, settings: Mapping[str, object]) -> Iterator[Broker]:
+    def broker(self, settings: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Iterator[Broker]:
         """A broker with an empty log, ended and removed afterwards."""
         with (
             self.place() as path,
-            Broker(path, processors=self.options.processors, settings=self.all_of(settings)) as it,
+            Broker(
+                path,
+                processors=self.options.processors,
+                settings=self.all_of(settings),
+                environment=environment,
+            ) as it,
         ):
             yield it
             it.stop()

@@ -45,7 +45,11 @@ def produce(stage: Stage, scenario: ProduceBatches) -> dict[str, Run]:
     messages = _messages(stage, scenario)
     stage.warm(messages, scenario.message_bytes)
     sync_ms = one_sync_ms(stage.directory)
-    with stage.broker({**scenario.settings, "num.partitions": scenario.partitions}) as broker:
+    sync_ms += scenario.slower_sync_ms
+    environment = (
+        {"FASTLOG_FAULTS": f"flusher:fdatasync@1-=slow:{scenario.slower_sync_ms}"} if scenario.slower_sync_ms else {}
+    )
+    with stage.broker({**scenario.settings, "num.partitions": scenario.partitions}, environment) as broker:
         batches.run("produce", {"port": broker.port, **_first_options(scenario)})
         found = batches.run("produce", {"port": broker.port, **_produce_options(stage, scenario, messages)})
     return _produced(found, messages, sync_ms)
