@@ -42,6 +42,8 @@ MODULES = (
     "tests.fault.coordinators",
     "tests.fault.idempotent",
     "tests.fault.group_model",
+    "tests.fault.coordinator_groups",
+    "tests.fault.group_members",
 )
 TIERS = ("S", "N", "R")
 

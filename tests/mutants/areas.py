@@ -78,11 +78,11 @@ AREAS = (
               " second_protocol metrics recoveries forward coordinator* kafka_*")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
-                       " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_listeners"
-                       " idempotent_clients")
+                       " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_groups"
+                       " kafka_listeners idempotent_clients")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
                  " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
-                 " today_requests"),
+                 " today_requests coordinator_groups group_members"),
     ),
     Area(
         "processes",
@@ -178,8 +178,9 @@ AREAS = (
 
 OF_NO_AREA = (
     _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants peers public_names scripts")
-    + _integration("access_log cluster demo demo_spark kafka07* kafka_files kafka_tools perf_ab readme real_input"
-                   " spark_access_log spark_ceiling spark_load_kills spark_submit spark_zookeeper walkthrough")
+    + _integration("access_log cluster demo demo_spark kafka07* kafka_files kafka_group_tools kafka_tools perf_ab"
+                   " readme real_input spark_access_log spark_ceiling spark_load_kills spark_submit spark_zookeeper"
+                   " walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
 

@@ -220,7 +220,7 @@ class InternalLog:
             view, following = yield from self._append(part, True)
             self._snapshot_bytes += sum(len(each.key or b"") + len(each.value or b"") for each in part)
             yield from self._until_flushed(view, following)  # paced by the disk
-            _files.reach("internal.snapshot")
+            _files.reach("log.snapshot")
         except Exception as error:
             line = "no snapshot written topic=%r partition=%d reason=%s: tried again"
             log.warning(line, self.topic, self.partition, error, extra=logs.about("snapshot", self.topic, type(error)))

@@ -1,0 +1,154 @@
+"""Groups of today's clients, unchanged: members that come, go and are killed, what they commit, who owns what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.harness.broker import Broker, wait_until
+from tests.harness.timing import PATIENCE
+from tests.harness.today_members import KINDS, Members, produce
+
+PARTITIONS = 4
+SETTINGS = {"num.partitions": PARTITIONS, "group.initial.rebalance.delay.ms": 0}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("groups"), processors=2, settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.port}"
+
+
+def all_of(count: int) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition in range(PARTITIONS) for offset in range(count)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_is_killed_and_then_the_coordinator(broker: Broker, address: str, kind: str, tmp_path: Path) -> None:
+    """The others read on, nothing is left out, and nobody begins below what was committed."""
+    topic = f"killed-{kind}"
+    produce(address, topic, PARTITIONS, 100)
+    with Members(address, kind, topic, tmp_path, group=topic) as members:
+        first, *others = [members.start() for _ in range(3)]
+        wait_until("all is read", lambda: members.seen() == all_of(100))
+        wait_until("each has a part", lambda: all(diary for diary in members.diaries()))
+        members.kill(first)
+        produce(address, topic, PARTITIONS, 100)
+        wait_until("all is read", lambda: members.seen() == all_of(200))
+        pid = broker.pids()["coordinator"]
+        broker.kill("coordinator")
+        broker.wait_replaced("coordinator", pid)
+        produce(address, topic, PARTITIONS, 100)
+        wait_until("all is read", lambda: members.seen() == all_of(300))
+        assert [members.end(member) for member in others] == [0, 0], members.errors()
+        assert members.wrong() == []
+
+
+def consumer(address: str, group: str, **more: Any) -> Consumer:
+    settings = {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"}
+    return Consumer(settings | {"enable.auto.commit": False, "session.timeout.ms": 6000} | more)
+
+
+def test_reading_goes_on_behind_what_was_committed(address: str) -> None:
+    """In the middle of a batch, by another client's reader, with the text that was committed."""
+    kafka = pytest.importorskip("kafka")
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 100})
+    for number in range(10):
+        producer.produce("middle", b"%d" % number, partition=0)
+    assert producer.flush(PATIENCE) == 0
+    first = consumer(address, "middle")
+    first.subscribe(["middle"])
+    read: list[int] = []
+    while len(read) < 4:
+        read += [int(message.value()) for message in first.consume(1, PATIENCE)]
+    kept = first.commit(offsets=[TopicPartition("middle", 0, 4, metadata="so far")], asynchronous=False)
+    assert [(row.offset, row.error) for row in kept] == [(4, None)]
+    (row,) = first.committed([TopicPartition("middle", 0)], PATIENCE)
+    assert (row.offset, row.metadata) == (4, "so far")
+    first.close()
+    second = kafka.KafkaConsumer(
+        "middle", bootstrap_servers=address, group_id="middle", enable_auto_commit=False, consumer_timeout_ms=30_000
+    )
+    assert [int(next(second).value) for _ in range(6)] == [4, 5, 6, 7, 8, 9]
+    second.commit()
+    second.close()
+    third = consumer(address, "middle")
+    (row,) = third.committed([TopicPartition("middle", 0)], PATIENCE)
+    assert row.offset == 10
+    third.close()
+
+
+def test_a_static_member_starts_again_and_nobody_notices(address: str) -> None:
+    assigned: list[str] = []
+    produce(address, "static", PARTITIONS, 1)
+
+    def started(instance: str) -> Consumer:
+        made = consumer(address, "static", **{"group.instance.id": instance, "session.timeout.ms": 30_000})
+        made.subscribe(["static"], on_assign=lambda *_: assigned.append(instance))
+        return made
+
+    members = {name: started(name) for name in ("a", "b")}
+
+    def turn() -> bool:
+        for member in members.values():
+            member.poll(0.05)
+        return all(len(member.assignment()) == PARTITIONS // 2 for member in members.values())
+
+    wait_until("both have their part", turn)
+    before = {(each.topic, each.partition) for each in members["b"].assignment()}
+    kept = {(each.topic, each.partition) for each in members["a"].assignment()}
+    assigned.clear()
+    members["b"].close()  # a static member does not leave
+    members["b"] = started("b")
+    wait_until("it is back", turn)
+    assert {(each.topic, each.partition) for each in members["b"].assignment()} == before
+    assert {(each.topic, each.partition) for each in members["a"].assignment()} == kept
+    assert assigned == ["b"]
+    for member in members.values():
+        member.close()
+
+
+def test_consoles_see_groups_and_delete_them(address: str) -> None:
+    produce(address, "seen", PARTITIONS, 1)
+    member = consumer(address, "seen")
+    member.subscribe(["seen"])
+    wait_until("it is assigned", lambda: member.poll(0.1) is not None or bool(member.assignment()))
+    member.commit(offsets=[TopicPartition("seen", 1, 1)], asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": address})
+    listed = {each.group_id: each.state for each in admin.list_consumer_groups().result(PATIENCE).valid}
+    assert listed["seen"] == ConsumerGroupState.STABLE
+    described = admin.describe_consumer_groups(["seen"])["seen"].result(PATIENCE)
+    (one,) = described.members
+    assert {(each.topic, each.partition) for each in one.assignment.topic_partitions} == {
+        ("seen", number) for number in range(PARTITIONS)
+    }
+    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups(["seen"])["seen"].result(PATIENCE)
+    member.close()
+    wait_until("it has left", lambda: _state(admin, "seen") is ConsumerGroupState.EMPTY)
+    admin.delete_consumer_groups(["seen"])["seen"].result(PATIENCE)
+    assert "seen" not in {each.group_id for each in admin.list_consumer_groups().result(PATIENCE).valid}
+
+
+def _state(admin: AdminClient, group: str) -> ConsumerGroupState:
+    found: ConsumerGroupState = admin.describe_consumer_groups([group])[group].result(PATIENCE).state
+    return found
+
+
+def test_transactions_fail_at_once(address: str) -> None:
+    """Not after a time-out: a client that is told of another coordinator would look for it until then."""
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "x"})
+    with pytest.raises(KafkaException) as raised:
+        producer.init_transactions(PATIENCE)
+    assert raised.value.args[0].fatal()
