@@ -358,7 +358,12 @@ def compare_stored(outcome: Outcome, stored: bytes, taken: Sequence[bytes]) -> N
 def sent(count: int, seed: int, directory: Path) -> Outcome:
     """One connection, requests in flight; each is answered, and the log holds those with error 0 and nothing else."""
     mutants, outcome = Mutants(seed), Outcome()
-    settings = {"max.inflated.bytes": LIMITS.max_inflated_bytes, "message.max.bytes": MAX_BYTES}
+    # their times are of any year, and retention goes by these
+    settings = {
+        "max.inflated.bytes": LIMITS.max_inflated_bytes,
+        "message.max.bytes": MAX_BYTES,
+        "log.retention.hours": 1_000_000,
+    }
     taken: list[bytes] = []
     offset = 0
     with Broker(directory, processors=1, settings=settings) as broker, topic_of(broker) as client:
