@@ -401,14 +401,14 @@ cdef class Appender:
             while k < admitted and (k == 0 or size + bytes_now <= limit):
                 if k and made.locate == NULL and is_too_far(base, size + bytes_now, &end, pieces + out.done + k):
                     break
-                if k and made.assign != NULL and not self.follow_next(
-                        made, s, &end, data + out.bytes + bytes_now, bytes_now + pieces[out.done + k].size, used_ms):
-                    break
+                if made.assign != NULL:
+                    if k and not self.follow_next(made, s, &end, data + out.bytes + bytes_now,
+                                                  bytes_now + pieces[out.done + k].size, used_ms):
+                        break
+                    made.assign(data + out.bytes + bytes_now, pieces[out.done + k].size, end.offset, s.epoch)
                 offsets[out.done + k] = end.offset
                 end.offset += pieces[out.done + k].span
                 end.messages += pieces[out.done + k].count
-                if made.assign != NULL:
-                    made.assign(data + out.bytes + bytes_now, pieces[out.done + k].size, offsets[out.done + k], s.epoch)
                 bytes_now += pieces[out.done + k].size
                 k += 1
             end.position += bytes_now
@@ -431,6 +431,8 @@ cdef class Appender:
                     self.begin_disk()
                     write_additions(self.files, s, last, base, &added, &end)
                     self.end_disk()
+                if made.assign != NULL and self.followed.count:
+                    self.put_followed(s, &end, used_ms)
             if s.log_end == fl_load(&s.flushed_end):
                 fl_store(&s.dirty_since_ns, now_ns)
                 was_clean = True
@@ -438,8 +440,6 @@ cdef class Appender:
                 fl_store(fl_first_ms_at(h, s, last), now_ms)
             # by what retention goes: the times of messages where they have them
             fl_store(fl_last_ms_at(h, s, last), end.largest_ms - 1 if made.locate == NULL and end.largest_ms else now_ms)
-            if made.assign != NULL and self.followed.count:
-                self.put_followed(s, &end, used_ms)
             cell = fl_end_open(&s.log_end, s.log_ends)
             failpoint(AT_CELL_OPEN)
             fl_end_fill(cell, &end)
