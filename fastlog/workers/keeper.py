@@ -218,7 +218,7 @@ class Keeper:
         """Write the side file of a partition if it is due; several threads at once, on different partitions."""
         if view.index not in self._written:
             self._written[view.index] = self._on_disk(view, now)
-        if self._is_due(view, now, final) and self._write_side_file(view):
+        if self._is_due(view, now, final) and self._write_side_file(view, final):
             self._written[view.index] = (view.flushed_end, view.table_tail, now)
 
     def _on_disk(self, view: SlotView, now: float) -> tuple[int, int, float]:
@@ -239,11 +239,11 @@ class Keeper:
         known = all(item.base in side.segments for item in sealed if item.last_ms)
         return position, view.table_tail if known else -1, now
 
-    def _write_side_file(self, view: SlotView) -> bool:
+    def _write_side_file(self, view: SlotView, final: bool) -> bool:
         segments = self._arena.segments(view.index)
         is_numbered = self._producers.are_there(view)
         if is_numbered:
-            self._producers.write(view)  # where it cannot be, a start reads more
+            self._producers.checkpoint(view, final)  # where it cannot be, a start reads more
         side = SideFile(
             created_ms=view.created_ms,
             format=str(format_name(view.format)),

@@ -15,6 +15,8 @@ from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.formats import FORMATS, format_name
 from fastlog.segment_files import SegmentFile, list_segments, segment_name
 
+SNAPSHOT_BYTES = 64 << 20
+"""Appended since the last snapshot when another one is due: a start reads the heads in as many."""
 FORGOTTEN_SECONDS = 60.0
 """Between two lines about producers whose state gave way too early."""
 
@@ -32,6 +34,7 @@ class ProducerStates:
         self._expiry_ms = expiry_ms
         self._files = files or FileOps()
         self._written: dict[int, int] = {}  # slot: the offset of the last snapshot that is durable
+        self._at: dict[int, tuple[int, int]] = {}  # slot: position and segments at that checkpoint
         self._unnumbered: dict[int, int] = {}  # slot: the offset below which its side file says that none is numbered
         self._forgotten = 0  # producers, as told
         self._told_at = -FORGOTTEN_SECONDS
@@ -39,6 +42,7 @@ class ProducerStates:
     def forget(self, index: int) -> None:
         """Another partition may live in a slot."""
         self._written.pop(index, None)
+        self._at.pop(index, None)
         self._unnumbered.pop(index, None)
 
     def unnumbered_below(self, index: int, offset: int) -> None:
@@ -48,6 +52,14 @@ class ProducerStates:
     def are_there(self, view: SlotView) -> bool:
         """Whether producers have numbered batches of a partition: asked behind ``view``, of all that it speaks of."""
         return FORMATS[str(format_name(view.format))].is_sequenced and self._arena.sequenced(view.index)
+
+    def checkpoint(self, view: SlotView, final: bool) -> None:
+        """At a checkpoint: write what is known, if a start would read much without it, at a roll and at a stop."""
+        position, tail = self._at.get(view.index, (-SNAPSHOT_BYTES, 0))
+        if (final or view.flushed_end - position >= SNAPSHOT_BYTES or view.table_tail != tail) and self.write(
+            view
+        ) is None:
+            self._at[view.index] = view.flushed_end, view.table_tail
 
     def write(self, view: SlotView) -> OSError | None:
         """Write down, durably, what is known at the flushed end and where its segment begins; why not, if that failed.

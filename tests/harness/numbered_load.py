@@ -176,7 +176,8 @@ class NumberedLoad:
                 while not done and len(waiting[place]) < UNDER_WAY and source.random() < 0.7:
                     first, count = following[place], source.randrange(1, self._largest + 1)
                     values = [b"%d" % number for number in range(first, first + count)]
-                    data = stored_batches.batch(*values, producer_id=producer, sequence=first)
+                    now_ms = time.time_ns() // 1_000_000  # an older one would not be retained
+                    data = stored_batches.batch(*values, time_ms=now_ms, producer_id=producer, sequence=first)
                     waiting[place].append(Sent(data, first, count))
                     following[place] += count
             if done and not any(waiting.values()):

@@ -14,6 +14,7 @@ from fastlog.log import _files, producer_snapshots
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.log_starts import write_log_starts
 from fastlog.log.side_file import read_side_file, write_side_file
+from fastlog.workers import keeper as keeper_module
 from fastlog.workers import producer_states
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
@@ -105,6 +106,31 @@ def test_nothing_below_what_was_never_numbered_is_read(tmp_path: Path, successor
     assert log.send(1, 7) == DONE
     assert checkpoint(log, keeper) == (2, False)
     assert entries(log, 2) == [(1, 7)]
+
+
+def test_a_snapshot_is_due_after_so_many_bytes_at_a_roll_and_at_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Numbered(tmp_path, **{"log.file.size": "2000"})
+    monkeypatch.setattr(keeper_module, "CHECKPOINT_SECONDS", 0.0)
+    keeper = keeper_of(log)
+    log.send(1, 0)
+    size = log.view.log_end
+    monkeypatch.setattr(producer_states, "SNAPSHOT_BYTES", 3 * size)
+    taken = []
+    for number in range(1, 60):
+        log.log.flush()
+        keeper._look(final=False)
+        taken.append(log.snapshots())
+        log.send(1, number)
+    assert [each[-1] for each in taken[:8]] == [1, 1, 1, 4, 4, 4, 7, 7]
+    rolled = log.segments()[1].base
+    assert rolled % 3 != 1
+    assert taken[rolled][-2:] == [rolled, rolled + 1]  # the first look behind it
+    assert taken[rolled - 1][-1] < rolled
+    log.log.flush()
+    keeper._look(final=True)
+    assert log.snapshots()[-1] == 60
 
 
 def test_no_snapshot_is_written_twice(tmp_path: Path) -> None:

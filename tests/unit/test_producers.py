@@ -196,6 +196,7 @@ def test_the_last_five_batches_are_known_again_and_no_other(tmp_path: Path) -> N
     assert log.one(7, 0, 9, 3) == OUT_OF_SEQUENCE
     assert log.one(7, 0, 12, 1) == DONE
     assert len(log.stored()) == 7
+    assert [one.time_ms for one in log.known()[0].batches] == [one.largest_ms for one in log.stored()[2:]]
 
 
 def test_a_new_epoch_begins_with_0_and_ends_the_old_one(tmp_path: Path) -> None:
