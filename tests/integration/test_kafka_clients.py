@@ -251,7 +251,7 @@ def test_without_acknowledgements(address: str, writer: Client) -> None:
 def test_lines_that_kcat_sends(broker: Broker, address: str, codec: str) -> None:
     """They are compressed on their way and in the log: what is stored is a part of what was sent.
 
-    librdkafka of that time compresses only for a broker that offers Produce 0, and with lz4 only if it has FindCoordinator.
+    librdkafka of that time compresses only where Produce 0 is offered, and with lz4 only where FindCoordinator is.
     """
     topic = f"kcat-{codec}"
     sent = [one._replace(value=b"a line that is long enough " * 5 if one.value else None) for one in messages()]
