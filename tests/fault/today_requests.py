@@ -36,6 +36,7 @@ SETTINGS = {
     "num.partitions": 2,
     "max.partitions": 256,
     "log.flush.interval": 1,
+    "group.initial.rebalance.delay.ms": 0,
 }
 
 

@@ -106,6 +106,8 @@ class Requests:
         source = self.random
         if self.is_odd():
             return source.choice(ODD_TEXTS)
+        if name == "member_id" and source.random() < 0.7:
+            return ""  # one who joins
         if "config" in name or (name == "name" and source.random() < 0.2):
             return source.choice(list(SETTINGS))
         if name == "value":
@@ -145,6 +147,8 @@ class Requests:
         return self.random.choice((None, *self.ids))
 
     def of_timedelta_i32(self, name: str) -> datetime.timedelta:
+        if name == "session_timeout" and not self.is_odd():
+            return datetime.timedelta(seconds=6)  # no group takes less
         ms = 2**31 - 1 if self.random.random() < 0.002 else self.random.randrange(-1, MOST_MS)
         return datetime.timedelta(milliseconds=ms)
 
