@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+OWN_PREFIX = "__"
+"""Of the names of the broker's own topics, which no client makes or deletes."""
 DIRECTORY_NAME_BYTES = 255  # the longest file name of Linux file systems
 
 # The surrogates D800-DFFF lie in Java's forbidden range, so every character above U+FFFF, a pair of them, is refused

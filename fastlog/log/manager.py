@@ -38,7 +38,7 @@ from fastlog.log.metadata import CREATED, CREATING, Topic
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
-from fastlog.topics import valid_topic
+from fastlog.topics import OWN_PREFIX, valid_topic
 
 log = logging.getLogger(__name__)
 
@@ -387,6 +387,8 @@ class LogManager:
                     raise WrongPartitionError(f"topic {topic!r} has another log format than {format_name}")
             if any(gone.topic == topic for gone in self._arena.leaving()):
                 raise CreationBusyError(f"topic {topic!r} is being deleted")
+            if topic.startswith(OWN_PREFIX) and format_name == KAFKA_0_7:
+                raise InvalidTopicError(f"topics that begin with {OWN_PREFIX} are the broker's")
             if self._arena.room == 0:
                 # before anything is made: directories without a slot would keep the next start from succeeding
                 raise LogError(

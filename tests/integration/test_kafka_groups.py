@@ -10,11 +10,13 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.timing import PATIENCE
 from tests.harness.today_members import KINDS, Members, produce
 
 PARTITIONS = 4
+ILLEGAL_TOPIC = 100
 SETTINGS = {"num.partitions": PARTITIONS, "group.initial.rebalance.delay.ms": 0}
 
 
@@ -152,3 +154,22 @@ def test_transactions_fail_at_once(address: str) -> None:
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(PATIENCE)
     assert raised.value.args[0].fatal()
+
+
+def test_clients_of_0_7_leave_the_brokers_own_topics_alone(broker: Broker, address: str) -> None:
+    """They neither delete them nor make one of such a name; what is there goes on."""
+    produce(address, "own", PARTITIONS, 1)
+    reader = consumer(address, "own")
+    reader.commit(offsets=[TopicPartition("own", 0, 1)], asynchronous=False)
+    with broker.connect() as client:
+        for name in ("__consumer_offsets", "__fastlog_metadata"):
+            assert client.delete_topic(name)[0] == ILLEGAL_TOPIC
+            assert client.produce_ack(name, 0, raw.entry(b"x")).error != 0
+        assert client.create_topic("__mine", 1)[0] == ILLEGAL_TOPIC
+        assert client.produce_ack("__mine", 0, raw.entry(b"x")).error != 0
+        assert client.produce_ack("mine", 0, raw.entry(b"x")).error == 0
+    reader.commit(offsets=[TopicPartition("own", 1, 1)], asynchronous=False)
+    kept = reader.committed([TopicPartition("own", number) for number in (0, 1)], PATIENCE)
+    assert [row.offset for row in kept] == [1, 1]
+    reader.close()
+    assert not list(broker.log_dirs[0].glob("__mine*")) and list(broker.log_dirs[0].glob("mine-0"))

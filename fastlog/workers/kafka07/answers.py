@@ -27,6 +27,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name, is_for_kafka07, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
+from fastlog.topics import OWN_PREFIX
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
 from fastlog.workers._authorizer import Authorizer
@@ -301,6 +302,8 @@ class Answers:
             held = self._manager.partitions(topic)
             if not held:
                 return responses.DeleteTopicAnswer(request.correlation_id, WRONG_PARTITION)
+            if topic.startswith(OWN_PREFIX) and not is_for_kafka07(held[0].format):
+                raise InvalidTopicError("it is the broker's own")
             directories = [Path(self._arena.log_dirs[number]) for number in sorted({view.directory for view in held})]
             try:
                 leave_wish(topic, directories, FileOps())

@@ -422,7 +422,6 @@ class Group:
         member = self.members.pop(member_id)
         member.answer_join(Joined(Code.UNKNOWN_MEMBER_ID, member_id))
         member.answer_sync(Synced(Code.UNKNOWN_MEMBER_ID))
-        self._unsynced.discard(member_id)
         if member.instance_id is not None:
             del self._static[member.instance_id]
         if self.leader == member_id:
