@@ -13,8 +13,11 @@ SEED = 20261123
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("run", "count"), [(idempotent.proxied, 10_000), (idempotent.killed, 9)])
-def test_each_record_is_stored_once(run: Run, count: int, tmp_path: Path) -> None:
-    outcome = run(count, SEED, tmp_path)
+@pytest.mark.parametrize(
+    ("run", "count", "seed"),
+    [(idempotent.proxied, 10_000, SEED), (idempotent.killed, 9, SEED), (idempotent.killed, 9, SEED + 1)],
+)
+def test_each_record_is_stored_once(run: Run, count: int, seed: int, tmp_path: Path) -> None:
+    outcome = run(count, seed, tmp_path)
     assert outcome.runs >= count
-    assert outcome.violations == [], f"seed {SEED}"
+    assert outcome.violations == [], f"seed {seed}"

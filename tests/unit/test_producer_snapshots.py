@@ -14,9 +14,12 @@ from fastlog.log import _files, producer_snapshots
 from fastlog.log._arena import ProducerState
 from fastlog.log._producer_table import ProducerTable, SnapshotEntry
 from fastlog.log.files import FileOps
-from fastlog.log.formats.record_batches import RecordBatches
+from fastlog.log.formats import format_number
+from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.side_file import read_side_file, write_side_file
+from tests.harness import raw_batches
 from tests.harness.raw_batches import crc32c
+from tests.harness.raw_records import Record
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
 from tests.unit.test_record_batch_log import BatchLog
@@ -262,3 +265,61 @@ def test_new_producer_ids_are_above_all_that_were_met(tmp_path: Path) -> None:
     log.send(2**62 - 1, 0)
     log.restart()
     assert log.arena.largest_producer == 2**62 - 1
+
+
+def test_transactions_of_a_log_that_was_moved_here_are_followed(tmp_path: Path) -> None:
+    """Where one begins, that a marker ends it and raises the epoch, and that its producer is kept meanwhile."""
+    transactional, marker = 0x10, 0x30
+    record = [Record(value=b"x")]
+    batches = [
+        raw_batches.of(record, transactional, base_offset=0, producer_id=1, producer_epoch=0, base_sequence=0),
+        raw_batches.of(record, transactional, base_offset=1, producer_id=1, producer_epoch=0, base_sequence=1),
+        raw_batches.of(record, transactional, base_offset=2, producer_id=2, producer_epoch=5, base_sequence=0),
+        raw_batches.of(record, marker, base_offset=3, producer_id=1, producer_epoch=0, base_sequence=-1),
+        raw_batches.of(record, marker, base_offset=4, producer_id=2, producer_epoch=6, base_sequence=-1),
+        raw_batches.of(record, transactional, base_offset=5, producer_id=1, producer_epoch=0, base_sequence=2),
+        raw_batches.of(record, transactional, base_offset=6, producer_id=1, producer_epoch=0, base_sequence=3),
+    ]
+    path = tmp_path / "segment"
+    path.write_bytes(b"".join(one.encode() for one in batches))
+    found = []
+    for count in range(1, len(batches) + 1):
+        table = ProducerTable()
+        end = sum(len(one.encode()) for one in batches[:count])
+        with path.open("rb") as file:
+            assert table.replay(file.fileno(), format_number(RECORD_BATCHES), 0, end, 77) == end
+        found.append([(row.id, row.epoch, row.open_offset, len(row.batches)) for row in table.states(77)])
+        assert table.has_open == any(row[2] is not None for row in found[-1])
+    assert found[1:] == [
+        [(1, 0, 0, 2)],
+        [(1, 0, 0, 2), (2, 5, 2, 1)],
+        [(1, 0, None, 2), (2, 5, 2, 1)],
+        [(1, 0, None, 2), (2, 6, None, 0)],
+        [(1, 0, 5, 3), (2, 6, None, 0)],
+        [(1, 0, 5, 4), (2, 6, None, 0)],
+    ]
+    assert [entry[:4] + entry[7:] for entry in table.entries()] == [(1, 0, 3, 6, 5), (2, 6, -1, -1, -1)]
+    table.forget_before(100)
+    assert [entry.id for entry in table.entries()] == [1]
+
+
+def test_a_log_with_an_open_transaction_is_read_from_its_snapshot_on(tmp_path: Path) -> None:
+    """What a snapshot says is open was begun below it: the batches alone would not say so."""
+    log = Numbered(tmp_path)
+    for first in range(3):
+        log.send(1, first)
+    entry = SnapshotEntry(1, 0, 1, 1, 0, NOW_MS, -1, 0)
+    producer_snapshots.write(log.folder, 2, ProducerTable([entry]), FileOps())
+    (state,) = log.learned().table.states(NOW_MS)
+    assert state.open_offset == 0
+    assert [one.last_sequence for one in state.batches] == [1, 2]
+
+
+def test_after_a_marker_of_its_epoch_a_producer_goes_on_and_after_a_later_one_begins_with_0(tmp_path: Path) -> None:
+    log = Numbered(tmp_path)
+    entries = [SnapshotEntry(1, 3, 7, 0, 0, NOW_MS), SnapshotEntry(2, 4, -1, -1, 0, NOW_MS)]
+    log.send(9, 0)
+    producer_snapshots.write(log.folder, 1, ProducerTable(entries), FileOps())
+    log.restart(clean=True)
+    assert log.send(1, 8, epoch=3) == DONE
+    assert [log.send(2, 8, epoch=4), log.send(2, 0, epoch=3), log.send(2, 0, epoch=4)] == [OUT_OF_SEQUENCE, 8, DONE]
