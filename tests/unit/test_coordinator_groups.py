@@ -383,18 +383,31 @@ def test_a_disk_that_stands_still_does_not_fill_the_memory(running: Asked, monke
 
 
 def test_groups_take_so_much_memory_and_no_more(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte: one that is there may change, nothing is added."""
     member = running.alone()
     running.commit({("t", 0): 1}, group_id="h")
     used = running.groups.state_bytes
-    monkeypatch.setattr(keeping, "MOST_STATE_BYTES", used)
+
+    def bound(more: int) -> None:
+        monkeypatch.setattr(keeping, "MOST_STATE_BYTES", used + more)
+
+    bound(-1)
     assert running.commit({("t", 0): 2}, group_id="h") == {("t", 0): 0}
-    assert running.commit({("t", 1): 2}, group_id="h") == {("t", 1): Code.INVALID_COMMIT_OFFSET_SIZE}
-    assert running.join().error_code == Code.GROUP_MAX_SIZE_REACHED
-    rows = {member: b"x"}
-    assert running.answer(running.begin_to_sync(member, 1, rows)).error_code == Code.UNKNOWN_SERVER_ERROR
     assert running.beat(member) == 0
-    monkeypatch.undo()
+    said = len(subscribed("t"))
+    bound(said - 1)
+    assert running.join().error_code == Code.GROUP_MAX_SIZE_REACHED
+    bound(said)
+    assert running.join().error_code == Code.MEMBER_ID_REQUIRED
+    for size, code in ((said + 1, Code.UNKNOWN_SERVER_ERROR), (said, Code.NONE)):
+        assert running.answer(running.begin_to_sync(member, 1, {member: bytes(size)})).error_code == code
+    key = records.offset_key(OffsetKey("h", "t", 1))
+    size = len(key) + len(records.offset_value(Offset(2, 3, "m", 1))) + keeping.ROW_BYTES
+    bound(size - 1)
+    assert running.commit({("t", 1): 2}, group_id="h") == {("t", 1): Code.INVALID_COMMIT_OFFSET_SIZE}
+    bound(size)
     assert running.commit({("t", 1): 2}, group_id="h") == {("t", 1): 0}
+    assert running.groups.state_bytes == used + size
 
 
 def test_an_assignment_that_is_too_large_is_refused(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ READY_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 """What a commit waits for its flush."""
 MAKE_SECONDS = 30.0
-RETRY_SECONDS = 5.0
-"""After the log could not be read."""
+RETRY_SECONDS = 1.0
+"""After the log could not be read: it is out of service, and comes back by itself."""
 MOST_STATE_BYTES = 64 << 20
 """Of all groups together: keys and values in the log, and what members have said; beyond, nothing new is taken."""
 MOST_GROUP_BYTES = 16 << 20
@@ -133,7 +133,8 @@ class Groups:
                 yield from self._load(self._topics.partition_count(TOPIC))
                 self.is_ready = True
             except (OSError, FastlogError) as error:
-                log.error("%s cannot be read: %s; groups are refused until it can", TOPIC, error)
+                line = "%s cannot be read: %s; groups are refused until it can"
+                log.error(line, TOPIC, error, extra=logs.about(TOPIC, type(error)))
                 yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
 
     def _load(self, count: int) -> Work:
