@@ -534,6 +534,31 @@ def test_a_new_coordinator_goes_on(tmp_path: Path) -> None:
         assert second.beat("x", 2) == Code.UNKNOWN_MEMBER_ID
 
 
+def test_a_member_that_died_with_the_coordinator_is_gone_without_anybody_asking(tmp_path: Path) -> None:
+    with Asked(tmp_path / "log", group_min_session_ms=1) as running:
+        member = running.join(running.join(session_timeout=300).member_id, session_timeout=300).member_id
+        found = running.answer(running.begin_to_sync(member, 1, {member: b"all"}))
+        assert found.error_code == 0
+        running.again()
+        assert running.groups._groups["g"].state.value == "Stable"
+        running.turn_until("it is gone", lambda: running.groups._groups["g"].state.value == "Empty")
+
+
+def test_while_the_log_is_out_of_service_commits_are_refused(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And everything is as it was once it is back."""
+    member = running.alone()
+    running.commit({("t", 0): 5}, group_id="h")
+    manager = running.topics.disk.manager
+    with monkeypatch.context() as patched:
+        patched.setattr(manager, "slot", lambda *_: None)
+        patched.setattr(keeping, "READY_SECONDS", 0.01)
+        assert running.commit({("t", 0): 6}, group_id="h") == {("t", 0): Code.COORDINATOR_NOT_AVAILABLE}
+        assert running.commit({("t", 0): 7}, group_id="h") == {("t", 0): Code.COORDINATOR_LOAD_IN_PROGRESS}
+    running.turn_until("it is ready", lambda: running.groups.is_ready)
+    assert running.committed("h") == {("t", 0): 5} and running.beat(member) == 0
+    assert running.commit({("t", 0): 8}, group_id="h") == {("t", 0): 0}
+
+
 def test_the_first_group_makes_the_log_and_no_client_touches_it(tmp_path: Path) -> None:
     with Asked(tmp_path / "log", offsets_partitions=3) as running:
         assert running.committed() == {} and running.groups.names() == []
