@@ -734,6 +734,44 @@ def test_a_snapshot_that_fails_is_tried_again_later(running: Asked, monkeypatch:
     assert running.committed() == {("t", 0): 6}
 
 
+def test_without_a_segment_of_its_own_there_is_no_snapshot(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.commit({("t", 0): 5})
+    kept = running.groups._shards[0].log
+    monkeypatch.setattr(internal_log, "roll_now", lambda *_: False)
+    outcome = kept.snapshot(running.groups._shards[0].parts())
+    running.turn_until("it has failed", lambda: outcome.value is not None)
+    assert isinstance(outcome.value, LogError)
+    assert b"snapshot" not in [each.key for each in running.stored()]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_disk_that_takes_too_long(running: Asked, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    """It counts as one that refuses, or is waited for."""
+    running.commit({("t", 0): 5})
+    kept = running.groups._shards[0].log
+    monkeypatch.setattr(internal_log, "FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr(kept, "_waits_for_disk", waits)
+    (view,) = [each for each in running.arena.views() if each.topic == TOPIC]
+    found: list[str] = []
+
+    def waiting() -> Any:
+        try:
+            yield from kept._until_flushed(view, view.log_offset + 1)
+            found.append("flushed")
+        except LogError as error:
+            found.append(str(error))
+
+    running.loop.start(waiting())
+    until = time.monotonic() + 0.2
+    running.turn_until("some time has passed", lambda: time.monotonic() > until)
+    if not waits:
+        assert len(found) == 1 and "takes too long" in found[0]
+        return
+    assert not found
+    assert running.commit({("t", 0): 6}) == {("t", 0): 0}
+    running.turn_until("it is flushed", lambda: found == ["flushed"])
+
+
 def test_old_offsets_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of groups without members, so long after the commit and after the last one left; then the group."""
     with Asked(tmp_path / "log", offsets_retention_minutes=1, offsets_retention_check_ms=1) as running:
