@@ -116,6 +116,7 @@ def test_a_snapshot_is_due_after_so_many_bytes_at_a_roll_and_at_a_stop(
     keeper = keeper_of(log)
     log.send(1, 0)
     size = log.view.log_end
+    assert producer_states.SNAPSHOT_BYTES == 64 << 20  # as the documentation says
     monkeypatch.setattr(producer_states, "SNAPSHOT_BYTES", 3 * size)
     taken = []
     for number in range(1, 60):
@@ -222,6 +223,16 @@ def test_a_snapshot_that_is_there_is_enough(tmp_path: Path) -> None:
     keeper._clean(log.view)
     assert log.view.log_start > 1
     assert log.path(21).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("start", "is_written"), [(20, False), (21, False), (22, True)])
+def test_a_snapshot_at_the_end_of_what_goes_is_new_enough(tmp_path: Path, start: int, is_written: bool) -> None:
+    log, keeper, files = aged(tmp_path)
+    assert keeper._producers.write(log.view) is None
+    log.send(2, 20)
+    log.log.flush()
+    files.fail("rename", 1, errno.EIO)
+    assert keeper._producers.outlive(log.view, start) is not is_written
 
 
 def test_segments_stay_while_a_snapshot_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
