@@ -254,6 +254,10 @@ typedef struct {
      * readers at once. Who wanted it may die: the keeper writes down and carries out what stands here */
     uint64_t wanted_start FL_LINE;
 
+    /* the coordinator: 1 once it is written down that the partition is there; whoever lists partitions for clients of today
+     * leaves out the others, so that a topic is seen as a whole or not at all */
+    uint64_t settled;
+
     /* any */
     uint64_t waiters FL_LINE; /* processes to wake when the flushed end, the visible end or the state moves */
     uint64_t demand;          /* somebody waits for a flush */

@@ -85,7 +85,7 @@ cdef extern from "_arena.h" nogil:
         uint64_t flushed_base
         fl_end* flushed_ends
         fl_end* visible_ends
-        uint64_t log_start, table_head, kept_start, wanted_start
+        uint64_t log_start, table_head, kept_start, wanted_start, settled
         uint64_t waiters, demand, state, leaving, returns
 
     uint64_t fl_load(const uint64_t*)

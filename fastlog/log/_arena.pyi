@@ -62,6 +62,8 @@ class SlotView(NamedTuple):
     """Of record batches: records get the time of their append."""
     kept_start: int
     wanted_start: int
+    settled: bool
+    """It is written down that the partition is there: clients of today are told of it."""
 
 class IndexState(NamedTuple):
     """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``).
@@ -126,6 +128,8 @@ class SlotSpec(NamedTuple):
     producers: tuple[ProducerState, ...] = ()
     log_start: int = 0
     """What is written down; the log begins there, or at its first segment where that is later."""
+    settled: bool = True
+    """It is written down that the partition is there, or nobody writes that down."""
 
 class Leaving(NamedTuple):
     """A partition that has gone, whose files may still be there."""
@@ -276,6 +280,9 @@ class Arena:
 
         The keeper writes it down and drops what is before it. For a process that is not past the partition's life.
         """
+
+    def settle(self, index: int) -> None:
+        """Show a partition to clients of today: it is written down that it is there. The coordinator alone calls it."""
 
     @property
     def starts_wanted(self) -> int:

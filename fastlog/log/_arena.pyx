@@ -121,6 +121,7 @@ class SlotView(NamedTuple):
     append_time: bool
     kept_start: int
     wanted_start: int
+    settled: bool
 
 
 class Leaving(NamedTuple):
@@ -196,6 +197,7 @@ class SlotSpec(NamedTuple):
     append_time: bool = False
     producers: tuple[ProducerState, ...] = ()
     log_start: int = 0  # what is written down; the log begins there, or at its first segment where that is later
+    settled: bool = True  # it is written down that the partition is there, or nobody writes that down
 
 
 class Segment(NamedTuple):
@@ -543,6 +545,7 @@ cdef class Arena:
         fl_end_publish(&s.log_end, s.log_ends, &end)
         fl_end_publish(&s.flushed_end, s.flushed_ends, &end)
         fl_end_publish(&s.visible_end, s.visible_ends, &end)
+        s.settled = spec.settled if like is None else fl_load(&self.slot(like).settled)
         s.kept_start = spec.log_start
         s.wanted_start = fl_load(&self.slot(like).wanted_start) if like is not None else 0
         s.log_start = max(<uint64_t>spec.segments[0][0], min(<uint64_t>spec.log_start, <uint64_t>spec.log_end))
@@ -662,6 +665,10 @@ cdef class Arena:
         fl_raise(&self.slot(index).wanted_start, offset)
         fl_add(&self.header.starts_wanted, 1)
         fl_wake(self.header, self.eventfds, FL_KEEPER)
+
+    def settle(self, uint64_t index):
+        """Show a partition to clients of today: it is written down that it is there. The coordinator alone calls it."""
+        fl_store(&self.slot(index).settled, 1)
 
     @property
     def starts_wanted(self):
@@ -799,7 +806,7 @@ cdef class Arena:
             fl_load(&s.dir_synced_tail), max(fl_load(&s.dirty_since_ns), fl_load(&s.last_flush_ns)),
             s.epoch, (<char*>s.topic_id)[:16], s.retention_ms,
             None if s.retention_bytes == FL_NO_LIMIT else s.retention_bytes, s.max_message_bytes, bool(s.append_time),
-            fl_load(&s.kept_start), fl_load(&s.wanted_start),
+            fl_load(&s.kept_start), fl_load(&s.wanted_start), bool(fl_load(&s.settled)),
         )
         fl_fence()
         if fl_load(&s.life) != life or not fl_is_shown(s):

@@ -116,7 +116,10 @@ class LogManager:
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._arena.slots)
-        given = [self._give_slot(index, _unless_other(partition, topics)) for index, partition in found]
+        given = [
+            self._give_slot(index, _unless_other(partition, topics), settled=_is_settled(partition, topics))
+            for index, partition in found
+        ]
         for topic in topics.values():
             if topic.phase == CREATED:
                 self._add_missing(topic)
@@ -171,7 +174,7 @@ class LogManager:
             return [f"a topic that is to be deleted is still there path={error.filename}: {error.strerror}"]
         return []
 
-    def _give_slot(self, dir_index: int, found: RecoveredPartition) -> RecoveredPartition:
+    def _give_slot(self, dir_index: int, found: RecoveredPartition, *, settled: bool) -> RecoveredPartition:
         """Give a partition its slot and return it as it is served: one that cannot be is offline, and no other."""
         if len(found.segments) > self._arena.table_entries:
             found = found.taken_out(
@@ -181,7 +184,7 @@ class LogManager:
         if self._arena.room:  # without a slot, nothing could name it
             try:
                 spec = self._spec_of(dir_index, found)
-                self._arena.add(spec)
+                self._arena.add(spec._replace(settled=settled))
             except Exception as error:
                 log.exception("cannot be served path=%s", shown(found.directory))
                 found = found.taken_out(f"{shown(found.directory)} cannot be served: {error!r}")
@@ -345,14 +348,16 @@ class LogManager:
         format_name: str = KAFKA_0_7,
         topic_id: bytes = NO_TOPIC_ID,
         settings: TopicSettings | None = None,
+        settled: bool = True,
     ) -> int:
         """Make the directory, side file and first segment of a partition and give it a slot; returns the slot's index.
 
         Doing it twice is doing it once: what a dead creator left half-made is finished. The flusher makes the names
         durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
         ``format_name`` is the log format, ``topic_id`` the 16 bytes that a topic of record batches is known by, and
-        ``settings`` what holds instead of the configuration; they count for one that is not there yet. With an id,
-        the first partition made under a name decides whose the name is.
+        ``settings`` what holds instead of the configuration; they count for one that is not there yet, as does
+        ``settled``: clients of today may be told of it. With an id, the first partition made under a name decides
+        whose the name is.
 
         Raises:
             CreationBusyError: another process creates one now.
@@ -409,7 +414,7 @@ class LogManager:
                     durable=False,
                     flushed_base=0,
                     own=settings,
-                )._replace(topic_id=topic_id)
+                )._replace(topic_id=topic_id, settled=settled)
             )
         finally:
             self._arena.create_unlock()
@@ -468,6 +473,12 @@ class LogManager:
         except OSError:
             return False
         return side is None or (side.format == made.name and side.checkpoint == 0)
+
+
+def _is_settled(found: RecoveredPartition, topics: Mapping[str, Topic]) -> bool:
+    """Whether clients may be told of a partition: not of a topic whose creation was stopped."""
+    topic = topics.get(found.topic)
+    return topic is None or topic.phase != CREATING
 
 
 def _unless_other(found: RecoveredPartition, topics: Mapping[str, Topic]) -> RecoveredPartition:

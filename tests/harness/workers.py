@@ -26,6 +26,7 @@ from tests.harness.broker import wait_until
 from tests.harness.processor import Processor
 from tests.harness.raw_client import RawClient
 from tests.harness.timing import PATIENCE
+from tests.harness.topic_maker import TopicMaker
 
 HOURS_MS = 4 * 3_600_000
 PARTITIONS = 64
@@ -33,7 +34,10 @@ STILL_SECONDS = 0.05
 
 
 class Workers:
-    """Starts on entering the ``with`` block; ``settings`` are fields of ``BrokerConfig``."""
+    """Starts on entering the ``with`` block; ``settings`` are fields of ``BrokerConfig``.
+
+    ``makes_topics``: something stands in for the coordinator, as far as topics are made for who asks for them.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Workers:
         connection_limit: int = 1000,
         stalled_ms: int = 10_000,
         slots: int = PARTITIONS,
+        makes_topics: bool = True,
         **settings: Any,
     ) -> None:
         self.directory = directory
@@ -61,6 +66,9 @@ class Workers:
         self._make_processor: Callable[[int], Processor] = lambda number: Processor(
             directory, arena=self.arena, number=FIRST_PROCESSOR + number, **options, **settings
         )
+        self._rule = settings.get("rule")
+        self._makes_topics = makes_topics
+        self._maker: TopicMaker | None = None
         self._heartbeat_ms = heartbeat_ms
         self._processor_count = processors
         self._with_flusher = flusher
@@ -70,6 +78,8 @@ class Workers:
 
     def __enter__(self) -> Self:
         self.processors = [self._make_processor(number) for number in range(self._processor_count)]
+        if self._makes_topics:
+            self._maker = TopicMaker(self.processors, self._rule)
         if self._with_flusher:
             self.start_flusher()
         return self
@@ -87,6 +97,9 @@ class Workers:
 
     def stop(self) -> None:
         """End them as the supervisor does: first the processors, then the flusher, which flushes all."""
+        if self._maker is not None:
+            self._maker.close()
+            self._maker = None
         for processor in self.processors:
             processor.close()
         self.arena.set_stopping(STAGE_FLUSHER)

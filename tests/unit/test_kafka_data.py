@@ -602,25 +602,33 @@ def test_one_who_stops_sending_is_answered_at_once(workers: Workers) -> None:
         assert len(drain(other.raw)) > 20
 
 
-def test_who_wants_a_topic_while_another_process_makes_one_waits(workers: Workers, client: Client) -> None:
-    assert workers.arena.create_lock()
-    fields = {"topics": [{"topic_id": None, "name": "meanwhile"}], "allow_auto_topic_creation": True}
-    operations = {"include_topic_authorized_operations": False}
-    client.socket.sendall(today.request(today.METADATA, 12, fields | operations))
-    workers.wait_still()
-    assert is_silent(client.raw)
-    workers.arena.create_unlock()
-    _, found = today.decoded(today.METADATA, 12, today.answer_of(client.socket))
-    assert [(topic.error_code, len(topic.partitions)) for topic in found.topics] == [(0, 1)]
+def test_what_is_being_made_is_not_shown(workers: Workers, client: Client) -> None:
+    """A topic, until it is written down that it is there, and partitions that it gets later."""
+    manager = LogManager(workers.processors[0].config, workers.arena)
+    topic_id = bytes(range(16, 32))
 
+    def make(partition: int) -> int:
+        words: dict[str, Any] = {"format_name": "record-batches", "topic_id": topic_id, "settled": False}
+        return manager.create_partition("growing", partition, count=2, **words)
 
-def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
-    with Workers(tmp_path, partitions=40) as several, Client(several) as client:
-        (made,) = client.make("wide")
-        assert [part.partition_index for part in made.partitions] == list(range(40))
-        told = client.make("first", "wide", "second")  # there is room for 24 more
-        assert [(topic.error_code, len(topic.partitions)) for topic in told][1] == (0, 40)
-        assert {topic.error_code for topic in told} == {0, 56}
+    def told(**named: Any) -> Any:
+        flags = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        (topic,) = client.ask(today.METADATA, 12, topics=[{"topic_id": None, "name": None} | named], **flags).topics
+        return topic.error_code, [part.partition_index for part in topic.partitions]
+
+    def listed() -> dict[str, int]:
+        flags = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        return {one.name: len(one.partitions) for one in client.ask(today.METADATA, 12, topics=None, **flags).topics}
+
+    by_id = {"topic_id": uuid.UUID(bytes=topic_id)}
+    first = make(0)
+    assert told(name="growing") == (3, []) and told(**by_id) == (100, []) and "growing" not in listed()
+    workers.arena.settle(first)
+    assert told(name="growing") == told(**by_id) == (0, [0]) and listed()["growing"] == 1
+    second = make(1)
+    assert told(name="growing") == (0, [0]) and listed()["growing"] == 1
+    workers.arena.settle(second)
+    assert told(name="growing") == (0, [0, 1]) and listed()["growing"] == 2
 
 
 def test_an_index_does_not_take_the_place_of_its_own_segment(tmp_path: Path) -> None:

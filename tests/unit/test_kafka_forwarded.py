@@ -24,7 +24,7 @@ CREATE_TOPICS = 19
 @pytest.fixture
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.setattr(kinds, "FORWARDED", {CREATE_TOPICS: kinds.Api("CreateTopics", 2, 2, 7, 5, None)})
-    with Workers(tmp_path) as running:
+    with Workers(tmp_path, makes_topics=False) as running:
         yield running
 
 

@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "kafka07": f"{SHARED} log net engine",
     "kafka": "text ground basics model paths log net engine",  # not wire, which is of 0.7 and fastlog's own
     "workers": f"{SHARED} log coordination net engine kafka07 kafka",
-    "coordinator": f"{SHARED} log engine workers",
+    "coordinator": f"{SHARED} log engine kafka workers",
     "supervisor": f"{SHARED} log workers coordinator",
     "broker": f"{SHARED} log workers coordinator supervisor",
     "connections": f"{SHARED} coordination",

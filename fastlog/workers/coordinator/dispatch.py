@@ -11,10 +11,11 @@ from typing import Any
 from fastlog import logs
 from fastlog.errors import ProtocolError
 from fastlog.workers import authorization
-from fastlog.workers.coordinator import codec
+from fastlog.workers.coordinator import auto_create, codec
 from fastlog.workers.coordinator.context import Broker, Context
 from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.loop import Loop, Until, Wait
+from fastlog.workers.kafka import kinds, reading
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ SERVED: dict[int, tuple[str, int, int]] = {
     60: ("describe_cluster", 0, 1),
 }
 """By api key: the module, and the first and the last version. ``workers.kafka.kinds`` tells clients the same."""
+_METADATA = kinds.METADATA.to_bytes(2, "big")
 
 
 class Dispatcher:
@@ -56,6 +58,13 @@ class Dispatcher:
         self, frame: Frame, answer: Callable[[bytes | None], None], let_go: Callable[[], None] = lambda: None
     ) -> None:
         """Begin to handle a request; what cannot be answered has its connection closed, with a line in the log."""
+        client = authorization.Client(
+            authorization.PRINCIPALS[frame.principal], frame.host or "?", frame.listener, frame.connection
+        )
+        context = Context(self._broker, client, let_go)
+        if frame.body.startswith(_METADATA):
+            self._loop.start(self._make(frame, context, answer))
+            return
         try:
             request = codec.decode(frame.body)
             name, first, last = SERVED.get(request.key, ("", 0, -1))
@@ -65,19 +74,31 @@ class Dispatcher:
             log.warning("refused peer=%s %s", frame.host, error, extra=logs.about("refused", frame.host))
             answer(None)
             return
-        client = authorization.Client(
-            authorization.PRINCIPALS[frame.principal], frame.host or "?", frame.listener, frame.connection
-        )
-        self._loop.start(self._run(request, name, Context(self._broker, client, let_go), answer))
+        self._loop.start(self._run(request, name, context, answer))
+
+    def _make(
+        self, frame: Frame, context: Context, answer: Callable[[bytes | None], None]
+    ) -> Generator[Wait, Any, None]:
+        """Have topics made that a METADATA names: its processor wants to know what came of each, and answers it."""
+        data = None
+        try:
+            yield self._is_ready()
+            data = yield from auto_create.codes(reading.named_topics(frame.body), context)
+        except Exception as error:
+            log.error("topics not made: %r", error, exc_info=error, extra=logs.about("made", type(error)))
+        answer(data)
+
+    def _is_ready(self) -> Until:
+        topics = self._broker.topics
+        return Until(lambda: topics.is_ready, time.monotonic() + READY_SECONDS)
 
     def _run(
         self, request: codec.Request, name: str, context: Context, answer: Callable[[bytes | None], None]
     ) -> Generator[Wait, Any, None]:
         data = None
-        topics = self._broker.topics
         try:
             # a new coordinator answers nothing before it knows what the former one has promised
-            yield Until(lambda: topics.is_ready, time.monotonic() + READY_SECONDS)
+            yield self._is_ready()
             handler = importlib.import_module(f"{PACKAGE}.{name}")
             data = codec.encode(request, (yield from handler.handle(request, context)))
         except Exception as error:

@@ -66,7 +66,7 @@ class Pending:
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        self.deletes = False
+        self.creates = self.deletes = False
 
     def wait(self, deadline: float) -> Work:
         """What came of it; REQUEST_TIMED_OUT when nothing has by then."""
@@ -104,6 +104,11 @@ class Topics:
         """The partitions of a topic of record batches; empty where there is none that clients may know of."""
         views = self._manager.partitions(name)
         return views if views and format_name(views[0].format) == RECORD_BATCHES else []
+
+    def is_known(self, name: str) -> bool:
+        """Whether clients can know of a topic of record batches, or one of 0.7 has the name."""
+        views = self._manager.partitions(name)
+        return bool(views) and views[0].settled
 
     def is_of_kafka07(self, name: str) -> bool:
         """Whether a topic is there that is none of record batches."""
@@ -164,6 +169,8 @@ class Topics:
                 self._start(topic.name, self._finish_creation(topic))
             elif topic.phase == DELETING:
                 self._start(topic.name, self._finish_deletion(topic))
+            else:  # a predecessor may not have come to it
+                self._settle(topic)
 
     def adopt(self) -> None:
         """Write down topics that others made: processors when they were asked for, or a person with a directory."""
@@ -195,6 +202,9 @@ class Topics:
         try:
             if changes:
                 yield from self._log.write(changes)
+            for known in self._log.state.topics.values():
+                if known.phase == CREATED:
+                    self._settle(known)
             self._adopted_at = seen
         except (OSError, FastlogError) as error:
             log.error("topics not written down topics=%d reason=%s: tried again", len(changes), error)
@@ -216,10 +226,32 @@ class Topics:
             return Outcome(Code.INVALID_PARTITIONS, f"{more} partitions more: {room}")
         return None
 
+    def wanted(self, name: str) -> Pending | Code:
+        """Make a topic that a client has asked for, unless it is there: what is to be said of it, or to be waited for.
+
+        What goes on under its name comes first, also a deletion: then ask again.
+        """
+        if not self.is_ready:
+            return Code.LEADER_NOT_AVAILABLE
+        pending = self._busy.get(name)
+        if pending is not None:
+            return pending
+        views = self._manager.partitions(name)
+        if views:
+            return Code.NONE if format_name(views[0].format) == RECORD_BATCHES else Code.UNKNOWN_TOPIC_OR_PARTITION
+        count = self._config.partition_count(name)
+        refused = self.refusal(name, count)
+        if refused is not None:
+            _say(name, "created", LogError(str(refused.message)))
+            return Code.KAFKA_STORAGE_ERROR
+        return self.create(name, count, {})
+
     def create(self, name: str, count: int, settings: Mapping[str, str]) -> Pending:
         """Make a topic that ``refusal`` has nothing against."""
         topic = Topic(name, uuid.uuid4().bytes, count, dict(settings), CREATING)
-        return self._start(name, self._create(topic))
+        pending = self._start(name, self._create(topic))
+        pending.creates = True
+        return pending
 
     def _create(self, topic: Topic) -> Work:
         yield from self._log.write([topic_change(CREATING, topic)])
@@ -242,8 +274,15 @@ class Topics:
             return Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
         _files.reach("topic.made")
         yield from self._log.write([topic_change(CREATED, topic)])
+        self._settle(topic)
         log.info("created topic=%r partitions=%d", topic.name, topic.partitions)
         return Outcome(topic=topic)
+
+    def _settle(self, topic: Topic) -> None:
+        """Let clients be told of the partitions that are written down."""
+        for view in self._manager.partitions(topic.name):
+            if not view.settled and view.topic_id == topic.topic_id and view.partition < topic.partitions:
+                self._arena.settle(view.index)
 
     def _make(self, topic: Topic, first: int) -> Generator[Wait, Any, None]:
         """Make partitions from ``first`` on, in steps; returns once their names are durable."""
@@ -262,6 +301,7 @@ class Topics:
                             format_name=RECORD_BATCHES,
                             topic_id=topic.topic_id,
                             settings=settings,
+                            settled=False,
                         )
                     except CreationBusyError:
                         break
@@ -320,6 +360,7 @@ class Topics:
             _say(name, "grown", error)
             return Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
         yield from self._log.write([topic_change(CREATED, topic)])
+        self._settle(topic)
         return Outcome(topic=topic)
 
     def _count(self, name: str, views: list[SlotView]) -> int:

@@ -4,10 +4,10 @@
 |---|---|---|---|
 | BETWEEN | none has begun | bytes come | QUEUED, CREATING, LISTING, PRODUCING, LOOKING, HOLDING, FORWARDING |
 | QUEUED | was looked at; something else comes first | earlier answers, earlier writes or memory are there | as BETWEEN |
-| CREATING | a thread, or another process, makes the topics that METADATA names | they are made | CREATED |
+| CREATING | the coordinator makes the topics that METADATA names | they are made, or the coordinator died | CREATED |
 | LISTING | a thread looks up the times that LIST_OFFSETS asks for | the thread is done | LISTED |
 | LISTED | they have been looked up | at once | |
-| CREATED | they are made, or it is known why not | at once, or another process has made one | CREATING |
+| CREATED | they are made, or it is known why not | at once | |
 | PRODUCING | is a produce, at one of its parts | its gathered writes can be done | CHECKING |
 | CHECKING | a thread decompresses the batch of the part, and looks at its records | the thread is done | PRODUCING |
 | LOOKING | is a fetch, at some of its parts | others have had a turn | READING, HOLDING, PUTTING |
@@ -40,7 +40,7 @@ cdef void allow(int state, tuple following) except *:
 allow(BETWEEN, (QUEUED, CREATING, LISTING, PRODUCING, LOOKING, HOLDING, FORWARDING))
 allow(QUEUED, (CREATING, LISTING, PRODUCING, LOOKING, HOLDING, FORWARDING))
 allow(CREATING, (CREATED,))
-allow(CREATED, (CREATING,))
+allow(CREATED, ())
 allow(LISTING, (LISTED,))
 allow(LISTED, ())
 allow(PRODUCING, (CHECKING,))

@@ -142,16 +142,16 @@ cdef class Kafka(Protocol):
 
     cdef void job_done(self, Conn* c) noexcept nogil:
         cdef Exchange* x = <Exchange*>c.state
-        if x.state == CREATING or x.state == LISTING:
+        if x.state == LISTING:
             x.made_state = x.job.answer.state
             x.made = x.job.answer.answer
             x.made_size = x.job.answer.size
-            enter(x, CREATED if x.state == CREATING else LISTED)
-        elif x.state == FORWARDING:
+            enter(x, LISTED)
+        elif x.state == CREATING or x.state == FORWARDING:
             x.made_state = x.job.forward.state
             x.made = x.job.forward.answer
             x.made_size = x.job.forward.size
-            enter(x, FORWARDED)
+            enter(x, CREATED if x.state == CREATING else FORWARDED)
         elif x.state == CHECKING:
             x.checked = x.job.check.count
             enter(x, PRODUCING)

@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastlog.log._arena cimport fl_slot
 from fastlog.workers._engine cimport Engine
-from fastlog.workers._jobs cimport Answering
+from fastlog.workers._forward cimport Forward
 from fastlog.workers.kafka._exchange cimport Exchange, Head
 from fastlog.workers.kafka._kinds cimport Kinds
 from fastlog.workers.kafka._topics cimport Topics
@@ -28,7 +28,7 @@ cdef class Metadata:
     cdef Engine engine
     cdef Kinds kinds
     cdef Topics topics
-    cdef Answering answering
+    cdef Forward forward
     cdef list kept
     cdef Address[16] addresses
     cdef const char* cluster_id

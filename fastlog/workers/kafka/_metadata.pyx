@@ -1,7 +1,9 @@
 """METADATA: who the cluster is, this broker alone, and which topics and partitions it has.
 
 An answer is written anew each time: what a partition costs, some 50 ns, is less than to know that nothing has changed.
-Topics that are not of record batches are hidden: today's clients are told that they are not there.
+Topics that are not of record batches are hidden: today's clients are told that they are not there. So are topics, and
+partitions, that are being made: the coordinator makes them, also those that a client wants made that asks for them, and
+says when it is written down that they are there.
 """
 
 cimport cython
@@ -12,7 +14,8 @@ from libc.string cimport memcpy
 from fastlog.log._arena cimport FL_STATE_OFFLINE, fl_load, fl_slot
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
-from fastlog.workers._jobs cimport ANSWER_AGAIN, ANSWER_MADE, Answering
+from fastlog.workers._forward cimport Forward
+from fastlog.workers._jobs cimport ANSWER_MADE
 from fastlog.workers._partitions cimport TopicCount
 from fastlog.workers.authorization import Operation
 from fastlog.workers.kafka._codes cimport (
@@ -21,16 +24,15 @@ from fastlog.workers.kafka._codes cimport (
 )
 from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter, free_made
 from fastlog.workers.kafka._kinds cimport METADATA, Kinds, api_of
-from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, is_todays, is_zero
+from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, is_settled, is_todays, is_zero
 from fastlog.workers.kafka._wire cimport (
     FRAME_HEAD, Reader, Writer, add8, add16, add32, add_array, add_bytes, add_string, add_tags, begin_answer, get8, get_array,
     get_string, skip_tags, spoil, take, writer_free,
 )
 from fastlog._bytes cimport be16, put32
 from fastlog.workers.net._connection cimport (
-    TURN_STEPS, WAIT_CREATE, WAIT_JOB, WAIT_ROOM, Conn, answer_admitted, out_bytes,
+    TURN_STEPS, WAIT_JOB, WAIT_ROOM, Conn, answer_admitted, out_bytes,
 )
-from fastlog.workers.net._helper cimport QUEUE_CREATE
 
 cdef enum:
     MOST_PARTITIONS = 131072     # in one answer: a topic is described as often as its name is given
@@ -53,13 +55,13 @@ cdef int DELETE = Operation.DELETE, DESCRIBE = Operation.DESCRIBE
 cdef class Metadata:
     """Answers METADATA of one processor; its loop's thread only. ``control`` is the Python side, see ``Control``."""
 
-    def __cinit__(self, Engine engine, Kinds kinds, Topics topics, control):
+    def __cinit__(self, Engine engine, Kinds kinds, Topics topics, Forward forward, control):
         cdef bytes host
         cdef int i
         self.engine = engine
         self.kinds = kinds
         self.topics = topics
-        self.answering = Answering(engine.jobs, control.create_topics)
+        self.forward = forward
         self.kept = [host for host, _port in control.advertised]
         for i, host in enumerate(self.kept):
             self.addresses[i].host = host
@@ -86,13 +88,10 @@ cdef class Metadata:
             if not answer_admitted(c, size + PARTITION_BYTES * self.expected_partitions(&asked)):
                 return WAIT_ROOM
             if asked.creates and self.may_create and asked.count > 0 and self.wants_creation(c, &asked, p, size):
+                if self.forward.ask(c, &x.job.forward, FRAME_HEAD, size) != 0:
+                    return MALFORMED
                 enter(x, CREATING)
-                self.engine.jobs.answer(c, &x.job.answer, self.answering, QUEUE_CREATE, FRAME_HEAD, size)
                 return WAIT_JOB
-        elif x.made_state == ANSWER_AGAIN:
-            free_made(x)
-            enter(x, CREATING)
-            return WAIT_CREATE
         elif x.made_state != ANSWER_MADE:
             return CLOSE
         self.write(c, head, &asked, p, size, x.made, x.made_size)
@@ -145,15 +144,19 @@ cdef class Metadata:
         return -1 if r.bad else 0
 
     cdef bint wants_creation(self, Conn* c, const Asked* asked, const uint8_t* p, size_t size) noexcept nogil:
-        """Whether a topic that is named is not there and may be made."""
+        """Whether a topic that is named is not there, or not yet, and may be made."""
         cdef Reader r
         cdef Named named
+        cdef fl_slot* first
         cdef int i
         r.p, r.size, r.at, r.bad = p, size, asked.topics, False
         r.flexible = asked.version >= api_of(self.kinds, METADATA).flexible
         for i in range(asked.count):
             read_named(&r, asked.version, &named)
-            if named.size > 0 and named.is_by_name and self.topics.first_of(named.name, named.size) == NULL \
+            if named.size <= 0 or not named.is_by_name:
+                continue
+            first = self.topics.first_of(named.name, named.size)
+            if (first == NULL or not is_settled(first)) \
                     and is_allowed(self.engine.authorizer, c, DESCRIBE, named.name, named.size):
                 return True
         return False
@@ -208,6 +211,8 @@ cdef class Metadata:
                 code = CODE_VERSION  # ids were introduced in answers only
             else:
                 first = self.topics.by_id(named.topic_id)
+                if first != NULL and not is_settled(first):
+                    first = NULL
                 code = CODE_NONE if first != NULL else CODE_UNKNOWN_TOPIC_ID
             if first != NULL:
                 if is_allowed(self.engine.authorizer, c, DESCRIBE, first.name, <int>first.name_bytes):
@@ -220,6 +225,8 @@ cdef class Metadata:
             code = CODE_TOPIC_DENIED
         else:
             first = self.topics.first_of(named.name, named.size)
+            if first != NULL and not is_settled(first):
+                first = NULL
             if first == NULL:
                 code = made if made != CODE_NONE else CODE_UNKNOWN_TOPIC
             elif not is_todays(first):
@@ -250,7 +257,7 @@ cdef class Metadata:
                 first = self.topics.first_of(topic.name, topic.size) if topic.name != NULL else NULL
                 if self.engine.partitions.known != known:
                     break  # the table is another one now
-                if first == NULL or not is_todays(first) \
+                if first == NULL or not is_todays(first) or not is_settled(first) \
                         or not is_allowed(self.engine.authorizer, c, DESCRIBE, topic.name, topic.size):
                     continue
                 self.write_topic(c, asked.version, CODE_NONE, first.name, <int>first.name_bytes, first.topic_id, first,
@@ -279,13 +286,15 @@ cdef class Metadata:
             add8(w, first != NULL and size >= 2 and name[0] == c"_" and name[1] == c"_")
         count = self.engine.partitions.partition_count(name, size) if first != NULL else 0
         for partition in range(count):
-            held += self.engine.partitions.find(name, size, partition) != NULL
+            s = self.engine.partitions.find(name, size, partition)
+            held += s != NULL and is_settled(s)
         add_array(w, held)
         self.partitions += <uint64_t>held
         if self.partitions <= <uint64_t>MOST_PARTITIONS:
             for partition in range(count):
                 s = self.engine.partitions.find(name, size, partition)
-                if s != NULL:
+                if s != NULL and held and is_settled(s):
+                    held -= 1
                     self.write_partition(version, s)
         if version >= 8:
             add32(w, self.operations_of(c, name, size) if operations and first != NULL else INT_MIN)

@@ -41,7 +41,7 @@ cdef class Requests:
         self.counters = engine.counters
         self.kinds = Kinds()
         self.topics = Topics(engine)
-        self.metadata = Metadata(engine, self.kinds, self.topics, control)
+        self.metadata = Metadata(engine, self.kinds, self.topics, forward, control)
         self.produces = Produces(engine, self.kinds, control.max_batch)
         self.fetches = Fetches(engine, self.kinds, self.topics, control.max_wait_ms)
         self.list_offsets = ListOffsets(engine, self.kinds, control)

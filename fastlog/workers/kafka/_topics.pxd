@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._arena cimport fl_load, fl_slot
 from fastlog.log.formats._table cimport OF_KAFKA, Format, format_of
 from fastlog.workers._engine cimport Engine
 
@@ -25,6 +25,11 @@ cdef inline bint is_todays(fl_slot* s) noexcept nogil:
     """Whether a partition is one of those that today's clients use."""
     cdef const Format* made = format_of(s.format)
     return made != NULL and made.clients & OF_KAFKA != 0
+
+
+cdef inline bint is_settled(fl_slot* s) noexcept nogil:
+    """Whether clients may be told of a partition: it is written down that it is there."""
+    return fl_load(&s.settled) != 0
 
 
 cdef bint is_zero(const uint8_t* topic_id) noexcept nogil
