@@ -33,6 +33,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.workers import child
 from fastlog.zkpaths import (
+    BROKER_IDS,
     BrokerRegistration,
     broker_path,
     encode_holdings,
@@ -84,6 +85,8 @@ class Registration:
         """The partition count that ZooKeeper shows of each topic, as far as is known. Any thread may look."""
         self._watched: set[str] = set()
         self._changed: deque[str] = deque()
+        self._others: list[int] = []
+        self._others_changed = True
 
     def hold_broker(self) -> Node | None:
         """Let ZooKeeper show the broker; the node in which another one holds the id, if there is one.
@@ -173,6 +176,26 @@ class Registration:
             raise
         except CoordinationError as error:
             log.warning("not written path=%s reason=%s: tried again in %d s", path, error, AUDIT_SECONDS)
+
+    def others(self) -> list[int]:
+        """The ids of the other brokers that ZooKeeper shows, in order; free where nothing changed.
+
+        Raises as ``hold_broker`` does.
+        """
+        if self._others_changed:
+            self._others_changed = False  # before it is read: a change while that goes on is looked at again
+            try:
+                names = self._session.children(BROKER_IDS, self._on_others) or ()
+            except CoordinationError:
+                self._others_changed = True
+                raise
+            ids = {int(name) for name in names if name.isascii() and name.isdecimal()}
+            self._others = sorted(ids - {self._broker})
+        return self._others
+
+    def _on_others(self) -> None:
+        self._others_changed = True
+        self._notify()
 
     def recheck(self) -> None:
         """Let the next calls read everything again."""
@@ -391,6 +414,7 @@ class Registry:
                 if not self._holds:
                     self._holds = True
                     self._say_registered(session)
+                self._tell_of_others(table.others())
                 wanted = self._wanted()
                 table.drop_topics(table.announced.keys() - wanted.keys())
                 table.leave_word(wanted)  # first: what was announced is known to be missing when the broker dies
@@ -427,6 +451,23 @@ class Registry:
             session_name(session.id),
             self._config.zookeeper,
         )
+
+    def _tell_of_others(self, others: list[int]) -> None:
+        """Let processors know whether this broker is a cluster of one, as clients of today's protocol take it to be."""
+        other = others[0] if others else None
+        before = self._arena.other_broker
+        if other == before:
+            return
+        self._arena.set_other_broker(other)
+        if other is None:
+            log.info("no other broker is registered any more: clients of today's protocol are served again")
+        elif before is None:
+            log.warning(
+                "broker %d is registered in ZooKeeper %s too: clients of today's protocol are refused, because they "
+                "would take the partitions of one broker for all",
+                other,
+                self._config.zookeeper,
+            )
 
     def _wanted(self) -> dict[str, int]:
         """The partition count of every topic that has a partition here."""

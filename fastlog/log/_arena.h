@@ -106,6 +106,7 @@ typedef struct {
     uint64_t starts_wanted;          /* any: grows when somebody has wanted a partition to begin at a later offset */
 
     uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
+    uint64_t other_broker; /* keeper: 1 + the id of another broker that ZooKeeper shows; 0: of none it is known */
 
     uint64_t stopping FL_LINE; /* supervisor: 0 serve, or a stage of the stop */
     uint64_t ending;           /* supervisor: 1 from the first moment of a stop, before the mirror and the stages above */

@@ -34,7 +34,7 @@ cdef extern from "_arena.h" nogil:
         pthread_mutex_t create_lock
         uint64_t* changes
         uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, starts_wanted
-        uint64_t retention_generation, stopping, ending, stalled_ns
+        uint64_t retention_generation, other_broker, stopping, ending, stalled_ns
         uint64_t producers_offset, producer_blocks, producer_expiry_ms, largest_producer
 
     ctypedef struct fl_cell:

@@ -190,6 +190,13 @@ class Arena:
     @property
     def retention_generation(self) -> int: ...
     @property
+    def other_broker(self) -> int | None:
+        """The id of another broker that ZooKeeper shows beside this one; None where it shows none."""
+
+    def set_other_broker(self, broker: int | None) -> None:
+        """Say that ZooKeeper shows another broker, by its id, or None; the keeper alone calls it."""
+
+    @property
     def stopping(self) -> int: ...
     def set_stopping(self, stage: int) -> None:
         """Say how far the stop has come: one of the ``STAGE_`` numbers, whose processes finish and leave."""

@@ -385,6 +385,15 @@ cdef class Arena:
         return fl_load(&self.header.retention_generation)
 
     @property
+    def other_broker(self):
+        cdef uint64_t found = fl_load(&self.header.other_broker)
+        return <object>None if found == 0 else found - 1
+
+    def set_other_broker(self, broker):
+        """Say that ZooKeeper shows another broker, by its id, or None; the keeper alone calls it."""
+        fl_store(&self.header.other_broker, 0 if broker is None else <uint64_t>broker + 1)
+
+    @property
     def stopping(self):
         return fl_load(&self.header.stopping)
 

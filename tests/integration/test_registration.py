@@ -18,7 +18,7 @@ from fastlog.tools.cli import fastlog
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, BrokerDidNotStart, wait_until
 from tests.harness.registration import BACK_SECONDS, Tree, registered_broker
-from tests.harness.timing import sooner_than
+from tests.harness.timing import PATIENCE, sooner_than
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 LONG_MS = 40_000
@@ -239,3 +239,31 @@ def test_a_broker_of_a_test_says_when_it_is_not_shown(zookeeper: RunningZooKeepe
         pytest.fail("its block began")
     with testing.broker(properties={"zk.connect": nobody}, enable_zookeeper=False) as apart:
         assert apart.running
+
+
+def test_two_brokers_serve_no_clients_of_today(start: Start) -> None:
+    """Each would show its part as the whole; alone again, the first serves them, and 0.7's notice nothing."""
+    from confluent_kafka import KafkaException, Producer, TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    first = start(0)
+    address = {"bootstrap.servers": f"127.0.0.1:{first.port}"}
+
+    def delivered() -> str:
+        told: list[Any] = []
+        producer = Producer(address | {"message.timeout.ms": 3000, "topic.metadata.refresh.interval.ms": 200})
+        producer.produce("today", b"x", on_delivery=lambda error, _message: told.append(error))
+        producer.flush(PATIENCE)
+        return told[0].name() if told[0] is not None else ""
+
+    assert delivered() == ""
+    second = start(1)
+    wait_until("the first refuses", lambda: "clients of today's protocol are refused" in first.log_text())
+    assert delivered() in ("POLICY_VIOLATION", "_MSG_TIMED_OUT")
+    with pytest.raises(KafkaException):
+        AdminClient(address).describe_topics(TopicCollection(["today"]))["today"].result(PATIENCE)
+    produce(first, "old")
+    produce(second, "old")
+    second.stop()
+    wait_until("the first serves again", lambda: "are served again" in first.log_text())
+    assert delivered() == ""

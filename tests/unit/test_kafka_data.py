@@ -455,6 +455,47 @@ def test_a_topic_has_its_own_bound_for_batches(workers: Workers, client: Client)
     assert [client.produce(("bounded", 0, one))[0].error_code for one in (data, batch(bytes(51)))] == [0, 10]
 
 
+def test_one_of_several_brokers_refuses_and_says_so(workers: Workers, client: Client) -> None:
+    """What a client can be told is told by its first request; any other ends the connection. 0.7 goes on."""
+    (made,) = client.make("part")
+    with Client(workers) as waiting:
+        parts = today.fetched(("part", 0, 0), max_wait=50_000)
+        waiting.socket.sendall(today.request(today.FETCH, 12, parts))
+        workers.wait_still()
+        workers.arena.set_other_broker(0)
+        try:
+            (topic,) = client.make("part")
+            assert (topic.error_code, topic.partitions) == (44, ())
+            (topic,) = client.make("never-made")
+            assert (topic.error_code, topic.partitions) == (44, ())
+            flags = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+            found = client.ask(today.METADATA, 12, topics=None, **flags)
+            assert found.topics == () and len(found.brokers) == 1
+            by_id = [{"topic_id": made.topic_id, "name": None}]
+            (topic,) = client.ask(today.METADATA, 12, topics=by_id, **flags).topics
+            assert (topic.error_code, topic.partitions) == (100, ())
+            assert client.ask(today.API_VERSIONS, 0).error_code == 0
+            for key, version, fields in (
+                (today.PRODUCE, 9, today.produced(("part", 0, batch(b"x")), acks=-1)),
+                (today.FETCH, 12, today.fetched(("part", 0, 0))),
+                (today.LIST_OFFSETS, 7, today.listed(("part", 0, LATEST))),
+            ):
+                with Client(workers) as other:
+                    other.socket.sendall(today.request(key, version, fields))
+                    assert drain(other.raw) == b""
+            with Client(workers) as other:
+                other.socket.sendall(today.framed(struct.pack(">hhi", 60, 0, 5) + b"\0\0\0"))
+                assert drain(other.raw) == b""
+            with workers.connect() as old:
+                assert old.produce_ack("of-07", 0, raw.entry(b"x")).error == 0
+        finally:
+            workers.arena.set_other_broker(None)
+        assert client.produce(("part", 0, batch(b"x")), acks=-1)[0].error_code == 0
+        _, found = today.decoded(today.FETCH, 12, today.answer_of(waiting.socket))
+        assert values_of(found.responses[0].partitions[0]) == [(0, b"x")], "what had begun goes on"
+    assert "never-made" not in {view.topic for view in workers.arena.views()}
+
+
 # -- fetching ----------------------------------------------------------------------------------------------------------
 
 

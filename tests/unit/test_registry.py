@@ -362,6 +362,44 @@ def test_a_new_partition_is_announced_and_a_stop_takes_everything_away(running: 
     assert not running.registry.may_not_run
 
 
+def test_other_brokers_are_known_while_they_are_there(running: Running) -> None:
+    """Processors refuse clients of today's protocol meanwhile: the word in the arena says so."""
+    running.tree.write("/brokers/ids/12", OTHER.encode(), STRANGER)
+    running.registry.start()
+    wait_until("it is known", lambda: running.arena.other_broker == 12)
+    running.tree.write("/brokers/ids/3", OTHER.encode(), STRANGER)
+    running.tree.write("/brokers/ids/not-a-number", b"", STRANGER)
+    running.tree.write("/brokers/ids/\u0663", b"", STRANGER)
+    wait_until("the first counts", lambda: running.arena.other_broker == 3)
+    running.tree.remove("/brokers/ids/3")
+    wait_until("the next one counts", lambda: running.arena.other_broker == 12)
+    running.tree.expire(running.sessions[-1].id)
+    wait_until("it is registered again", lambda: running.registrations() == 2)
+    assert running.arena.other_broker == 12
+    running.tree.remove("/brokers/ids/12")
+    wait_until("it is alone", lambda: running.arena.other_broker is None)
+    running.tree.write("/brokers/ids/0", OTHER.encode(), STRANGER)
+    wait_until("0 is an id", lambda: running.arena.other_broker == 0)
+
+
+def test_a_look_at_other_brokers_that_fails_is_done_again(shown: Shown) -> None:
+    shown.settle()
+    assert shown.table.others() == []
+    shown.tree.write("/brokers/ids/8", OTHER.encode(), STRANGER)
+    assert shown.flag.is_set()
+    watches = shown.tree.watch_count()
+
+    def fail(_session: FakeSession, name: str, _path: str) -> None:
+        raise CoordinationError(f"nobody answers {name}")
+
+    before, shown.tree.before_call = shown.tree.before_call, fail
+    with pytest.raises(CoordinationError):
+        shown.table.others()
+    shown.tree.before_call = before
+    assert shown.table.others() == [8] and shown.table.others() == [8]
+    assert shown.tree.watch_count() == watches + 1
+
+
 def test_another_broker_that_stays_ends_one_that_never_was_registered(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

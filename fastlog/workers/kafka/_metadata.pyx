@@ -19,7 +19,7 @@ from fastlog.workers._jobs cimport ANSWER_MADE
 from fastlog.workers._partitions cimport TopicCount
 from fastlog.workers.authorization import Operation
 from fastlog.workers.kafka._codes cimport (
-    CODE_INVALID_TOPIC, CODE_LEADER_NOT_AVAILABLE, CODE_NONE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
+    CODE_INVALID_TOPIC, CODE_LEADER_NOT_AVAILABLE, CODE_NONE, CODE_POLICY, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
     CODE_UNKNOWN_TOPIC_ID, CODE_VERSION,
 )
 from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter, free_made
@@ -87,7 +87,8 @@ cdef class Metadata:
         if x.state != CREATED:
             if not answer_admitted(c, size + PARTITION_BYTES * self.expected_partitions(&asked)):
                 return WAIT_ROOM
-            if asked.creates and self.may_create and asked.count > 0 and self.wants_creation(c, &asked, p, size):
+            if asked.creates and self.may_create and asked.count > 0 and not self.topics.are_in_part() \
+                    and self.wants_creation(c, &asked, p, size):
                 if self.forward.ask(c, &x.job.forward, FRAME_HEAD, size) != 0:
                     return MALFORMED
                 enter(x, CREATING)
@@ -213,6 +214,8 @@ cdef class Metadata:
                 first = self.topics.by_id(named.topic_id)
                 if first != NULL and not is_settled(first):
                     first = NULL
+                if self.topics.are_in_part():
+                    first = NULL
                 code = CODE_NONE if first != NULL else CODE_UNKNOWN_TOPIC_ID
             if first != NULL:
                 if is_allowed(self.engine.authorizer, c, DESCRIBE, first.name, <int>first.name_bytes):
@@ -227,7 +230,9 @@ cdef class Metadata:
             first = self.topics.first_of(named.name, named.size)
             if first != NULL and not is_settled(first):
                 first = NULL
-            if first == NULL:
+            if self.topics.are_in_part():
+                first, code = NULL, CODE_POLICY
+            elif first == NULL:
                 code = made if made != CODE_NONE else CODE_UNKNOWN_TOPIC
             elif not is_todays(first):
                 first, code = NULL, CODE_UNKNOWN_TOPIC
@@ -257,7 +262,7 @@ cdef class Metadata:
                 first = self.topics.first_of(topic.name, topic.size) if topic.name != NULL else NULL
                 if self.engine.partitions.known != known:
                     break  # the table is another one now
-                if first == NULL or not is_todays(first) or not is_settled(first) \
+                if first == NULL or not is_todays(first) or not is_settled(first) or self.topics.are_in_part() \
                         or not is_allowed(self.engine.authorizer, c, DESCRIBE, topic.name, topic.size):
                     continue
                 self.write_topic(c, asked.version, CODE_NONE, first.name, <int>first.name_bytes, first.topic_id, first,

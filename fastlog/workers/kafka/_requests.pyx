@@ -9,10 +9,10 @@ from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward
 from fastlog.workers._jobs cimport ANSWER_MADE
 from fastlog.workers.kafka._exchange cimport (
-    BETWEEN, CLOSE, DONE, FORWARDED, FORWARDING, MALFORMED, WRITE_FIRST, Exchange, Head, enter, free_made,
+    BETWEEN, CLOSE, DONE, FORWARDED, FORWARDING, MALFORMED, QUEUED, WRITE_FIRST, Exchange, Head, enter, free_made,
 )
 from fastlog.workers.kafka._fetch cimport Fetches
-from fastlog.workers.kafka._kinds cimport API_VERSIONS, FETCH, LIST_OFFSETS, PRODUCE, ApiVersions, Kinds, api_of
+from fastlog.workers.kafka._kinds cimport API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, PRODUCE, ApiVersions, Kinds, api_of
 from fastlog.workers.kafka._list_offsets cimport ListOffsets
 from fastlog.workers.kafka._metadata cimport Metadata
 from fastlog.workers.kafka._produce cimport Produces
@@ -62,6 +62,10 @@ cdef class Requests:
         if self.trace and x.state == BETWEEN:
             self.engine.reports.trace(c, head.key, size)
         r = self.read_head(p, size, &head)
+        if r == DONE and x.state <= QUEUED and head.key != API_VERSIONS and head.key != METADATA and self.topics.are_in_part():
+            self.engine.reports.invalid_request(c, "another broker is registered in ZooKeeper: clients of today's protocol"
+                                                " would take a part for the whole", head.key)
+            return CLOSE
         if r == DONE and head.key == PRODUCE:
             r = self.produces.produce(c, x, &head, p, size)
         elif r == DONE:

@@ -13,6 +13,7 @@ cdef class Topics:
     cdef uint64_t mask
     cdef uint64_t known          # lives that began or ended and stand in the table
 
+    cdef bint are_in_part(self) noexcept nogil
     cdef fl_slot* first_of(self, const uint8_t* name, int size) noexcept nogil
     cdef fl_slot* by_id(self, const uint8_t* topic_id) noexcept nogil
     cdef void learn(self) noexcept nogil

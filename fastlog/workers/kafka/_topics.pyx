@@ -42,6 +42,10 @@ cdef class Topics:
     def __dealloc__(self):
         free(self.table)
 
+    cdef bint are_in_part(self) noexcept nogil:
+        """Whether another broker has partitions of the same topics: a client of today would take these here for all."""
+        return fl_load(&self.engine.arena.header.other_broker) != 0
+
     cdef fl_slot* first_of(self, const uint8_t* name, int size) noexcept nogil:
         """The first partition of a topic that is there, whatever its format; NULL: there is no such topic."""
         cdef int partition
