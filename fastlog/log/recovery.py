@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import stat
@@ -199,7 +200,7 @@ class _Recovery:
             self.log_start = 0
             self.blank = replace(self.blank, log_start=0)
         segments = self.list_segments() or [self.first_segment(clean_end)]
-        begin = sum(following.base <= self.log_start for following in segments[1:])
+        begin = sum(one.base < following.base <= self.log_start for one, following in itertools.pairwise(segments))
         self.below, segments = segments[:begin], segments[begin:]
         # an offset alone says nothing of bytes that are none of a message
         clean = (

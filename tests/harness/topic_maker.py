@@ -52,13 +52,21 @@ class TopicMaker:
     def _run(self) -> None:
         ends = {processor.coordinator: number for number, processor in enumerate(self._processors)}
         while True:
-            ready, _, _ = select.select([self._stop, *ends], [], [])
+            # a test may end a processor by itself
+            ready, _, _ = select.select([self._stop, *(end for end in ends if end.fileno() >= 0)], [], [])
             if self._stop in ready:
                 return
             for end in ready:
                 number = ends[end]
                 process = self._processors[number].number
-                frame = self._assemblies[number].take(end.recv(PIECE_BYTES), self._arena.incarnation(process))
+                try:
+                    piece = end.recv(PIECE_BYTES)
+                except OSError:
+                    piece = b""
+                if not piece:
+                    del ends[end]
+                    continue
+                frame = self._assemblies[number].take(piece, self._arena.incarnation(process))
                 if frame is not None:
                     buffers, _ = pieces_of(frame, self._arena.incarnation(COORDINATOR), self._codes(frame), 0)
                     end.sendmsg(buffers)
