@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from fastlog import record_batches
 from fastlog.errors import LogError
+from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.log.internal_logs import newest_snapshot, whole_batches
 from fastlog.record_batches import Record
@@ -368,6 +370,24 @@ def test_a_commit_is_not_shown_before_it_is_flushed(running: Asked, monkeypatch:
     running.turn_until("it is flushed", lambda: running.committed() == {("t", 0): 2, ("t", 1): 3})
     monkeypatch.undo()
     assert running.commit({("t", 0): 4}) == {("t", 0): 0}
+
+
+def test_what_gives_room_back_does_not_wait_for_room_with_others(running: Asked) -> None:
+    """On a full disk a commit is refused, and what is taken back behind it, meanwhile, is not."""
+    running.commit({("t", 0): 1})
+    running.turn_until("all is written", lambda: not running.loop.tasks)
+    kept = running.groups._shards[0].log
+    kept._reserved = (-1, -1, 0)  # it asks the disk with the next write
+    row = Record(b"no key of Kafka's", b"x", 1)
+    outcomes: dict[int, object] = {}
+    _files.arm("fallocate@1-=ENOSPC", "test")
+    # the first is under way, and the others wait together
+    for number, needs_room in enumerate((True, True, False, True)):
+        kept.write([row], needs_room=needs_room).flushed.then(partial(outcomes.__setitem__, number))
+    running.turn_until("all have an outcome", lambda: len(outcomes) == 4)
+    _files.arm("", "test")
+    assert [type(outcomes[number]) for number in range(4)] == [OSError, OSError, str, OSError]
+    assert kept.queued_bytes == 0
 
 
 def test_a_disk_that_stands_still_does_not_fill_the_memory(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,3 +323,15 @@ def test_after_a_marker_of_its_epoch_a_producer_goes_on_and_after_a_later_one_be
     log.restart(clean=True)
     assert log.send(1, 8, epoch=3) == DONE
     assert [log.send(2, 8, epoch=4), log.send(2, 0, epoch=3), log.send(2, 0, epoch=4)] == [OUT_OF_SEQUENCE, 8, DONE]
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 2])
+def test_a_snapshot_that_speaks_of_more_than_the_log_has_goes(beyond: int, tmp_path: Path) -> None:
+    """By one record, too: the next one that is appended gets that offset."""
+    log = Numbered(tmp_path)
+    assert log.send(7, 0, 3) == DONE
+    producer_snapshots.write(log.folder, 3 + beyond, log.learned(tail_bytes=0).table, FileOps())
+    before = set(log.snapshots())
+    producer_snapshots.drop_above(log.folder, 3, FileOps())
+    assert set(log.snapshots()) == {offset for offset in before if offset <= 3}
+    assert (3 + beyond in log.snapshots()) == (beyond <= 0)
