@@ -172,12 +172,18 @@ class Workers:
         return turned + (self.flusher.turns if self.flusher is not None else 0)
 
     def wait_still(self) -> None:
-        """Returns once no loop turns any more: one that has nothing to do, or only waits, must not."""
+        """Returns once no loop turns any more: one that has nothing to do, or only waits, must not.
+
+        One that is ready to run has something to do, however long it waits for a core.
+        """
+        loops = [processor.thread for processor in self.processors] + [self._flushing]
+        tasks = [Path(f"/proc/self/task/{loop.native_id}/stat") for loop in loops if loop is not None]
 
         def is_still() -> bool:
             before = self.turns()
             time.sleep(STILL_SECONDS)
-            return self.turns() == before
+            asleep = all(task.read_text().rpartition(") ")[2].startswith("S") for task in tasks)
+            return asleep and self.turns() == before
 
         wait_until("no loop turns", is_still)
 

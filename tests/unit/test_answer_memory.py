@@ -6,8 +6,11 @@ for the ones that have left, is counted.
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
+import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,6 +29,7 @@ GOOD = raw.entry(b"good")
 BLOCK = raw.entry(bytes(15_000))
 BUDGET = 1 << 20
 PARTS = 40
+STUFFING = 60
 SMALL = 16 << 10
 """What a connection may have when the budget is used up."""
 
@@ -129,11 +133,21 @@ def test_one_for_which_others_wait_and_that_takes_nothing_is_closed(tmp_path: Pa
         wait_until("those that hold much are closed", lambda: workers.count("idle_closed"))
 
 
+def unacknowledged(sender: socket.socket) -> int:
+    """Bytes that were sent and have not arrived."""
+    return int.from_bytes(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
 def stuffed(workers: Workers, behind: bytes) -> raw.RawClient:
-    """A client that has sent 200 requests for 600 kB each and more, and reads nothing."""
+    """A client that has sent 60 requests for 600 kB each and more, and reads nothing.
+
+    All of it lies with the receiver: an RST takes along what the sender has not got rid of.
+    """
     leaver = workers.connect()
     leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    leaver.send_raw(many_blocks() * 200 + behind)
+    leaver.send_raw(many_blocks() * STUFFING + behind)
+    wait_until("all has arrived", lambda: unacknowledged(leaver.socket) == 0)
+    wait_until("it is being answered", lambda: workers.count("bytes_out") > len(BLOCK))
     workers.wait_still()
     return leaver
 
@@ -150,7 +164,7 @@ def test_reading_requests_of_one_that_is_gone_are_not_carried_out(workers: Worke
     assert after["bytes_out"] == before["bytes_out"]
     assert after.get("held_fetches", 0) == 0
     assert workers.processors[0].loop.job_steps == steps
-    assert after["fetch_requests"] == 201
+    assert after["fetch_requests"] == STUFFING + 1
     assert after["own_requests"] - before["own_requests"] == 11
     assert workers.arena.view(1).log_end == 2 * len(GOOD)
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
