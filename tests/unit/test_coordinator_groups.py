@@ -311,6 +311,17 @@ def test_what_cannot_be_committed_stops_nothing_else(tmp_path: Path) -> None:
         assert running.committed() == {("t", 0): 2, ("t", 1): 1}
 
 
+def test_positions_in_topics_of_kafka07_are_kept(running: Asked) -> None:
+    """As 0.7's consumers have them in ZooKeeper; beside those of record batches, and forgotten as these are."""
+    running.manager.create_partition("old", 0)
+    assert running.commit({("old", 0): 118_613, ("t", 0): 5}) == {("old", 0): 0, ("t", 0): 0}
+    assert running.committed() == {("old", 0): 118_613, ("t", 0): 5}
+    topics = [{"name": "old", "partitions": [{"partition_index": 0}]}]
+    found = running.ask(OFFSET_DELETE, 0, group_id="g", topics=topics)
+    assert (found.error_code, found.topics[0].partitions[0].error_code) == (0, 0)
+    assert running.committed() == {("t", 0): 5}
+
+
 def test_offsets_are_forgotten(running: Asked) -> None:
     running.create("u")
     running.commit({("t", 0): 5, ("t", 1): 6, ("u", 0): 7})

@@ -2,7 +2,7 @@
 
 Version 5 took away the time to keep them, which is not looked at in those before: ``offsets.retention.minutes`` holds.
 Version 6 added the leader epoch, 7 static members. A disk that takes longer than 5 s gets error 7, and the commit may
-become so afterwards.
+become so afterwards. An offset of a topic of 0.7 is the position in bytes that 0.7's consumers have in ZooKeeper.
 
 Source: Apache Kafka 4.2 (KafkaApis.handleOffsetCommitRequest, OffsetMetadataManager.commitOffset).
 """
@@ -62,6 +62,6 @@ def handle(request: Request, context: Context) -> Handler:
 def _refusal(topic: str, context: Context) -> Code:
     if not context.may(Operation.READ, topic):
         return Code.TOPIC_AUTHORIZATION_FAILED
-    if topic.startswith("__") or not context.broker.topics.partitions(topic):
+    if topic.startswith("__") or not context.broker.topics.takes_offsets(topic):
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     return Code.NONE

@@ -43,4 +43,4 @@ def handle(request: Request, context: Context) -> Handler:
 def _refusal(topic: str, context: Context) -> Code:
     if not context.may(Operation.READ, topic):
         return Code.TOPIC_AUTHORIZATION_FAILED
-    return Code.NONE if context.broker.topics.partitions(topic) else Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.NONE if context.broker.topics.takes_offsets(topic) else Code.UNKNOWN_TOPIC_OR_PARTITION
