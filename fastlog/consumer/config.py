@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastlog import settings
+from fastlog.client.addresses import parse_brokers
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.settings import prop
@@ -26,6 +27,12 @@ class ConsumerConfig(settings.Settings):
     zk_connect: str = prop(
         "zk.connect", "", doc="Where ZooKeeper is: `host:port,host:port`, with `/path` behind for a tree of its own."
     )
+    brokers: str = prop(
+        "bootstrap.servers",
+        "",
+        doc="Where the broker is whose coordinator keeps the group, when no ZooKeeper is named: `host:port`, or several"
+        " addresses of one broker, of which the first that answers is taken.",
+    )
     group_id: str = prop("groupid", "", default_text="none; required", doc="The name of the group.")
     consumer_id: str | None = prop(
         "consumerid", None, default_text="made anew", doc="The name of this member, which nobody else may use."
@@ -38,13 +45,40 @@ class ConsumerConfig(settings.Settings):
         high=_INT32,
         doc="How long a member may be silent before its partitions go to others.",
     )
+    session_timeout_ms: int = prop(
+        "session.timeout.ms",
+        10_000,
+        unit="ms",
+        low=100,
+        high=_INT32,
+        doc="The same for a group that a broker keeps, within the broker's `group.min.session.timeout.ms` and"
+        " `group.max.session.timeout.ms`.",
+    )
+    heartbeat_interval_ms: int = prop(
+        "heartbeat.interval.ms",
+        1000,
+        unit="ms",
+        low=10,
+        high=_INT32,
+        doc="How often a member of a group that a broker keeps says that it lives, and hears whether others have come"
+        " or gone; a quarter of the session's time-out if that is less.",
+    )
+    metadata_max_age_ms: int = prop(
+        "metadata.max.age.ms",
+        5000,
+        unit="ms",
+        low=10,
+        high=_INT32,
+        doc="How often a member of a group that a broker keeps looks for new topics and partitions.",
+    )
     zk_connection_timeout_ms: int = prop(
         "zk.connectiontimeout.ms",
         6000,
         unit="ms",
         low=1,
         high=_INT32,
-        doc="How long the first connection to ZooKeeper is tried for (0.7: the session's time-out).",
+        doc="How long the first connection to ZooKeeper, or to the broker that keeps the group, is tried for (0.7: the"
+        " session's time-out).",
     )
     zk_sync_time_ms: int = prop(
         "zk.synctime.ms",
@@ -157,14 +191,29 @@ class ConsumerConfig(settings.Settings):
         for name, value in (("groupid", self.group_id), ("consumerid", self.consumer_id)):
             if value is not None and not _NAME.fullmatch(value):
                 raise ConfigError(f"{name}: {value!r} cannot be part of a path in ZooKeeper, or is empty")
-        if not self.zk_connect:
-            raise ConfigError("zk.connect: not given; a group needs a ZooKeeper: zk.connect=host:port")
-        parse_connect(self.zk_connect)
+        if self.zk_connect and self.brokers:
+            raise ConfigError(
+                "zk.connect and bootstrap.servers: a group is kept in ZooKeeper or by a broker; give one of them"
+            )
+        if self.zk_connect:
+            parse_connect(self.zk_connect)
+        elif self.brokers:
+            parse_brokers(self.brokers)
+        else:
+            raise ConfigError(
+                "zk.connect: not given, and bootstrap.servers neither: zk.connect=host:port is for a group that"
+                " ZooKeeper keeps, bootstrap.servers=host:port for one that a broker keeps"
+            )
 
     @property
     def session_timeout(self) -> float:
         """Seconds."""
-        return self.zk_session_timeout_ms / 1000
+        return (self.zk_session_timeout_ms if self.zk_connect else self.session_timeout_ms) / 1000
+
+    @property
+    def kept_by(self) -> str:
+        """What keeps the group, for texts."""
+        return f"ZooKeeper at {self.zk_connect}" if self.zk_connect else f"the coordinator of groups at {self.brokers}"
 
     @property
     def most_backoff(self) -> float:

@@ -50,10 +50,11 @@ _KEPT_JUMPS = 1000
 class Consumer:
     """A member of a group: gives streams of messages, and shares the partitions of its topics with the other members.
 
+    ``Consumer(brokers="localhost:9092", group_id="g")`` for a group that a broker keeps;
     ``Consumer("localhost:2181", group_id="g")``, ``Consumer({"zk.connect": "localhost:2181", "groupid": "g"})``,
-    ``Consumer(Path("consumer.properties"))``; keywords are the fields of ``ConsumerConfig``. It joins when its streams
-    are created, once, and leaves with ``close()``, at the end of a ``with`` block, or at the end of the program.
-    Safe in any number of threads, each stream in one at a time; not across a fork.
+    ``Consumer(Path("consumer.properties"))`` for one in ZooKeeper; keywords are the fields of ``ConsumerConfig``. It
+    joins when its streams are created, once, and leaves with ``close()``, at the end of a ``with`` block, or at the end
+    of the program. Safe in any number of threads, each stream in one at a time; not across a fork.
 
     Source: Kafka 0.7.2 (ZookeeperConsumerConnector).
     """
@@ -66,7 +67,7 @@ class Consumer:
         store: OffsetStore | None = None,
         **fields: Unpack[ConsumerFields],
     ) -> None:
-        """Connects to nothing yet. ``store``: where offsets are kept instead of ZooKeeper.
+        """Connects to nothing yet. ``store``: where offsets are kept instead of with the group.
 
         Raises:
             ConfigError: a setting is unknown, out of range, or missing.
@@ -105,7 +106,7 @@ class Consumer:
         count as consumed when ``stream.done()`` says so, and only then.
 
         Raises:
-            CoordinationError: ZooKeeper cannot be reached, or a consumer of the same id lives.
+            CoordinationError: ZooKeeper or the broker cannot be reached, or a consumer of the same id lives.
             ConfigError: no topic, a name that cannot be one, or a number of streams below 1.
             StateError: streams were created before.
         """
@@ -274,12 +275,12 @@ class Consumer:
 
     @property
     def topics(self) -> Mapping[str, list[PartitionId]]:
-        """Every partition of the topics that are read, whoever reads it, as ZooKeeper showed them last."""
+        """Every partition of the topics that are read, whoever reads it, as they were shown last."""
         return self._group.topics if self._group is not None else {}
 
     @property
     def brokers(self) -> Mapping[int, Address]:
-        """Where the brokers are, by id, as ZooKeeper showed them last."""
+        """Where the brokers are, by id, as they were shown last."""
         return self._group.brokers if self._group is not None else {}
 
     @property

@@ -9,9 +9,13 @@ class ConsumerFields(TypedDict, total=False):
     """Each is the field of that name; what it means stands in ``ConsumerConfig`` and `docs/clients.md`."""
 
     zk_connect: str
+    brokers: str
     group_id: str
     consumer_id: str | None
     zk_session_timeout_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    metadata_max_age_ms: int
     zk_connection_timeout_ms: int
     zk_sync_time_ms: int
     rebalance_backoff_ms: int | None

@@ -1,4 +1,4 @@
-"""Membership of a group: who reads what is agreed on through ZooKeeper, again whenever anything changes.
+"""Membership of a group: who reads what is agreed on, through ZooKeeper or a broker, again whenever anything changes.
 
 One worker thread owns all state. Watches, timers and calls from outside only leave a note and wake it; it reads what
 holds now and acts. How long a program takes over a message does not matter to it.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fastlog import escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import streams_by_topic
 from fastlog.consumer.config import ConsumerConfig
-from fastlog.consumer.group_session import GroupSession, GroupWork
+from fastlog.consumer.group_kinds import OpenSession, kind_of
+from fastlog.consumer.member_session import AnySession, GroupWork
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
 from fastlog.consumer.standing import GroupState
-from fastlog.coordination.session import Session, UnknownHostError, Watch
+from fastlog.coordination.session import UnknownHostError
 from fastlog.errors import ArgumentError, ClosedError, CoordinationError, FastlogError, ForkedError, StateError
 from fastlog.zkpaths import PartitionId, Subscription, new_consumer_id
 
@@ -29,9 +30,6 @@ _LATE_SECONDS = 2.0
 _CLOSE_SECONDS = 2.0
 _PATIENT_CHANGES = 3  # a session, its loss and the next session are each waited for; nobody waits for ever
 _LOOK_SECONDS = 0.005
-
-OpenSession = Callable[[Watch, Callable[[], bool]], Session]
-"""Makes a session; given what to call when its connection changes, and whether it is still wanted."""
 
 
 class Group:
@@ -54,7 +52,7 @@ class Group:
         lease: Lease | None = None,
         open_session: OpenSession | None = None,
     ) -> None:
-        """``store``: where offsets are kept, ZooKeeper unless given. ``consumer_id``: made as 0.7 does unless given.
+        """``store``: where offsets are kept unless with the group. ``consumer_id``: made as 0.7 does unless given.
 
         ``readers`` are to deliver only while ``lease`` is valid.
 
@@ -68,10 +66,10 @@ class Group:
         self._work = GroupWork(config, self.consumer_id, subscription, readers, store, self.lease)
         self._inbox = self._work.inbox
         self._standing = self._work.standing
-        self._open_session = open_session or self._open_zookeeper
+        self._kind = kind_of(config, self.consumer_id, open_session)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"fastlog-group-{config.group_id}", daemon=True)
-        self._session: Session | None = None
+        self._session: AnySession | None = None
         self._fatal: Exception | None = None
         self._is_over = False
 
@@ -81,8 +79,8 @@ class Group:
         """Become a member; what is then owned follows by itself.
 
         Raises:
-            CoordinationError: no ZooKeeper within ``zk.connectiontimeout.ms``, or another consumer of this id lives.
-            ConfigError: ZooKeeper's address cannot be read.
+            CoordinationError: nobody answers within ``zk.connectiontimeout.ms``, or another consumer of this id lives.
+            ConfigError: an address cannot be read, or the broker does not take such a member.
         """
         self._check()
         self._thread.start()
@@ -97,10 +95,9 @@ class Group:
                     patience = self.config.zk_connection_timeout_ms / 1000
                     if session is not None:
                         # A member of this id that died a moment ago is still there.
-                        patience = session.timeout + _LATE_SECONDS
+                        patience = self._kind.seconds_to_join(session) + _LATE_SECONDS
             if time.monotonic() - since > patience:
-                silence = CoordinationError(f"no ZooKeeper answers at {self.config.zk_connect} within {patience:g} s")
-                self._fatal = self._standing.error or silence
+                self._fatal = self._standing.error or self._kind.silence(patience)
                 break
             time.sleep(_LOOK_SECONDS)
         if self._fatal is not None:
@@ -111,7 +108,7 @@ class Group:
     def stop(self, timeout: float = 5.0) -> None:
         """Stop reading, commit unless auto-commit is off, and leave; may be called again, also in a signal handler.
 
-        Returns within ``timeout`` seconds. If ZooKeeper does not answer by then, what was owned is free when the
+        Returns within ``timeout`` seconds. If nobody answers by then, what was owned is free when the
         session ends.
         """
         if os.getpid() != self._pid:
@@ -158,7 +155,7 @@ class Group:
             request.wait(3 * self.config.session_timeout + _LATE_SECONDS)
 
     def note_jump(self, partition: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Keep in ZooKeeper, beside the offsets, that the messages between were gone. Returns at once."""
+        """Keep beside the offsets that the messages between were gone. Returns at once."""
         self._inbox.jumps[partition] = (from_offset, to_offset)
         self._inbox.wake()
 
@@ -187,7 +184,7 @@ class Group:
             return GroupState.STOPPED
         session = self._session
         if session is None or not session.is_connected or (self._standing.is_member and not self.lease.is_valid):
-            return GroupState.NO_ZOOKEEPER
+            return self._kind.away
         return self._standing.state
 
     @property
@@ -196,8 +193,8 @@ class Group:
         return self._standing.error
 
     @property
-    def session_id(self) -> int | None:
-        """The session with ZooKeeper that owns what is owned; None while there is none."""
+    def session_id(self) -> int | str | None:
+        """The session that owns what is owned; None while there is none."""
         session = self._session
         return None if session is None else session.id
 
@@ -214,12 +211,12 @@ class Group:
 
     @property
     def topics(self) -> Mapping[str, list[PartitionId]]:
-        """Every partition of the topics that are read, whoever reads it, as ZooKeeper showed them last."""
+        """Every partition of the topics that are read, whoever reads it, as it was shown last."""
         return self._standing.partitions
 
     @property
     def brokers(self) -> Mapping[int, Address]:
-        """Where the brokers are, by id, as ZooKeeper showed them last."""
+        """Where the brokers are, by id, as it was shown last."""
         return self._standing.addresses
 
     @property
@@ -234,7 +231,7 @@ class Group:
 
     @property
     def sessions(self) -> int:
-        """How many sessions with ZooKeeper there have been."""
+        """How many sessions there have been."""
         return self._standing.sessions
 
     def _check(self) -> None:
@@ -250,7 +247,7 @@ class Group:
             while not inbox.is_stopping:
                 failures += 1
                 try:
-                    session = self._open_session(inbox.wake, lambda: not inbox.is_stopping)
+                    session = self._kind.open(inbox.wake, lambda: not inbox.is_stopping)
                 except CoordinationError as error:
                     standing.error = error
                     if isinstance(error, UnknownHostError) and not standing.sessions:
@@ -266,27 +263,19 @@ class Group:
                     standing.sessions += 1
                     self._session = session
                     try:
-                        was_member = GroupSession(work, session).run()
+                        was_member = self._kind.run(work, session)
                     finally:
                         self._session = None
                     failures = 0 if was_member else failures
+                    if work.refusal is not None:
+                        self._fatal = work.refusal
+                        return
                 work.refuse_commits()
                 if failures and not inbox.is_stopping:
                     inbox.wait(work.pause(failures))
         finally:
             inbox.is_stopping = self._is_over = True
             work.refuse_commits()
-
-    def _open_zookeeper(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session:
-        from fastlog.coordination.zookeeper import ZooKeeperSession
-
-        return ZooKeeperSession(
-            self.config.zk_connect,
-            session_timeout=self.config.session_timeout,
-            connection_timeout=self.config.zk_connection_timeout_ms / 1000,
-            on_change=on_change,
-            is_wanted=is_wanted,
-        )
 
 
 def make_consumer_id(config: ConsumerConfig) -> str:

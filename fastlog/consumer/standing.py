@@ -21,6 +21,7 @@ class GroupState(enum.Enum):
     ASSIGNED = "assigned"
     NOTHING = "nothing to own"
     NO_ZOOKEEPER = "no ZooKeeper"
+    NO_COORDINATOR = "no coordinator"
     FAILING = "failing"
     STOPPED = "stopped"
 
@@ -37,7 +38,7 @@ class Standing:
     unsaved: frozenset[TopicPartition] = frozenset()
     """Taken away since the last commit, though they had been consumed further than was saved."""
     partitions: Mapping[str, list[PartitionId]] = field(default_factory=dict)
-    """All that ZooKeeper shows of the topics it reads, by topic; as it was read last."""
+    """All that is shown of the topics it reads, by topic; as it was read last."""
     addresses: Mapping[int, Address] = field(default_factory=dict)
     """Of the brokers that live, by id; as it was read last."""
     failed_commits: int = 0

@@ -196,6 +196,11 @@ class MirrorConfig:
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("a mirror needs a source: give --consumer-config, or mirror.consumer.config")
+        for source in self.sources:
+            if source.consumer.brokers:
+                raise ConfigError(
+                    f"{source.name}: bootstrap.servers: a mirror finds the brokers of a source in ZooKeeper: zk.connect"
+                )
         places = [_cluster(source.consumer.zk_connect) for source in self.sources]
         for number, place in enumerate(places):
             if place in places[:number]:

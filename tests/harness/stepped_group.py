@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastlog.consumer import group_session, ownership, partitions
-from fastlog.consumer.group_session import GroupSession, GroupWork
+from fastlog.consumer import group_session, holdings, member_session, partitions
+from fastlog.consumer.group_session import GroupSession
+from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Claim, Lease, TopicPartition
 from fastlog.coordination.session import SessionLostError
@@ -22,7 +23,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (group_session, ownership):
+        for module in (group_session, holdings, member_session):
             monkeypatch.setattr(module, "time", self)
         monkeypatch.setattr(partitions.Lease, "now", staticmethod(self.monotonic))
 

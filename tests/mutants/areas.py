@@ -121,9 +121,9 @@ AREAS = (
     Area(
         "consumer",
         _words("fastlog/consumer/"),
-        _unit("assignment arguments consumer* delivery fetching* group* simple_consumer* stream_client driving"
+        _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client driving"
               " patterns")
-        + _integration("simple_consumer local_read group group_reading group_outages group_shared")
+        + _integration("simple_consumer local_read group group_reading group_outages group_shared broker_groups")
         + _fault("groups exactly_once"),
     ),
     Area(
@@ -139,8 +139,8 @@ AREAS = (
     Area(
         "client",
         _words("fastlog/client/ fastlog/registry.py"),
-        _unit("buffers client_* inbox slices registry* fetching* topics")
-        + _integration("registration advertised") + _fault("registration hostile_broker"),
+        _unit("buffers client_* group_requests inbox slices registry* fetching* topics")
+        + _integration("registration advertised broker_groups") + _fault("registration hostile_broker"),
     ),
     Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
     Area(

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastlog.consumer import group_session, ownership
-from fastlog.consumer.group_session import GroupSession, GroupWork
+from fastlog.consumer import group_session, holdings, member_session
+from fastlog.consumer.group_session import GroupSession
+from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import CoordinationError
@@ -180,9 +181,9 @@ def play(seed: int) -> World:
     """A world in which much has happened, and that is quiet now. The same seed gives the same world."""
     stepped = SteppedTime()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (group_session, ownership):
+        for module in (group_session, holdings, member_session):
             patch.setattr(module, "time", stepped)
-        patch.setattr(group_session, "MOST_PAUSE", 0.001)
+        patch.setattr(member_session, "MOST_PAUSE", 0.001)
         world = World(seed, stepped)
         for _ in range(world.source.randint(1, 3)):
             world.join()

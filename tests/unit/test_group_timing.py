@@ -17,7 +17,7 @@ import pytest
 from fastlog.consumer import membership as membership_module
 from fastlog.consumer import rare_log
 from fastlog.consumer.group import Group
-from fastlog.consumer.group_session import GroupWork
+from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.membership import Membership
 from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import Lease

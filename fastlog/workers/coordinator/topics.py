@@ -116,7 +116,7 @@ class Topics:
         return bool(views) and format_name(views[0].format) != RECORD_BATCHES
 
     def takes_offsets(self, name: str) -> bool:
-        """Whether groups can commit how far they have read a topic: one of either kind, but none of the broker's own."""
+        """Whether groups can commit how far they have read a topic: one of either kind, none of the broker's own."""
         return bool(self.partitions(name)) or self.is_of_kafka07(name)
 
     def deletes_records(self, name: str) -> bool:

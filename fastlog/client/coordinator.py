@@ -1,0 +1,290 @@
+"""A connection to the broker that coordinates groups: found by FindCoordinator, made again when it breaks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from fastlog.client import group_requests as requests
+from fastlog.client.addresses import Address, parse_brokers
+from fastlog.client.connection import Broker, Connection, ConnectionEnded
+from fastlog.errors import CoordinationError, ProtocolError, TransportError
+
+_T = TypeVar("_T")
+
+UNKNOWN_TOPIC, TIMED_OUT, METADATA_TOO_LARGE = 3, 7, 12
+LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
+ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, INVALID_GROUP, UNKNOWN_MEMBER, INVALID_SESSION = 22, 23, 24, 25, 26
+REBALANCE, COMMIT_SIZE, TOPIC_DENIED, GROUP_DENIED = 27, 28, 29, 30
+NON_EMPTY, GROUP_NOT_FOUND, ID_REQUIRED, GROUP_FULL, FENCED, SUBSCRIBED = 68, 69, 79, 81, 82, 86
+
+PASSING = frozenset((LOADING, NOT_AVAILABLE, NOT_COORDINATOR))
+"""Codes of a coordinator that has just begun: what was asked for was not done, and is asked for again."""
+
+_MEANINGS = {
+    -1: "the broker reports an unknown error: its log says more",
+    UNKNOWN_TOPIC: "the topic is not there (any more)",
+    TIMED_OUT: "its disk takes too long; it may have been kept",
+    METADATA_TOO_LARGE: "the text beside an offset is too long: raise offset.metadata.max.bytes of the broker",
+    LOADING: "the coordinator is reading its log; it will be there soon",
+    NOT_AVAILABLE: "the coordinator is not available: its disk may be full or failing, and the broker's log says more",
+    NOT_COORDINATOR: "the broker does not coordinate this group",
+    ILLEGAL_GENERATION: "the group has gone on without this member",
+    INCONSISTENT_PROTOCOL: "the members of the group are no consumers of fastlog: choose another name for the group",
+    INVALID_GROUP: "the name of the group is empty or too long",
+    UNKNOWN_MEMBER: "the group has members, and this is none of them (any more)",
+    INVALID_SESSION: "the broker does not allow the session's time-out: set session.timeout.ms within its"
+    " group.min.session.timeout.ms and group.max.session.timeout.ms",
+    REBALANCE: "the group rebalances",
+    COMMIT_SIZE: "the coordinator has no room for more offsets",
+    TOPIC_DENIED: "the broker does not allow that with the topic",
+    GROUP_DENIED: "the broker does not allow that with the group",
+    42: "what the member says of itself is too large: read fewer topics",
+    NON_EMPTY: "the group has members: stop them first",
+    GROUP_NOT_FOUND: "there is no such group",
+    GROUP_FULL: "the group is full (group.max.size of the broker), or the coordinator has no room for more members",
+    FENCED: "another process has taken this member's place",
+    SUBSCRIBED: "members of the group read the topic: stop them first",
+}
+
+_KEYS = (8, 9, 10, 11, 12, 13, 14)
+_LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
+MOST_ANSWER_BYTES = 64 * 2**20
+
+
+class CoordinatorError(CoordinationError):
+    """The coordinator refuses what it was asked for; ``code`` is the number on the wire, by Kafka's table."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NotReachedError(CoordinationError):
+    """The coordinator does not answer; what it was asked for may have been done."""
+
+
+class OtherClusterError(CoordinationError):
+    """An address leads to another broker than before, which has groups of its own."""
+
+
+def meaning_of(code: int) -> str:
+    """An error code of the coordinator's in words."""
+    return f"{_MEANINGS.get(code, 'an error of which this client knows nothing')} (error {code})"
+
+
+class Coordinator:
+    """Asks the coordinator of a group, one request at a time. For one thread; ``interrupt`` is for any.
+
+    Raises (every call):
+        NotReachedError: no answer within ``timeout`` seconds.
+        CoordinationError: it was closed, or the broker is none that coordinates groups.
+    """
+
+    def __init__(self, brokers: str | Sequence[Address], group: str, *, client: str, timeout: float) -> None:
+        """Connects at the first call. ``brokers``: addresses of one broker, tried in their order."""
+        self.addresses = parse_brokers(brokers) if isinstance(brokers, str) else list(brokers)
+        self.address = self.addresses[0]
+        """Where the coordinator is; known once it has been asked."""
+        self.broker_id = -1
+        self.cluster = ""
+        """The id of the cluster that the broker is; empty before it was asked."""
+        self.is_connected = False
+        """It has answered when it was last asked."""
+        self.is_closed = False
+        self._group = group
+        self._client = client
+        self._timeout = timeout
+        self._connection: Connection | None = None
+        self._number = 0
+        self._posted = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.addresses))
+
+    def close(self) -> None:
+        """End it; may be called again."""
+        self.is_closed = True
+        self._drop()
+
+    def interrupt(self) -> None:
+        """Have whoever waits for an answer told that none will come, and every later call; ``close`` is to follow."""
+        self.is_closed = True
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def ask(
+        self,
+        request: requests.Request,
+        parse: Callable[[requests.Answer], _T],
+        code_of: Callable[[_T], int] = lambda found: 0,
+        timeout: float | None = None,
+    ) -> _T:
+        """The answer. A broken connection and a coordinator that has just begun are put up with within the time.
+
+        What is asked is asked again then: it has to be something that may be done twice.
+        """
+        allowed = self._timeout if timeout is None else timeout
+        deadline = time.monotonic() + allowed
+        pause = _LEAST_PAUSE
+        while True:
+            try:
+                found = parse(self._asked(request, deadline))
+                if code_of(found) not in PASSING:
+                    self.is_connected = True
+                    return found
+                why = meaning_of(code_of(found))
+            except TransportError as error:
+                why = str(error).partition("\n")[0]
+                self._drop()
+            except BaseException:
+                self._drop()
+                raise
+            if self.is_closed:
+                raise CoordinationError("the connection to the coordinator was closed")
+            if time.monotonic() + pause >= deadline:
+                self.is_connected = False
+                raise NotReachedError(f"no coordinator of groups at {self} within {allowed:g} s: {why}")
+            time.sleep(pause)
+            pause = min(2 * pause, _MOST_PAUSE)
+
+    def post(self, request: requests.Request) -> None:
+        """Send a request whose answer may take long. Raises as ``ask``, at once."""
+        try:
+            self._posted = self._send(request, time.monotonic() + self._timeout)
+        except TransportError as error:
+            self._drop()
+            raise NotReachedError(f"no coordinator of groups at {self}: {error}") from error
+        except BaseException:
+            self._drop()
+            raise
+
+    def poll(self, seconds: float) -> requests.Answer | None:
+        """The answer to what was posted, if it comes within so many seconds. Raises as ``ask``: it will not come."""
+        connection = self._connection
+        if connection is None or self._posted < 0:
+            raise NotReachedError("nothing was posted")
+        try:
+            body = connection.receive_soon(MOST_ANSWER_BYTES, seconds)
+            if body is None:
+                return None
+            number, self._posted = self._posted, -1
+            self.is_connected = True
+            return requests.answer(body, number)
+        except TransportError as error:
+            self._drop()
+            raise NotReachedError(f"the coordinator of groups at {self.address} is gone: {error}") from error
+        except BaseException:
+            self._drop()
+            raise
+
+    def forget(self) -> None:
+        """Wait for what was posted no more; what is asked next goes over another connection."""
+        if self._posted >= 0:
+            self._drop()
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    def _asked(self, request: requests.Request, deadline: float) -> requests.Answer:
+        self.forget()
+        number = self._send(request, deadline)
+        assert self._connection is not None
+        return _received(self._connection, number, deadline)
+
+    def _send(self, request: requests.Request, deadline: float) -> int:
+        if self._connection is None or not self._connection.is_quiet():
+            self._drop()
+            self._connect(deadline)
+        assert self._connection is not None
+        self._number += 1
+        self._connection.send(request.frame(self._number, self._client))
+        return self._number
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._posted = -1
+        self.is_connected = False
+        if connection is not None:
+            connection.close()
+
+    def _connect(self, deadline: float) -> None:
+        """Find the coordinator, by the first address that answers."""
+        reasons = []
+        for address in self.addresses:
+            if self.is_closed:
+                break
+            try:
+                self._find(address, deadline)
+            except TransportError as error:
+                self._drop()
+                reasons.append(f"{address}: {str(error).partition(chr(10))[0]}")
+            else:
+                return
+        raise TransportError("; ".join(reasons) or "it was closed")
+
+    def _find(self, address: Address, deadline: float) -> None:
+        self._open(address, deadline)
+        brokers, cluster = requests.parse_metadata(self._one(requests.metadata(), deadline))
+        if self.cluster and cluster != self.cluster:
+            self._drop()
+            raise OtherClusterError(
+                f"{address} is another broker than before (cluster {cluster}, it was {self.cluster}), and has groups of"
+                " its own: name addresses of one broker; a group over several needs a ZooKeeper (zk.connect)"
+            )
+        answer = self._one(requests.find_coordinator(self._group), deadline)
+        code, text, node, place = requests.parse_coordinator(answer)
+        if code in PASSING:
+            raise TransportError(meaning_of(code))
+        if code:
+            raise CoordinatorError(f"group {self._group!r}: {text or meaning_of(code)}", code)
+        self.cluster, self.broker_id = cluster, node
+        self.address = Address(*place)
+        if self.address != address and brokers.get(node) == place:
+            self._drop()
+            self._open(self.address, deadline)
+
+    def _open(self, address: Address, deadline: float) -> None:
+        timeout = max(0.05, deadline - time.monotonic())
+        connection = Broker([address], timeout).connect(MOST_ANSWER_BYTES)
+        self._connection = connection
+        if self.is_closed:
+            connection.interrupt()
+        try:
+            _code, versions = requests.parse_api_versions(self._one(requests.api_versions(), deadline))
+        except (ConnectionEnded, ProtocolError) as error:
+            raise TransportError(
+                f"{error}; if that goes on, it does not speak today's protocol, by which groups without ZooKeeper work:"
+                " name a broker of fastlog, or a ZooKeeper (zk.connect)"
+            ) from error
+        missing = [key for key in _KEYS if key not in versions]
+        if missing:
+            raise CoordinationError(
+                f"{address} does not coordinate groups (requests {missing}): name a broker of fastlog, or a ZooKeeper"
+                " (zk.connect)"
+            )
+
+    def _one(self, request: requests.Request, deadline: float) -> requests.Answer:
+        """The answer of the connection that there is."""
+        assert self._connection is not None
+        self._number += 1
+        self._connection.send(request.frame(self._number, self._client))
+        return _received(self._connection, self._number, deadline)
+
+
+def _received(connection: Connection, number: int, deadline: float) -> requests.Answer:
+    left = max(0.01, deadline - time.monotonic())
+    body = connection.receive_soon(MOST_ANSWER_BYTES, left)
+    if body is None:
+        raise TransportError(f"{connection.peer} did not answer in time")
+    return requests.answer(body, number)

@@ -1,0 +1,382 @@
+"""What members of a group say to its coordinator, and what it answers: today's protocol, as far as groups need it.
+
+Each request in one version, the last one without tagged fields, which every broker of today knows:
+
+| request | key | version | what it is for |
+|---|---|---|---|
+| ApiVersions | 18 | 0 | opens the connection: by its first request a broker of fastlog knows the protocol |
+| Metadata | 3 | 2 | which cluster it is |
+| FindCoordinator | 10 | 2 | where the coordinator of a group is |
+| JoinGroup, SyncGroup, Heartbeat, LeaveGroup | 11, 14, 12, 13 | 5, 3, 3, 3 | to be a member |
+| OffsetCommit, OffsetFetch, OffsetDelete | 8, 9, 47 | 7, 5, 0 | how far a group has read |
+| ListGroups, DescribeGroups, DeleteGroups | 16, 15, 42 | 2, 4, 1 | what groups there are |
+
+Numbers are big-endian; a string has its length in 16 bits before it and bytes have theirs in 32, -1 for null; an array
+has the number of its items in 32 bits. Before a request stand its size, key, version, a number that the answer repeats,
+and the name of the client. Written by hand and not with the broker's library, which a client need not install.
+
+Source: the schemas of Apache Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from fastlog.errors import ProtocolError
+from fastlog.wire.fields import Reader, frame, pack, string
+
+_T = TypeVar("_T")
+NOBODY = -1
+"""The generation of who commits without being a member; and of a member without any."""
+
+
+class Request(NamedTuple):
+    """A request without its header."""
+
+    key: int
+    version: int
+    body: bytes
+
+    def frame(self, number: int, client: str) -> bytes:
+        """All bytes of it; the answer will begin with ``number``."""
+        return frame(pack("hhi", self.key, self.version, number), string(client), self.body)
+
+
+class Identity(NamedTuple):
+    """Who asks: a member's id, and the generation of the group that it belongs to."""
+
+    member: str = ""
+    generation: int = NOBODY
+
+
+class Joined(NamedTuple):
+    """What JoinGroup answers. ``members``: what each has said of itself, by its id; only the leader is told."""
+
+    code: int
+    generation: int
+    protocol: str
+    leader: str
+    member: str
+    members: dict[str, bytes]
+
+
+class Committed(NamedTuple):
+    """A committed offset and the text beside it."""
+
+    offset: int
+    text: str
+
+
+class DescribedMember(NamedTuple):
+    """A member of a group that is described; without bytes while the group rebalances."""
+
+    id: str
+    client: str
+    host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class Described(NamedTuple):
+    """A group; ``state`` is Kafka's word, ``Dead`` for one that is not known."""
+
+    code: int
+    name: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+Place = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def api_versions() -> Request:
+    """Which requests the broker knows."""
+    return Request(18, 0, b"")
+
+
+def metadata() -> Request:
+    """What the cluster is; of no topic."""
+    return Request(3, 2, pack("i", 0))
+
+
+def find_coordinator(group: str) -> Request:
+    """Where the coordinator of a group is."""
+    return Request(10, 2, string(group) + pack("b", 0))
+
+
+def join(
+    group: str, member: str, session_ms: int, rebalance_ms: int, kind: str, protocols: Sequence[tuple[str, bytes]]
+) -> Request:
+    """Be a member of the next generation. ``protocols``: the assignors' names, with what the member says to each."""
+    rows = _array(string(name) + _bytes(data) for name, data in protocols)
+    head = string(group) + pack("ii", session_ms, rebalance_ms) + string(member) + _NULL
+    return Request(11, 5, head + string(kind) + rows)
+
+
+def sync(group: str, who: Identity, assignments: Mapping[str, bytes]) -> Request:
+    """Ask for what is assigned to the member; the leader brings what each gets."""
+    rows = _array(string(member) + _bytes(data) for member, data in assignments.items())
+    return Request(14, 3, _member(group, who) + rows)
+
+
+def heartbeat(group: str, who: Identity) -> Request:
+    """Say that the member lives."""
+    return Request(12, 3, _member(group, who))
+
+
+def leave(group: str, member: str) -> Request:
+    """Be no member any more."""
+    return Request(13, 3, string(group) + _array([string(member) + _NULL]))
+
+
+def commit(group: str, who: Identity, offsets: Mapping[Place, Committed]) -> Request:
+    """Keep how far partitions have been read."""
+    return Request(
+        8,
+        7,
+        _member(group, who)
+        + _by_topic(
+            offsets, lambda place: pack("iqi", place[1], offsets[place].offset, -1) + string(offsets[place].text)
+        ),
+    )
+
+
+def fetch_offsets(group: str, places: Iterable[Place] | None) -> Request:
+    """What is committed of these partitions, or of all that there are."""
+    rows = pack("i", -1) if places is None else _by_topic(places, lambda place: pack("i", place[1]))
+    return Request(9, 5, string(group) + rows)
+
+
+def delete_offsets(group: str, places: Iterable[Place]) -> Request:
+    """Forget what is committed of partitions."""
+    return Request(47, 0, string(group) + _by_topic(places, lambda place: pack("i", place[1])))
+
+
+def list_groups() -> Request:
+    """The groups that there are."""
+    return Request(16, 2, b"")
+
+
+def describe_groups(names: Iterable[str]) -> Request:
+    """What there is to say of groups."""
+    return Request(15, 4, _array(map(string, names)) + pack("b", 0))
+
+
+def delete_groups(names: Iterable[str]) -> Request:
+    """Forget groups that have no members."""
+    return Request(42, 1, _array(map(string, names)))
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+class Answer(Reader):
+    """Walks an answer behind its number. Raises ``ProtocolError`` for what is none."""
+
+    def text(self, name: str) -> str:
+        """A string, which may be null: then it is empty."""
+        size = self.int16(f"length of {name}")
+        if size == -1:
+            return ""
+        try:
+            return self.take(size, name).decode()
+        except UnicodeDecodeError:
+            raise self.error(f"{name} is not UTF-8") from None
+
+    def items(self, name: str, least_bytes: int, one: Callable[[], _T]) -> list[_T]:
+        """An array, each item read by ``one``; null is none."""
+        count = self.int32(f"number of {name}")
+        if count == -1:
+            return []
+        if not 0 <= count <= self.left // least_bytes:
+            raise self.error(f"it announces {count} {name}, with {self.left} bytes left")
+        return [one() for _ in range(count)]
+
+
+def answer(body: bytes | memoryview, number: int) -> Answer:
+    """The answer to the request that had the number. Raises ``ProtocolError`` when it is another's."""
+    found = Answer(bytes(body))
+    told = found.int32("number")
+    if told != number:
+        raise ProtocolError(f"request {number} is answered as {told}")
+    return found
+
+
+def parse_api_versions(answer: Answer) -> tuple[int, dict[int, tuple[int, int]]]:
+    """An error code, and the first and the last version of each request."""
+    code = answer.int16("error code")
+    rows = answer.items("requests", 6, lambda: (answer.int16("key"), (answer.int16("first"), answer.int16("last"))))
+    answer.end()
+    return code, dict(rows)
+
+
+def parse_metadata(answer: Answer) -> tuple[dict[int, tuple[str, int]], str]:
+    """Host and port of each broker by its id, and the cluster's id."""
+
+    def broker() -> tuple[int, tuple[str, int]]:
+        found = answer.int32("node id"), (answer.text("host"), answer.int32("port"))
+        answer.text("rack")
+        return found
+
+    brokers = dict(answer.items("brokers", 12, broker))
+    return brokers, answer.text("cluster id")
+
+
+def parse_coordinator(answer: Answer) -> tuple[int, str, int, tuple[str, int]]:
+    """An error code, the broker's words for it, the coordinator's node id, host and port."""
+    _throttle(answer)
+    code, text = answer.int16("error code"), answer.text("error message")
+    found = code, text, answer.int32("node id"), (answer.text("host"), answer.int32("port"))
+    answer.end()
+    return found
+
+
+def parse_joined(answer: Answer) -> Joined:
+    """What JoinGroup says."""
+    _throttle(answer)
+    code, generation = answer.int16("error code"), answer.int32("generation")
+    protocol, leader, member = answer.text("protocol"), answer.text("leader"), answer.text("member id")
+
+    def one() -> tuple[str, bytes]:
+        name = answer.text("member id")
+        answer.text("instance id")
+        return name, answer.sized_bytes("metadata")
+
+    members = dict(answer.items("members", 8, one))
+    answer.end()
+    return Joined(code, generation, protocol, leader, member, members)
+
+
+def parse_synced(answer: Answer) -> tuple[int, bytes]:
+    """An error code, and what is assigned."""
+    _throttle(answer)
+    found = answer.int16("error code"), answer.sized_bytes("assignment")
+    answer.end()
+    return found
+
+
+def parse_code(answer: Answer) -> int:
+    """The error code that HEARTBEAT has, and LEAVE_GROUP before its members."""
+    _throttle(answer)
+    return answer.int16("error code")
+
+
+def parse_commit(answer: Answer) -> dict[Place, int]:
+    """The error code of each partition."""
+    _throttle(answer)
+    found = _places(answer, 6, lambda: (answer.int32("partition"), answer.int16("error code")))
+    answer.end()
+    return found
+
+
+def parse_offsets(answer: Answer) -> tuple[int, dict[Place, tuple[int, Committed]]]:
+    """An error code, and for each partition another one and what is committed: -1 where nothing is."""
+
+    def one() -> tuple[int, tuple[int, Committed]]:
+        number, offset = answer.int32("partition"), answer.int64("offset")
+        answer.int32("leader epoch")
+        text = answer.text("metadata")
+        return number, (answer.int16("error code"), Committed(offset, text))
+
+    _throttle(answer)
+    found = _places(answer, 20, one)
+    code = answer.int16("error code")
+    answer.end()
+    return code, found
+
+
+def parse_deleted_offsets(answer: Answer) -> tuple[int, dict[Place, int]]:
+    """An error code, and one for each partition."""
+    code = answer.int16("error code")
+    _throttle(answer)
+    found = _places(answer, 6, lambda: (answer.int32("partition"), answer.int16("error code")))
+    answer.end()
+    return code, found
+
+
+def parse_groups(answer: Answer) -> tuple[int, dict[str, str]]:
+    """An error code, and the kind of protocol of each group by its name."""
+    _throttle(answer)
+    code = answer.int16("error code")
+    rows = answer.items("groups", 4, lambda: (answer.text("group"), answer.text("protocol type")))
+    answer.end()
+    return code, dict(rows)
+
+
+def parse_described(answer: Answer) -> list[Described]:
+    """What is said of each group."""
+
+    def member() -> DescribedMember:
+        name = answer.text("member id")
+        answer.text("instance id")
+        return DescribedMember(
+            name,
+            answer.text("client id"),
+            answer.text("client host"),
+            answer.sized_bytes("metadata"),
+            answer.sized_bytes("assignment"),
+        )
+
+    def group() -> Described:
+        code, name, state = answer.int16("error code"), answer.text("group"), answer.text("state")
+        kind, protocol = answer.text("protocol type"), answer.text("protocol")
+        members = tuple(answer.items("members", 16, member))
+        answer.int32("operations")
+        return Described(code, name, state, kind, protocol, members)
+
+    _throttle(answer)
+    found = answer.items("groups", 18, group)
+    answer.end()
+    return found
+
+
+def parse_deleted_groups(answer: Answer) -> dict[str, int]:
+    """The error code of each group."""
+    _throttle(answer)
+    rows = answer.items("groups", 4, lambda: (answer.text("group"), answer.int16("error code")))
+    answer.end()
+    return dict(rows)
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+_NULL = b"\xff\xff"
+
+
+def _member(group: str, who: Identity) -> bytes:
+    return string(group) + pack("i", who.generation) + string(who.member) + _NULL
+
+
+def _bytes(data: bytes) -> bytes:
+    return pack("i", len(data)) + data
+
+
+def _array(items: Iterable[bytes]) -> bytes:
+    rows = list(items)
+    return pack("i", len(rows)) + b"".join(rows)
+
+
+def _by_topic(places: Iterable[Place], one: Callable[[Place], bytes]) -> bytes:
+    topics: dict[str, list[Place]] = {}
+    for place in places:
+        topics.setdefault(place[0], []).append(place)
+    return _array(string(topic) + _array(map(one, rows)) for topic, rows in topics.items())
+
+
+def _throttle(answer: Answer) -> None:
+    answer.int32("throttle time")
+
+
+def _places(answer: Answer, least_bytes: int, one: Callable[[], tuple[int, _T]]) -> dict[Place, _T]:
+    def topic() -> list[tuple[Place, _T]]:
+        name = answer.text("topic")
+        return [((name, number), value) for number, value in answer.items("partitions", least_bytes, one)]
+
+    return {place: value for rows in answer.items("topics", 6, topic) for place, value in rows}
