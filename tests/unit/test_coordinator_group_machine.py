@@ -533,6 +533,35 @@ def test_a_group_goes_on_after_its_coordinator_as_it_was_kept() -> None:
     assert (empty.state, empty.generation, empty.due) == (State.EMPTY, 7, NEVER)
 
 
+@pytest.mark.parametrize("second", ["after an error", "while the first waits"])
+def test_a_static_member_that_comes_back_twice_while_the_leader_assigns_gets_a_part(second: str) -> None:
+    """What the leader gives its first process is nobody's: there has to be another rebalance, not an empty part."""
+    group = stable("c-1")
+    waiting = group.come(instance_id="i")
+    first, old = joined(group.come("c-1")).member_id, joined(waiting).member_id
+    share = {first: b"a", old: b"b"}
+    group.ask(old, instance_id="i")
+    group.ask(first, share)
+    group.settle()
+    group.come(protocols=BOTH, member_id="c-1")  # something new to say
+    group.come(old, instance_id="i")
+    assert group.state is State.COMPLETING
+    lost = group.come(instance_id="i", skips_assignment=True)  # of the second process
+    stores = group.take_stores()
+    assert lost.value is None
+    assert group.ask(first, share) == Synced(Code.REBALANCE_IN_PROGRESS)
+    if second == "after an error":
+        for store in stores:
+            store.settle(Code.COORDINATOR_NOT_AVAILABLE, 0)
+        assert joined(lost).code is Code.COORDINATOR_NOT_AVAILABLE
+    waiting = group.come(instance_id="i", skips_assignment=True)
+    group.settle()
+    again = group.come("c-1")
+    members = {each.member_id for each in joined(again).members}
+    assert members == {"c-1", joined(waiting).member_id} and old not in members
+    assert group.state is State.COMPLETING
+
+
 def test_a_static_member_is_kept_before_it_joins() -> None:
     """Else a coordinator that dies before the next generation leaves one that takes it for its former self's ghost."""
     group = stable("c-1")

@@ -380,6 +380,9 @@ class Group:
             waiting = member.joining = Promise()
             self._rebalance(now)
             return waiting
+        # Begun before the new id is kept: the leader's assignment, which may be on its way, gives the former id a part
+        # that the new one would be without, and for good if it could not be kept and came again to a stable group.
+        self._rebalance(now)
         member_id, asked = member.member_id, Promise[Joined]()
 
         def settle(code: Code, then: int) -> None:
