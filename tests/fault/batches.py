@@ -81,7 +81,7 @@ def judge_one(data: bytes) -> tuple[int, int, int, int, bool]:
         raise NoBatchError("attributes")
     if count < 1 or last_delta != count - 1:
         raise NoBatchError("count")
-    if producer != [-1, -1, -1] and min(producer) < 0:
+    if producer[0] < -1 or (producer[0] >= 0 and min(producer) < 0):
         raise NoBatchError("producer")
     largest = max_timestamp
     if not attributes:

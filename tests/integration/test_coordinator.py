@@ -153,6 +153,17 @@ def test_every_version_that_is_offered_is_served(broker: Broker) -> None:
                 assert client.ask(key, version, **fields[key]) is not None
 
 
+def test_a_connection_may_begin_with_what_the_coordinator_answers(broker: Broker) -> None:
+    """A client that has the versions from another connection does not ask again; whatever its request's number is."""
+    fields = {"group_id": "g", "protocol_type": None, "key": "g", "key_type": 0, "coordinator_keys": ["g"]}
+    for version in range(5):
+        with broker.connect() as client:
+            client.socket.sendall(today.request(10, version, fields, correlation=1 << 30))
+            correlation, found = today.decoded(10, version, today.answer_of(client.socket))
+            assert correlation == 1 << 30
+            assert (found.coordinators[0] if version == 4 else found).error_code == 0
+
+
 def test_the_cluster_is_this_broker(broker: Broker) -> None:
     with Today(broker) as client:
         found = client.ask(60, 1, include_cluster_authorized_operations=False, endpoint_type=1)

@@ -296,6 +296,9 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a record too few": (rewritten(rewritten(batch(b"x", b"y"), 57, ">i", 3), 23, ">i", 2), 87),
     "a codec that nobody has": (rewritten(batch(b"x"), 21, ">h", 7), 87),
     "a control batch": (rewritten(batch(b"x"), 21, ">h", 0x20), 87),
+    "a producer below -1": (rewritten(batch(b"x"), 43, ">q", -2), 87),
+    "a producer without an epoch": (rewritten(rewritten(batch(b"x"), 43, ">q", 7), 53, ">i", 0), 87),
+    "a producer without numbers": (rewritten(rewritten(batch(b"x"), 43, ">q", 7), 51, ">h", 0), 87),
     "the broker's time": (rewritten(batch(b"x"), 21, ">h", 8), 32),
     "records that are not gzip": (rewritten(batch(b"x"), 21, ">h", 1), 87),
     "larger than a batch may be": (batch(bytes(1_048_588)), 10),
@@ -316,6 +319,17 @@ def test_what_is_refused_leaves_nothing(
             assert told.error_message
             assert len(told.record_errors) == (code == 87)
     assert client.offset("refused", 0, LATEST).offset == start
+
+
+def test_what_stands_beside_no_producer_means_nothing(client: Client) -> None:
+    """sarama, franz-go and kafkajs leave zeroes there; whatever it is, each batch is stored and followed by nobody."""
+    client.make("unnumbered")
+    sent = [
+        rewritten(rewritten(batch(b"x"), 51, ">h", epoch), 53, ">i", sequence)
+        for epoch, sequence in ((0, 0), (0, 0), (-1, 0), (0, -1), (5, 9), (5, 9), (-7, -7))
+    ]
+    answers = [client.produce(("unnumbered", 0, data))[0] for data in sent]
+    assert [(each.error_code, each.base_offset) for each in answers] == [(0, number) for number in range(len(sent))]
 
 
 def test_zstd_is_for_those_who_know_it(client: Client) -> None:

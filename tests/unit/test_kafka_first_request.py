@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,6 @@ from tests.harness import today
 from tests.harness.workers import Workers, drain
 
 VERSIONS = today.request(today.API_VERSIONS, 0, {})
-METADATA = today.request(today.METADATA, 1, {"topics": []})
 FETCH = raw.fetch_frame("t", 0, 0)
 NOTHING = struct.pack(">ih", 2, 0)
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303")
@@ -45,13 +46,91 @@ def test_any_other_speaks_07_from_then_on(workers: Workers) -> None:
         assert workers.count("protocol_strangers") == before + 1
 
 
-def test_a_client_of_today_that_does_not_ask_for_versions_needs_a_listener_of_its_own(workers: Workers) -> None:
-    """Its METADATA begins as a MULTIPRODUCE does, which has no answer."""
+ALL_TOPICS = {"topics": [], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+FIRST_OF_TODAY = {
+    "produce": (today.PRODUCE, 3, today.produced(("none", 0, b""))),
+    "the last produce": (today.PRODUCE, 11, today.produced(("none", 0, b""))),
+    "fetch": (today.FETCH, 4, today.fetched(("none", 0, 0))),
+    "the last fetch": (today.FETCH, 16, today.fetched(("none", 0, 0), ids={"none": uuid.UUID(int=1)})),
+    "list offsets": (today.LIST_OFFSETS, 1, today.listed(("none", 0, -1))),
+    "the last list offsets": (today.LIST_OFFSETS, 9, today.listed(("none", 0, -1))),
+    "metadata": (today.METADATA, 1, {"topics": []}),
+    "the last metadata": (today.METADATA, 12, ALL_TOPICS),
+}
+
+
+@pytest.mark.parametrize(("key", "version", "fields"), FIRST_OF_TODAY.values(), ids=FIRST_OF_TODAY)
+@pytest.mark.parametrize("correlation", [0, 65_535])
+@pytest.mark.parametrize("client_id", [None, "", "kafkajs"])
+def test_a_connection_that_has_the_versions_from_another_one_need_not_ask(
+    workers: Workers, key: int, version: int, fields: dict[str, Any], correlation: int, client_id: str | None
+) -> None:
+    """kafkajs asks once, on its first connection."""
     with workers.connect() as client:
-        before = workers.count("kafka_requests")
-        client.socket.sendall(METADATA + FETCH)
-        assert drain(client) in (b"", NOTHING)
-        assert workers.count("kafka_requests") == before
+        client.socket.sendall(today.request(key, version, fields, correlation=correlation, client=client_id))
+        assert today.decoded(key, version, today.answer_of(client.socket))[0] == correlation
+        assert today.asked(client.socket, today.API_VERSIONS, 0).error_code == 0
+
+
+def head(key: int, version: int, correlation: int, client_bytes: int, rest: bytes = b"") -> bytes:
+    """A frame whose client id may be longer than it."""
+    data = struct.pack(">hhih", key, version, correlation, client_bytes) + rest
+    return struct.pack(">i", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        today.request(today.METADATA, 1, {"topics": []}, correlation=65_536),
+        today.request(today.METADATA, 1, {"topics": []}, correlation=-1),
+        today.request(today.METADATA, 0, {"topics": []}),
+        head(today.METADATA, 13, 0, -1, b"\0\0\0\0"),
+        head(today.FETCH, 3, 0, -1, b"\0\0\0\0"),
+        head(today.FETCH, 17, 0, -1, b"\0\0\0\0"),
+        head(today.FETCH, 4, 0, -2, b"\0\0\0\0"),
+        head(today.FETCH, 4, 0, 5, b"\0\0\0\0"),
+        head(today.FETCH, 4, 0, -1)[:-1].replace(b"\0\0\0\x0a", b"\0\0\0\x09", 1) + b"\xff" * 9,
+        head(10, 5, 0, -1),
+        head(10, -1, 0, -1),
+        head(4, 1, 0, -1),
+        head(36, 1, 0, -1),
+    ],
+)
+def test_what_may_be_0_7_is_taken_for_it(workers: Workers, first: bytes) -> None:
+    before = workers.count("kafka_requests")
+    with workers.connect() as client:
+        client.socket.sendall(first)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert drain(client) in (b"", NOTHING, struct.pack(">ih", 2, -1))
+    assert workers.count("kafka_requests") == before
+
+
+def test_a_client_id_that_fills_the_request_belongs_to_it(workers: Workers) -> None:
+    """It is malformed, but today's."""
+    before = workers.count("kafka_requests")
+    with workers.connect() as client:
+        client.socket.sendall(head(today.FETCH, 4, 0, 4, b"\0\0\0\0"))
+        assert drain(client) == b""
+    assert workers.count("kafka_requests") == before + 1
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_names_of_any_length_are_those_of_0_7(workers: Workers, size: int) -> None:
+    """The length stands where today's requests have their version."""
+    name = "n" * size
+    several = [(name, 0, 0, 100)] * size
+    with workers.connect() as client:
+        assert client.fetch(name, 0, 0) == (0, b"")
+    with workers.connect() as client:
+        assert client.offsets(name, 0) is not None
+    with workers.connect() as client:
+        assert len(client.multifetch(several)) == size
+    before = workers.count("kafka_requests")
+    for sent in (raw.produce_frame(name, 0, b""), raw.multiproduce_frame([(name, 0, b"")] * size)):
+        with workers.connect() as client:
+            client.socket.sendall(sent + FETCH)
+            assert client.recv_answer() == (0, b"")
+    assert workers.count("kafka_requests") == before
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,8 @@ cdef int check(const uint8_t* p, uint64_t size, int64_t* largest) noexcept nogil
         return BATCH_ATTRIBUTES
     if not counts_fit(p):
         return BATCH_COUNT
-    if producer < 0:
-        if producer != -1 or epoch != -1 or sequence != -1:
-            return BATCH_PRODUCER
-    elif epoch < 0 or sequence < 0:
+    # without a producer the other two mean nothing: sarama, franz-go and kafkajs leave a 0 in them
+    if producer < -1 or (producer >= 0 and (epoch < 0 or sequence < 0)):
         return BATCH_PRODUCER
     largest[0] = max_timestamp
     if attributes & CODEC_BITS:
