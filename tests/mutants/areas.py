@@ -121,8 +121,8 @@ AREAS = (
     Area(
         "consumer",
         _words("fastlog/consumer/"),
-        _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client driving"
-              " patterns")
+        _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client"
+              " driving patterns")
         + _integration("simple_consumer local_read group group_reading group_outages group_shared broker_groups")
         + _fault("groups exactly_once"),
     ),
