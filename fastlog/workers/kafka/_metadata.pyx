@@ -19,7 +19,7 @@ from fastlog.workers._jobs cimport ANSWER_MADE
 from fastlog.workers._partitions cimport TopicCount
 from fastlog.workers.authorization import Operation
 from fastlog.workers.kafka._codes cimport (
-    CODE_INVALID_TOPIC, CODE_LEADER_NOT_AVAILABLE, CODE_NONE, CODE_POLICY, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
+    CODE_INVALID_TOPIC, CODE_LEADER_NOT_AVAILABLE, CODE_NONE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
     CODE_UNKNOWN_TOPIC_ID, CODE_VERSION,
 )
 from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter, free_made
@@ -231,7 +231,7 @@ cdef class Metadata:
             if first != NULL and not is_settled(first):
                 first = NULL
             if self.topics.are_in_part():
-                first, code = NULL, CODE_POLICY
+                first, code = NULL, CODE_TOPIC_DENIED
             elif first == NULL:
                 code = made if made != CODE_NONE else CODE_UNKNOWN_TOPIC
             elif not is_todays(first):
