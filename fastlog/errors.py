@@ -256,6 +256,10 @@ class CoordinationError(FastlogError):
     """ZooKeeper cannot be reached, refuses, or holds something that makes no sense; names servers and path."""
 
 
+class GroupCoordinatorError(CoordinationError):
+    """The broker that keeps a group cannot be reached, or refuses; names its addresses, or Kafka's error code."""
+
+
 class InflateLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from fastlog.client import group_requests as requests
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker, Connection, ConnectionEnded
-from fastlog.errors import CoordinationError, ProtocolError, TransportError
+from fastlog.errors import GroupCoordinatorError, ProtocolError, TransportError
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
 MOST_ANSWER_BYTES = 64 * 2**20
 
 
-class CoordinatorError(CoordinationError):
+class CoordinatorError(GroupCoordinatorError):
     """The coordinator refuses what it was asked for; ``code`` is the number on the wire, by Kafka's table."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -62,11 +62,11 @@ class CoordinatorError(CoordinationError):
         self.code = code
 
 
-class NotReachedError(CoordinationError):
+class NotReachedError(GroupCoordinatorError):
     """The coordinator does not answer; what it was asked for may have been done."""
 
 
-class OtherClusterError(CoordinationError):
+class OtherClusterError(GroupCoordinatorError):
     """An address leads to another broker than before, which has groups of its own."""
 
 
@@ -80,7 +80,7 @@ class Coordinator:
 
     Raises (every call):
         NotReachedError: no answer within ``timeout`` seconds.
-        CoordinationError: it was closed, or the broker is none that coordinates groups.
+        GroupCoordinatorError: it was closed, or the broker is none that coordinates groups.
     """
 
     def __init__(self, brokers: str | Sequence[Address], group: str, *, client: str, timeout: float) -> None:
@@ -152,7 +152,7 @@ class Coordinator:
                 self._drop()
                 raise
             if self.is_closed:
-                raise CoordinationError("the connection to the coordinator was closed")
+                raise GroupCoordinatorError("the connection to the coordinator was closed")
             if time.monotonic() + pause >= deadline:
                 self.is_connected = False
                 raise NotReachedError(f"no coordinator of groups at {self} within {allowed:g} s: {why}")
@@ -269,7 +269,7 @@ class Coordinator:
             ) from error
         missing = [key for key in _KEYS if key not in versions]
         if missing:
-            raise CoordinationError(
+            raise GroupCoordinatorError(
                 f"{address} does not coordinate groups (requests {missing}): name a broker of fastlog, or a ZooKeeper"
                 " (zk.connect)"
             )

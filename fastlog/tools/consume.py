@@ -70,8 +70,8 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
 )
 @options.connection_options
 @options.zookeeper_option(
-    "Read as a member of a group, from all brokers that are registered there. Also FASTLOG_ZOOKEEPER, if a group or a"
-    " filter is given.",
+    "Read as a member of a group that is kept there, from all brokers that are registered. Also FASTLOG_ZOOKEEPER, if a"
+    " group or a filter is given. Without either, the broker of --brokers keeps the group.",
     "--zk.connect",
 )
 @options.option(
@@ -238,7 +238,7 @@ def consume_command(
     """Print each message's bytes and a newline, partition by partition as they come.
 
     With --json each line has topic, partition, offset, next_offset, payload, and base64, which is true when the
-    payload is not UTF-8 and therefore encoded; with --zookeeper also broker. Messages of one compressed set share the
+    payload is not UTF-8 and therefore encoded; in a group also broker. Messages of one compressed set share the
     set's offset. A message of Kafka 0.7 has no key.
 
     A group commits what is on stdout and nothing else. With a group --exit-at-end stops where everything that could
@@ -269,13 +269,15 @@ def consume_command(
         "receive_buffer_bytes": socket_buffer_size,
     }
     if in_group:
-        settings["zk_connect"] = zookeeper or groups_access.default_zookeeper()
+        where = groups_access.where(zookeeper, brokers, connect_timeout)
+        settings.update({"zk_connect": where.zookeeper} if where.zookeeper is not None else {"brokers": where.brokers})
         settings["zk_connection_timeout_ms"] = max(1, round(connect_timeout * 1000))
         settings["auto_commit_interval_ms"] = max(1, round(commit_interval * 1000))
         settings["auto_offset_reset"] = (
             _RESETS[offset_reset] if offset_reset else "smallest" if group is not None or from_beginning else "largest"
         )
-        return _in_group((topic, whitelist, blacklist), group, from_beginning, form, prefix, progress, settings, limits)
+        chosen = topic, whitelist, blacklist
+        return _in_group(where, chosen, group, from_beginning, form, prefix, progress, settings, limits)
     assert topic is not None
     broker = options.broker_at(brokers, connect_timeout)
     begin = "beginning" if offset is None else offset
@@ -283,6 +285,7 @@ def consume_command(
 
 
 def _in_group(
+    where: groups_access.Where,
     choice: tuple[str | None, str | None, str | None],
     group: str | None,
     from_beginning: bool,
@@ -303,8 +306,8 @@ def _in_group(
     )
     chosen = reader.Chosen(*choice)
     if from_beginning and group is not None:
-        with groups_access.session_at(config.zk_connect, config.zk_connection_timeout_ms / 1000) as session:
-            reader.forget_offsets(session, group, chosen)
+        with where.open() as place:
+            reader.forget_offsets(place, group, chosen)
     forms = {
         "text": None,
         "json": reader.json_line,
@@ -317,11 +320,11 @@ def _in_group(
         with signals.deferred():
             return member.run()
     except CoordinationError:
-        is_left_behind &= member.has_joined  # else no ZooKeeper was reached, and nothing was written
+        is_left_behind &= member.has_joined  # else nobody was reached, and nothing was written
         raise
     finally:
         if is_left_behind:
-            reader.remove_group(config.zk_connect, config.group_id)
+            reader.remove_group(where, config.group_id)
 
 
 def _from_a_broker(
@@ -383,7 +386,7 @@ def _check(ctx: click.Context, in_group: bool) -> None:
         if not chosen:
             raise click.UsageError("Missing option '--topic'.")
         if "commit_interval" in given:
-            raise click.UsageError("--commit-interval needs --zookeeper: without a group nothing is committed")
+            raise click.UsageError("--commit-interval needs --group: without one nothing is committed")
         if "offset_reset" in given:
             raise click.UsageError("--offset-reset is for groups: without one --offset says where to begin")
         if "from_beginning" in given and ctx.params["offset"] not in (None, "beginning"):
@@ -398,7 +401,5 @@ def _check(ctx: click.Context, in_group: bool) -> None:
         )
     if "from_beginning" in given and _RESETS.get(ctx.params["offset_reset"] or "smallest") == "largest":
         raise click.UsageError(f"--from-beginning contradicts --offset-reset {ctx.params['offset_reset']}")
-    if ctx.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--brokers contradicts --zookeeper, where a group finds its brokers")
     if "commit_interval" in given and ctx.params["group"] is None:
         raise click.UsageError("--commit-interval needs --group: without one nothing is committed")

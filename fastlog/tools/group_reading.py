@@ -13,20 +13,19 @@ from typing import NamedTuple
 from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.connector import Consumer
-from fastlog.consumer.group_view import read_group
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.skipping import OF_ONE_MESSAGE, find_end_of_damage
 from fastlog.consumer.stream import GroupMessage, NoMessage, Stream
-from fastlog.coordination.session import Session
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.escaping import in_json, printable
 from fastlog.tools import groups_access, signals
+from fastlog.tools.group_places import GroupPlace
 from fastlog.tools.lines import NEWLINE
 from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, EXIT_USAGE, CommandError, note
-from fastlog.zkpaths import group_path, offset_path
+from fastlog.zkpaths import group_path
 
 _LOOK_SECONDS = 0.2
 _MESSAGES_AT_ONCE = 10_000
@@ -87,13 +86,13 @@ def new_group() -> str:
     return f"console-consumer-{random.randrange(100_000)}"
 
 
-def forget_offsets(session: Session, group: str, chosen: Chosen) -> None:
+def forget_offsets(place: GroupPlace, group: str, chosen: Chosen) -> None:
     """Remove what the group has committed of these topics, so that it begins at the oldest messages.
 
     Raises:
         CommandError: the group has members that live.
     """
-    view = read_group(session, group)
+    view = place.view(group)
     if view is None:
         return
     if view.members:
@@ -102,24 +101,17 @@ def forget_offsets(session: Session, group: str, chosen: Chosen) -> None:
             "they go on where they are, and commit that",
             "stop them, leave --from-beginning out, or use another --group",
         )
-    for partition in view.committed:
-        if chosen.allows(partition.topic):
-            session.delete(offset_path(group, *partition))
+    place.forget(group, [partition for partition in view.committed if chosen.allows(partition.topic)])
 
 
-def remove_group(zookeeper: str, group: str) -> None:
+def remove_group(where: groups_access.Where, group: str) -> None:
     """Leave nothing of a group that nobody named; that it fails is said."""
     try:
-        with groups_access.session_at(zookeeper, _ANSWER_SECONDS) as session:
-            _remove(session, group_path(group))
+        with where._replace(timeout=_ANSWER_SECONDS).open() as place:
+            place.remove(group)
     except CoordinationError as error:
-        note(f"{group_path(group)} is left in ZooKeeper: {error}")
-
-
-def _remove(session: Session, path: str) -> None:
-    for name in session.children(path) or []:
-        _remove(session, f"{path}/{name}")
-    session.delete(path)
+        left = "in ZooKeeper" if where.zookeeper is not None else "with the broker"
+        note(f"{group_path(group)} is left {left}: {error}")
 
 
 class GroupReading:
@@ -158,7 +150,7 @@ class GroupReading:
 
         Raises:
             CommandError: a partition cannot be read on.
-            CoordinationError: ZooKeeper cannot be reached.
+            CoordinationError: ZooKeeper or the broker cannot be reached.
             BrokenPipeError: nobody reads what is printed.
         """
         try:
@@ -204,13 +196,14 @@ class GroupReading:
             return
         chosen = self._chosen
         what = f"topic {chosen.topic!r} does not exist" if chosen.topic is not None else "the filter allows no topic"
-        brokers, connect = len(self._consumer.brokers), self._consumer.config.zk_connect
-        raise CommandError(
-            what,
-            f"{brokers} brokers are registered in the ZooKeeper at {connect}, and none announces what is asked for",
-            "fastlog topics list shows what a broker holds; the path behind ZooKeeper's servers counts",
-            EXIT_USAGE,
-        )
+        brokers, config = len(self._consumer.brokers), self._consumer.config
+        if config.zk_connect:
+            why = f"{brokers} brokers are registered in the ZooKeeper at {config.zk_connect}, and none announces"
+            hint = "fastlog topics list shows what a broker holds; the path behind ZooKeeper's servers counts"
+        else:
+            why = f"the broker at {config.brokers} does not have, among its topics of 0.7,"
+            hint = "fastlog topics list shows what it holds; --zookeeper is for groups that are kept there"
+        raise CommandError(what, f"{why} what is asked for", hint, EXIT_USAGE)
 
     def _print_some(self, stream: Stream) -> bool:
         """Print what is there; waits a little while when there is nothing."""

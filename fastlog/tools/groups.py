@@ -23,11 +23,11 @@ _FAULT_NAMES = ("group", "topic", "partition", "owner", "fault")
     cls=options.Command,
     name="groups",
     examples=(
-        "fastlog groups --zookeeper localhost:2181",
-        "fastlog groups --group views --json",
+        "fastlog groups --brokers localhost:9092",
+        "fastlog groups --zookeeper localhost:2181 --group views --json",
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @options.option(
     "--group",
     "names",
@@ -38,17 +38,15 @@ _FAULT_NAMES = ("group", "topic", "partition", "owner", "fault")
 )
 @groups_access.table_options
 def groups_command(
-    zookeeper: str, connect_timeout: float, names: tuple[str, ...], as_json: bool, no_headers: bool
+    place: groups_access.Where, names: tuple[str, ...], as_json: bool, no_headers: bool
 ) -> None:
     """List the groups: members that live, topics they read, partitions owned and not, offsets committed.
 
-    With --group, a line for each member and topic, and one for what was committed by members that are gone. Groups
-    of Kafka 0.7 consumers are shown the same way.
+    Those in ZooKeeper when one is named, else those that a broker keeps. With --group, a line for each member and
+    topic, and one for what was committed by members that are gone. Groups of Kafka 0.7's consumers are shown, too.
     """
-    from fastlog.consumer.group_view import list_groups
-
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
-        views = [groups_access.known_group(session, name) for name in names or list_groups(session)]
+    with place.open() as groups:
+        views = [groups_access.known_group(groups, name) for name in names or groups.names()]
     if names:
         show(_MEMBER_NAMES, [row for view in views for row in _members(view, as_json)], as_json, no_headers)
         return
@@ -108,19 +106,19 @@ def _owned_by_thread(view: GroupView, consumer: str, topic: str) -> dict[str, li
         EXIT_CODES[-1],
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @groups_access.group_option
 @groups_access.table_options
 def verify_rebalance_command(
-    zookeeper: str, connect_timeout: float, group: str, as_json: bool, no_headers: bool
+    place: groups_access.Where, group: str, as_json: bool, no_headers: bool
 ) -> int:
     """Check that each partition of each topic the group reads has an owner, which is a thread of a living member.
 
     A rebalance that is under way shows as a fault: check again a few seconds later. What is wrong is on stdout, and
     "Rebalance operation successful !" or "failed !" on stderr, as Kafka 0.7 says it.
     """
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
-        view = groups_access.known_group(session, group)
+    with place.open() as groups:
+        view = groups_access.known_group(groups, group)
     faults = view.faults()
     rows = [
         {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
 
 from fastlog.tools import options
 from fastlog.tools.report import note, unknown
@@ -14,17 +17,70 @@ if TYPE_CHECKING:
     from fastlog.consumer.group_view import GroupView
     from fastlog.consumer.partitions import TopicPartition
     from fastlog.coordination.session import Session
+    from fastlog.tools.group_places import GroupPlace
 
 _SESSION_SECONDS = 10.0
 
 
 _DEFAULT = "127.0.0.1:2181"
+_COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 _ALIASES = ("--zkconnect", "--zk.connect")  # what tools of 0.7 call it
 
 
-def default_zookeeper() -> str:
-    """What counts where ``--zookeeper`` is not given."""
-    return os.environ.get("FASTLOG_ZOOKEEPER") or _DEFAULT
+class Where(NamedTuple):
+    """Where groups are kept: one of the first two, and how long it may take to answer."""
+
+    zookeeper: str | None
+    brokers: str | None
+    timeout: float
+
+    @contextmanager
+    def open(self) -> Iterator[GroupPlace]:
+        """The groups there. Raises ``ConfigError``, ``CoordinationError``."""
+        from fastlog.tools.group_places import InBroker, InZooKeeper
+
+        if self.zookeeper is not None:
+            with session_at(self.zookeeper, self.timeout) as session:
+                yield InZooKeeper(session)
+            return
+        from fastlog.consumer.broker_groups.view import BrokerGroups
+
+        assert self.brokers is not None
+        with BrokerGroups(self.brokers, self.timeout) as groups:
+            yield InBroker(groups)
+
+
+def where(zookeeper: str | None, brokers: str, timeout: float) -> Where:
+    """What the command line names, else the environment: a ZooKeeper that is named, or else a broker.
+
+    Raises:
+        UsageError: both are on the command line.
+    """
+    ctx = click.get_current_context()
+    given = [ctx.get_parameter_source(name) is _COMMAND_LINE for name in ("zookeeper", "brokers")]
+    if all(given):
+        raise click.UsageError("--brokers contradicts --zookeeper: a group is kept in ZooKeeper, or by a broker")
+    if zookeeper is None:  # consume's option does not look there, as without a group it means nothing
+        zookeeper = os.environ.get("FASTLOG_ZOOKEEPER") or None
+    if zookeeper is not None and not given[1]:
+        return Where(zookeeper, None, timeout)
+    return Where(None, brokers, timeout)
+
+
+def place_options(function: Any) -> Any:
+    """``--zookeeper``, ``--brokers`` and ``--connect-timeout``, which become ``place``, a ``Where``."""
+
+    @functools.wraps(function)
+    def called(*args: Any, zookeeper: str | None, brokers: str, connect_timeout: float, **options: Any) -> Any:
+        return function(*args, place=where(zookeeper, brokers, connect_timeout), **options)
+
+    called = options.connect_timeout_option(called)
+    text = "The ZooKeeper that keeps the groups. Also FASTLOG_ZOOKEEPER."
+    called = options.zookeeper_option(text, *_ALIASES, envvar="FASTLOG_ZOOKEEPER")(called)
+    return options.brokers_option(
+        "The broker whose groups are meant when no ZooKeeper is named; several addresses of one are tried in turn."
+        " Also FASTLOG_BROKERS."
+    )(called)
 
 
 def zookeeper_option(function: Any) -> Any:
@@ -93,23 +149,21 @@ def session_at(zookeeper: str, timeout: float) -> Iterator[Session]:
         yield session
 
 
-def known_group(session: Session, name: str) -> GroupView:
+def known_group(place: GroupPlace, name: str) -> GroupView:
     """The group; what makes no sense of it is said on stderr.
 
     Raises:
         CommandError: there is no such group.
     """
-    from fastlog.consumer.group_view import list_groups, read_group
-
-    view = read_group(session, name)
+    view = place.view(name)
     if view is None:
-        names = list_groups(session)
+        names = place.names()
         raise unknown(
             f"there is no group {name!r}",
-            f"ZooKeeper knows {len(names)} groups, and none of that name",
+            f"{place.knows} knows {len(names)} groups, and none of that name",
             name,
             names,
-            "fastlog groups lists them; the path behind --zookeeper counts",
+            f"fastlog groups lists them; {place.where}",
         )
     for line in view.garbage:
         note(f"left out: {line}")

@@ -33,10 +33,10 @@ _GIB = 1024**3
     name="lag",
     examples=(
         "fastlog lag --zookeeper localhost:2181 --group views",
-        "fastlog lag --group views --topic logs --watch 2s",
+        "fastlog lag --brokers localhost:9092 --group views --topic logs --watch 2s",
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @groups_access.group_option
 @groups_access.topics_option
 @groups_access.table_options
@@ -65,8 +65,7 @@ _GIB = 1024**3
     help=f"Show it again and again; every {_WATCH_SECONDS:g} seconds when no time is given.",
 )
 def lag_command(
-    zookeeper: str,
-    connect_timeout: float,
+    place: groups_access.Where,
     group: str,
     topics: tuple[str, ...],
     as_json: bool,
@@ -83,12 +82,12 @@ def lag_command(
     """
     if as_json and form != "table":
         raise click.UsageError("--json contradicts --format 0.7")
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
+    with place.open() as groups:
         while True:
-            view = groups_access.known_group(session, group)
+            view = groups_access.known_group(groups, group)
             wanted = groups_access.named(topics)
             groups_access.check_topics(view, wanted)
-            rows = _measured(view, wanted, connect_timeout, estimate)
+            rows = _measured(view, wanted, place.timeout, estimate)
             if watch is not None:
                 _begin_round(as_json)
             if form == "0.7":

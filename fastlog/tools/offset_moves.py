@@ -105,7 +105,9 @@ def misplaced(logs: BrokerLogs, partition: TopicPartition, offset: int, extent: 
     return f"it lies inside a message: the nearest boundaries are {starts}"
 
 
-def refuse_live(views: Iterable[GroupView], force: bool, what_is_done: str) -> None:
+def refuse_live(
+    views: Iterable[GroupView], force: bool, what_is_done: str, otherwise: str = ", or use --force"
+) -> None:
     """Raises ``CommandError`` while a group has members that live: they would go on where they are, and commit that."""
     for view in views:
         if not view.members:
@@ -120,7 +122,7 @@ def refuse_live(views: Iterable[GroupView], force: bool, what_is_done: str) -> N
         raise CommandError(
             f"group {view.name!r} has {len(view.members)} members that live: {names}",
             f"they go on where they are, and their next commit would undo {what_is_done}; nothing was written",
-            "stop them first, or use --force",
+            f"stop them first{otherwise}",
         )
 
 

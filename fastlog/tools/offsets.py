@@ -16,9 +16,8 @@ from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandErro
 from fastlog.tools.topics import show
 
 if TYPE_CHECKING:
-    from fastlog.client.addresses import Address
     from fastlog.consumer.partitions import TopicPartition
-    from fastlog.coordination.session import Session
+    from fastlog.tools.group_places import GroupPlace
     from fastlog.tools.offset_files import Kept
     from fastlog.tools.offset_moves import Target
 
@@ -34,7 +33,7 @@ _NAMES = ("group", "topic", "partition", "offset", "owner")
     ),
 )
 def offsets_command() -> None:
-    """Show, reset, export and import the offsets that groups have committed in ZooKeeper."""
+    """Show, reset, export and import the offsets that groups have committed."""
 
 
 @offsets_command.command(
@@ -45,16 +44,16 @@ def offsets_command() -> None:
         "fastlog offsets get --group views --topic logs --json",
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @groups_access.group_option
 @groups_access.topics_option
 @groups_access.table_options
 def get_command(
-    zookeeper: str, connect_timeout: float, group: str, topics: tuple[str, ...], as_json: bool, no_headers: bool
+    place: groups_access.Where, group: str, topics: tuple[str, ...], as_json: bool, no_headers: bool
 ) -> None:
     """Show the committed offset of each partition, and its owner. No broker is asked; fastlog lag asks them."""
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
-        view = groups_access.known_group(session, group)
+    with place.open() as groups:
+        view = groups_access.known_group(groups, group)
     wanted = groups_access.named(topics)
     groups_access.check_topics(view, wanted)
     rows = []
@@ -79,7 +78,7 @@ def get_command(
         "fastlog offsets reset --group views --topic logs --to-time 2h",
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @groups_access.group_option
 @options.option(
     "--topic",
@@ -126,8 +125,7 @@ def get_command(
 )
 @groups_access.table_options
 def reset_command(
-    zookeeper: str,
-    connect_timeout: float,
+    place: groups_access.Where,
     group: str,
     topics: tuple[str, ...],
     partitions: tuple[str, ...],
@@ -146,18 +144,17 @@ def reset_command(
     the start of a message, or the end of the log. The group may be one that never consumed yet.
     """
     from fastlog.consumer.broker_logs import BrokerLogs
-    from fastlog.consumer.group_view import read_group
     from fastlog.tools import offset_moves
 
     target = _target(to_earliest, to_latest, to_time, to_offset)
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
-        view = read_group(session, group)
+    with place.open() as groups:
+        view = groups.view(group)
         if view is None:
             note(f"there is no group {group!r} yet: it would begin there")
         elif execute:
             offset_moves.refuse_live([view], force, "the reset")
         committed = [] if view is None else list(view.committed)
-        wanted = _announced(session, groups_access.named(topics) or [], committed, partitions)
+        wanted = _announced(groups, groups_access.named(topics) or [], committed, partitions)
         if target.kind == "offset" and len(wanted) > 1:
             names = ", ".join(str(item.partition) for item in wanted)
             raise CommandError(
@@ -166,13 +163,11 @@ def reset_command(
                 "add --partition",
                 EXIT_USAGE,
             )
-        with BrokerLogs(_brokers(session), connect_timeout) as logs:
-            moves = [
-                offset_moves.made(session, group, item, offset_moves.settled(logs, item, target)) for item in wanted
-            ]
+        with BrokerLogs(groups.addresses(), place.timeout) as logs:
+            moves = [groups.move(group, item, offset_moves.settled(logs, item, target)) for item in wanted]
         if execute:
-            offset_moves.write(session, moves, force)
-            _say_if_joined(session, group, force)
+            groups.write(moves, force)
+            _say_if_joined(groups, group, force)
     show(offset_moves.NAMES, [move.row(as_json) for move in moves], as_json, no_headers)
     if execute:
         note(f"wrote {len(moves)} offsets of group {group!r}")
@@ -184,13 +179,66 @@ def reset_command(
 
 @offsets_command.command(
     cls=options.Command,
+    name="delete",
+    examples=(
+        "fastlog offsets delete --group views --topic logs --execute",
+        "fastlog offsets delete --brokers localhost:9092 --group views",
+    ),
+)
+@groups_access.place_options
+@groups_access.group_option
+@groups_access.topics_option
+@options.option(
+    "--execute/--dry-run",
+    group="Limits",
+    default=False,
+    help="Delete them. Without --execute it is only shown what would be deleted.",
+)
+@groups_access.table_options
+def delete_command(
+    place: groups_access.Where,
+    group: str,
+    topics: tuple[str, ...],
+    execute: bool,
+    as_json: bool,
+    no_headers: bool,
+) -> None:
+    """Forget what a group has committed, and without --topic the group itself. Shows what would go; --execute does it.
+
+    Refused while the group has members that live.
+    """
+    from fastlog.tools import offset_moves
+
+    wanted = groups_access.named(topics)
+    with place.open() as groups:
+        view = groups_access.known_group(groups, group)
+        groups_access.check_topics(view, wanted)
+        going = [item for item in sorted(view.committed) if wanted is None or item.topic in wanted]
+        if execute:
+            offset_moves.refuse_live([view], False, "the deletion", "")
+            groups.forget(group, going)
+            if wanted is None:
+                groups.remove(group)
+    rows = [
+        {"group": group, **groups_access.place_fields(item, as_json), "offset": view.committed[item].offset}
+        for item in going
+    ]
+    show(_NAMES[:-1], rows, as_json, no_headers)
+    if execute:
+        note(f"deleted {len(going)} offsets of group {group!r}")
+        return
+    note("dry run: nothing was deleted; --execute deletes it")
+
+
+@offsets_command.command(
+    cls=options.Command,
     name="export",
     examples=(
         "fastlog offsets export --group views --output-file views.offsets",
         "fastlog offsets export --zookeeper localhost:2181 > all.offsets",
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @options.option(
     "--group", "groups", group="Selection", multiple=True, metavar="GROUP", help="May be repeated. Default: all groups."
 )
@@ -206,18 +254,17 @@ def reset_command(
     "--json", "as_json", group="Format", is_flag=True, help="An object a line instead, which import does not read."
 )
 def export_command(
-    zookeeper: str, connect_timeout: float, groups: tuple[str, ...], output_file: Path, as_json: bool
+    place: groups_access.Where, groups: tuple[str, ...], output_file: Path, as_json: bool
 ) -> int:
     """Write offsets in the format of Kafka 0.7's ExportZkOffsets, a line each.
 
     /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>. Exit code 1 when a node holds no offset and was
     left out.
     """
-    from fastlog.consumer.group_view import list_groups
     from fastlog.tools import offset_files
 
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
-        views = [groups_access.known_group(session, name) for name in groups or list_groups(session)]
+    with place.open() as known:
+        views = [groups_access.known_group(known, name) for name in groups or known.names()]
     kept = [
         offset_files.Kept(view.name, partition, committed.offset)
         for view in views
@@ -241,7 +288,7 @@ def export_command(
         "fastlog offsets import --input-file - --dry-run < all.offsets",
     ),
 )
-@groups_access.zookeeper_option
+@groups_access.place_options
 @options.option(
     "--input-file",
     group="Selection",
@@ -259,8 +306,7 @@ def export_command(
 )
 @groups_access.table_options
 def import_command(
-    zookeeper: str,
-    connect_timeout: float,
+    place: groups_access.Where,
     input_file: str,
     dry_run: bool,
     force: bool,
@@ -272,21 +318,20 @@ def import_command(
     The file is read and checked as a whole first. Refused while a group of it has members that live, and when an
     offset is neither the start of a message nor the end of the log; those of brokers that are away are not checked.
     """
-    from fastlog.consumer.group_view import read_group
     from fastlog.tools import offset_files, offset_moves
 
     with click.open_file(input_file, "rb") as file:
         kept, absent = offset_files.parse(input_file, file.read())
     for path in absent:
         note(f"{path}: null in the file: left as it is")
-    with groups_access.session_at(zookeeper, connect_timeout) as session:
-        found = [read_group(session, name) for name in sorted({item.group for item in kept})]
+    with place.open() as groups:
+        found = [groups.view(name) for name in sorted({item.group for item in kept})]
         if not dry_run:
             offset_moves.refuse_live([view for view in found if view is not None], force, "the import")
-        _check_places(session, kept, connect_timeout, force)
-        moves = [offset_moves.made(session, item.group, item.partition, item.offset) for item in kept]
+        _check_places(groups, kept, place.timeout, force)
+        moves = [groups.move(item.group, item.partition, item.offset) for item in kept]
         if not dry_run:
-            offset_moves.write(session, moves, force)
+            groups.write(moves, force)
     show(offset_moves.NAMES, [move.row(as_json) for move in moves], as_json, no_headers)
     note("dry run: nothing was written" if dry_run else f"imported {len(moves)} offsets of {len(found)} groups")
 
@@ -305,50 +350,40 @@ def _target(earliest: bool, latest: bool, time_ms: int | None, offset: int | Non
     return given[0]
 
 
-def _brokers(session: Session) -> dict[int, Address]:
-    """Where the brokers are that live."""
-    from fastlog.client.registrations import read_addresses
-
-    return read_addresses(session, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
-
-
 def _announced(
-    session: Session, topics: list[str], committed: list[TopicPartition], names: tuple[str, ...]
+    groups: GroupPlace, topics: list[str], committed: list[TopicPartition], names: tuple[str, ...]
 ) -> list[TopicPartition]:
-    from fastlog.consumer.group_view import announced
     from fastlog.consumer.partitions import TopicPartition
     from fastlog.tools import offset_moves
 
     found = []
     for topic in topics:
-        there = [TopicPartition(topic, item) for item in announced(session, topic)]
+        there = [TopicPartition(topic, item) for item in groups.announced(topic)]
         if not there:
             raise CommandError(
                 f"no broker that lives announces topic {topic!r}",
                 "so nobody can say where its log begins and ends",
-                "check --topic and the path behind --zookeeper, or start its brokers. Nothing was written",
+                f"check --topic, or start its brokers; {groups.where}. Nothing was written",
                 EXIT_USAGE,
             )
         found += offset_moves.chosen(there, (item for item in committed if item.topic == topic), names)
     return found
 
 
-def _say_if_joined(session: Session, group: str, force: bool) -> None:
+def _say_if_joined(groups: GroupPlace, group: str, force: bool) -> None:
     """Whoever joined while it was written may have read the old offsets."""
-    from fastlog.consumer.group_view import read_group
-
-    view = read_group(session, group)
+    view = groups.view(group)
     if view is not None and view.members and not force:
         note(f"group {group!r} has members now that may have begun with the old offsets: stop them and do it again")
 
 
-def _check_places(session: Session, kept: list[Kept], timeout: float, force: bool) -> None:
+def _check_places(groups: GroupPlace, kept: list[Kept], timeout: float, force: bool) -> None:
     from fastlog.consumer.broker_logs import BrokerLogs
     from fastlog.errors import TransportError
     from fastlog.tools import offset_moves
 
     away: set[int] = set()
-    with BrokerLogs(_brokers(session), timeout) as logs:
+    with BrokerLogs(groups.addresses(), timeout) as logs:
         for item in kept:
             broker = item.partition.partition.broker
             if item.offset < 0 or broker in away:

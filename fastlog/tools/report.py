@@ -167,6 +167,9 @@ def _explained(error: Exception, settings_hint: str) -> tuple[str, str, str, int
     if isinstance(error, errors.ProtocolError):
         why = "the other side does not speak the protocol of a fastlog or Kafka 0.7 broker"
         return what, why, "check the address given by --brokers", EXIT_UNREACHABLE
+    if isinstance(error, errors.GroupCoordinatorError):
+        why = "where no ZooKeeper is named, groups are kept by the broker, which has to say what there is of them"
+        return what, why, "start fastlog-broker, or name another with --brokers, or a --zookeeper", EXIT_UNREACHABLE
     if isinstance(error, errors.CoordinationError):
         why = "ZooKeeper is where brokers and groups are found, and nothing can be said without it"
         return what, why, "start it (fastlog zookeeper start), or name another with --zookeeper", EXIT_UNREACHABLE

@@ -97,9 +97,9 @@ def test_nodes_and_offsets(run: Commands, monkeypatch: pytest.MonkeyPatch, tmp_p
         assert (second["data"], second["base64"], second["ephemeral"], second["version"]) == ("/xs=", True, False, 0)
         assert third["ephemeral"] is True
         row = {"group": "g", "topic": "t", "broker": 1, "partition": 2, "offset": 77}
-        assert run("offsets", "export", "--json").rows == [row]
+        assert run("offsets", "export", "--json", "--zookeeper", "it:1").rows == [row]
         path = tmp_path / "offsets"
-        assert run("offsets", "export", "--json", "--output-file", str(path)).code == 0
+        assert run("offsets", "export", "--json", "--zookeeper", "it:1", "--output-file", str(path)).code == 0
         assert json.loads(path.read_text()) == row
 
 

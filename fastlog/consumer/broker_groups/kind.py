@@ -12,7 +12,7 @@ from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.member_session import AnySession, GroupWork
 from fastlog.consumer.standing import GroupState
 from fastlog.coordination.session import Watch
-from fastlog.errors import ConfigError, CoordinationError
+from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError
 
 _TRY_SECONDS = 0.5
 _OTHERS_SECONDS = 1.0
@@ -61,7 +61,7 @@ class InBroker:
 
     def silence(self, seconds: float) -> CoordinationError:
         """Names the addresses."""
-        return CoordinationError(f"no coordinator of groups answers at {self._config.brokers} within {seconds:g} s")
+        return GroupCoordinatorError(f"no coordinator of groups answers at {self._config.brokers} within {seconds:g} s")
 
     def seconds_to_join(self, session: AnySession) -> float:
         """A rebalance, and the session of who died."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
-from fastlog.errors import CoordinationError, FastlogError, error_for
+from fastlog.errors import FastlogError, GroupCoordinatorError, error_for
 
 
 class Found(NamedTuple):
@@ -22,14 +22,14 @@ def find_topics(address: Address, names: Collection[str] | None, timeout: float)
     """Ask for these topics, or for all. A topic is there once it has a partition.
 
     Raises:
-        CoordinationError: the broker does not answer, or speaks 0.7 alone.
+        GroupCoordinatorError: the broker does not answer, or speaks 0.7 alone.
     """
     try:
         told = Broker([address], timeout).metadata_or_none(None if names is None else tuple(sorted(names)))
     except FastlogError as error:
-        raise CoordinationError(f"{address} does not say which topics it has: {error}") from error
+        raise GroupCoordinatorError(f"{address} does not say which topics it has: {error}") from error
     if told is None:
-        raise CoordinationError(
+        raise GroupCoordinatorError(
             f"{address} does not say which topics it has: it is no broker of fastlog, or its listener is pinned to"
             " today's protocol (listener.protocol.map)"
         )
