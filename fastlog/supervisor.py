@@ -202,10 +202,8 @@ class Supervisor:
             if item.number == ACCEPTOR:
                 # the processors of a broker that stops leave when nobody hands connections over any more
                 self._arena.clear_cell(ACCEPTOR, 0, time.monotonic_ns())
-                self._arena.wake_all()
-            if item.number == COORDINATOR:
-                # connections that wait for an answer of it are to close
-                self._arena.wake_all()
+            # whoever waits for what it was to do, or to say
+            self._arena.wake_all()
             if restart:
                 self._died(item, now)
         if restart:

@@ -14,7 +14,7 @@ from fastlog.log._arena cimport (
     FL_WHY_REPAIR, N_APPENDS, N_LOCK_WAITS, N_PRODUCERS_EVICTED, N_REPAIRS, N_ROLLS, Arena, fl_announce, fl_base_at,
     fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own, fl_end_read, fl_file_position, fl_first_ms_at,
     fl_generation_at, fl_header, fl_last_ms_at, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or,
-    fl_sequenced, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake, fl_wake_flusher, fl_wake_waiters, fl_wall_ms,
+    fl_sequenced, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake, fl_wake_flusher, fl_wake_slot, fl_wake_waiters, fl_wall_ms,
     pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from fastlog.log._files cimport (
@@ -133,7 +133,7 @@ cdef class Appender:
         self.unlock(s)
         # what was published before is whole: it is flushed and shown, and only then the partition stands still
         fl_wake_flusher(self.arena.header, self.arena.eventfds, s.index)
-        fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
+        fl_wake_slot(self.arena.header, self.arena.eventfds, s)
         return EIO
 
     cdef void unlock(self, fl_slot* s) noexcept nogil:
@@ -553,7 +553,7 @@ def end_life(Appender appender, uint64_t slot, bint returns=False):
     fl_announce(h, s.index)
     failpoint(AT_LIFE_ANNOUNCED)
     appender.unlock(s)
-    fl_wake_waiters(h, appender.arena.eventfds, &s.waiters)
+    fl_wake_slot(h, appender.arena.eventfds, s)
     appender.arena.retention_done()
     return True
 

@@ -1,6 +1,7 @@
 /* The layout of the arena: the memory that the processes of one broker share, and nobody else maps.
  *
- *   header page | dirty bitmap | process cells | slot 0 | slot 1 | ... | owners of producer blocks | producer blocks
+ *   header page | dirty bitmap | bitmaps of moved slots | process cells | slot 0 | slot 1 | ... | owners of producer blocks |
+ *   producer blocks
  *
  * A slot is one partition: a page of words followed by its segment table. Every 64-bit word has one writer at a time
  * (named beside it), is stored with release and loaded with acquire order, and words of different writers lie on
@@ -104,6 +105,7 @@ typedef struct {
     uint64_t deletions_wanted FL_LINE; /* any: grows when somebody has left a wish in a log directory that a topic be deleted */
     uint64_t create_waiters;         /* any: processes that wait for a partition to appear or to go, or for the lock */
     uint64_t starts_wanted;          /* any: grows when somebody has wanted a partition to begin at a later offset */
+    uint64_t moves_lost;             /* any: grows when slots may have moved and whoever was to say so has died */
 
     uint64_t retention_generation FL_LINE; /* keeper: grows when segments were unlinked */
     uint64_t other_broker; /* keeper: 1 + the id of another broker that ZooKeeper shows; 0: of none it is known */
@@ -115,6 +117,7 @@ typedef struct {
     /* written by the supervisor before the first fork, constant afterwards */
     uint64_t producers_offset FL_LINE;
     uint64_t producer_blocks;    /* how many blocks there are */
+    uint64_t moved_offset;       /* the bitmaps of all processes, one behind the other */
     uint64_t producer_expiry_ms; /* after so long without a batch a producer is one that nobody knows */
     uint64_t largest_producer;   /* supervisor, then the keeper: 1 + the largest producer id met in a log that was recovered */
 
@@ -322,6 +325,12 @@ static inline fl_cell *fl_cell_at(fl_header *h, uint64_t i) {
 static inline uint64_t *fl_dirty_word(fl_header *h, uint64_t i) {
     return (uint64_t *)((char *)h + h->dirty_offset) + i / 64;
 }
+/* Of the slots that a process waited for, those that have moved since it looked: set by whoever moved one, before it wakes the
+ * process, and taken by that process. A setter that dies in between is made up for by moves_lost. */
+static inline uint64_t fl_moved_words(const fl_header *h) { return (h->max_partitions + 63ull) / 64; }
+static inline uint64_t *fl_moved_word(fl_header *h, int process, uint64_t i) {
+    return (uint64_t *)((char *)h + h->moved_offset) + (uint64_t)process * fl_moved_words(h) + i / 64;
+}
 static inline uint64_t *fl_table(fl_slot *s) { return (uint64_t *)((char *)s + FL_SLOT_PAGE); }
 static inline uint64_t *fl_base_at(fl_header *h, fl_slot *s, uint64_t i) {
     return fl_table(s) + (i & (h->table_entries - 1));
@@ -510,6 +519,16 @@ static inline void fl_ask_once(uint64_t *word, uint64_t bits) {
 static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *waiters) {
     fl_fence();
     if (fl_load(waiters)) fl_wake_mask(h, eventfds, fl_swap(waiters, 0));
+}
+/* The same after a word of a slot was stored, and say which slot it is. The bits of waiters are taken first: whoever finds the slot
+ * among the moved ones and waits again is told of the next move. */
+static inline void fl_wake_slot(fl_header *h, const int *eventfds, fl_slot *s) {
+    fl_fence();
+    if (!fl_load(&s->waiters)) return;
+    uint64_t waiting = fl_swap(&s->waiters, 0);
+    for (uint64_t mask = waiting; mask; mask &= mask - 1)
+        fl_or(fl_moved_word(h, __builtin_ctzll(mask), s->index), 1ull << (s->index & 63));
+    fl_wake_mask(h, eventfds, waiting);
 }
 /* THE place that decides how far readers may see; nothing else may conclude it from other words. Today: what is flushed. A
  * further bound (open transactions, replicas) is a smaller number here; whoever moves one calls fl_show afterwards. */

@@ -33,9 +33,9 @@ cdef extern from "_arena.h" nogil:
         uint64_t slot_bytes, dirty_offset, cells_offset, slots_offset, total_bytes
         pthread_mutex_t create_lock
         uint64_t* changes
-        uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, starts_wanted
+        uint64_t slot_count, change_count, free_count, leaving_count, deletions_wanted, create_waiters, starts_wanted, moves_lost
         uint64_t retention_generation, other_broker, stopping, ending, stalled_ns
-        uint64_t producers_offset, producer_blocks, producer_expiry_ms, largest_producer
+        uint64_t producers_offset, moved_offset, producer_blocks, producer_expiry_ms, largest_producer
 
     ctypedef struct fl_cell:
         uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns, seen, incarnation
@@ -102,6 +102,8 @@ cdef extern from "_arena.h" nogil:
     fl_slot* fl_slot_at(fl_header*, uint64_t)
     fl_cell* fl_cell_at(fl_header*, uint64_t)
     uint64_t* fl_dirty_word(fl_header*, uint64_t)
+    uint64_t fl_moved_words(const fl_header*)
+    uint64_t* fl_moved_word(fl_header*, int, uint64_t)
     uint64_t* fl_base_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_first_ms_at(fl_header*, fl_slot*, uint64_t)
     uint64_t* fl_last_ms_at(fl_header*, fl_slot*, uint64_t)
@@ -129,6 +131,7 @@ cdef extern from "_arena.h" nogil:
     void fl_ask(uint64_t*, uint64_t)
     void fl_ask_once(uint64_t*, uint64_t)
     void fl_wake_waiters(fl_header*, const int*, uint64_t*)
+    void fl_wake_slot(fl_header*, const int*, fl_slot*)
     fl_end* fl_end_open(const uint64_t*, fl_end*)
     void fl_end_fill(fl_end*, const fl_end*)
     void fl_end_publish(uint64_t*, fl_end*, const fl_end*)
@@ -202,3 +205,4 @@ cdef enum:
     N_DUPLICATES
     N_OUT_OF_SEQUENCE
     N_PRODUCERS_EVICTED
+    N_FETCH_LOOKS

@@ -50,7 +50,8 @@ COUNTERS = (
     "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures",
     "flushes_without_room", "flushes_without_files", "flush_ns", "flushed_bytes", "rewritten_bytes", "handovers",
     "accept_pauses", "refused_connections", "read_failures", "kafka_requests",
-    "duplicate_batches", "out_of_sequence_batches", "producers_forgotten_early", "zookeeper_sessions", "zookeeper_registrations", "zookeeper_failures",
+    "duplicate_batches", "out_of_sequence_batches", "producers_forgotten_early", "fetch_looks", "zookeeper_sessions",
+    "zookeeper_registrations", "zookeeper_failures",
 )
 COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
 
@@ -293,7 +294,9 @@ cdef class Arena:
             entries *= 2
         cdef uint64_t slot_bytes = FL_SLOT_PAGE + FL_TABLE_WORDS * 8 * entries
         cdef uint64_t dirty_offset = FL_HEADER_PAGE
-        cdef uint64_t cells_offset = dirty_offset + ((max_partitions + FL_SPARE_SLOTS + 63) // 64 * 8 + 4095) // 4096 * 4096
+        cdef uint64_t bitmap_bytes = (<uint64_t>max_partitions + FL_SPARE_SLOTS + 63) // 64 * 8
+        cdef uint64_t moved_offset = dirty_offset + (bitmap_bytes + 4095) // 4096 * 4096
+        cdef uint64_t cells_offset = moved_offset + (bitmap_bytes * <uint64_t>processes + 4095) // 4096 * 4096
         cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
         cdef uint64_t slots = <uint64_t>max_partitions + FL_SPARE_SLOTS
         cdef uint64_t producers_offset = slots_offset + slot_bytes * slots
@@ -314,6 +317,7 @@ cdef class Arena:
         h.processes = processes
         h.slot_bytes = slot_bytes
         h.dirty_offset = dirty_offset
+        h.moved_offset = moved_offset
         h.cells_offset = cells_offset
         h.slots_offset = slots_offset
         h.total_bytes = total
@@ -706,7 +710,7 @@ cdef class Arena:
         if start > s.log_start:
             fl_store(&s.log_start, start)
         fl_store(&s.kept_start, start)
-        fl_wake_waiters(self.header, self.eventfds, &s.waiters)
+        fl_wake_slot(self.header, self.eventfds, s)
 
     @property
     def deletions_wanted(self):
@@ -751,7 +755,7 @@ cdef class Arena:
         failpoint(AT_RETURN_ELSEWHERE)
         fl_announce(self.header, index)
         # whoever waits for the partition finds it in its new slot
-        fl_wake_waiters(self.header, self.eventfds, &s.waiters)
+        fl_wake_slot(self.header, self.eventfds, s)
         self.retention_done()
 
     def revive(self, uint64_t index):
@@ -765,6 +769,7 @@ cdef class Arena:
         fl_store(&s.leaving, 0)
         fl_store(&self.header.leaving_count, self.header.leaving_count - 1)
         fl_announce(self.header, index)
+        fl_wake_slot(self.header, self.eventfds, s)
         self.wake_all()
 
     def is_past(self, uint64_t index):
@@ -924,9 +929,13 @@ cdef class Arena:
         return fl_load(&fl_cell_at(self.header, process).incarnation)
 
     def end_incarnation(self, int process):
-        """Say that the process in this place has died (the supervisor, before it starts a successor)."""
+        """Say that the process in this place has died (the supervisor, before it starts a successor).
+
+        It may have moved a slot and not come to say so: who waits for any is to look at all of them, and is to be woken.
+        """
         cdef fl_cell* c = fl_cell_at(self.header, process)
         fl_store(&c.incarnation, c.incarnation + 1)
+        fl_store(&self.header.moves_lost, self.header.moves_lost + 1)
 
     def beat(self, int process):
         """Say that ``process`` (itself) is alive, now."""

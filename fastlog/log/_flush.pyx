@@ -16,9 +16,9 @@ from libc.string cimport memset
 from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport (
     FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
-    N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_base_at, fl_cell_at,
+    N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_ask, fl_base_at, fl_cell_at,
     fl_end, fl_end_publish, fl_end_read, fl_fence, fl_file_position, fl_find_position, fl_header, fl_load, fl_monotonic_ns,
-    fl_or, fl_show, fl_slot, fl_start_at, fl_store, fl_swap, fl_take_out, fl_wake_waiters, pthread_mutex_t,
+    fl_or, fl_show, fl_slot, fl_start_at, fl_store, fl_swap, fl_take_out, fl_wake_flusher, fl_wake_slot, pthread_mutex_t,
 )
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_FLUSH_BEGUN, AT_FLUSH_END_READ,
@@ -205,7 +205,7 @@ cdef class PartitionFlusher:
         fl_add(&self.counters[<int>N_FLUSH_FAILURES], 1)
         fl_take_out(&s.state, FL_STATE_READ_ONLY | FL_STATE_NO_FLUSH, why, <uint64_t>error)
         fl_store(&s.flush_in_progress, 0)
-        fl_wake_waiters(self.arena.header, self.arena.eventfds, &s.waiters)
+        fl_wake_slot(self.arena.header, self.arena.eventfds, s)
         return -error
 
     cdef int mark(self, fl_slot* s, bint on) noexcept nogil:
@@ -289,7 +289,7 @@ cdef class PartitionFlusher:
         cdef FlushState* st = &self.states[s.index]
         cdef uint64_t started = fl_monotonic_ns()
         cdef fl_end end
-        cdef uint64_t tail, newest, high, i
+        cdef uint64_t tail, newest, high, i, wanted
         cdef int r
         if fl_load(&s.state) & FL_STATE_NO_FLUSH:
             return -EIO
@@ -309,7 +309,7 @@ cdef class PartitionFlusher:
                 return self.fail(s, FL_WHY_CHECK, -r)
         fl_store(&s.flush_in_progress, 1)
         failpoint(AT_FLUSH_BEGUN)
-        fl_swap(&s.demand, 0)
+        wanted = fl_swap(&s.demand, 0)
         while True:
             # every segment that is looked at begins at or below the end, and there is none behind it
             tail = fl_load(&s.table_tail)
@@ -322,8 +322,13 @@ cdef class PartitionFlusher:
         high = s.flushed_end
         if end.position == high and tail == s.dir_synced_tail and s.parent_synced:
             if fl_show(s):  # a flusher died between the two ends
-                fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+                fl_wake_slot(h, self.arena.eventfds, s)
             fl_store(&s.flush_in_progress, 0)
+            if wanted:
+                # nothing has moved, so that nobody is woken who would ask for the next one again
+                fl_ask(&s.demand, 1)
+                if fl_load(&s.log_end) != end.position:
+                    fl_wake_flusher(h, self.arena.eventfds, s.index)
             return 0
         r = self.mark(s, True)
         if no_room(r) or passing(r):
@@ -380,7 +385,7 @@ cdef class PartitionFlusher:
         failpoint(AT_FLUSH_PUBLISHED)
         fl_store(&s.flush_in_progress, 0)
         failpoint(AT_FLUSH_ENDED)
-        fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+        fl_wake_slot(h, self.arena.eventfds, s)
         self.mark(s, False)  # one that stays only makes the next start write more
         if self.keep_bytes >= 0:
             self.drop_behind(s, high, end.position)

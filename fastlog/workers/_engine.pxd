@@ -9,6 +9,7 @@ from fastlog.workers._reads cimport Reads
 from fastlog.workers._reports cimport Reports
 from fastlog.workers._writes cimport Writes
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef class Engine:
     cdef Arena arena
@@ -20,5 +21,6 @@ cdef class Engine:
     cdef Reports reports
     cdef Partitions partitions
     cdef Jobs jobs
+    cdef readonly SlotWaits slot_waits
     cdef Writes writes
     cdef Reads reads

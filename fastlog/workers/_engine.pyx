@@ -8,6 +8,7 @@ from fastlog.workers._reads cimport Reads
 from fastlog.workers._reports cimport Reports
 from fastlog.workers._writes cimport Writes
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 
 cdef class Engine:
@@ -23,8 +24,9 @@ cdef class Engine:
         self.reports = Reports(arena, process, services)
         self.partitions = Partitions(arena, services)
         self.jobs = Jobs(helper, self.authorizer, services)
-        self.writes = Writes(arena, files, process, self.reports)
-        self.reads = Reads(arena, files, self.authorizer, self.partitions, helper, process, self.reports)
+        self.slot_waits = SlotWaits(arena, process)
+        self.writes = Writes(arena, files, process, self.reports, self.slot_waits)
+        self.reads = Reads(arena, files, self.authorizer, self.partitions, helper, process, self.reports, self.slot_waits)
 
     def take_over(self):
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""

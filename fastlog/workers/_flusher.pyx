@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 
 from fastlog.log._arena cimport (
     FL_CHANGES, FL_FLUSHER, FL_STAGE_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_changed, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
-    fl_header, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_waiters,
+    fl_header, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_slot,
 )
 from fastlog.log._files cimport AT_FLUSHER_CLEAN, AT_FLUSHER_PAST, failpoint
 from fastlog.log._flush cimport FlushState, PartitionFlusher
@@ -267,7 +267,7 @@ cdef class FlusherLoop:
         self.sweep()
         for index in range(fl_load(&h.slot_count)):
             s = fl_slot_at(h, index)
-            fl_wake_waiters(h, self.arena.eventfds, &s.waiters)
+            fl_wake_slot(h, self.arena.eventfds, s)
 
     cdef bint sweep(self) noexcept nogil:
         """Mark what is not flushed and not marked: whoever published it died before saying so. True when some was."""

@@ -8,6 +8,7 @@ from fastlog.workers._reports cimport Reports
 from fastlog.workers._unreadable cimport Unreadable
 from fastlog.workers.net._connection cimport Conn, ReadJob
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 # What one fetch of one partition comes to.
 cdef struct Found:
@@ -45,6 +46,7 @@ cdef class Reads:
     cdef Partitions partitions
     cdef Helper helper
     cdef Unreadable unreadable
+    cdef SlotWaits slot_waits
     cdef int process
     cdef int pinned          # descriptors that requests for many partitions were the first to pin; each takes its own off
     cdef uint64_t* counters
@@ -64,6 +66,7 @@ cdef class Reads:
     cdef void unpin(self, Found* found) noexcept nogil
     cdef bint descriptors_are_short(self) noexcept nogil
     cdef bint await_visible(self, fl_slot* s, uint64_t visible) noexcept nogil
+    cdef void ask_for_more(self, fl_slot* s) noexcept nogil
     cdef bint await_partition(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
     cdef void look_ahead(self, Found* found) noexcept nogil
     cdef void want_flush(self, fl_slot* s, uint64_t visible) noexcept nogil

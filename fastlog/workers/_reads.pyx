@@ -22,6 +22,7 @@ from fastlog.workers._reports cimport Reports
 from fastlog.workers._unreadable cimport Unreadable
 from fastlog.workers.net._connection cimport Conn, Job, ReadJob, out_bytes, out_file, out_give_back
 from fastlog.workers.net._helper cimport Helper
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef extern from "<fcntl.h>" nogil:
     int O_RDWR
@@ -53,7 +54,8 @@ cdef class Reads:
     """Reads for one processor's connections; its loop's thread only."""
 
     def __cinit__(self, Arena arena, SegmentFiles files, Authorizer authorizer, Partitions partitions, Helper helper,
-                  int process, Reports reports):
+                  int process, Reports reports, SlotWaits slot_waits):
+        self.slot_waits = slot_waits
         self.arena = arena
         self.authorizer = authorizer
         self.files = files
@@ -298,12 +300,16 @@ cdef class Reads:
     cdef bint await_visible(self, fl_slot* s, uint64_t visible) noexcept nogil:
         """Have this process woken when the visible end moves from here; False when it has moved by now."""
         failpoint(AT_HOLD_LOOKED)
+        self.ask_for_more(s)
+        return fl_load(&s.visible_end) == visible
+
+    cdef void ask_for_more(self, fl_slot* s) noexcept nogil:
+        """Have this process woken when a slot moves next, and the flusher hurry; the slot is to be looked at afterwards."""
         if not fl_load(&s.waiters) & (<uint64_t>1 << self.process):
             fl_or(&s.waiters, <uint64_t>1 << self.process)
         # where nothing is unflushed now, the next append wakes the flusher at once
         fl_ask_once(&s.demand, 1)
         self.want_flush_now(s)
-        return fl_load(&s.visible_end) == visible
 
     cdef bint await_partition(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
         """Have this process woken when a partition is made; False when this one has been made by now."""

@@ -5,6 +5,7 @@ from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log.formats._table cimport Entries
 from fastlog.workers._reports cimport Reports
 from fastlog.workers.net._connection cimport Conn
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef enum:
     STAGE_BYTES = 256 << 10      # what one coalesced write holds
@@ -72,6 +73,7 @@ cdef class Writes:
     cdef Arena arena
     cdef Appender appender
     cdef Reports reports
+    cdef SlotWaits slot_waits
     cdef int process
     cdef uint64_t* counters
     cdef Run* spare
@@ -89,7 +91,7 @@ cdef class Writes:
     cdef void not_for_the_log(self, Conn* c, Gathered* g, Run* run, int status, const Appended* out) noexcept nogil
     cdef int64_t stamp(self, Run* run) noexcept nogil
     cdef void appended(self, Receipt* receipt) noexcept nogil
-    cdef Receipt* next_ready(self, Gathered* g) noexcept nogil
+    cdef Receipt* next_ready(self, Conn* c, Gathered* g) noexcept nogil
     cdef Run* run_take(self, Conn* c, fl_slot* s) noexcept nogil
     cdef void run_give(self, Conn* c, Run* run) noexcept nogil
 

@@ -25,6 +25,7 @@ from fastlog.log.formats._table cimport Entries
 from fastlog.workers._partitions cimport PROBLEM_EPOCH, PROBLEM_OFFLINE, PROBLEM_PARTITION, PROBLEM_SEQUENCE, PROBLEM_STORAGE
 from fastlog.workers._reports cimport Reports
 from fastlog.workers.net._connection cimport WAIT_LOCK, WAIT_SPACE, Conn, answers_give, answers_take, keeps
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef enum:
     SPARE_RUNS = 8
@@ -59,7 +60,8 @@ cdef Receipt* receipt_push(Conn* c, Gathered* g) noexcept nogil:
 cdef class Writes:
     """Writes what one processor's connections produce; its loop's thread only."""
 
-    def __cinit__(self, Arena arena, SegmentFiles files, int process, Reports reports):
+    def __cinit__(self, Arena arena, SegmentFiles files, int process, Reports reports, SlotWaits slot_waits):
+        self.slot_waits = slot_waits
         self.arena = arena
         self.process = process
         self.reports = reports
@@ -354,19 +356,18 @@ cdef class Writes:
 
     # -- receipts ------------------------------------------------------------------------------------------------------
 
-    cdef Receipt* next_ready(self, Gathered* g) noexcept nogil:
-        """The first receipt, once it may be told; NULL before: this process is woken when that may have changed.
+    cdef Receipt* next_ready(self, Conn* c, Gathered* g) noexcept nogil:
+        """The first receipt, once it may be told; NULL before: the connection is looked at when that may have changed.
 
         The caller tells it and moves ``head``.
         """
         cdef Receipt* receipt
         cdef uint64_t mine = <uint64_t>1 << self.process
         cdef bint told, lives
-        if g.head == g.tail:
+        if g.head == g.tail or receipt_at(g, g.head).state == RECEIPT_PENDING:
+            self.slot_waits.leave(&c.flushing)
             return NULL
         receipt = receipt_at(g, g.head)
-        if receipt.state == RECEIPT_PENDING:
-            return NULL
         while receipt.state == RECEIPT_UNFLUSHED:
             told = fl_may_tell(receipt.slot, receipt.end)
             # in this order: the ends of the slot's next life are above all of this one
@@ -379,7 +380,8 @@ cdef class Writes:
             if not lives:
                 receipt.problem = PROBLEM_PARTITION
                 break
-            if fl_load(&receipt.slot.waiters) & mine:
+            if c.flushing.conn != NULL and c.flushing.slot == receipt.slot.index and fl_load(&receipt.slot.waiters) & mine:
                 return NULL
+            self.slot_waits.join(&c.flushing, c, receipt.slot)
             fl_ask(&receipt.slot.waiters, mine)
         return receipt

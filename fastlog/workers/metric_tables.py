@@ -102,6 +102,11 @@ COUNTED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ),
     ("fastlog_over_budget_waits_total", "Reads put off for want of memory for requests.", {"": "over_budget_waits"}),
     ("fastlog_held_fetches_total", "Fetches held until there was something to answer.", {"": "held_fetches"}),
+    (
+        "fastlog_fetch_looks_total",
+        "Looks of today's fetches at partitions: for the records that each asks for, and again when it has moved.",
+        {"": "fetch_looks"},
+    ),
     ("fastlog_reads_ahead_total", "Fetches whose first bytes were not in memory.", {"": "read_ahead"}),
     ("fastlog_read_failures_total", "Reads of a log that failed.", {"": "read_failures"}),
     (

@@ -58,6 +58,7 @@ def run(shared: child.Shared, number: int) -> int:
         shared.arena,
         helper,
         files,
+        engine.slot_waits,
         [protocols[listener.protocol] for listener in shared.listeners],
         number,
         shared.handoff_receive[number - FIRST_PROCESSOR],

@@ -92,6 +92,7 @@ class Processor:
             self.arena,
             helper,
             files,
+            engine.slot_waits,
             [*[first] * len(advertised), *(make(engine) for make in more), *last],
             number,
             self.receive.fileno(),

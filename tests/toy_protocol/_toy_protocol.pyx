@@ -112,7 +112,7 @@ cdef class Toy(Protocol):
             if self.engine.writes.gather(c, g, s, at, &found, <long long>found.count, g.tail - 1) != GATHERED:
                 return -1
         reasons = self.engine.writes.commit(c, g, &failed)
-        receipt = self.engine.writes.next_ready(g)
+        receipt = self.engine.writes.next_ready(c, g)
         if reasons or failed or receipt == NULL or receipt.problem:
             return reasons or -1
         g.head += 1

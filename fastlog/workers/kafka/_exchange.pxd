@@ -6,7 +6,7 @@ from fastlog.workers._jobs cimport AnswerJob, CountJob
 from fastlog.workers._reads cimport Found
 from fastlog.workers._writes cimport Gathered
 from fastlog.workers.kafka._wire cimport Writer
-from fastlog.workers.net._connection cimport ReadJob
+from fastlog.workers.net._connection cimport ReadJob, SlotWait
 
 # What a request came to; a positive number is a set of Wait: the same frame comes again when they are over.
 cdef enum Outcome:
@@ -60,6 +60,8 @@ cdef struct FetchTopic:
 
 # One partition that a fetch asks for.
 cdef struct FetchPart:
+    SlotWait wait                # first, so that what has moved is the part
+    FetchPart* next_due
     int topic                    # its place among the topics
     int32_t partition
     int32_t epoch                # the leader epoch that the client knows, -1: none
@@ -77,7 +79,11 @@ cdef struct Fetching:
     FetchPart* parts
     int topic_count
     int part_count
-    int looked                   # parts that have been looked at in this round, from the ``begun``-th on
+    int looked                   # parts that have been looked at in the first round, from the ``begun``-th on
+    int asked                    # parts that it waits for, once it waits: all, unless that takes more than a turn
+    SlotWait* moved              # of these, the ones that have moved since they were looked at
+    FetchPart* due               # those that are still to be looked at in this round, after the first
+    FetchPart* ready             # those that had something when they were looked at in this round
     int begun
     int put                      # parts that stand in the answer
     int topic_put                # the topic of the last of them

@@ -7,12 +7,14 @@ from fastlog.workers.kafka._kinds cimport Kinds
 from fastlog.workers.kafka._topics cimport Topics
 from fastlog.workers.kafka._wire cimport Reader, Writer
 from fastlog.workers.net._connection cimport Conn
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef class Fetches:
     cdef Engine engine
     cdef Kinds kinds
     cdef Topics topics
     cdef Reads reads
+    cdef SlotWaits slot_waits
     cdef uint64_t* counters
     cdef uint64_t max_wait_ms
     cdef Writer out
@@ -23,9 +25,10 @@ cdef class Fetches:
     cdef int refuse(self, Conn* c, const Head* head, int code) noexcept nogil
     cdef int look(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int* work) noexcept nogil
     cdef int look_at(self, Conn* c, Exchange* x, const uint8_t* p, FetchPart* part) noexcept nogil
-    cdef bint is_still(self, FetchPart* part) noexcept nogil
+    cdef void begin_round(self, Fetching* f) noexcept nogil
     cdef bint is_appended(self, FetchPart* part) noexcept nogil
-    cdef bint await_more(self, Fetching* f) noexcept nogil
+    cdef int await_more(self, Conn* c, Fetching* f, int* work) noexcept nogil
+    cdef void note_moved(self, Fetching* f, FetchPart* part) noexcept nogil
     cdef void unpin(self, FetchPart* part) noexcept nogil
     cdef int put_parts(self, Conn* c, const Head* head, Fetching* f, const uint8_t* p, int* work) noexcept nogil
     cdef int put_part(self, Conn* c, const Head* head, Fetching* f, FetchPart* part) noexcept nogil

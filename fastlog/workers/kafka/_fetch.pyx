@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
-    N_FAILED_FETCH, N_FETCH, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
+    N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
 )
 from fastlog.log.formats._table cimport OF_KAFKA
 from fastlog.workers._engine cimport Engine
@@ -38,7 +38,7 @@ from fastlog.workers.kafka._wire cimport (
     get8, get32, get64, get_array, get_string, skip_tags, take, writer_free,
 )
 from fastlog.workers.net._connection cimport (
-    TURN_STEPS, WAIT_JOB, WAIT_ROOM, WAIT_TURN, WAIT_VISIBLE, Conn, Span, answer_admitted, answers_give, answers_take, out_bytes,
+    TURN_STEPS, WAIT_JOB, WAIT_ROOM, WAIT_SLOTS, WAIT_TURN, WAIT_VISIBLE, Conn, SlotWait, Span, answer_admitted, answers_give, answers_take, out_bytes,
     out_give_back,
 )
 
@@ -60,6 +60,7 @@ cdef class Fetches:
         self.kinds = kinds
         self.topics = topics
         self.reads = engine.reads
+        self.slot_waits = engine.slot_waits
         self.counters = engine.counters
         self.max_wait_ms = max_wait_ms
 
@@ -76,6 +77,8 @@ cdef class Fetches:
                 return result
             f = x.fetching
         if x.state != PUTTING:
+            if x.state == HOLDING and f.due == NULL:
+                self.begin_round(f)
             while True:
                 result = self.look(c, x, head, p, &work)
                 if result != DONE:
@@ -87,12 +90,14 @@ cdef class Fetches:
                     f.is_held = True
                     fl_bump(&self.counters[<int>N_HELD_FETCHES], 1)
                 enter(x, HOLDING)
-                f.looked = 0
-                f.taken = 0
-                if self.await_more(f):
+                result = self.await_more(c, f, &work)
+                if result != DONE:
+                    return result
+                if f.moved == NULL:
                     x.hold_until_ns = f.until_ns
-                    return WAIT_VISIBLE
+                    return WAIT_VISIBLE | WAIT_SLOTS
                 # something moved while we said that we wait: look again
+                self.begin_round(f)
             enter(x, PUTTING)
             c.incomplete = True
         result = self.put_parts(c, head, f, p, &work)
@@ -230,32 +235,56 @@ cdef class Fetches:
     # -- looking for bytes ---------------------------------------------------------------------------------------------
 
     cdef int look(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int* work) noexcept nogil:
-        """Find and pin the bytes of the parts that this round has not looked at; DONE, or what to wait for."""
+        """Find and pin the bytes of the parts that this round has not looked at; DONE, or what to wait for.
+
+        The first round looks at all, those after it at the parts that have moved or had something before.
+        """
         cdef Fetching* f = x.fetching
         cdef FetchPart* part
         cdef int r
-        while f.looked < f.part_count:
-            part = &f.parts[(f.begun + f.looked) % f.part_count]
-            if x.state == HOLDING and self.is_still(part):
-                f.looked += 1
-                continue
+        while f.looked < f.part_count or f.due != NULL:
+            part = f.due if f.looked == f.part_count else &f.parts[(f.begun + f.looked) % f.part_count]
             if work[0] == 0:
                 return WAIT_TURN
             work[0] -= 1
+            if part.wait.conn != NULL:
+                # before it is looked at, so that no move goes by
+                self.reads.ask_for_more(part.found.slot)
             r = self.look_at(c, x, p, part)
             if r != DONE:
                 return r
             f.read_count = 0
-            f.looked += 1
+            if f.looked == f.part_count:
+                f.due = part.next_due
+            else:
+                f.looked += 1
             f.taken += part.found.size
             if part.code:
                 f.failed = True
+            elif part.wait.conn != NULL and part.wait.slot != part.found.slot.index:
+                # the partition lives in another slot now: once more, when that is waited for
+                self.slot_waits.join(&part.wait, c, part.found.slot)
+                self.note_moved(f, part)
+            if part.found.ahead:
+                part.next_due = f.ready
+                f.ready = part
         return DONE
 
-    cdef bint is_still(self, FetchPart* part) noexcept nogil:
-        """Whether a part that had nothing when it was looked at still has nothing: its end has not moved."""
-        return part.found.slot != NULL and part.code == CODE_NONE and part.found.ahead == 0 \
-            and fl_load(&part.found.slot.visible_end) == part.found.visible and fl_load(&part.found.slot.life) == part.life
+    cdef void begin_round(self, Fetching* f) noexcept nogil:
+        """Have looked at what has moved, and at what has something, since that may be enough together now."""
+        cdef SlotWait* wait = f.moved
+        cdef FetchPart* part
+        f.due = f.ready
+        f.ready = NULL
+        f.moved = NULL
+        f.taken = 0
+        while wait != NULL:
+            part = <FetchPart*>wait
+            wait.is_moved = False
+            wait = wait.next_moved
+            if part.found.ahead == 0:  # else it is there already
+                part.next_due = f.due
+                f.due = part
 
     cdef int look_at(self, Conn* c, Exchange* x, const uint8_t* p, FetchPart* part) noexcept nogil:
         """Find the bytes that one part gets beside those before it in this round: DONE, or WAIT_JOB."""
@@ -266,6 +295,7 @@ cdef class Fetches:
         cdef int name_size = topic.name_size
         cdef fl_slot* s
         cdef int32_t limit = 0
+        fl_bump(&self.counters[<int>N_FETCH_LOOKS], 1)
         memset(found, 0, sizeof(Found))
         found.entry = -1
         part.code = CODE_NONE
@@ -320,15 +350,30 @@ cdef class Fetches:
         fl_end_read(&part.found.slot.log_end, part.found.slot.log_ends, &end)
         return <uint64_t>part.offset <= end.offset
 
-    cdef bint await_more(self, Fetching* f) noexcept nogil:
-        """Have this process woken when any of the ends moves; False when one has moved by now."""
-        cdef int i
-        cdef bint still = True
-        for i in range(f.part_count):
-            self.unpin(&f.parts[i])
-            if still and f.parts[i].found.slot != NULL:
-                still = self.reads.await_visible(f.parts[i].found.slot, f.parts[i].found.visible)
-        return still
+    cdef int await_more(self, Conn* c, Fetching* f, int* work) noexcept nogil:
+        """Wait for the slots of all parts; DONE, or WAIT_TURN. A part that has moved by now stands among the moved ones."""
+        cdef FetchPart* part = f.ready
+        while part != NULL:
+            self.unpin(part)
+            part = part.next_due
+        while f.asked < f.part_count:
+            if work[0] == 0:
+                return WAIT_TURN
+            work[0] -= 1
+            part = &f.parts[f.asked]
+            part.wait.moved = &f.moved
+            self.slot_waits.join(&part.wait, c, part.found.slot)
+            if not self.reads.await_visible(part.found.slot, part.found.visible) or fl_load(&part.found.slot.life) != part.life:
+                self.note_moved(f, part)
+            f.asked += 1
+        return DONE
+
+    cdef void note_moved(self, Fetching* f, FetchPart* part) noexcept nogil:
+        """Have the next round look at a part."""
+        if not part.wait.is_moved:
+            part.wait.is_moved = True
+            part.wait.next_moved = f.moved
+            f.moved = &part.wait
 
     cdef void unpin(self, FetchPart* part) noexcept nogil:
         if part.is_pinned:
@@ -446,6 +491,7 @@ cdef class Fetches:
             return
         for i in range(f.part_count):
             self.unpin(&f.parts[i])
+            self.slot_waits.leave(&f.parts[i].wait)
         answers_give(c, f.counted)
         x.fetching = NULL
         x.hold_until_ns = 0

@@ -341,7 +341,7 @@ cdef class Produces:
         cdef uint8_t* room
         while owed != NULL:
             while owed.pending:
-                receipt = self.writes.next_ready(&x.gathered)
+                receipt = self.writes.next_ready(c, &x.gathered)
                 if receipt == NULL:
                     return DONE
                 self.fill(owed, receipt)
@@ -357,6 +357,7 @@ cdef class Produces:
             x.first = owed.next
             if x.first == NULL:
                 x.last = NULL
+                self.writes.slot_waits.leave(&c.flushing)
             x.owed -= 1
             answers_give(c, owed.counted)
             writer_free(&owed.answer)

@@ -320,7 +320,7 @@ cdef class Produces:
 
     cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil:
         """Answer the acknowledged produces that are ready, in the order of requests; CLOSE without memory."""
-        cdef Receipt* receipt = self.writes.next_ready(&x.gathered)
+        cdef Receipt* receipt = self.writes.next_ready(c, &x.gathered)
         cdef uint8_t* head
         cdef int code
         while receipt != NULL:
@@ -335,5 +335,5 @@ cdef class Produces:
             put64(head + 14, receipt.base if code == 0 else <uint64_t>-1)
             put64(head + 22, receipt.next if code == 0 else <uint64_t>-1)
             x.gathered.head += 1
-            receipt = self.writes.next_ready(&x.gathered)
+            receipt = self.writes.next_ready(c, &x.gathered)
         return DONE

@@ -19,7 +19,9 @@ cdef enum Wait:
     WAIT_BUDGET = 64     # the memory for requests is used up
     WAIT_TURN = 128      # other connections have a turn first
     WAIT_ROOM = 256      # the memory for answers is used up
-    WAIT_ANY = 511
+    WAIT_SLOTS = 512     # beside WAIT_VISIBLE: ``SlotWaits`` knows of all that it waits for, but for the time
+    WAIT_ANY = 1023
+    WAIT_POLL = WAIT_VISIBLE | WAIT_SLOTS
 
 # What a protocol still has to do for the requests of a connection that it has taken.
 cdef enum Unfinished:
@@ -35,6 +37,16 @@ cdef struct Span:
 cdef struct Conn
 cdef struct Pool
 cdef struct Job
+
+# That a connection waits for one slot to move; ``SlotWaits`` alone changes it.
+cdef struct SlotWait:
+    Conn* conn                   # NULL: it waits for none
+    uint64_t slot
+    SlotWait* previous           # of the same slot
+    SlotWait* next
+    SlotWait** moved             # the list that it is put into when the slot moves, by whoever waits; NULL: none
+    SlotWait* next_moved
+    bint is_moved                # it stands there; whoever takes it out says so
 
 # One step of a job, in a thread of the helper with SCRATCH bytes at hand; whether there is more to do.
 ctypedef bint (*JobStep)(Job* job, void* scratch) noexcept nogil
@@ -87,7 +99,12 @@ cdef struct Conn:
     int transport                # 0: the socket's bytes are those of the protocol
     char[46] host                # the other end's address as text; empty where it has none
     int port
-    bint watched
+    bint watched                 # a wake-up, whatever it is for, lets it try again
+    int deadline                 # its place among those that wait for a time at the latest, from 1 on; 0: none
+    uint64_t deadline_ns         # the time that it stands there with
+    SlotWait flushing            # for its answers to produces: the flush of the one that is first
+    bint is_due                  # one of its waits is over
+    Conn* due_next
     bint leaving                 # it sent its FIN, or has gone; bytes that came before may still have to be read
     bint ended                   # all it sent has been read
     bint closing                 # close once what is owed has been done
@@ -105,7 +122,7 @@ cdef struct Conn:
     int turn_steps               # since the last look at the clock
     # what its requests wait for: ``wait_for`` and ``go_on`` alone change these two
     int waits                    # a set of Wait
-    uint64_t until_ns            # when a long poll is looked at even if nothing moved; 0: there is none
+    uint64_t until_ns            # when a long poll is looked at even if nothing moved; 0: there is none, or it is over
     # work off the loop: ``Helper.ask``, ``Helper.submit`` and ``Helper.done`` alone change these two
     Job* job                     # what it asked for, until the loop has taken the result; NULL: nothing
     bint busy                    # the job is queued or under way

@@ -7,6 +7,7 @@ from fastlog.log._segments import SegmentFiles
 from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._protocol import Protocol
 from fastlog.workers.net._remote import Remote
+from fastlog.workers.net._slot_waits import SlotWaits
 
 class Loop:
     """Serves connections until the supervisor says stop; one thread."""
@@ -16,6 +17,7 @@ class Loop:
         arena: Arena,
         helper: Helper,
         files: SegmentFiles,
+        slot_waits: SlotWaits,
         protocols: Sequence[Protocol],
         process: int,
         handoff: int,

@@ -20,6 +20,7 @@ from fastlog.workers.net._connection cimport (
 from fastlog.workers.net._helper cimport Helper
 from fastlog.workers.net._protocol cimport Protocol
 from fastlog.workers.net._remote cimport Remote
+from fastlog.workers.net._slot_waits cimport SlotWaits
 from fastlog.workers.net._sockets cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
     MAX_LISTENERS, Connections, epoll_ctl, epoll_event, epoll_wait, fl_handover,
@@ -76,7 +77,7 @@ cdef class Loop:
     cdef uint64_t seen                   # lives that began or ended and that this process is past
     cdef uint64_t* counters
 
-    def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, protocols, int process, int handoff, int signal_fd,
+    def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, SlotWaits slot_waits, protocols, int process, int handoff, int signal_fd,
                   listeners, idle_ms, connection_limit, send_buffer, receive_buffer, memory_bytes, max_connections=1 << 40,
                   heartbeat_ms=250, retry_ms=5, stalled_ms=10_000, turn_ms=2, Remote remote=None):
         self.arena = arena
@@ -94,7 +95,7 @@ cdef class Loop:
         self.counters = fl_cell_at(arena.header, process).counters
         self.seen = FL_SEEN_ALL
         self.connections = Connections(arena, helper, files, list(protocols), process, connection_limit, send_buffer,
-                                       receive_buffer, memory_bytes, retry_ms, turn_ms, self.remote)
+                                       receive_buffer, memory_bytes, retry_ms, turn_ms, self.remote, slot_waits)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)
         self.watch_fd(helper.eventfd, TAG_HELPER, EPOLLIN)
@@ -144,11 +145,10 @@ cdef class Loop:
             epoll_ctl(self.connections.epoll, EPOLL_CTL_MOD, self.remote.fd, &event)
 
     cdef void look_at_waiting(self) noexcept nogil:
-        """Let every connection that waits for something try again."""
+        """Let every connection try again that waits for something that not only a slot tells of."""
         cdef Conn* c = self.connections.watching
         cdef Conn* after
         self.connections.retry_at = <uint64_t>-1
-        self.connections.deadline = <uint64_t>-1
         self.connections.budget_waiters = False
         self.connections.answer_waiters = False
         while c != NULL:
@@ -162,6 +162,18 @@ cdef class Loop:
             else:
                 self.connections.pump(c)
             c = after
+
+    cdef void look_at_due(self) noexcept nogil:
+        """Let those try again that wait for a slot that has moved, or whose time is over."""
+        cdef Conn* c
+        while True:
+            c = self.connections.slot_waits.next_due()
+            if c == NULL:
+                c = self.connections.next_over()
+            if c == NULL:
+                return
+            if not c.busy:  # else the helper tells when it is done
+                self.connections.pump(c)
 
     cdef bint over_budget(self) noexcept nogil:
         return self.connections.pool.used > self.connections.pool.budget and self.connections.pool.over != NULL
@@ -313,7 +325,7 @@ cdef class Loop:
         cdef uint64_t tag, before, beat_at, wake_at, asleep = 0, window_at, last_call_at = 0, ends_at
         cdef uint32_t what
         cdef bint woken = True
-        connections.retry_at = connections.deadline = <uint64_t>-1
+        connections.retry_at = <uint64_t>-1
         beat_at = 0
         with nogil:
             # what a predecessor left: its wake-ups are ours, and the flusher looks at what it left dirty
@@ -336,7 +348,10 @@ cdef class Loop:
                     fl_store(&cell.busy_permille, 1000 - min(<uint64_t>1000, asleep * 1000 // (connections.now - window_at)))
                     window_at = connections.now
                     asleep = 0
-                if woken or connections.now >= connections.retry_at or connections.now >= connections.deadline:
+                if woken:
+                    connections.slot_waits.take_moved()
+                self.look_at_due()
+                if woken or connections.now >= connections.retry_at:
                     woken = False
                     self.files.close_retired()
                     self.look_at_waiting()
@@ -352,7 +367,7 @@ cdef class Loop:
                     connections.retry_at = connections.now
                 if connections.answer_waiters and not self.answers_wait():
                     connections.retry_at = connections.now
-                wake_at = min(beat_at, min(connections.retry_at, connections.deadline))
+                wake_at = min(beat_at, min(connections.retry_at, connections.first_deadline()))
                 if connections.finishing:
                     # a disk that stalls takes nothing of the time in which the others come to their end
                     ends_at = max(last_call_at, fl_load(&h.stalled_ns)) + <uint64_t>LAST_CALL_NS

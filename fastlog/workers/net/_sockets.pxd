@@ -5,6 +5,7 @@ from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport Conn, Job, Pool
 from fastlog.workers.net._helper cimport Helper
 from fastlog.workers.net._remote cimport Remote
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -37,6 +38,7 @@ cdef class Connections:
     cdef Helper helper
     cdef SegmentFiles files
     cdef Remote remote                    # does the jobs that no thread does
+    cdef SlotWaits slot_waits
     cdef Pool pool
     cdef list protocols                   # what each listener speaks, by its place
     cdef void* protocol_at[MAX_LISTENERS] # the same, for compiled code
@@ -48,9 +50,11 @@ cdef class Connections:
     cdef uint64_t count                   # connections open now
     cdef uint8_t* scratch
     cdef Conn* first
-    cdef Conn* watching                   # those that wait for something
+    cdef Conn* watching                   # those that wait for something that not only a slot tells of
+    cdef Conn** deadlines                 # those that wait for a time: a heap from 1 on, the earliest first
+    cdef int deadline_count, deadline_room
     cdef Conn* closed                     # in this turn, and not freed yet
-    cdef uint64_t retry_at, deadline      # when the waiting ones are looked at even if nobody wakes us
+    cdef uint64_t retry_at                # when the waiting ones are looked at even if nobody wakes us
     cdef uint64_t now                     # read once a turn
     cdef uint64_t retry_ns                # how soon a wait for another process's lock is tried again if nobody wakes us
     cdef int events_now                   # events of this turn: how many others wait
@@ -65,6 +69,11 @@ cdef class Connections:
     cdef void free_closed(self) noexcept nogil
     cdef void watch(self, Conn* c) noexcept nogil
     cdef void unwatch(self, Conn* c) noexcept nogil
+    cdef void expect(self, Conn* c) noexcept nogil
+    cdef void place(self, Conn* c, int at) noexcept nogil
+    cdef Conn* next_over(self) noexcept nogil
+    cdef inline uint64_t first_deadline(self) noexcept nogil:
+        return self.deadlines[1].deadline_ns if self.deadline_count else <uint64_t>-1
     cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil
     cdef void readable(self, Conn* c) noexcept nogil
     cdef void pump(self, Conn* c) noexcept nogil

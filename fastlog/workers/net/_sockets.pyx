@@ -16,12 +16,13 @@ from fastlog.log._arena cimport (
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (
     OWED, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD, SEND_UNREADABLE, UNWRITTEN, WAIT_ANY, WAIT_BUDGET, WAIT_CREATE, WAIT_JOB,
-    WAIT_LOCK, WAIT_ROOM, WAIT_TURN, WAIT_VISIBLE, Conn, Job, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve,
+    WAIT_LOCK, WAIT_POLL, WAIT_ROOM, WAIT_SLOTS, WAIT_TURN, WAIT_VISIBLE, Conn, Job, Pool, conn_free, conn_new, conn_release_buffer, conn_reserve,
     go_on, out_discard, out_enough, out_pending, out_send, turn_begins, wait_for,
 )
 from fastlog.workers.net._helper cimport Helper
 from fastlog.workers.net._protocol cimport CLOSES, Protocol
 from fastlog.workers.net._remote cimport QUEUE_REMOTE, Remote
+from fastlog.workers.net._slot_waits cimport SlotWaits
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void*, size_t, int)
@@ -64,13 +65,14 @@ cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
     def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, list protocols, int process, connection_limit,
-                  send_buffer, receive_buffer, memory_bytes, retry_ms, turn_ms, Remote remote):
+                  send_buffer, receive_buffer, memory_bytes, retry_ms, turn_ms, Remote remote, SlotWaits slot_waits):
         cdef int i
         cdef Protocol protocol
         self.arena = arena
         self.helper = helper
         self.files = files
         self.remote = remote
+        self.slot_waits = slot_waits
         self.protocols = protocols
         self.listener_count = len(protocols)
         if self.listener_count > MAX_LISTENERS:
@@ -103,6 +105,7 @@ cdef class Connections:
             c = after
         free(self.scratch)
         free(self.by_fd)
+        free(self.deadlines)
         if self.epoll >= 0:
             close(self.epoll)
 
@@ -152,6 +155,9 @@ cdef class Connections:
     cdef void remove(self, Conn* c) noexcept nogil:
         """Close a connection; its memory goes at the end of this turn, because callers still look at it."""
         self.unwatch(c)
+        go_on(c, WAIT_ANY)
+        self.expect(c)
+        self.slot_waits.leave(&c.flushing)
         (<Protocol>c.protocol).close(c)
         if c.previous != NULL:
             c.previous.next = c.next
@@ -221,6 +227,59 @@ cdef class Connections:
                 self.watching = c.watch_next
             if c.watch_next != NULL:
                 c.watch_next.watch_previous = c.watch_previous
+
+    cdef void expect(self, Conn* c) noexcept nogil:
+        """Put a connection in its place among those that wait for a time, or take it out of them."""
+        cdef int at = c.deadline
+        cdef Conn** larger
+        if c.until_ns == 0:
+            if at:
+                c.deadline = 0
+                self.deadline_count -= 1
+                if at <= self.deadline_count:
+                    self.place(self.deadlines[self.deadline_count + 1], at)
+            return
+        if at == 0:
+            if self.deadline_count + 1 >= self.deadline_room:
+                larger = <Conn**>realloc(self.deadlines, <size_t>max(self.deadline_room * 2, 64) * sizeof(Conn*))
+                if larger == NULL:
+                    self.retry_at = min(self.retry_at, self.now + self.retry_ns)  # looked at as one that waits for no time
+                    self.watch(c)
+                    return
+                self.deadlines = larger
+                self.deadline_room = max(self.deadline_room * 2, 64)
+            self.deadline_count += 1
+            at = self.deadline_count
+        c.deadline_ns = c.until_ns
+        self.place(c, at)
+
+    cdef void place(self, Conn* c, int at) noexcept nogil:
+        """Let the connection take a place in the heap that is free, or was its own, and go on to where it belongs."""
+        cdef int other
+        while at > 1 and self.deadlines[at // 2].deadline_ns > c.deadline_ns:
+            self.deadlines[at] = self.deadlines[at // 2]
+            self.deadlines[at].deadline = at
+            at //= 2
+        while 2 * at <= self.deadline_count:
+            other = 2 * at
+            if other < self.deadline_count and self.deadlines[other + 1].deadline_ns < self.deadlines[other].deadline_ns:
+                other += 1
+            if self.deadlines[other].deadline_ns >= c.deadline_ns:
+                break
+            self.deadlines[at] = self.deadlines[other]
+            self.deadlines[at].deadline = at
+            at = other
+        self.deadlines[at] = c
+        c.deadline = at
+
+    cdef Conn* next_over(self) noexcept nogil:
+        """A connection whose time is over, which it waits for no more; NULL: there is none."""
+        cdef Conn* c = self.deadlines[1] if self.deadline_count else NULL
+        if c == NULL or c.deadline_ns > self.now:
+            return NULL
+        c.until_ns = 0  # its request knows its own time: what cannot go on yet is not asked again and again
+        self.expect(c)
+        return c
 
     cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil:
         cdef epoll_event event
@@ -325,10 +384,10 @@ cdef class Connections:
         """Handle received requests until one waits, an answer must leave first, or none is whole."""
         cdef size_t used
         while not c.busy:
-            go_on(c, WAIT_ANY & ~<int>WAIT_VISIBLE)
+            go_on(c, WAIT_ANY & ~<int>WAIT_POLL)
             if (<Protocol>c.protocol).resume(c) == CLOSES:
                 c.closing = True
-            if c.waits & ~<int>WAIT_VISIBLE or c.closing or c.start == c.end:
+            if c.waits & ~<int>WAIT_POLL or c.closing or c.start == c.end:
                 return
             if out_enough(c) and not c.incomplete and not c.dead:
                 return
@@ -404,7 +463,7 @@ cdef class Connections:
             if c.dead or not left & OWED:
                 self.remove(c)
                 return False
-        if c.waits or left & OWED:
+        if c.waits & ~<int>WAIT_POLL or (c.waits and not c.waits & WAIT_SLOTS) or (left & OWED and c.flushing.conn == NULL):
             self.watch(c)
             if c.waits & WAIT_TURN:
                 self.retry_at = self.now
@@ -412,10 +471,9 @@ cdef class Connections:
                 self.answer_waiters = True
             if c.waits & (WAIT_LOCK | WAIT_CREATE):
                 self.retry_at = min(self.retry_at, self.now + self.retry_ns)
-            if c.until_ns:
-                self.deadline = min(self.deadline, c.until_ns)
         else:
             self.unwatch(c)
+        self.expect(c)
         if c.waits:
             events = EPOLLONESHOT
             if c.waits & WAIT_VISIBLE and not c.leaving:

@@ -1,0 +1,291 @@
+"""A fetch of today's protocol waits for many partitions, and none of them costs anything while it stands still.
+
+Heartbeats are hours apart here, and nothing is flushed that nobody asks for: a move that nobody tells of is a client
+that waits.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastlog import record_batches
+from fastlog.log import _files
+from fastlog.log._append import end_life
+from fastlog.log._arena import FLUSHER
+from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.record_batches import Record
+from tests.harness import raw_client as raw
+from tests.harness import today
+from tests.harness.broker import wait_until
+from tests.harness.shared_log import SharedLog, in_child
+from tests.harness.workers import Workers, is_silent, reset
+
+LONG_MS = 10_000_000
+IDLE, BUSY = "idle", "busy"
+PARTITIONS = 100
+UNKNOWN_TOPIC = 3
+ONE = record_batches.build([Record(None, b"x" * 50, 1000)])
+
+
+def started(directory: Path, **settings: Any) -> Workers:
+    topics = {IDLE: PARTITIONS, BUSY: 4}
+    settings = {"slots": 300, "partitions_by_topic": topics, "fetch_max_wait_ms": LONG_MS} | settings
+    return Workers(directory, **settings)
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    with started(tmp_path) as running:
+        with Client(running) as client:
+            client.make(IDLE, BUSY)
+        for view in running.arena.views():  # that they are new is flushed, too
+            assert flush_now(make_partition_flusher(running.arena, 64, 0, 0), view.index) == 0
+        yield running
+
+
+class Client:
+    """A connection that speaks today's protocol."""
+
+    def __init__(self, workers: Workers, processor: int = 0) -> None:
+        self.workers = workers
+        self.raw: raw.RawClient = workers.connect(processor)
+        today.asked(self.raw.socket, today.API_VERSIONS, 0)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.raw.close()
+
+    def make(self, *topics: str) -> None:
+        fields = {
+            "topics": [{"topic_id": None, "name": topic} for topic in topics],
+            "allow_auto_topic_creation": True,
+            "include_topic_authorized_operations": False,
+        }
+        made = today.asked(self.raw.socket, today.METADATA, 12, **fields).topics
+        assert [topic.error_code for topic in made] == [0] * len(topics)
+
+    def send_produce(self, topic: str, partition: int, acks: int = -1) -> None:
+        self.raw.socket.sendall(today.request(today.PRODUCE, 9, today.produced((topic, partition, ONE), acks=acks)))
+
+    def produced(self) -> int:
+        """The error code of the answer to a produce."""
+        _, answer = today.decoded(today.PRODUCE, 9, today.answer_of(self.raw.socket))
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    def produce(self, topic: str, partition: int, acks: int = -1) -> None:
+        self.send_produce(topic, partition, acks)
+        assert self.produced() == 0
+
+    def hold(self, *parts: tuple[str, int, int], max_wait: int = LONG_MS, min_bytes: int = 1) -> None:
+        """Begin a fetch, and return when it waits."""
+        fields = today.fetched(*parts, max_wait=max_wait, min_bytes=min_bytes)
+        self.raw.socket.sendall(today.request(today.FETCH, 12, fields))
+        self.raw.wait_received()
+        self.workers.wait_still()
+        assert is_silent(self.raw)
+
+    def fetched(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of each part that has records or an error: its error code, and the bytes of its records."""
+        _, answer = today.decoded(today.FETCH, 12, today.answer_of(self.raw.socket))
+        return {
+            (topic.topic, part.partition_index): (part.error_code, len(part.records or b""))
+            for topic in answer.responses
+            for part in topic.partitions
+            if part.error_code or part.records
+        }
+
+
+def every_idle() -> list[tuple[str, int, int]]:
+    return [(IDLE, partition, 0) for partition in range(PARTITIONS)]
+
+
+# -- what stands still -------------------------------------------------------------------------------------------------
+
+
+def test_what_stands_still_is_looked_at_once(workers: Workers) -> None:
+    """However many wait for it, and however often another partition moves; the one that moves is looked at again."""
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(Client(workers)) for _ in range(5)]
+        writer = stack.enter_context(Client(workers))
+        for client in waiting:
+            client.hold(*every_idle())
+        assert workers.count("fetch_looks") == 5 * PARTITIONS
+        for number in range(30):
+            writer.produce(BUSY, number % 2)
+        workers.wait_still()
+        assert workers.count("fetch_looks") == 5 * PARTITIONS
+        writer.produce(IDLE, 70)
+        for client in waiting:
+            assert client.fetched() == {(IDLE, 70): (0, len(ONE))}
+        assert workers.count("fetch_looks") == 5 * PARTITIONS + 5
+
+
+def test_answers_that_wait_for_flushes_of_different_partitions(workers: Workers) -> None:
+    """Of two that wait for flushes each is answered when its own partition is flushed, whichever comes first."""
+    with Client(workers) as one, Client(workers) as other, Client(workers) as reader:
+        reader.hold((BUSY, 0, 0), (BUSY, 1, 0), min_bytes=2 * len(ONE))
+        _files.arm("fdatasync@1=slow:60", "test")
+        for number, client in enumerate((one, other)):
+            client.send_produce(BUSY, number)
+        for client in (one, other):
+            assert client.produced() == 0
+        assert reader.fetched() == {(BUSY, 0): (0, len(ONE)), (BUSY, 1): (0, len(ONE))}
+
+
+def test_parts_that_are_enough_together(workers: Workers) -> None:
+    """What is there is counted again with what comes, and what stands still is not looked at."""
+    with Client(workers) as reader, Client(workers) as writer:
+        reader.hold(*every_idle(), min_bytes=3 * len(ONE))
+        looks = workers.count("fetch_looks")
+        for number, partition in enumerate((5, 90), 1):
+            writer.produce(IDLE, partition)
+            workers.wait_still()
+            assert is_silent(reader.raw)
+            # the part that has moved, and those that have something
+            looks += number
+            assert workers.count("fetch_looks") == looks
+        writer.produce(IDLE, 5)
+        assert reader.fetched() == {(IDLE, 5): (0, 2 * len(ONE)), (IDLE, 90): (0, len(ONE))}
+        workers.wait_still()
+        assert workers.held()["pins"] == 0
+
+
+@pytest.mark.parametrize("count", [511, 512, 513, 1200])
+def test_more_parts_than_one_turn_looks_at(workers: Workers, count: int) -> None:
+    """One that moves is seen, whichever it is; the same one may be named again and again."""
+    with Client(workers) as reader, Client(workers) as writer:
+        reader.hold(*[(IDLE, number % 7, 0) for number in range(count)])
+        looks = workers.count("fetch_looks")
+        assert looks == count
+        writer.produce(IDLE, 3)
+        assert reader.fetched() == {(IDLE, 3): (0, len(ONE))}
+        assert workers.count("fetch_looks") == looks + len(range(3, count, 7))
+
+
+# -- moves that are told of late, or by nobody -------------------------------------------------------------------------
+
+
+def test_a_move_between_the_look_and_the_wait(tmp_path: Path) -> None:
+    """The partition is flushed after it was looked at, and before the fetch has said that it waits."""
+    with started(tmp_path, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
+        writer.make(BUSY)
+        for turn in range(3):
+            _files.arm("wait.hold@2=slow:200", "test")
+            parts = today.fetched((BUSY, 0, 0), (BUSY, 1, turn), max_wait=LONG_MS)
+            reader.raw.socket.sendall(today.request(today.FETCH, 12, parts))
+            wait_until("it looks", lambda held=turn + 1: workers.count("held_fetches") == held)
+            writer.produce(BUSY, 1)
+            assert reader.fetched() == {(BUSY, 1): (0, len(ONE))}
+
+
+def slot_of(workers: Workers, topic: str, partition: int) -> int:
+    return next(view.index for view in workers.arena.views() if (view.topic, view.partition) == (topic, partition))
+
+
+def test_who_dies_before_it_tells(tmp_path: Path) -> None:
+    """A flusher that was killed when its flush was visible; as soon as it is known that it died, all is looked at."""
+    with started(tmp_path, flusher=False) as workers, Client(workers) as reader, Client(workers) as writer:
+        writer.make(IDLE, BUSY)
+        reader.hold(*every_idle(), (BUSY, 0, 0))
+        writer.produce(BUSY, 0, acks=1)
+        writer.send_produce(BUSY, 0, acks=-1)
+        wait_until("both are appended", lambda: workers.count("appends") == 2)
+        index = slot_of(workers, BUSY, 0)
+        dying = make_partition_flusher(workers.arena, 64, 0, 0)
+        assert in_child(lambda: flush_now(dying, index), "flush.published@1=kill") == -signal.SIGKILL
+        assert workers.arena.view(index).visible_offset == 2
+        workers.wait_still()
+        assert is_silent(reader.raw)
+        workers.arena.end_incarnation(FLUSHER)
+        workers.arena.wake_all()
+        assert reader.fetched() == {(BUSY, 0): (0, 2 * len(ONE))}
+        assert writer.produced() == 0
+
+
+def test_a_flush_of_nothing_leaves_the_wish_for_the_next_one(workers: Workers) -> None:
+    """Who waits has asked for a flush of what comes; one that finds nothing to do is not it."""
+    with Client(workers) as reader, Client(workers) as writer:
+        reader.hold((BUSY, 0, 0))
+        assert flush_now(make_partition_flusher(workers.arena, 64, 0, 0), slot_of(workers, BUSY, 0)) == 0
+        writer.produce(BUSY, 0, acks=1)
+        assert reader.fetched() == {(BUSY, 0): (0, len(ONE))}
+
+
+def test_a_partition_that_goes_while_it_is_waited_for(workers: Workers) -> None:
+    with Client(workers) as reader:
+        reader.hold(*every_idle())
+        log = SharedLog.over(workers.arena)
+        assert workers.arena.create_lock()
+        assert end_life(log.appender, slot_of(workers, IDLE, 42))
+        workers.arena.create_unlock()
+        assert reader.fetched() == {(IDLE, 42): (UNKNOWN_TOPIC, 0)}
+
+
+def test_a_partition_that_begins_later_wakes_who_waits(workers: Workers) -> None:
+    """The start of its log is a part of the answer. There is nothing to send, so that it waits on."""
+    with Client(workers) as reader, Client(workers) as writer:
+        writer.produce(BUSY, 0)
+        reader.hold((BUSY, 0, 1))
+        looks = workers.count("fetch_looks")
+        workers.arena.publish_start(slot_of(workers, BUSY, 0), 1)
+        wait_until("it was looked at", lambda: workers.count("fetch_looks") == looks + 1)
+        assert is_silent(reader.raw)
+        writer.produce(BUSY, 0)
+        assert reader.fetched() == {(BUSY, 0): (0, len(ONE))}
+
+
+@pytest.mark.parametrize("leave", [raw.RawClient.close, reset])
+def test_who_has_gone_is_not_looked_for(workers: Workers, leave: Callable[[raw.RawClient], None]) -> None:
+    """Their waits go with them, in any order, and those of others stay."""
+    with ExitStack() as stack:
+        clients = [Client(workers) for _ in range(6)]
+        stays = stack.enter_context(Client(workers))
+        writer = stack.enter_context(Client(workers))
+        stays.hold(*every_idle())
+        for number, client in enumerate(clients):
+            client.hold((IDLE, 3, 0), (IDLE, 4 + number, 0))
+        for number in (0, 5, 2, 1, 4, 3):
+            leave(clients[number].raw)
+        wait_until("they have gone", lambda: workers.processors[0].open_connections == 2)
+        writer.produce(IDLE, 3)
+        assert stays.fetched() == {(IDLE, 3): (0, len(ONE))}
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_ends_when_its_own_time_is_over(workers: Workers) -> None:
+    """Many, in any order, while some leave before: none before its time, and none long after."""
+    rng = random.Random(7)
+    times = [40 + 10 * number for number in range(40)]
+    rng.shuffle(times)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(workers)) for _ in times]
+        began = []
+        for client, wait_ms in zip(clients, times, strict=True):
+            frame = today.request(today.FETCH, 12, today.fetched((IDLE, 0, 0), max_wait=wait_ms))
+            began.append(time.monotonic())
+            client.raw.socket.sendall(frame)
+        for number in range(0, len(clients), 3):
+            clients[number].raw.close()
+        left = {client.raw.socket: number for number, client in enumerate(clients) if number % 3}
+        order = []
+        while left:
+            for ready in select.select(list(left), [], [], 10)[0]:
+                number = left.pop(ready)
+                assert time.monotonic() - began[number] >= times[number] / 1000
+                assert clients[number].fetched() == {}
+                order.append(times[number])
+        workers.wait_still()
+        assert sorted(order) == sorted(times[number] for number in range(len(times)) if number % 3)
