@@ -43,11 +43,14 @@ class Member:
         self._diary = os.open(told["diary"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._source = random.Random(told["seed"])
         self._commits_itself = bool(told["commits_itself"])
+        if told["is_broker"]:
+            where = {"brokers": told["connect"], "session_timeout_ms": told["session_ms"], "metadata_max_age_ms": 200}
+        else:
+            where = {"zk_connect": told["connect"], "zk_session_timeout_ms": told["session_ms"]}
         self._consumer = fastlog.Consumer(
-            told["connect"],
             group_id=GROUP,
             consumer_id=told["name"],
-            zk_session_timeout_ms=told["session_ms"],
+            **where,
             zk_connection_timeout_ms=CONNECT_MS,
             zk_sync_time_ms=500,
             auto_commit=not self._commits_itself,

@@ -44,6 +44,7 @@ MODULES = (
     "tests.fault.group_model",
     "tests.fault.coordinator_groups",
     "tests.fault.group_members",
+    "tests.fault.broker_groups",
 )
 TIERS = ("S", "N", "R")
 

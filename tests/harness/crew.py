@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from fastlog.consumer.assignment import assign_group
+from fastlog.consumer.broker_groups.view import BrokerGroups
 from fastlog.errors import CoordinationError
 from fastlog.zkpaths import PartitionId, member_path, members_path, offset_path
 from tests.fault.programs import ROOT, environment
@@ -23,6 +25,7 @@ from tests.harness.groups import GROUP, expected_owners, shown_owners
 from tests.harness.registration import SESSION_SECONDS, Tree
 
 LEAVE_SECONDS = 20.0
+ANSWER_SECONDS = 5.0
 _SHOWN_CHARACTERS = 2000
 
 
@@ -60,7 +63,10 @@ class Crew:
     Every second one commits by calls of its own, and some read the brokers' files.
     """
 
-    def __init__(self, directory: Path, connect: str, tree: Tree, seed: int) -> None:
+    is_broker = False
+    """``connect`` is the address of a broker that keeps the group, and not ZooKeeper's."""
+
+    def __init__(self, directory: Path, connect: str, tree: Tree | None, seed: int) -> None:
         self.living: list[MemberProcess] = []
         self.violations: list[str] = []
         self._directory = directory
@@ -88,6 +94,7 @@ class Crew:
             "diary": str(diary),
             "name": consumer,
             "connect": self._connect,
+            "is_broker": self.is_broker,
             "topics": "t.*",
             "session_ms": int(SESSION_SECONDS * 1000),
             "commits_itself": number % 2 == 0,
@@ -133,6 +140,7 @@ class Crew:
 
     def session_of(self, member: MemberProcess) -> int | None:
         """Its session, as far as it is registered."""
+        assert self._tree is not None
         node = self._tree.node(member_path(GROUP, member.consumer_id))
         return None if node is None else node.owner
 
@@ -151,10 +159,7 @@ class Crew:
         count = sum(partitions.values())
         while True:
             try:
-                session = self._tree.session
-                there = set(session.children(members_path(GROUP)) or [])
-                shown = shown_owners(session, partitions)
-                expected = expected_owners(session, partitions)
+                there, shown, expected = self._agreed(partitions)
             except CoordinationError:  # the test's own session ended, on a machine that is busy with other tests
                 if time.monotonic() - began > within:
                     raise
@@ -165,6 +170,13 @@ class Crew:
                 what = f"members {there ^ wanted} too many or missing; owners {shown.items() ^ expected.items()}"
                 raise AssertionError(f"not within {within:g} s: {len(shown)} of {count} have an owner; {what}")
             time.sleep(0.01)
+
+    def _agreed(self, partitions: Collection[str]) -> tuple[set[str], dict[str, str], dict[str, str]]:
+        """The members that are there, who owns what, and who is to. Raises ``CoordinationError``."""
+        assert self._tree is not None
+        session = self._tree.session
+        there = set(session.children(members_path(GROUP)) or [])
+        return there, shown_owners(session, partitions), expected_owners(session, partitions)
 
     @contextlib.contextmanager
     def stopped(self, member: MemberProcess) -> Iterator[None]:
@@ -198,6 +210,26 @@ class Crew:
         code = member.process.poll()
         if code is not None:
             self.violations.append(f"{member.name} had ended with {code}")
+
+
+class BrokerCrew(Crew):
+    """The same in a group that a broker keeps, whose address is ``connect``."""
+
+    is_broker = True
+
+    def _agreed(self, partitions: Collection[str]) -> tuple[set[str], dict[str, str], dict[str, str]]:
+        with BrokerGroups(self._connect, ANSWER_SECONDS) as groups:
+            view = groups.view(GROUP)
+            announced = {topic: groups.announced(topic) for topic in partitions}
+        if view is None or view.garbage:
+            return set(), {}, {}
+        shown = {f"{topic}/{partition}": thread for (topic, partition), thread in view.owners.items()}
+        expected = {
+            f"{topic}/{partition}": thread
+            for topic, owners in assign_group(view.members, announced).items()
+            for partition, thread in owners.items()
+        }
+        return set(view.members), shown, expected
 
 
 def saved_offsets(tree: Tree, partitions: Collection[str]) -> dict[str, int]:

@@ -124,7 +124,7 @@ AREAS = (
         _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client"
               " driving patterns")
         + _integration("simple_consumer local_read group group_reading group_outages group_shared broker_groups")
-        + _fault("groups exactly_once"),
+        + _fault("groups broker_groups exactly_once"),
     ),
     Area(
         "aio",
