@@ -33,6 +33,7 @@ from fastlog.supervisor import Supervisor
 from fastlog.workers import advertised
 from fastlog.workers.child import Listener, Shared, check_heartbeat
 from fastlog.workers.coordinator.topic_settings import applied
+from fastlog.workers.group_board import GroupBoard
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +263,7 @@ def _shared(
         creators=creators,
         forward_processor=tuple(processor for processor, _ in forwards),
         forward_coordinator=tuple(coordinator for _, coordinator in forwards),
+        groups=stack.enter_context(contextlib.closing(GroupBoard())),
     )
 
 

@@ -16,6 +16,7 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError
 from fastlog.log import _files
 from fastlog.log._arena import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
+from fastlog.workers.group_board import GroupBoard
 from fastlog.workers.net import _process
 from fastlog.workers.restarts import Restarts
 
@@ -83,6 +84,7 @@ class Shared:
     cluster_id: str = ""  # of ``meta.properties``: 22 characters, which clients are told
     forward_processor: tuple[int, ...] = ()  # by processor, its end of the socket pair to the coordinator
     forward_coordinator: tuple[int, ...] = ()  # and the coordinator's; the supervisor keeps both, as those of hand-over
+    groups: GroupBoard | None = None  # where the coordinator tells the page of metrics how groups stand
 
 
 def check_heartbeat() -> None:

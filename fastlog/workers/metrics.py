@@ -1,5 +1,7 @@
 """What ``/metrics`` tells: numbers of this broker, read from what its processes share without a lock or a request.
 
+How groups stand is the coordinator's to say, which is asked and waited for a moment.
+
 The names that begin with ``kafka_`` are those of kafka_exporter and of Kafka's beans behind the JMX exporter, so that
 dashboards made for them show a fastlog. Nothing stands under such a name that is not what it says there. All of
 them are in ``docs/metrics.md``.
@@ -11,9 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, SUPERVISOR, SlotView
+from fastlog.log._arena import COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, SUPERVISOR, SlotView
 from fastlog.workers import child, stalls
 from fastlog.workers.exposition import Family, Sample, labels
+from fastlog.workers.group_board import GroupBoard, GroupRow
+from fastlog.workers.group_metrics import group_families
 from fastlog.workers.metric_tables import COUNTED, OF_PARTITION, ZOOKEEPER, appended_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from fastlog.workers.health import Health
 
 SESSIONS = ("registered", "registering", "waiting", "away", "none")
+GROUPS_SECONDS = 1.0
+"""What a page waits for the coordinator to say how the groups stand."""
 _STATES = ("ok", "read-only", "offline")
 
 
@@ -52,6 +58,8 @@ class Metrics:
         yield from self._broker(views)
         yield from self._topics(views, total)
         yield from self._of_partitions(views)
+        if self._shared.groups is not None:
+            yield from group_families(self._group_rows(self._shared.groups), views)
         for name, meaning, counters in COUNTED:
             samples = [Sample(text, total[counter]) for text, counter in counters.items()]
             yield Family(name, "counter", meaning, samples)
@@ -147,6 +155,11 @@ class Metrics:
         rows = [(labels(topic=view.topic, partition=view.partition), view, self._start(view)) for view in views]
         for name, kind, meaning, value in OF_PARTITION:
             yield Family(name, kind, meaning, [Sample(text, value(view, start, broker)) for text, view, start in rows])
+
+    def _group_rows(self, board: GroupBoard) -> list[GroupRow] | None:
+        question = board.ask()
+        self._arena.wake(COORDINATOR)
+        return board.wait(question, GROUPS_SECONDS)
 
     def _start(self, view: SlotView) -> int:
         """The position of the oldest byte of a partition."""

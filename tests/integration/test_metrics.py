@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 
 from tests.harness import raw_client as raw
+from tests.harness import today
 from tests.harness.broker import Broker, wait_until
 from tests.harness.metrics_page import MetricsPage, documented
 from tests.harness.monitor import Monitor
@@ -38,9 +39,27 @@ def test_the_page_is_the_documented_one(watched: Broker, topic: str) -> None:
     """Names, types, labels and meanings: all that stand in the documents, and no others."""
     with watched.connect() as client:
         assert client.produce_ack(topic, 0, raw.entry(b"x"), raw.FLUSHED).error == 0
+        committed(watched, topic, 3)
         every, with_zookeeper = documented()
         assert scrape(watched).families == every
     assert len(every) > 70 and with_zookeeper.keys() & every.keys() == set()
+
+
+def committed(broker: Broker, topic: str, offset: int) -> None:
+    """A group of the topic's name has come so far in its one partition."""
+    row = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""}
+    with broker.connect() as client:
+        found = today.asked(
+            client.socket,
+            8,
+            9,
+            group_id=topic,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[{"name": topic, "partitions": [row]}],
+        )
+    assert found.topics[0].partitions[0].error_code == 0
 
 
 def test_what_was_done_is_counted(watched: Broker, topic: str) -> None:
@@ -100,6 +119,25 @@ def test_counters_go_on_when_their_processes_die(start_broker: Start, topic: str
     with broker.connect() as client:
         assert client.produce_ack(topic, 0, raw.entry(b"x"), raw.FLUSHED).error == 0
     assert scrape(broker).value("kafka_server_brokertopicmetrics_messagesin_total") == 6
+
+
+def test_groups_are_on_the_page_also_after_the_coordinator_was_killed(start_broker: Start, topic: str) -> None:
+    broker = start_broker(settings={"monitor.address": "127.0.0.1:0"})
+    entry = raw.entry(b"x")
+    with broker.connect() as client:
+        assert client.produce_ack(topic, 0, entry * 3, raw.FLUSHED).error == 0
+    assert scrape(broker).value("fastlog_groups_known") == 1
+    committed(broker, topic, len(entry))
+    about = {"consumergroup": topic, "topic": topic}
+    for kills in range(2):
+        page = scrape(broker)
+        assert page.value("kafka_consumergroup_members", consumergroup=topic) == 0
+        assert page.value("kafka_consumergroup_current_offset", **about, partition="0") == len(entry)
+        assert page.value("kafka_consumergroup_lag", **about, partition="0") == 2 * len(entry)
+        assert page.value("kafka_consumergroup_lag_sum", **about) == 2 * len(entry)
+        if not kills:
+            broker.wait_replaced("coordinator", broker.kill("coordinator"))
+            wait_until("it has read its log", lambda: scrape(broker).value("fastlog_groups_known") == 1)
 
 
 def test_a_topic_that_is_deleted_goes(watched: Broker, topic: str) -> None:

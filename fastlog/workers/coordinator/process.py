@@ -21,6 +21,7 @@ from fastlog.workers.coordinator.context import Broker
 from fastlog.workers.coordinator.dispatch import Dispatcher
 from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.groups.groups import Groups
+from fastlog.workers.coordinator.groups.report import answer_questions
 from fastlog.workers.coordinator.link import Link
 from fastlog.workers.coordinator.loop import Loop
 from fastlog.workers.coordinator.topics import Topics
@@ -137,6 +138,8 @@ def run(shared: child.Shared, number: int) -> int:
     coordinator = Coordinator(shared, loop, Dispatcher(broker, loop).handle)
     loop.start(topics.begin())
     loop.start(groups.begin())
+    if shared.groups is not None:
+        loop.start(answer_questions(shared.groups, groups))
     beat_at = 0.0
     while True:
         if os.getppid() != shared.supervisor_pid:
