@@ -36,7 +36,8 @@ def answer_questions(board: GroupBoard, groups: Groups) -> Generator[Wait, Any, 
         try:
             yield Step(partial(board.answer, question, lines))
         except OSError as error:
-            log.error("how the groups stand could not be told: %s", error, extra=logs.about("groups not told", type(error)))
+            line = "how the groups stand could not be told: %s"
+            log.error(line, error, extra=logs.about("groups not told", type(error)))
             yield Until(lambda: False, time.monotonic() + _RETRY_SECONDS)
 
 
