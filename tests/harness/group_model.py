@@ -209,6 +209,12 @@ class Simulation:
             if answer.code is Code.FENCED_INSTANCE_ID and self.is_calm:
                 raise Violation(f"{client.instance} is fenced, and nobody else has its instance id")
             client.start()
+        elif answer.code is Code.INCONSISTENT_GROUP_PROTOCOL and self.is_calm:
+            # The new one lacks their assignor, and after a death the successor knows of no other, as in Kafka: nothing
+            # but a new start of theirs helps.
+            for other in self.clients:
+                if not other.is_dead and other is not client and other.member_id:
+                    self._leave(other)
 
     def _fence_others(self, client: Client) -> None:
         for member_id, instance, _ in self.past:
