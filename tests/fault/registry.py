@@ -45,6 +45,7 @@ MODULES = (
     "tests.fault.coordinator_groups",
     "tests.fault.group_members",
     "tests.fault.broker_groups",
+    "tests.fault.member_storm",
 )
 TIERS = ("S", "N", "R")
 

@@ -2,8 +2,10 @@
 
     python -m tests.harness.today_member CLIENT ADDRESS GROUP TOPIC DIARY [INSTANCE]
 
-``CLIENT`` is confluent, cooperative (confluent with cooperative-sticky), kafka-python or aiokafka. Each line of the
-diary has a time of the machine's monotonic clock:
+``CLIENT`` is confluent, kafka-python or aiokafka, which assign by range, or one of the first two with
+cooperative-sticky: cooperative and kafka-python-cooperative. A member with INSTANCE is a static one, with a session
+that outlasts its next start; those in Go and JavaScript do the same (tests/compat). Each line of the diary has a time
+of the machine's monotonic clock:
 
     assigned   TIME PARTITION            before anything of it is fetched
     read       TIME PARTITION OFFSET     before it is committed
@@ -24,6 +26,7 @@ from typing import Any
 
 BATCH = 20
 SESSION_MS = 6_000
+STATIC_SESSION_MS = 30_000
 is_over = False
 
 
@@ -49,13 +52,18 @@ class Diary:
             self.write("committed", partition, offset)
 
 
+def session_ms(instance: str | None) -> int:
+    """What a member has to be heard of in."""
+    return STATIC_SESSION_MS if instance else SESSION_MS
+
+
 def confluent(address: str, group: str, topic: str, diary: Diary, instance: str | None, strategy: str) -> None:
     """Until it is over."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     settings: dict[str, Any] = {
         "bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest",
-        "enable.auto.commit": False, "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500,
+        "enable.auto.commit": False, "session.timeout.ms": session_ms(instance), "heartbeat.interval.ms": 500,
         "partition.assignment.strategy": strategy, "fetch.wait.max.ms": 50,
     }  # fmt: skip
     consumer = Consumer(settings | ({"group.instance.id": instance} if instance else {}))
@@ -76,10 +84,12 @@ def confluent(address: str, group: str, topic: str, diary: Diary, instance: str 
     consumer.close()
 
 
-def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: str | None) -> None:
+def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: str | None, strategy: str) -> None:
     """Until it is over."""
     import kafka
     from kafka.consumer.subscription_state import ConsumerRebalanceListener
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.structs import OffsetAndMetadata
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -89,10 +99,12 @@ def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: s
         def on_partitions_assigned(self, assigned: Any) -> None:
             diary.assigned(assigned)
 
-    more = {"group_instance_id": instance} if instance else {}
+    more: dict[str, Any] = {"group_instance_id": instance} if instance else {}
+    assignors = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+    more["partition_assignment_strategy"] = [assignors[strategy]]
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=address, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS, heartbeat_interval_ms=500, fetch_max_wait_ms=50, **more,
+        session_timeout_ms=session_ms(instance), heartbeat_interval_ms=500, fetch_max_wait_ms=50, **more,
     )  # fmt: skip
     consumer.subscribe([topic], listener=Listener())
     while not is_over:
@@ -113,6 +125,7 @@ def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: s
 async def aiokafka(address: str, group: str, topic: str, diary: Diary, instance: str | None) -> None:
     """Until it is over."""
     import aiokafka as library
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
     class Listener(library.ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -121,10 +134,11 @@ async def aiokafka(address: str, group: str, topic: str, diary: Diary, instance:
         def on_partitions_assigned(self, assigned: Any) -> None:
             diary.assigned(assigned)
 
-    more = {"group_instance_id": instance} if instance else {}
+    more: dict[str, Any] = {"group_instance_id": instance} if instance else {}
+    more["partition_assignment_strategy"] = [RangePartitionAssignor]
     consumer = library.AIOKafkaConsumer(
         bootstrap_servers=address, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS, heartbeat_interval_ms=500, fetch_max_wait_ms=50, **more,
+        session_timeout_ms=session_ms(instance), heartbeat_interval_ms=500, fetch_max_wait_ms=50, **more,
     )  # fmt: skip
     consumer.subscribe([topic], listener=Listener())
     await consumer.start()
@@ -156,8 +170,8 @@ def main() -> None:
     arguments = address, group, topic, Diary(path), instance
     if kind == "aiokafka":
         asyncio.run(aiokafka(*arguments))
-    elif kind == "kafka-python":
-        kafka_python(*arguments)
+    elif kind.startswith("kafka-python"):
+        kafka_python(*arguments, {"kafka-python": "range", "kafka-python-cooperative": "cooperative-sticky"}[kind])
     else:
         confluent(*arguments, {"confluent": "range", "cooperative": "cooperative-sticky"}[kind])
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Producer
 
+from tests.harness import foreign_clients
+from tests.harness.broker import die_with_parent
 from tests.harness.checkout import ROOT
 from tests.harness.timing import PATIENCE
 
@@ -27,14 +32,39 @@ class Line(NamedTuple):
     offset: int
 
 
+class Diary:
+    """One member's, read on from where it was read before."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines: list[Line] = []
+        self._path, self._at = path, 0
+
+    def read(self) -> list[Line]:
+        """What is new; a line that is not whole, or that a kill cut short, is left out."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        rows = [line.split() for line in whole.decode().splitlines()]
+        new = [Line(row[0], float(row[1]), int(row[2]), int(row[3]) if row[3:] else -1) for row in rows]
+        self.lines += new
+        return new
+
+
 class Members:
-    """The members of one group, and the diaries of all there have been."""
+    """The members of one group, and the diaries of all there have been; each is of ``kind``, or what its start says."""
 
     def __init__(self, address: str, kind: str, topic: str, directory: Path, group: str = "g") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._address, self._kind, self._topic, self._directory, self._group = address, kind, topic, directory, group
         self.running: list[subprocess.Popen[bytes]] = []
-        self._count = 0
+        self.kinds: list[str] = []
+        """Of each so far, in the order of the diaries."""
+        self._diaries: list[Diary] = []
+        self._seen: set[tuple[int, int]] = set()
 
     def __enter__(self) -> Members:
         return self
@@ -43,14 +73,28 @@ class Members:
         for member in list(self.running):
             self.kill(member)
 
-    def start(self, instance: str | None = None) -> subprocess.Popen[bytes]:
+    def start(self, instance: str | None = None, kind: str | None = None) -> subprocess.Popen[bytes]:
         """One more."""
-        path = self._directory / f"{self._count}"
-        self._count += 1
-        arguments = [self._kind, self._address, self._group, self._topic, str(path), *([instance] if instance else [])]
-        command = [sys.executable, "-m", "tests.harness.today_member", *arguments]
+        path = self._directory / f"{len(self._diaries)}"
+        kind = kind or self._kind
+        words = [self._address, self._group, self._topic, str(path)]
+        if kind in foreign_clients.MEMBERS:
+            command = [*foreign_clients.member_command(kind), *words, foreign_clients.MEMBERS[kind][1]]
+        else:
+            command = [sys.executable, "-m", "tests.harness.today_member", kind, *words]
         with (self._directory / "errors").open("ab") as errors:
-            member = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors)
+            command += [instance] if instance else []
+            member = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=errors,
+                stderr=errors,
+                preexec_fn=die_with_parent,
+                # a stopped process would have its group, the broker too, told to end when a terminal goes
+                start_new_session=True,
+            )
+        self._diaries.append(Diary(path))
+        self.kinds.append(kind)
         self.running.append(member)
         return member
 
@@ -73,23 +117,27 @@ class Members:
         return (self._directory / "errors").read_text()
 
     def diaries(self) -> list[list[Line]]:
-        """Of each member so far, in order; the line that a kill cut short is left out."""
-        found = []
-        for number in range(self._count):
-            path = self._directory / f"{number}"
-            text = path.read_text() if path.exists() else ""
-            rows = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            found.append([Line(row[0], float(row[1]), int(row[2]), int(row[3]) if row[3:] else -1) for row in rows])
-        return found
+        """Of each member so far, in order."""
+        for diary in self._diaries:
+            self._seen |= {(line.partition, line.offset) for line in diary.read() if line.what == "read"}
+        return [diary.lines for diary in self._diaries]
 
     def seen(self) -> set[tuple[int, int]]:
         """The partitions and offsets that anybody has read."""
-        return {(line.partition, line.offset) for diary in self.diaries() for line in diary if line.what == "read"}
+        self.diaries()
+        return self._seen
 
     def wrong(self) -> list[str]:
         """Who began to read below what had been committed, and answered, before it was assigned the partition."""
         diaries = self.diaries()
-        commits = [line for diary in diaries for line in diary if line.what == "committed"]
+        commits: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        for line in itertools.chain.from_iterable(diaries):
+            if line.what == "committed":
+                commits[line.partition].append((line.time, line.offset))
+        highest = {}
+        for partition, rows in commits.items():
+            rows.sort()
+            highest[partition] = [time for time, _ in rows], list(itertools.accumulate((row[1] for row in rows), max))
         found = []
         for number, diary in enumerate(diaries):
             assigned: dict[int, float] = {}
@@ -97,10 +145,11 @@ class Members:
                 if line.what == "assigned":
                     assigned[line.partition] = line.time
                 elif line.what == "read" and line.partition in assigned:
-                    when = assigned.pop(line.partition)
-                    before = [each.offset for each in commits if each.partition == line.partition and each.time < when]
-                    if before and line.offset < max(before):
-                        found.append(f"{number} began {line.partition} at {line.offset}, {max(before)} was committed")
+                    times, offsets = highest.get(line.partition, ([], []))
+                    before = bisect.bisect_left(times, assigned.pop(line.partition))
+                    if before and line.offset < offsets[before - 1]:
+                        began = f"{number} ({self.kinds[number]}) began {line.partition} at {line.offset}"
+                        found.append(f"{began}, {offsets[before - 1]} was committed")
         return found
 
 

@@ -14,6 +14,7 @@ from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.timing import PATIENCE
 from tests.harness.today_members import KINDS, Members, produce
+from tests.harness.today_static import static_members_come_back
 
 PARTITIONS = 4
 ILLEGAL_TOPIC = 100
@@ -36,7 +37,7 @@ def all_of(count: int) -> set[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "kafka-python-cooperative"])
 def test_a_member_is_killed_and_then_the_coordinator(broker: Broker, address: str, kind: str, tmp_path: Path) -> None:
     """The others read on, nothing is left out, and nobody begins below what was committed."""
     topic = f"killed-{kind}"
@@ -91,34 +92,11 @@ def test_reading_goes_on_behind_what_was_committed(address: str) -> None:
     third.close()
 
 
-def test_a_static_member_starts_again_and_nobody_notices(address: str) -> None:
-    assigned: list[str] = []
-    produce(address, "static", PARTITIONS, 1)
-
-    def started(instance: str) -> Consumer:
-        made = consumer(address, "static", **{"group.instance.id": instance, "session.timeout.ms": 30_000})
-        made.subscribe(["static"], on_assign=lambda *_: assigned.append(instance))
-        return made
-
-    members = {name: started(name) for name in ("a", "b")}
-
-    def turn() -> bool:
-        for member in members.values():
-            member.poll(0.05)
-        return all(len(member.assignment()) == PARTITIONS // 2 for member in members.values())
-
-    wait_until("both have their part", turn)
-    before = {(each.topic, each.partition) for each in members["b"].assignment()}
-    kept = {(each.topic, each.partition) for each in members["a"].assignment()}
-    assigned.clear()
-    members["b"].close()  # a static member does not leave
-    members["b"] = started("b")
-    wait_until("it is back", turn)
-    assert {(each.topic, each.partition) for each in members["b"].assignment()} == before
-    assert {(each.topic, each.partition) for each in members["a"].assignment()} == kept
-    assert assigned == ["b"]
-    for member in members.values():
-        member.close()
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, "kafka-python-cooperative"])
+def test_a_static_member_starts_again_and_nobody_notices(address: str, kind: str, tmp_path: Path) -> None:
+    """In the same partitions, while the other one reads on in its own."""
+    static_members_come_back(address, kind, tmp_path / f"static-{kind}")
 
 
 def test_consoles_see_groups_and_delete_them(address: str) -> None:
