@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness.broker import Broker
 from tests.harness.timing import PATIENCE
@@ -275,6 +275,23 @@ def test_what_there_is_can_be_listed(address: str, written: dict[tuple[str, str]
     python = kafka.KafkaConsumer(bootstrap_servers=address, group_id=None)
     assert set(written.values()) <= python.topics()
     assert python.partitions_for_topic(written["Confluent", "none"]) == {0}
+    python.close()
+
+
+def test_consoles_make_and_delete_topics(address: str) -> None:
+    """confluent-kafka's and kafka-python's; each sees what the other made, and that it is gone."""
+    confluent = AdminClient({"bootstrap.servers": address})
+    python = kafka.KafkaAdminClient(bootstrap_servers=address)
+    confluent.create_topics([NewTopic("made-c", 3, 1)])["made-c"].result(PATIENCE)
+    python.create_topics({"made-p": {"num_partitions": 2, "replication_factor": 1}})
+    found = {row["name"]: len(row["partitions"]) for row in python.describe_topics(["made-c", "made-p"])}
+    assert found == {"made-c": 3, "made-p": 2}
+    assert len(confluent.list_topics("made-p", PATIENCE).topics["made-p"].partitions) == 2
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        confluent.create_topics([NewTopic("made-p", 3, 1)])["made-p"].result(PATIENCE)
+    confluent.delete_topics(["made-p"])["made-p"].result(PATIENCE)
+    python.delete_topics(["made-c"])
+    assert not {"made-c", "made-p"} & (set(python.list_topics()) | set(confluent.list_topics(timeout=PATIENCE).topics))
     python.close()
 
 

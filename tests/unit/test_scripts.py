@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat import clients
+
 LIBRARY = Path(__file__).parents[2] / "scripts" / "lib.sh"
 
 
@@ -136,3 +138,28 @@ def test_a_long_program_that_fails_says_all(tmp_path: Path) -> None:
     run = run_with_library(f"{LONG}; run_long {tmp_path / 'log'} long 3")
     assert run.returncode != 0
     assert "warning: b" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [(["ok", "none"], 0), (["ok", "NOT RUN"], 3), (["NOT RUN", "FAILED"], 1), (["ok", "strange"], 1), ([], 1)],
+)
+def test_what_was_not_run_is_named(results: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A client that could not be had makes the table incomplete, not good."""
+    assert clients.told([clients.Row("c", "all", result, "why") for result in results]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("all")[1].split("why")[0].strip() for line in lines] == results
+
+
+def test_a_client_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert clients.main(["sarama", "ruby"]) == 2
+    assert capsys.readouterr().err == "no client is called ruby; there are sarama, franz-go, kafkajs\n"
+
+
+def test_a_program_that_is_missing_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert clients.build(tmp_path / "made") == {
+        "sarama": "go is missing: install it",
+        "franz-go": "go is missing: install it",
+        "kafkajs": "npm is missing: install it",
+    }
