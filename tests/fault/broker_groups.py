@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from fastlog.consumer.partitions import Lease
+from fastlog.errors import CoordinationError
 from tests.fault.registry import Outcome, scenario
 from tests.harness.broker import Broker
 from tests.harness.crew import BrokerCrew
@@ -26,6 +27,8 @@ AT_ONCE = 30
 """Faults on the same broker and members, so that what is written down stays small."""
 SHARED_SECONDS = 60.0
 READ_SECONDS = 60.0
+SHOWN = 3000
+"""Characters at the end of a broker's log."""
 TOPICS = {"t": PARTITIONS}
 SETTINGS = {
     "num.partitions": PARTITIONS,
@@ -70,8 +73,8 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
                 else:
                     time.sleep(source.uniform(0.0, 1.0))
             _finish(broker, crew, load, outcome)
-        except AssertionError as error:
-            outcome.violations += [str(error), *crew.complaints()]
+        except (AssertionError, CoordinationError) as error:
+            outcome.violations += [str(error), *crew.complaints(), f"the broker said {broker.log_text()[-SHOWN:]}"]
 
 
 def _fault(source: random.Random, broker: Broker, crew: BrokerCrew) -> None:

@@ -239,6 +239,32 @@ def test_a_number_of_items_is_a_claim(count: int) -> None:
         walk.items("items", 2, lambda: walk.int16("one"))
 
 
+def smallest(value: Any) -> Any:
+    """The same answer with nothing in its texts and bytes."""
+    if isinstance(value, dict):
+        return {name: None if name in ("rack", "group_instance_id") else smallest(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [smallest(each) for each in value[:1]]
+    return type(value)() if isinstance(value, str | bytes) else value
+
+
+@pytest.mark.parametrize(("request_", "fields", "parse", "found"), ANSWERS, ids=[str(row[0].key) for row in ANSWERS])
+def test_the_smallest_items_are_taken(
+    request_: Request, fields: dict[str, Any], parse: Callable[[Answer], Any], found: Any
+) -> None:
+    """As many as the bytes left can hold; and none at all."""
+    codec._load_library()
+    assert parse(requests.answer(body_of(request_, smallest(fields)), 9)) is not None
+    empty = {name: [] if isinstance(value, list) else value for name, value in fields.items()}
+    assert parse(requests.answer(body_of(request_, empty), 9)) is not None
+
+
+def test_null_is_no_items() -> None:
+    walk = Answer(b"\xff\xff\xff\xff" + b"\0\0\0\0")
+    assert walk.items("items", 2, lambda: walk.int16("one")) == []
+    assert walk.items("items", 2, lambda: walk.int16("one")) == []
+
+
 def test_texts_are_utf8() -> None:
     with pytest.raises(ProtocolError, match="name is not UTF-8"):
         Answer(b"\0\1\xff").text("name")
