@@ -228,7 +228,8 @@ class Coordinator:
                 self._find(address, deadline)
             except TransportError as error:
                 self._drop()
-                reasons.append(f"{address}: {str(error).partition(chr(10))[0]}")
+                reason = str(error.reason)
+                reasons.append(reason if str(address) in reason else f"{address}: {reason}")
             else:
                 return
         raise TransportError("; ".join(reasons) or "it was closed")

@@ -21,6 +21,7 @@ from tests.harness.broker import wait_until
 from tests.harness.command_line import Commands, Ran
 from tests.harness.timing import PATIENCE
 
+pytestmark = pytest.mark.slow
 LINES = [b"line %d" % number for number in range(400)]
 PROPERTIES = {
     "num.partitions": "2",

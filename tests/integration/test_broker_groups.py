@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import fastlog
-from fastlog import testing
+from fastlog import aio, testing
 from fastlog.client import group_requests as requests
 from fastlog.client.coordinator import Coordinator
 from fastlog.client.group_requests import Committed, Identity
@@ -29,11 +30,12 @@ from fastlog.zkpaths import PartitionId
 from tests.harness.broker import ROOT, Broker, wait_until
 from tests.harness.timing import PATIENCE
 
+pytestmark = pytest.mark.slow
 PARTITIONS = 4
 SETTINGS = {
     "num.partitions": PARTITIONS,
     "group.initial.rebalance.delay.ms": 0,
-    "group.min.session.timeout.ms": 1000,
+    "group.min.session.timeout.ms": 300,
     "log.default.flush.interval.ms": 20,
 }
 PROPERTIES = {name: str(value) for name, value in SETTINGS.items()}
@@ -211,7 +213,7 @@ def test_nothing_comes_twice_when_all_is_committed(address: str) -> None:
 MEMBER = """
 import sys
 import fastlog
-from fastlog import testing
+from fastlog import aio, testing
 address, group, topic = sys.argv[1:]
 member = fastlog.Consumer(brokers=address, group_id=group, auto_commit=False, session_timeout_ms=1500,
                           heartbeat_interval_ms=50, metadata_max_age_ms=100)
@@ -227,7 +229,6 @@ def start_member(address: str, group: str, topic: str, path: Path) -> subprocess
         return subprocess.Popen([sys.executable, "-c", MEMBER, address, group, topic], stdout=file, cwd=ROOT)
 
 
-@pytest.mark.slow
 def test_a_member_is_killed_and_one_is_stopped(broker: Broker, address: str, tmp_path: Path) -> None:
     """What they had goes to those that live; who wakes up has nothing any more, and joins anew."""
     sent = produce(address, "killed", 40)
@@ -344,7 +345,7 @@ def test_a_name_is_one_members(address: str) -> None:
     produce(address, "named", 4)
     with consumer(address, "named", consumer_id="x") as first:
         stream_of(first, "named")
-        second = consumer(address, "named", consumer_id="x", session_timeout_ms=1000)
+        second = consumer(address, "named", consumer_id="x", session_timeout_ms=300)
         with pytest.raises(CoordinationError, match="another consumer of the id named_x"):
             stream_of(second, "named")
         assert wait_shared(first) == [set(range(PARTITIONS))]
@@ -432,7 +433,7 @@ def test_settings_that_cannot_be(address: str, tmp_path: Path) -> None:
         Consumer(brokers=address, zk_connect="localhost:2181", group_id="g")
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"session\.timeout\.ms within"):
-        stream_of(consumer(address, "g", session_timeout_ms=999), "t")
+        stream_of(consumer(address, "g", session_timeout_ms=299), "t")
     with pytest.raises(CoordinationError, match="no coordinator of groups"):
         stream_of(consumer("127.0.0.1:1", "g", zk_connection_timeout_ms=300), "t")
     assert time.monotonic() - began < PATIENCE
@@ -444,3 +445,66 @@ def test_settings_that_cannot_be(address: str, tmp_path: Path) -> None:
     with consumer(f"127.0.0.1:1,{address}", "g") as member:  # one address is of no use, and there is another
         stream_of(member, "t")
         assert member.wait_assigned(PATIENCE)
+
+
+def test_a_silent_coordinator_holds_nobody(tmp_path: Path) -> None:
+    """Nothing is handed out once others may have it, and leaving takes no longer than it may; then all goes on."""
+    settings = {"session_timeout_ms": 1000, "zk_connection_timeout_ms": 500}
+    with testing.broker(directory=tmp_path, properties=PROPERTIES) as broker:
+        produce(broker.address, "t", 8)
+        with consumer(broker.address, "g", **settings) as member, consumer(broker.address, "g", **settings) as other:
+            stream = stream_of(member, "t")
+            stream_of(other, "t")
+            wait_shared(member, other)
+            while stream.poll(0.2):
+                pass
+            broker.pause("coordinator")
+            wait_until("it notices", lambda: member.state is GroupState.NO_COORDINATOR and not member.owned)
+            produce(broker.address, "t", 8, start=8)
+            assert stream.poll(0.5) is NoMessage.NOT_ASSIGNED
+            began = time.monotonic()
+            other.close(1.0)
+            assert time.monotonic() - began < 1.5
+            with pytest.raises(CoordinationError):
+                stream_of(consumer(broker.address, "g", **settings), "t")
+            broker.resume("coordinator")
+            assert wait_shared(member) == [set(range(PARTITIONS))]
+            assert set(read(stream, 16)) == {b"t %d" % number for number in range(16)}  # as nothing was committed
+
+
+PROGRAM = """
+import sys
+import fastlog
+address, group, topic = sys.argv[1:]
+member = fastlog.Consumer(brokers=address, group_id=group, heartbeat_interval_ms=50)
+(stream,) = member.create_message_streams({topic: 1}, acknowledge=True)[topic]
+for _ in range(5):
+    stream.done(next(stream))
+"""
+
+
+def test_the_end_of_a_program_commits_and_leaves(address: str) -> None:
+    """Without ``close``; the next member is alone at once, and goes on behind what was read."""
+    sent = produce(address, "program", 20)
+    subprocess.run([sys.executable, "-c", PROGRAM, address, "program", "program"], cwd=ROOT, check=True, timeout=60)
+    with consumer(address, "program") as member:
+        stream = stream_of(member, "program")
+        assert wait_shared(member) == [set(range(PARTITIONS))]
+        assert len(set(read(stream, 15))) == 15 and stream.poll(0.2) is NoMessage.AT_END
+    assert len(sent) == 20
+
+
+def test_a_loop_reads_in_a_group(address: str) -> None:
+    """``fastlog.aio`` has the same settings."""
+    sent = produce(address, "loop", 8)
+
+    async def main() -> list[bytes]:
+        found = []
+        async with aio.Consumer(brokers=address, group_id="loop", topics="loop", auto_commit=False, **FAST) as member:
+            async for message in member:
+                found.append(message.payload)
+                if len(found) == len(sent):
+                    return found
+        raise AssertionError("it ended")
+
+    assert sorted(asyncio.run(main())) == sorted(sent)
