@@ -844,6 +844,56 @@ def test_offsets_go_with_their_topic(running: Asked) -> None:
     running.turn_until("they are gone", lambda: running.committed() == {})
 
 
+def test_what_is_committed_behind_a_deletion_stays(running: Asked) -> None:
+    """Of a topic that is made again at once, in whichever group; a kill changes nothing."""
+    running.create("u")
+    for group in ("a", "b", "c"):
+        running.commit({("u", 0): 5, ("t", 0): 1}, group_id=group)
+    running.topics.on_deleted("u")
+    asked = [running.begin_to_commit({("u", 0): 1}, group_id=group) for group in ("b", "c")]
+    for each in asked:
+        assert running.answer(each).topics[0].partitions[0].error_code == 0
+    running.turn_until("all is written", lambda: not running.loop.tasks)
+    for _ in range(2):
+        assert running.committed("a") == {("t", 0): 1}
+        assert running.committed("b") == running.committed("c") == {("t", 0): 1, ("u", 0): 1}
+        running.again()
+
+
+def test_a_commit_that_is_under_way_is_not_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its group's former offsets are: forgotten behind it, they would take it with them."""
+    with Asked(tmp_path / "log", offsets_retention_minutes=1, offsets_retention_check_ms=1) as running:
+        running.create("t", 3)
+        running.commit({("t", 0): 5, ("t", 1): 6}, group_id="h")
+        later = int(time.time() * 1000) + 60_001
+        monkeypatch.setattr(keeping, "_wall_ms", lambda: later)
+        asked = running.begin_to_commit({("t", 0): 7}, group_id="h")
+        assert not asked
+        running.groups._sweep_at = 0.0
+        running.groups.keep_house()
+        assert running.answer(asked).topics[0].partitions[0].error_code == 0
+        running.turn_until("all is written", lambda: not running.loop.tasks)
+        assert running.committed("h")[("t", 0)] == 7
+        running.groups._sweep_at = 0.0
+        running.groups.keep_house()
+        running.turn_until("it has looked", lambda: running.committed("h") == {("t", 0): 7})
+        running.again()
+        assert running.committed("h") == {("t", 0): 7}
+
+
+def test_a_group_is_deleted_behind_its_first_record(running: Asked) -> None:
+    """It is not there again after a kill."""
+    member = running.join(running.join().member_id).member_id
+    left = running.begin_to_ask(LEAVE, 0, group_id="g", member_id=member)
+    asked = running.begin_to_ask(DELETE, 2, groups_names=["g"])
+    assert running.answer(left).error_code == 0
+    assert running.answer(asked).results[0].error_code == 0
+    running.turn_until("all is written", lambda: not running.loop.tasks)
+    assert (running.groups.names(), running.groups._shards[0].latest) == ([], {})
+    running.again()
+    assert running.groups.names() == []
+
+
 # -- who may ask -------------------------------------------------------------------------------------------------------
 
 

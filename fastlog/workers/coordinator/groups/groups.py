@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -114,13 +115,14 @@ class Groups:
         self._sizes: dict[str, int] = {}
         self._timers: dict[str, Timer] = {}
         self._offsets: dict[str, dict[Partition, Offset | None]] = {}  # None: its commit is not flushed yet
+        self._committing: Counter[str] = Counter()  # commits under way, by group
         self._since_ms: dict[str, int] = {}  # wall clock: since when a kept group is as it is
         self._life = 0  # what was begun before the log was read again is about nothing any more
         self._is_making = False
         self._sweep_at = time.monotonic() + config.offsets_retention_check_ms / 1000
         self.is_ready = False
         """Whether what the log says is known."""
-        topics.on_deleted = lambda name: loop.start(self._forget_topic(name))
+        topics.on_deleted = self._forget_topic
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Groups:
             timer.cancel()
         given_up = list(self._groups.values())
         self._shards = []
-        for table in (self._groups, self._sizes, self._timers, self._offsets, self._since_ms):
+        for table in (self._groups, self._sizes, self._timers, self._offsets, self._since_ms, self._committing):
             table.clear()
         for group in given_up:
             group.give_up(Code.COORDINATOR_NOT_AVAILABLE)
@@ -308,12 +310,16 @@ class Groups:
         offsets = self._offsets.setdefault(name, {})
         for place in given:
             offsets.setdefault(place, None)
+        self._committing[name] += 1
         written = self._write(shard, made)
         life = self._life
 
         def show(outcome: Outcome) -> None:
             if life != self._life:
                 return
+            self._committing[name] -= 1
+            if not self._committing[name]:
+                del self._committing[name]
             shown = self._offsets.setdefault(name, {})
             if outcome == DONE:
                 shown.update(given)
@@ -362,14 +368,23 @@ class Groups:
 
     def _forget(self, name: str, places: Sequence[Partition], *, with_group: bool) -> Generator[Wait, Any, Code]:
         """Take offsets back, and with them the group; returns when that is flushed, or after COMMIT_SECONDS."""
+        written = self._take_back(name, places, with_group=with_group)
+        if written is None:
+            return Code.NONE
+        return _code((yield Given(written.flushed, time.monotonic() + COMMIT_SECONDS)))
+
+    def _take_back(self, name: str, places: Sequence[Partition], *, with_group: bool) -> Written | None:
+        """Write that offsets are forgotten, and with them the group; None: nothing of them was ever written."""
         now_ms = _wall_ms()
         made = [Record(_key(name, place), None, now_ms) for place in places]
         if with_group:
+            # also where the log does not show it yet: its first record may be on its way
+            was_kept = name in self._since_ms
             self._drop(name)
-            if self._shards and records.group_key(name) in self._shard(name).latest:
+            if self._shards and (was_kept or records.group_key(name) in self._shard(name).latest):
                 made.append(Record(records.group_key(name), None, now_ms))
         if not made:
-            return Code.NONE
+            return None
         written = self._write(self._shard(name), made, needs_room=False)
         life = self._life
 
@@ -382,7 +397,7 @@ class Groups:
                     self._offsets.pop(name, None)
 
         written.flushed.then(show)
-        return _code((yield Given(written.flushed, time.monotonic() + COMMIT_SECONDS)))
+        return written
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -417,12 +432,15 @@ class Groups:
             self._sweep_at = time.monotonic() + self._config.offsets_retention_check_ms / 1000
             self._loop.start(self._sweep())
 
-    def _forget_topic(self, topic: str) -> Work:
-        """Forget what groups have committed for a topic that is gone."""
+    def _forget_topic(self, topic: str) -> None:
+        """Forget what groups have committed for a topic that is gone.
+
+        All of it at once: the name can be used again from now on, and what is committed then has to stay.
+        """
         for name in self.names() if self.is_ready else ():
             places = [place for place in self._offsets.get(name, {}) if place[0] == topic]
             if places:
-                yield from self._forget(name, places, with_group=False)
+                self._take_back(name, places, with_group=False)
 
     def _sweep(self) -> Work:
         """Forget what is too old, or of topics that are gone, and groups that have nothing left.
@@ -431,11 +449,13 @@ class Groups:
         """
         for topic in {topic for held in self._offsets.values() for topic, _ in held}:
             if not self._topics.is_there(topic):  # a former coordinator did not come to it
-                yield from self._forget_topic(topic)
+                self._forget_topic(topic)
         limit_ms = self._config.offsets_retention_minutes * 60_000
         for name in self.names():
             group = self._groups.get(name)
             if not self.is_ready or (group is not None and not group.is_idle):
+                continue
+            if self._committing[name]:  # forgotten behind it, it would be gone although it was answered
                 continue
             now_ms = _wall_ms()
             empty_ms = self._since_ms.get(name, -1)
