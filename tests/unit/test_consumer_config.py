@@ -8,6 +8,7 @@ import pytest
 
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.errors import ConfigError
+from fastlog.tools.settings_doc import client_rows
 
 NEEDED = {"zk.connect": "localhost:2181", "groupid": "g"}
 
@@ -61,3 +62,19 @@ def test_what_makes_no_sense_is_refused(change: dict[str, str], said: str) -> No
 def test_a_field_that_is_unknown_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="group_id"):
         ConsumerConfig.from_fields({"groupid": "g"})
+
+
+def test_the_page_is_complete() -> None:
+    """docs/clients.md has every setting with its keyword, default, unit, range and meaning."""
+    page = Path(__file__).parents[2] / "docs" / "clients.md"
+    assert client_rows(ConsumerConfig) in page.read_text(encoding="utf-8")
+
+
+def test_where_the_group_is_kept() -> None:
+    """Each has a session's time-out of its own, and a name in texts; addresses are looked at."""
+    kept = ConsumerConfig(zk_connect="z:1", group_id="g")
+    assert kept.kept_by == "ZooKeeper at z:1" and kept.session_timeout == 6.0
+    kept = ConsumerConfig.from_properties({"bootstrap.servers": "b:1,c:2", "groupid": "g", "session.timeout.ms": "7000"})
+    assert kept.kept_by == "the coordinator of groups at b:1,c:2" and kept.session_timeout == 7.0
+    with pytest.raises(ConfigError, match="is no address"):
+        ConsumerConfig(brokers="b:x", group_id="g")
