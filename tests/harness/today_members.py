@@ -23,7 +23,7 @@ from tests.harness.timing import PATIENCE
 KINDS = ("confluent", "cooperative", "kafka-python", "aiokafka")
 KEEPS_POSITIONS = ("kafka-python",)
 """Of a partition that it had and is given again it does not ask what is committed, not even where others had it
-meanwhile (SubscriptionState._apply_assignment): a member that its group gave up while it joined goes on where it was."""
+meanwhile (SubscriptionState._apply_assignment): one that its group gave up while it joined goes on where it was."""
 
 
 class Line(NamedTuple):
