@@ -74,7 +74,7 @@ def test_where_the_group_is_kept() -> None:
     """Each has a session's time-out of its own, and a name in texts; addresses are looked at."""
     kept = ConsumerConfig(zk_connect="z:1", group_id="g")
     assert kept.kept_by == "ZooKeeper at z:1" and kept.session_timeout == 6.0
-    kept = ConsumerConfig.from_properties({"bootstrap.servers": "b:1,c:2", "groupid": "g", "session.timeout.ms": "7000"})
+    kept = ConsumerConfig.from_properties({"bootstrap.servers": "b:1,c:2", "groupid": "g"}, session_timeout_ms=7000)
     assert kept.kept_by == "the coordinator of groups at b:1,c:2" and kept.session_timeout == 7.0
     with pytest.raises(ConfigError, match="is no address"):
         ConsumerConfig(brokers="b:x", group_id="g")
