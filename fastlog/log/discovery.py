@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,10 +101,15 @@ def scan_log_dirs(directories: Sequence[Path]) -> tuple[list[FoundPartition], li
     return found, warnings
 
 
-def segment_problems(segments: Sequence[SegmentFile], log_format: LogFormat) -> Iterator[tuple[int, str, str]]:
-    """Yield the index of each segment that the next one does not follow exactly, ``gap`` or ``overlap``, and why."""
+def segment_problems(
+    segments: Sequence[SegmentFile], log_format: LogFormat, end_of: Callable[[SegmentFile], int] | None = None
+) -> Iterator[tuple[int, str, str]]:
+    """Yield the index of each segment that the next one does not follow exactly, ``gap`` or ``overlap``, and why.
+
+    ``end_of`` tells the offset behind a segment; None: its format does, from its bytes.
+    """
     for index, (one, following) in enumerate(itertools.pairwise(segments)):
-        end = log_format.end_offset(one)
+        end = (end_of or log_format.end_offset)(one)
         # two names of different width for one offset are an overlap even when one of the files is empty
         if end != following.base or one.base == following.base:
             kind = "gap" if end < following.base else "overlap"

@@ -35,7 +35,7 @@ from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problem
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.flushed_mark import flushed_marks, put_flushed_mark
-from fastlog.log.formats import FORMATS, FileScan, LogFormat, SearchBudget, format_of_files
+from fastlog.log.formats import ANY_OFFSET, FORMATS, FileScan, LogFormat, SearchBudget, format_of_files
 from fastlog.log.kafka_files import next_epochs, read_epochs, read_topic_id, write_epochs
 from fastlog.log.log_starts import Starts
 from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
@@ -174,7 +174,9 @@ class _Recovery:
         self.log_start = log_start
         self.format: LogFormat = FORMATS[KAFKA_0_7]
         self.side: SideFile | None = None
+        self.checkpoint: int | None = None  # what the side file says, if it is of these files
         self.times: dict[int, int] = {}
+        self.inodes: dict[int, int] = {}
         self.marks: list[int] = []
         self.flushed_base: int | None = None
         self.below: list[SegmentFile] = []  # what deleted records leave behind: it tells of producers until it goes
@@ -199,7 +201,9 @@ class _Recovery:
         if not self.format.is_dense:
             self.log_start = 0
             self.blank = replace(self.blank, log_start=0)
-        segments = self.list_segments() or [self.first_segment(clean_end)]
+        segments = self.list_segments()
+        self.believe_side_file()
+        segments = segments or [self.first_segment(clean_end)]
         begin = sum(one.base < following.base <= self.log_start for one, following in itertools.pairwise(segments))
         self.below, segments = segments[:begin], segments[begin:]
         # an offset alone says nothing of bytes that are none of a message
@@ -209,7 +213,7 @@ class _Recovery:
         checkpoint = self.flushed_end()
         behind: Sequence[SegmentFile] = ()
         reason = ""
-        problem = next(segment_problems(segments, self.format), None)
+        problem = next(segment_problems(segments, self.format, self.end), None)
         if problem is not None:
             index, kind, reason = problem
             end = self.end(segments[index])
@@ -241,9 +245,28 @@ class _Recovery:
         start = newest.base if checkpoint is None else max(checkpoint, segments[0].base)
         return self.scan(segments, start, behind, reason)
 
+    def believe_side_file(self) -> None:
+        """Take its checkpoint, unless the segment that it lies in is another file than it was.
+
+        A directory that was elsewhere meanwhile has its former side file, and perhaps fewer records than that says.
+        """
+        if self.side is None:
+            return
+        base, inode = self.side.inode or (-1, 0)
+        if self.inodes.get(base, inode) == inode:
+            self.checkpoint = self.side.checkpoint
+            return
+        log.warning(
+            "side file of other files path=%s segment=%s: its checkpoint does not count, more is scanned",
+            shown(self.directory),
+            self.name(base),
+        )
+        self.side = SideFile(self.side.created_ms, self.side.format)
+
     def end(self, segment: SegmentFile) -> int:
-        """The offset behind a segment."""
-        return self.format.end_offset(segment)
+        """The offset behind a segment; what the side file says of a sealed one of this size saves opening it."""
+        size, end = self.side.sealed.get(segment.base, (-1, 0)) if self.side else (-1, 0)
+        return end if segment.size == size else self.format.end_offset(segment)
 
     def name(self, base: int) -> str:
         """The file name of the segment that begins at this offset."""
@@ -251,7 +274,7 @@ class _Recovery:
 
     def flushed_end(self) -> int | None:
         """An offset below which everything was flushed; None when nothing says so."""
-        known = [self.side.checkpoint] if self.side else []
+        known = [] if self.checkpoint is None else [self.checkpoint]
         known += [offset for offset in (self.least, self.log_start) if offset]
         return max([*known, *self.marks], default=None)
 
@@ -319,6 +342,7 @@ class _Recovery:
                 raise RecoveryError("its offsets leave 64 bits", path=shown(path))
             segments.append(SegmentFile(base, path, status.st_size))
             self.times[base] = status.st_mtime_ns // 1_000_000
+            self.inodes[base] = status.st_ino
         if not segments and strange:
             raise RecoveryError(f"no segment, but other files, such as {strange[0]!r}", path=shown(self.directory))
         return sorted(segments)
@@ -350,7 +374,7 @@ class _Recovery:
         trusted: list[SegmentFile] = []
         for index, segment in enumerate(segments):
             if self.end(segment) <= checkpoint and segment is not segments[-1]:
-                if self.side is None and not self.marks:
+                if self.checkpoint is None and not self.marks:
                     self.make_durable(segment)
                 trusted.append(segment)
                 continue
@@ -361,7 +385,7 @@ class _Recovery:
                     self.files.write_again(fd, start)
                 self.sync(fd)
                 size = self.files.size(fd)
-                found = self.format.scan(self.files, fd, start, size)
+                found = self.format.scan(self.files, fd, start, size, follows=self.follows(segment, start))
                 if found.end == start and 0 < start < size:
                     found = self.realigned(fd, segment, start, size, found)
                     if found.end < start:
@@ -389,6 +413,14 @@ class _Recovery:
         self.files.fsync_dir(self.directory)
         self.files.fsync_dir(self.directory.parent)
         return self.ok(trusted, is_clean=False)
+
+    def follows(self, segment: SegmentFile, start: int) -> int | None:
+        """The offset that the first entry at ``start`` is to have, where every one behind the checkpoint follows its
+        predecessor without a gap: nothing else has appended, and checksums do not cover offsets. None: any.
+        """
+        if self.checkpoint is None or not self.format.is_dense:
+            return None
+        return segment.base if start == 0 else ANY_OFFSET
 
     def make_durable(self, segment: SegmentFile) -> None:
         """Sync a segment that is not checked; nothing says what of it has been flushed."""

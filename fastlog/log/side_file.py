@@ -1,12 +1,17 @@
 """The side file of a partition, ``fastlog.json``: what the segments themselves cannot say.
 
     {"version": 1, "format": "kafka-0.7", "created_ms": 1700000000000, "checkpoint": 123456,
-     "unnumbered": false, "segments": {"0": [1700000000000, 1700000009000]}, "crc": 1234567890}
+     "unnumbered": false, "segments": {"0": [1700000000000, 1700000009000]}, "sealed": {"0": [1048570, 9000]},
+     "inode": [9000, 131082], "crc": 1234567890}
 
 ``created_ms``  when the log was made, which is how a log is told from one made anew in its place; 0: not known
 ``checkpoint``  an offset that was durable and visible when the file was written: recovery scans from there
 ``unnumbered``  whether no batch below the checkpoint was numbered by its producer; false also where nobody knows
 ``segments``    first and last append time of each sealed segment, in ms, by its base offset
+``sealed``      size in bytes and next offset of each sealed segment below the checkpoint, by its base offset, in
+                formats where the one does not tell the other
+``inode``       base offset and inode of the segment that the checkpoint lies in; null where nobody knows. Another
+                inode, and the checkpoint is that of other files: somebody has copied them, or Apache Kafka had them
 ``crc``         CRC-32 of the object without ``crc``, as JSON with sorted keys and no spaces
 
 The file is a help, not a truth: without it recovery scans more and takes the times of the files. It is replaced as a
@@ -41,6 +46,8 @@ class SideFile:
     checkpoint: int = 0
     segments: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     unnumbered: bool = False
+    sealed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    inode: tuple[int, int] | None = None
 
 
 def write_side_file(directory: Path, side: SideFile, files: FileOps, *, sync_directory: bool = False) -> None:
@@ -58,6 +65,8 @@ def write_side_file(directory: Path, side: SideFile, files: FileOps, *, sync_dir
         "checkpoint": side.checkpoint,
         "unnumbered": side.unnumbered,
         "segments": {str(base): list(times) for base, times in side.segments.items()},
+        "sealed": {str(base): list(ends) for base, ends in side.sealed.items()},
+        "inode": side.inode,
     }
     content["crc"] = crc32(_canonical(content))
     files.replace_file(directory / SIDE_FILE_NAME, _canonical(content) + b"\n", "side_file.write")
@@ -99,10 +108,13 @@ def parse_side_file(data: bytes) -> SideFile | None:
             content["checkpoint"],
             {int(base): (first, last) for base, (first, last) in content["segments"].items()},
             content.get("unnumbered") is True,
+            {int(base): (size, end) for base, (size, end) in content.get("sealed", {}).items()},
+            None if content.get("inode") is None else (content["inode"][0], content["inode"][1]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
-    numbers = [side.created_ms, side.checkpoint, *(time for times in side.segments.values() for time in times)]
+    pairs = [*side.segments.values(), *side.sealed.values(), side.inode or ()]
+    numbers = [side.created_ms, side.checkpoint, *(number for pair in pairs for number in pair)]
     if not isinstance(side.format, str) or not all(type(number) is int for number in numbers):
         return None
     return side if 0 <= side.checkpoint <= MAX_OFFSET and 0 <= side.created_ms <= MAX_OFFSET else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -250,6 +251,8 @@ class Keeper:
             checkpoint=view.flushed_offset,
             unnumbered=not is_numbered,
             segments={item.base: (item.first_ms, item.last_ms) for item in segments if item.last_ms},
+            sealed=_sealed(segments, view),
+            inode=self._inode(segments, view),
         )
         try:
             write_side_file(self._directory(view), side, self._files)
@@ -259,6 +262,16 @@ class Keeper:
         if side.unnumbered:
             self._producers.unnumbered_below(view.index, side.checkpoint)
         return True
+
+    def _inode(self, segments: Sequence[Segment], view: SlotView) -> tuple[int, int] | None:
+        """Base offset and inode of the segment that a checkpoint at the flushed end lies in, or ends."""
+        base = max((item.base for item in segments if item.base <= view.flushed_offset), default=None)
+        if base is None or not _format(view).is_dense:
+            return None  # of 0.7's logs a copy is as good: nothing else appends to them
+        try:
+            return base, (self._directory(view) / segment_name(base, _suffix(view))).stat().st_ino
+        except OSError:
+            return None
 
     def _directory(self, view: SlotView) -> Path:
         name = partition_directory_name(view.topic, view.partition)
@@ -444,6 +457,17 @@ class Keeper:
 def _below(rows: list[Segment], offset: int) -> int:
     """How many of the oldest segments lie wholly below an offset; the newest one never does."""
     return sum(following.base <= offset for following in rows[1:])
+
+
+def _sealed(rows: Sequence[Segment], view: SlotView) -> dict[int, tuple[int, int]]:
+    """Size and next offset of each sealed and flushed segment, by its base offset, where offsets are no positions."""
+    if not _format(view).is_dense:
+        return {}
+    return {
+        one.base: (following.start - one.start, following.base)
+        for one, following in itertools.pairwise(rows)
+        if following.base <= view.flushed_offset
+    }
 
 
 def _format(view: SlotView) -> LogFormat:

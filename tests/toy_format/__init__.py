@@ -80,7 +80,16 @@ class Toy:
             data = file.read(min(RECORD_BYTES, end - position))
         return position % RECORD_BYTES == 0 and is_record(data)
 
-    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
+    def scan(
+        self,
+        files: FileOps,
+        fd: int,
+        start: int,
+        end: int,
+        deep: DeepFindings | None = None,
+        *,
+        follows: int | None = None,
+    ) -> FileScan:
         count, found = 0, "the end of the bytes"
         for data in self._records(files, fd, start, end):
             if not is_record(data):

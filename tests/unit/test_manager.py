@@ -6,6 +6,7 @@ import os
 import select
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -285,10 +286,10 @@ def test_whatever_goes_wrong_with_one_partition_the_others_are_served(
         logs.write_segments(tmp_path / f"{topic}-0", [ENTRY])
     scan, add = Kafka07.scan, LogManager._spec_of
 
-    def broken_scan(self: Kafka07, files: FileOps, fd: int, *rest: int) -> object:
+    def broken_scan(self: Kafka07, files: FileOps, fd: int, start: int, end: int, **rest: Any) -> object:
         if Path(f"/proc/self/fd/{fd}").readlink().parent.name == "first-0":
             raise ZeroDivisionError("nobody thought of it")
-        return scan(self, files, fd, *rest)
+        return scan(self, files, fd, start, end, **rest)
 
     def broken_spec(self: LogManager, dir_index: int, found: RecoveredPartition) -> object:
         if found.topic == "second" and found.state == "ok":

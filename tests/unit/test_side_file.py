@@ -15,7 +15,13 @@ from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file, read_sid
 from tests.harness import logs
 
 OLD = SideFile(1, checkpoint=10)
-NEW = SideFile(1_600_000_000_000, checkpoint=2**63 - 1, segments={0: (5, 6), 2**62: (-1, 10**15)})
+NEW = SideFile(
+    1_600_000_000_000,
+    checkpoint=2**63 - 1,
+    segments={0: (5, 6), 2**62: (-1, 10**15)},
+    sealed={0: (2**40, 2**62)},
+    inode=(2**62, 2**63),
+)
 
 
 def test_round_trip(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from collections.abc import Iterable
 from fastlog.errors import LogError
 from fastlog.log.formats import _batches, _kafka07
 from fastlog.log.formats._table import numbers
-from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, LogFormat, SearchBudget
+from fastlog.log.formats.base import ANY_OFFSET, DeepFindings, DumpedEntry, FileScan, LogFormat, SearchBudget
 from fastlog.log.formats.kafka07 import Kafka07
 from fastlog.log.formats.record_batches import RecordBatches
 from fastlog.segment_files import parse_segment_name
 
 __all__ = [
+    "ANY_OFFSET",
     "FORMATS",
     "UNKNOWN_FORMAT",
     "DeepFindings",

@@ -8,10 +8,11 @@ def register() -> None:
 def validate(data: Buffer, max_bytes: int = -1) -> tuple[int, int, int, int, int, bool, int]:
     """``(bytes, records, compressed, offsets, largest time, misstated, status)`` of produced batches; for tests."""
 
-def scan_stored(data: Buffer, least_offset: int = 0) -> tuple[int, int, int, int, int]:
+def scan_stored(data: Buffer, least_offset: int = 0, is_dense: bool = False) -> tuple[int, int, int, int, int]:
     """``(bytes, records, compressed batches, next offset, status)`` of stored batches, as far as they are valid.
 
-    The first one's offset is not below ``least_offset``; the next offset is that where there is none.
+    The first one's offset is not below ``least_offset``; with ``is_dense`` it is that, and there is no gap behind it.
+    The next offset is ``least_offset`` where there is no batch.
     """
 
 def read_head(data: Buffer) -> tuple[int, int, int, int, int] | None:

@@ -122,11 +122,12 @@ cdef bint head(const uint8_t* p, EntryHead* out) noexcept nogil:
 
 cdef void scan(const uint8_t* p, uint64_t n, Entries* out) noexcept nogil:
     cdef uint64_t next_offset = 0
-    scan_behind(p, n, &next_offset, out)
+    scan_behind(p, n, &next_offset, False, out)
 
 
-cdef void scan_behind(const uint8_t* p, uint64_t n, uint64_t* next_offset, Entries* out) noexcept nogil:
-    """Whole batches whose checksums are right and whose offsets follow one another, the first one ``next_offset``.
+cdef void scan_behind(const uint8_t* p, uint64_t n, uint64_t* next_offset, bint is_dense, Entries* out) noexcept nogil:
+    """Whole batches whose checksums are right and whose offsets follow one another, the first one ``next_offset``; with
+    ``is_dense`` without a gap.
 
     What a batch holds was checked before it was stored; compaction may have left fewer records than offsets.
     """
@@ -146,7 +147,7 @@ cdef void scan_behind(const uint8_t* p, uint64_t n, uint64_t* next_offset, Entri
             out.status = ENTRIES_CUT
         elif not crc_fits(p, one.bytes):
             out.status = BATCH_CRC
-        elif one.offset < next_offset[0]:
+        elif one.offset < next_offset[0] or (is_dense and one.offset != next_offset[0]):
             out.status = BATCH_OFFSET
         if out.status != ENTRIES_WHOLE:
             return
@@ -230,12 +231,12 @@ def validate(const uint8_t[::1] data, int64_t max_bytes=-1):
     return found.bytes, found.count, found.compressed, found.span, found.max_timestamp, found.misstated, found.status
 
 
-def scan_stored(const uint8_t[::1] data, uint64_t least_offset=0):
+def scan_stored(const uint8_t[::1] data, uint64_t least_offset=0, bint is_dense=False):
     """``(bytes, records, compressed batches, next offset, status)`` of stored batches, as far as they are whole and valid."""
     cdef Entries found
     cdef uint64_t n = <uint64_t>data.shape[0]
     with nogil:
-        scan_behind(&data[0] if n else NULL, n, &least_offset, &found)
+        scan_behind(&data[0] if n else NULL, n, &least_offset, is_dense, &found)
     return found.bytes, found.count, found.compressed, least_offset, found.status
 
 

@@ -12,6 +12,8 @@ from fastlog.log.files import FileOps
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.segment_files import SegmentFile
 
+ANY_OFFSET = -1
+
 
 class FileScan(NamedTuple):
     """How far a file is whole and valid: ``end`` is a position, the counts are of the entries before it."""
@@ -143,8 +145,21 @@ class LogFormat(Protocol):
             OSError: the file cannot be read.
         """
 
-    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
-        """Return how far ``[start, end)`` of an open segment is whole and valid; ``start`` is where an entry begins."""
+    def scan(
+        self,
+        files: FileOps,
+        fd: int,
+        start: int,
+        end: int,
+        deep: DeepFindings | None = None,
+        *,
+        follows: int | None = None,
+    ) -> FileScan:
+        """Return how far ``[start, end)`` of an open segment is whole and valid; ``start`` is where an entry begins.
+
+        With ``follows`` the first entry has that offset, or ``ANY_OFFSET``, and each of the others the one behind its
+        predecessor; where offsets are positions they always have.
+        """
 
     def find_entry(self, files: FileOps, fd: int, damaged: int, end: int, budget: SearchBudget) -> int | None:
         """Return where the first whole and valid entry behind a damaged one begins, or None."""

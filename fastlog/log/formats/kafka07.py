@@ -95,7 +95,16 @@ class Kafka07:
         """Whether a whole and valid message begins at a position and ends at ``end`` at the latest."""
         return next(iter(walk(path, 0, position, end)), None) is not None
 
-    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
+    def scan(
+        self,
+        files: FileOps,
+        fd: int,
+        start: int,
+        end: int,
+        deep: DeepFindings | None = None,
+        *,
+        follows: int | None = None,
+    ) -> FileScan:
         """Return how far ``[start, end)`` of an open segment is whole and valid.
 
         Checks length, magic, attributes and checksum of top-level entries; an entry that ends exactly at ``end`` is

@@ -18,7 +18,7 @@ from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats import _batches
 from fastlog.log.formats._table import numbers
-from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
+from fastlog.log.formats.base import ANY_OFFSET, DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
 from fastlog.record_batches import BatchHeader
 from fastlog.segment_files import MAX_OFFSET, SegmentFile, read_fully
 
@@ -116,23 +116,37 @@ class RecordBatches:
         finally:
             os.close(fd)
 
-    def scan(self, files: FileOps, fd: int, start: int, end: int, deep: DeepFindings | None = None) -> FileScan:
+    def scan(
+        self,
+        files: FileOps,
+        fd: int,
+        start: int,
+        end: int,
+        deep: DeepFindings | None = None,
+        *,
+        follows: int | None = None,
+    ) -> FileScan:
         """Return how far ``[start, end)`` of an open segment is whole and valid.
 
         Checks lengths, magic, checksums, and that offsets follow one another; memory stays bounded whatever the bytes
-        claim.
+        claim. With ``follows`` there may be no gap between them.
         """
-        position, count, compressed, next_offset, status = start, 0, 0, 0, WHOLE
+        is_dense = follows is not None
+        position, count, compressed, status = start, 0, 0, WHOLE
+        next_offset = 0 if follows is None else follows
         buffer = memoryview(bytearray(min(WINDOW_BYTES, max(end - start, 0))))
         while position < end:
             came = read_fully(fd, buffer[: min(len(buffer), end - position)], position, files.read_into)
-            valid, records, wrapped, next_offset, status = _batches.scan_stored(buffer[:came], next_offset)
+            if next_offset == ANY_OFFSET:
+                first = _batches.read_head(buffer[:came])
+                next_offset = 0 if first is None else first[1]
+            valid, records, wrapped, next_offset, status = _batches.scan_stored(buffer[:came], next_offset, is_dense)
             if deep is not None:
                 self._look_inside(buffer[:valid], position, deep)
             position, count, compressed = position + valid, count + records, compressed + wrapped
             if status == CUT and not valid and came == len(buffer):  # it is longer than what is read at once
                 head = _batches.read_head(buffer[:came])
-                if head is not None and head[1] < next_offset:
+                if head is not None and (head[1] != next_offset if is_dense else head[1] < next_offset):
                     status = _WRONG_OFFSET
                     break
                 status, size, next_offset = self._check_entry(files, fd, position, end)
