@@ -464,12 +464,17 @@ def test_a_silent_coordinator_holds_nobody(tmp_path: Path) -> None:
             assert stream.poll(0.5) is NoMessage.NOT_ASSIGNED
             began = time.monotonic()
             other.close(1.0)
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 1.0 + PATIENCE / 2
             with pytest.raises(CoordinationError):
                 stream_of(consumer(broker.address, "g", **settings), "t")
             broker.resume("coordinator")
             assert wait_shared(member) == [set(range(PARTITIONS))]
-            assert set(read(stream, 16)) == {b"t %d" % number for number in range(16)}  # as nothing was committed
+            left = {b"t %d" % number for number in range(8, 16)}
+            deadline = time.monotonic() + PATIENCE
+            while left:  # others come again, as nothing was committed
+                message = stream.poll(0.05)
+                left -= {message.payload} if message else set()
+                assert time.monotonic() < deadline, left
 
 
 PROGRAM = """
