@@ -147,7 +147,11 @@ class Member:
     """One, with its stub. ``counts``: the topics that there are."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, subscription: Subscription | None = None, **settings: Any
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        subscription: Subscription | None = None,
+        store: Any = None,
+        **settings: Any,
     ) -> None:
         subscription = subscription or Subscription({"t": 2})
         self.clock = Clock(monkeypatch)
@@ -159,7 +163,7 @@ class Member:
         monkeypatch.setattr(module, "find_topics", self._look)
         given = {"auto_commit": False, "session_timeout_ms": round(SESSION * 1000)} | settings
         config = ConsumerConfig(brokers="h:9", group_id="g", **given)
-        self.work = GroupWork(config, "g_me", subscription, self.readers, None, Lease(SESSION))
+        self.work = GroupWork(config, "g_me", subscription, self.readers, store, Lease(SESSION))
         self.work.source.uniform = lambda low, high: high  # type: ignore[method-assign]
         self.place = Membership(self.stub, SESSION)  # type: ignore[arg-type]
         self.life = BrokerGroupSession(self.work, self.place)
@@ -543,6 +547,37 @@ def test_leaving_without_an_answer(member: Member, monkeypatch: pytest.MonkeyPat
     began = member.clock.now
     assert leave(member) == ["close"]
     assert member.clock.now - began == pytest.approx(1.0, abs=0.1)
+
+
+class Store:
+    """Offsets of the user's own, in which others save."""
+
+    def __init__(self) -> None:
+        self.kept = {part(0): 5, part(1): 6}
+        self.others: set[TopicPartition] = set()
+
+    def load(self, group: str, partition: TopicPartition) -> int | None:
+        return self.kept.get(partition)
+
+    def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.kept.update(offsets)
+
+    def fenced(self, group: str) -> set[TopicPartition]:
+        found, self.others = self.others, set()
+        return found
+
+
+def test_a_store_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets are asked of nobody else; what it did not take is loaded again."""
+    store = Store()
+    member = Member(monkeypatch, store=store)
+    member.settled(0, 1)
+    assert not any(request.key in (COMMIT, FETCH) for request in member.stub.asked)
+    assert {key: claim.offset for key, claim in member.readers.claims.items()} == store.kept
+    store.kept[part(1)] = 66
+    store.others = {part(1)}
+    assert member.turn() == ["beat", "release 1", "take 1"]
+    assert member.readers.claims[part(1)].offset == 66
 
 
 def test_a_filter_asks_for_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from fastlog.client.coordinator import (
 )
 from fastlog.client.group_requests import Identity
 from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError, ProtocolError
+from tests.harness.broker import wait_until
 from tests.harness.fake_coordinator import FakeCoordinator
 from tests.harness.timing import PATIENCE
 
@@ -222,6 +223,26 @@ def test_a_connection_that_breaks_while_an_answer_is_waited_for(server: FakeCoor
         assert not made.is_connected
         del server.scripts[12]
         assert beat(made) == 0
+
+
+def test_an_answer_to_something_else_ends_the_connection(server: FakeCoordinator) -> None:
+    with coordinator(server) as made:
+        made.post(HEARTBEAT)
+        made._posted += 1
+        with pytest.raises(ProtocolError, match="is answered as"):
+            while made.poll(0.05) is None:
+                pass
+        assert made._connection is None and beat(made) == 0 and server.connections == 2
+
+
+def test_an_address_that_is_of_no_use_is_left(server: FakeCoordinator) -> None:
+    """Its connection is closed before the next one is tried."""
+    with FakeCoordinator() as first:
+        nowhere = {"error_message": None, "node_id": -1, "host": "", "port": -1}
+        first.scripts[10] = lambda _: code(15) | nowhere
+        with coordinator(f"{first.address},{server.address}") as made:
+            assert beat(made) == 0 and server.count(12) == 1
+            wait_until("the first one is closed", lambda: not first._sockets)
 
 
 def test_who_waits_can_be_interrupted(server: FakeCoordinator) -> None:

@@ -86,11 +86,7 @@ class AssignedPartitions(Holdings):
     def settle(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
         """Let go of what is not wanted any more, and read the rest."""
         self.is_settled = False
-        self._trouble = {
-            partition: trouble
-            for partition, trouble in self._trouble.items()
-            if partition in wanted or partition in self._held
-        }
+        self._trouble = {partition: trouble for partition, trouble in self._trouble.items() if partition in wanted}
         self._load_again()
         for partition in self._stop_leaving(wanted):
             thread = wanted.get(partition)
