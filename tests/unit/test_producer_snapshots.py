@@ -335,3 +335,76 @@ def test_a_snapshot_that_speaks_of_more_than_the_log_has_goes(beyond: int, tmp_p
     producer_snapshots.drop_above(log.folder, 3, FileOps())
     assert set(log.snapshots()) == {offset for offset in before if offset <= 3}
     assert (3 + beyond in log.snapshots()) == (beyond <= 0)
+
+
+class Recorded(FileOps):
+    """Notes what is changed in directories, and when they are synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, str]] = []
+
+    def replace_file(self, path: Path, data: bytes, point: str) -> None:
+        super().replace_file(path, data, point)
+        self.calls.append(("replace", path.name))
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.calls.append(("unlink", path.name))
+
+    def fsync_dir(self, path: Path) -> None:
+        super().fsync_dir(path)
+        self.calls.append(("sync", path.name))
+
+
+def test_a_directory_is_synced_when_a_snapshot_is_in_place_and_before_older_ones_go(tmp_path: Path) -> None:
+    log, files = Numbered(tmp_path), Recorded()
+    for offset in (1, 2, 3, 4):
+        producer_snapshots.write(log.folder, offset, ProducerTable(), files, keep=1)
+    name = log.folder.name
+    made = [[("replace", log.path(offset).name), ("sync", name)] for offset in (1, 2, 3, 4)]
+    assert files.calls == [*made[0], *made[1], *made[2], *made[3], ("unlink", log.path(2).name)]
+    assert log.snapshots() == [1, 3, 4]
+
+
+def test_snapshots_that_go_with_what_was_cut_have_gone_durably(tmp_path: Path) -> None:
+    log, files = Numbered(tmp_path), Recorded()
+    for offset in (3, 4):
+        producer_snapshots.write(log.folder, offset, ProducerTable(), FileOps())
+    producer_snapshots.drop_above(log.folder, 4, files)
+    assert files.calls == []
+    producer_snapshots.drop_above(log.folder, 2, files)
+    assert files.calls == [("unlink", log.path(3).name), ("unlink", log.path(4).name), ("sync", log.folder.name)]
+
+
+def test_a_long_reading_lets_others_have_their_turns(tmp_path: Path) -> None:
+    """Between two segments, and before the first."""
+    log = Numbered(tmp_path, **{"log.file.size": "60000"})
+    for first in range(150):
+        assert log.send(1, first, size=1000) == DONE
+    turns: list[int] = []
+    producer_snapshots.learn(
+        log.folder, RecordBatches(), log.segments(), 150, 0, NOW_MS, FileOps(), turn=lambda: turns.append(1)
+    )
+    assert len(turns) == len(log.segments()) == 3
+
+
+def test_a_tail_that_begins_before_the_first_batch_of_an_index_is_the_whole_segment(tmp_path: Path) -> None:
+    """No row of the index is at or before it."""
+    log = Numbered(tmp_path)
+    for first in range(30):
+        assert log.send(1, first, size=1000) == DONE
+    (segment,) = log.segments()
+    rows = segment.path.with_suffix(".index").read_bytes()
+    (_, before) = struct.unpack_from(">ii", rows)
+    assert before > 1000
+    for tail_bytes in (segment.size - before + 1, segment.size - 1, segment.size):
+        place = producer_snapshots._tail(RecordBatches(), [segment], tail_bytes, FileOps())
+        assert place == (0, 0), tail_bytes
+    place = producer_snapshots._tail(RecordBatches(), [segment], segment.size - before, FileOps())
+    assert place == (0, before)
+
+
+def test_so_much_of_a_log_is_looked_at_for_the_last_batches() -> None:
+    """The documents say so, and a start takes that long."""
+    assert producer_snapshots.TAIL_BYTES == 16 << 20
