@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -256,6 +257,57 @@ def test_on_a_full_disk_they_go_and_that_is_said(tmp_path: Path, caplog: pytest.
     assert "no room for a producer snapshot" in caplog.text
 
 
+def test_a_snapshot_of_what_is_flushed_reads_no_further_also_where_the_log_went_on_in_another_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment once, and of the one that the flushed end is in so much."""
+    log = Numbered(tmp_path, **{"log.file.size": "600"})
+    keeper = keeper_of(log)
+    for first in range(2):
+        assert log.send(1, first, size=100) == DONE
+    log.log.flush()
+    flushed = log.view.flushed_end
+    for first in range(2, 16):
+        assert log.send(1, first, size=100) == DONE
+    assert len(log.segments()) > 3 and log.view.flushed_end == flushed
+    read: list[list[tuple[int, int]]] = []
+    learn = producer_snapshots.learn
+
+    def learned(directory: Path, made: Any, segments: list[Any], *given: Any, **options: Any) -> Any:
+        read.append([(segment.base, segment.size) for segment in segments])
+        return learn(directory, made, segments, *given, **options)
+
+    monkeypatch.setattr(producer_snapshots, "learn", learned)
+    assert keeper._producers.write(log.view) is None
+    assert [rows for rows in read if rows[-1][1]] == [[(0, flushed)]]
+    assert entries(log, 2) == [(1, 1)]
+    log.log.flush()
+    read.clear()
+    assert keeper._producers.write(log.view) is None
+    bases = [segment.base for segment in log.segments()]
+    assert [[base for base, _ in rows] for rows in read] == [bases, bases]
+    assert [size for _, size in read[-1]] == [segment.size for segment in log.segments()]
+
+
+def test_what_was_noted_of_a_slot_is_forgotten_with_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one lives there, whose first checkpoint writes a snapshot."""
+    log = Numbered(tmp_path)
+    assert log.send(1, 0) == DONE
+    log.log.flush()
+    states = producer_states.ProducerStates(log.arena, lambda view: log.folder, 1000)
+    written: list[int] = []
+    monkeypatch.setattr(producer_states.ProducerStates, "_write", lambda self, view, *given: written.append(view.index))
+    states.checkpoint(log.view, final=False)
+    states.checkpoint(log.view, final=False)
+    once = len(written)
+    assert once
+    states.forget(log.view.index)
+    states.checkpoint(log.view, final=False)
+    assert len(written) == 2 * once
+
+
 # -- what is said ----------------------------------------------------------------------------------------------------
 
 
@@ -272,5 +324,6 @@ def test_that_producers_are_forgotten_early_is_said_once_a_minute(
     states.tell_of_forgotten(60.9)
     assert [record.getMessage().rpartition("count=")[2].partition(":")[0] for record in caplog.records] == ["3"]
     states.tell_of_forgotten(61.0)
+    assert len(caplog.records) == 2
     states.tell_of_forgotten(200.0)
     assert [record.getMessage().rpartition("count=")[2].partition(":")[0] for record in caplog.records] == ["3", "2"]
