@@ -515,6 +515,28 @@ def test_records_of_other_versions_of_kafka_are_read() -> None:
     assert found.stored == Stored("c", 2, None, None, (StoredMember("m", None, "c", "h", 7, 8, b"s", b"a"),))
 
 
+def test_tags_that_nobody_knows_are_passed_over() -> None:
+    """In the flexible version: those of each member, whose successor begins behind them."""
+    head = "0004 02 63 00000002 00 00 0000000000000003 03"
+    member = "02 {} 00 02 63 02 68 00000007 00000008 02 73 02 61"
+    tags = "02 00 03 aabbcc 8101 00"  # two: 3 bytes, and none under a number of two bytes
+    found = records.read_group(bytes.fromhex(f"{head} {member.format('6d')} {tags} {member.format('6e')} 00 00"))
+    assert [each.member_id for each in found.stored.members] == ["m", "n"]
+    for cut in ("02 00 03 aabb", "01 00 ff"):
+        with pytest.raises(LogError):
+            records.read_group(bytes.fromhex(f"{head} {member.format('6d')} {cut}"))
+
+
+@pytest.mark.parametrize(("size", "is_read"), [("81 80 80 80 00", True), ("81 80 80 80 80 00", False)])
+def test_a_length_of_more_than_five_bytes_is_none(size: str, is_read: bool) -> None:
+    data = bytes.fromhex(f"0004 0000000000000009 00000004 {size} 0000000000000005 00")
+    if is_read:
+        assert records.read_offset(data) == Offset(9, 4, "", 5)
+    else:
+        with pytest.raises(LogError, match="a length that is none"):
+            records.read_offset(data)
+
+
 @pytest.mark.parametrize(
     "data", [records.group_value(STATE), records.offset_value(Offset(9, 4, "m", 5)), b"\0\5" + bytes(99), b"\xff\xff"]
 )
