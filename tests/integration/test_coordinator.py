@@ -133,6 +133,12 @@ def test_every_version_that_is_offered_is_served(broker: Broker) -> None:
         20: {"topics": [{"name": "none", "topic_id": bytes(16)}], "topic_names": ["none"], "timeout": 100},
         21: {"topics": [{"name": "none", "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": 100},
         22: {"transactional_id": None, "transaction_timeout": 1, "producer_id": -1, "producer_epoch": -1},
+        23: {
+            "replica_id": -1,
+            "topics": [
+                {"topic": "none", "partitions": [{"partition": 0, "current_leader_epoch": 0, "leader_epoch": 0}]}
+            ],
+        },
         32: {
             "resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}],
             "include_synonyms": True,

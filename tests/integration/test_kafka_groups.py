@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
+from tests.harness.real_kafka import free_ports
 from tests.harness.timing import PATIENCE
 from tests.harness.today_members import KINDS, Members, produce
 from tests.harness.today_static import static_members_come_back
@@ -56,6 +57,24 @@ def test_a_member_is_killed_and_then_the_coordinator(broker: Broker, address: st
         wait_until("all is read", lambda: members.seen() == all_of(300))
         assert [members.end(member) for member in others] == [0, 0], members.errors()
         assert members.wrong() == []
+
+
+@pytest.mark.parametrize("kind", ["confluent", "kafka-python"])
+def test_a_member_reads_on_after_the_broker_was_killed(kind: str, tmp_path: Path) -> None:
+    """The leader epoch is another one then, and clients ask how far that of the last record goes."""
+    with Broker(tmp_path / "broker", processors=1, settings=SETTINGS, port=free_ports(1)[0]) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        produce(address, "t", PARTITIONS, 10)
+        with Members(address, kind, "t", tmp_path / "members") as members:
+            member = members.start()
+            for count in (10, 20, 30):
+                wait_until("all is read", lambda count=count: members.seen() == all_of(count))  # type: ignore[misc]
+                if count < 30:
+                    broker.kill_all()
+                    broker.start()
+                    produce(address, "t", PARTITIONS, 10)
+            assert members.end(member) == 0, members.errors()
+            assert members.wrong() == []
 
 
 def consumer(address: str, group: str, **more: Any) -> Consumer:

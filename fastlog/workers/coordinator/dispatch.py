@@ -36,6 +36,7 @@ SERVED: dict[int, tuple[str, int, int]] = {
     20: ("delete_topics", 1, 6),
     21: ("delete_records", 0, 2),
     22: ("init_producer_id", 0, 4),
+    23: ("offset_for_leader_epoch", 2, 4),
     32: ("describe_configs", 1, 4),
     35: ("describe_log_dirs", 1, 4),
     37: ("create_partitions", 0, 3),

@@ -57,6 +57,7 @@ FORWARDED: dict[int, Api] = {
     20: Api("DeleteTopics", 1, 1, 6, 4, None),
     21: Api("DeleteRecords", 0, 0, 2, 2, None),
     22: Api("InitProducerId", 0, 0, 4, 2, None),
+    23: Api("OffsetForLeaderEpoch", 2, 2, 4, 4, None),
     32: Api("DescribeConfigs", 1, 1, 4, 4, None),
     35: Api("DescribeLogDirs", 1, 1, 4, 2, None),
     37: Api("CreatePartitions", 0, 0, 3, 2, None),
