@@ -19,6 +19,8 @@ class DeepBatch:
     whole_bytes: int
     """The most bytes that a step may have to decompress at once, however few it is asked for: lz4, zstd and a snappy
     block come whole. 0 where it goes on slice by slice."""
+    refused_record: int | None
+    """The number within the batch of the record that was refused; None otherwise, and where no record is at fault."""
     held_bytes: int
     """Bytes that are kept between two steps: of a record that is not whole yet."""
 

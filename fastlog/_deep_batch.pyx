@@ -6,16 +6,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from fastlog._bytes cimport be16, be32, be64
 from fastlog._records cimport (
     RECORDS_COUNT,
-    RECORDS_FIELD,
-    RECORDS_LEFT,
-    RECORDS_LENGTH,
-    RECORDS_OFFSET,
     RECORDS_OK,
     RECORDS_TAIL,
     RECORDS_TIMESTAMP,
-    RECORDS_VARINT,
     RecordsFound,
     begin_walk,
+    is_of_record,
+    reason_of,
     walk_more,
 )
 
@@ -32,16 +29,7 @@ cdef enum:
     CODEC_MASK = 7
     GIL_SPAN_BYTES = 65536
 
-REASONS = {
-    <int>RECORDS_TAIL: "its data ends before its last record does",
-    <int>RECORDS_LEFT: "bytes are left behind its last record",
-    <int>RECORDS_COUNT: "its number of records cannot be",
-    <int>RECORDS_VARINT: "a number does not fit its type",
-    <int>RECORDS_LENGTH: "a record is longer or shorter than its fields",
-    <int>RECORDS_FIELD: "the length of a field or the number of headers cannot be",
-    <int>RECORDS_OFFSET: "the offset deltas are not 0, 1, 2 …",
-    <int>RECORDS_TIMESTAMP: "a timestamp does not fit 64 bits",
-}
+REASONS = {status: (<bytes>reason_of(status)).decode() for status in range(<int>RECORDS_TAIL, <int>RECORDS_TIMESTAMP + 1)}
 
 
 cdef class DeepBatch:
@@ -55,6 +43,7 @@ cdef class DeepBatch:
     cdef bint is_compressed
     cdef readonly Py_ssize_t held_bytes
     cdef readonly object whole_bytes
+    cdef readonly object refused_record
 
     def __init__(self, data, limits, Py_ssize_t bytes_per_piece=0):
         cdef Py_buffer view
@@ -117,7 +106,7 @@ cdef class DeepBatch:
                 part = next(self.slices, None)
                 if part is None:
                     if self.found.status != RECORDS_OK:
-                        raise refused(self.found.status, self.found.count)
+                        raise self.refuse(self.found.valid_bytes + <uint64_t>self.held_bytes)
                     self.slices = None
                     break
                 done_bytes += len(part)
@@ -159,7 +148,7 @@ cdef class DeepBatch:
         finally:
             PyBuffer_Release(&view)
         if status != RECORDS_OK and status != RECORDS_TAIL:
-            raise refused(status, self.found.count)
+            raise self.refuse(<uint64_t>size)
         valid = self.found.valid_bytes
         self.held_bytes = size - <Py_ssize_t>valid
         # a copy, so that the rest of a slice does not keep all of it
@@ -171,6 +160,12 @@ cdef class DeepBatch:
                 f" {self.budget.limit_bytes} that may be decompressed"
             )
         return 0
+
+    cdef object refuse(self, uint64_t size):
+        """The error for what the last walk found, over so many bytes."""
+        if is_of_record(&self.found, size):
+            self.refused_record = self.found.count
+        return refused(self.found.status, self.found.count)
 
 
 cdef object refused(int status, int64_t record):

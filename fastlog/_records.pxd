@@ -24,6 +24,11 @@ cdef int walk_records(
     const uint8_t* p, uint64_t n, int64_t count, int64_t base_timestamp, RecordsFound* out
 ) noexcept nogil
 
+# Whether it is the record after the valid ones that is wrong, in a walk that ended so over n bytes, and not the batch as a whole.
+cdef bint is_of_record(const RecordsFound* found, uint64_t n) noexcept nogil
+# What is wrong, for people; NULL for RECORDS_OK.
+cdef const char* reason_of(int status) noexcept nogil
+
 # The same for records that come in pieces: `found` goes from one walk to the next, begun by begin_walk, and each piece
 # begins where the last one's valid_bytes ended. RECORDS_TAIL asks for more, of the bytes behind valid_bytes and what
 # follows them; RECORDS_OK says that all records were there; after anything else there is no going on.

@@ -228,6 +228,32 @@ cdef int walk_records(
     return walk_more(p, n, count, base_timestamp, out)
 
 
+cdef bint is_of_record(const RecordsFound* found, uint64_t n) noexcept nogil:
+    if found.status == RECORDS_TAIL:                    # cut, or just not there
+        return found.valid_bytes < n
+    return found.status >= RECORDS_VARINT
+
+
+cdef const char* reason_of(int status) noexcept nogil:
+    if status == RECORDS_TAIL:
+        return "its data ends before its last record does"
+    if status == RECORDS_LEFT:
+        return "bytes are left behind its last record"
+    if status == RECORDS_COUNT:
+        return "its number of records cannot be"
+    if status == RECORDS_VARINT:
+        return "a number does not fit its type"
+    if status == RECORDS_LENGTH:
+        return "a record is longer or shorter than its fields"
+    if status == RECORDS_FIELD:
+        return "the length of a field or the number of headers cannot be"
+    if status == RECORDS_OFFSET:
+        return "the offset deltas are not 0, 1, 2 and so on"
+    if status == RECORDS_TIMESTAMP:
+        return "a timestamp does not fit 64 bits"
+    return NULL
+
+
 def walk(buffer, int64_t count, int64_t base_timestamp=0):
     cdef Py_buffer view
     cdef RecordsFound found

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers.net._connection cimport Conn, Job
@@ -9,11 +9,13 @@ cdef struct CountJob:
     Job job
     bint is_batch
     long long count      # how many messages there are; of a batch 1 + their largest time; or a CountState
+    int64_t record       # of a batch: the first record with that time, or the one that was refused; -1: not known
 
 cdef enum CountState:
     COUNT_REFUSED = -1
     COUNT_OFF_LOOP = -2  # not looked at: it takes too long for the loop
     COUNT_TOO_LARGE = -3 # of a batch: more comes out of it than the limits allow
+    COUNT_MISTIMED = -4  # of a batch: its largest time is none
 
 # Makes a partition of the topic whose name the request's bytes are.
 cdef struct CreateJob:
@@ -49,7 +51,9 @@ cdef class Jobs:
     cdef uint64_t spent_ns       # on counting on the loop's thread, since the last wait
 
     cdef void begin_turn(self) noexcept nogil
-    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size, bint is_batch) noexcept nogil
+    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size) noexcept nogil
+    cdef long long check_here(self, Conn* c, const uint8_t* data, size_t size, int64_t* record) noexcept nogil
+    cdef long long look(self, Conn* c, const uint8_t* data, size_t size, int64_t* record) noexcept nogil
     cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size, bint is_batch) noexcept nogil
     cdef void create(self, Conn* c, CreateJob* job, size_t at, size_t size, int32_t partition) noexcept nogil
     cdef void answer(self, Conn* c, AnswerJob* job, Answering answering, int queue, size_t at, size_t size) noexcept nogil

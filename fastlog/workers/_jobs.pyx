@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
@@ -33,7 +33,7 @@ cdef class Jobs:
 
     ``services`` counts and creates: ``count_deep(memoryview, name, begun)`` counts deep messages and returns their number,
     COUNT_REFUSED, or what is to be given as ``begun`` for the next step, which is None for the first; ``check_batch`` does
-    the same with a batch of records, and returns 1 + their largest time, or a ``CountState``.
+    the same with a batch of records, and returns a ``CountJob``'s ``count`` and ``record``.
     ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``.
     """
 
@@ -47,8 +47,17 @@ cdef class Jobs:
     cdef void begin_turn(self) noexcept nogil:
         self.spent_ns = 0
 
-    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size, bint is_batch) noexcept nogil:
-        """Count the messages inside compressed sets, or check a batch, when it decompresses to little; COUNT_OFF_LOOP else."""
+    cdef long long count_here(self, Conn* c, const uint8_t* data, size_t size) noexcept nogil:
+        """Count the messages inside compressed sets when they decompress to little; COUNT_OFF_LOOP else."""
+        return self.look(c, data, size, NULL)
+
+    cdef long long check_here(self, Conn* c, const uint8_t* data, size_t size, int64_t* record) noexcept nogil:
+        """The same with the records of a batch, of which ``record`` gets a number, see ``CountJob``."""
+        record[0] = -1
+        return self.look(c, data, size, record)
+
+    cdef long long look(self, Conn* c, const uint8_t* data, size_t size, int64_t* record) noexcept nogil:
+        """Both of them; ``record`` is NULL for sets of messages."""
         cdef uint64_t began
         cdef long long found
         # many small sets in one turn keep the other connections waiting as long as a large one does
@@ -58,7 +67,10 @@ cdef class Jobs:
         with gil:
             try:
                 view = PyMemoryView_FromMemory(<char*>data, <Py_ssize_t>size, PyBUF_READ)
-                found = (self.services.check_batch_small if is_batch else self.services.count_deep_small)(view, c.name)
+                if record == NULL:
+                    found = self.services.count_deep_small(view, c.name)
+                else:
+                    found, record[0] = self.services.check_batch_small(view, c.name)
             except Exception as error:
                 self.services.unexpected(error)
                 found = COUNT_REFUSED
@@ -68,6 +80,7 @@ cdef class Jobs:
     cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size, bint is_batch) noexcept nogil:
         """Have a thread do the same with the sets, or the batch, among the request's bytes, however large."""
         job.is_batch = is_batch
+        job.record = -1
         self.helper.ask(c, &job.job, do_count, <void*>self, QUEUE_CHECK, at, size)
 
     cdef void create(self, Conn* c, CreateJob* job, size_t at, size_t size, int32_t partition) noexcept nogil:
@@ -95,6 +108,9 @@ cdef class Jobs:
             found = check(view, name, self.begun.pop(name, None))
             if isinstance(found, int):
                 job.count = found
+                return False
+            if isinstance(found, tuple):
+                job.count, job.record = found
                 return False
             self.begun[name] = found
             return True

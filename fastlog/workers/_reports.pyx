@@ -1,6 +1,7 @@
 """What compiled code has to say in the broker's log. Python limits lines of a kind about a peer or a partition."""
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from fastlog.log._arena cimport N_INVALID_REQUEST, Arena, fl_bump, fl_cell_at, fl_slot
 from fastlog.workers.net._connection cimport Conn
@@ -28,11 +29,19 @@ cdef class Reports:
         fl_bump(&self.counters[<int>N_INVALID_REQUEST], 1)
         self.refused(c, reason, detail)
 
-    cdef void set_refused(self, Conn* c, const uint8_t* name, int name_size, int32_t partition) noexcept nogil:
-        """Why the compressed message set was refused that was counted last for this connection."""
+    cdef void set_refused(self, Conn* c, const uint8_t* name, int name_size, int32_t partition,
+                          char* said=NULL, size_t room=0) noexcept nogil:
+        """Why the compressed message set was refused that was counted last for this connection; ``said`` gets it, too,
+        as a string of ASCII that is cut where it does not fit."""
+        cdef size_t size
         with gil:
             try:
-                self.services.report_set(c.fd, c.name, <bytes>name[:name_size], partition)
+                why = self.services.report_set(c.fd, c.name, <bytes>name[:name_size], partition)
+                if said != NULL:
+                    text = why.encode("ascii", "backslashreplace")
+                    size = min(<size_t>len(text), room - 1)
+                    memcpy(said, <const char*>text, size)
+                    said[size] = 0
             except Exception as error:
                 self.services.unexpected(error)
 

@@ -47,7 +47,8 @@ BYTES_PER_BATCH_PIECE = 1024
 STEP_WRAPPERS = 128
 """Opened in one step, for those with little in them."""
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
-REFUSED, OFF_LOOP, TOO_LARGE = -1, -2, -3
+REFUSED, OFF_LOOP, TOO_LARGE, MISTIMED = -1, -2, -3, -4
+NO_RECORD = -1
 NO_TIMESTAMP = -1
 """Of a record of today's clients that has no time."""
 MOST_TIMESTAMP = 2**63 - 1
@@ -130,38 +131,47 @@ class Services:
         except Exception as error:
             return self._refuse_set(connection, error)
 
-    def check_batch_small(self, data: memoryview, connection: int) -> int:
-        """1 + the largest time of the records in a compressed batch that is checked in one step, 0 where none has one;
-        OFF_LOOP: it takes more; REFUSED: it is invalid; TOO_LARGE: more comes out than the limits allow.
+    def check_batch_small(self, data: memoryview, connection: int) -> tuple[int, int]:
+        """What is found in a compressed batch that is checked in one step.
+
+        Returns:
+            1 + the largest time of its records, 0 where none has one, and the number of the first record with it. Or
+            OFF_LOOP: it takes more; REFUSED: it is invalid; MISTIMED: its largest time is none; TOO_LARGE: more comes
+            out than the limits allow; and the number of the record that is at fault, NO_RECORD where none is.
         """
+        checking = None
         try:
             checking = DeepBatch(data, self._limits, BYTES_PER_BATCH_PIECE)
             if checking.whole_bytes > STEP_BYTES or not checking.step(STEP_BYTES):
-                return OFF_LOOP
+                return OFF_LOOP, NO_RECORD
             return self._largest(checking, connection)
         except FastlogError as error:
-            return self._refuse_batch(connection, error)
+            return self._refuse_batch(connection, error, checking)
 
-    def check_batch(self, data: memoryview, connection: int, begun: DeepBatch | None) -> DeepBatch | int:
+    def check_batch(self, data: memoryview, connection: int, begun: DeepBatch | None) -> DeepBatch | tuple[int, int]:
         """The same of any batch; after one step of many, what goes on with it."""
+        checking = begun
         try:
-            checking = begun or DeepBatch(data, self._limits, BYTES_PER_BATCH_PIECE)
+            checking = checking or DeepBatch(data, self._limits, BYTES_PER_BATCH_PIECE)
             done = checking.step(STEP_BYTES)
             while not done and checking.held_bytes > STEP_BYTES:
                 done = checking.step(STEP_BYTES)  # what one connection holds of a large record, all could hold at once
             return self._largest(checking, connection) if done else checking
         except Exception as error:
-            return self._refuse_batch(connection, error)
+            return self._refuse_batch(connection, error, checking)
 
-    def _largest(self, checked: DeepBatch, connection: int) -> int:
-        largest = checked.max_timestamp
-        if largest is None or not NO_TIMESTAMP <= largest < MOST_TIMESTAMP:
-            return self._refuse_set(connection, InvalidMessageError(f"a record has the time {largest}, which is none"))
-        return largest + 1
+    def _largest(self, checked: DeepBatch, connection: int) -> tuple[int, int]:
+        largest, record = checked.max_timestamp, checked.max_timestamp_delta
+        assert largest is not None and record is not None  # a batch has a record
+        if not NO_TIMESTAMP <= largest < MOST_TIMESTAMP:
+            self._refuse_set(connection, InvalidMessageError(f"a record has the time {largest}, which is none"))
+            return MISTIMED, record
+        return largest + 1, record
 
-    def _refuse_batch(self, connection: int, error: Exception) -> int:
+    def _refuse_batch(self, connection: int, error: Exception, checked: DeepBatch | None) -> tuple[int, int]:
         refused = self._refuse_set(connection, error)
-        return TOO_LARGE if isinstance(error, InflateLimitError) else refused
+        record = checked.refused_record if checked is not None else None
+        return TOO_LARGE if isinstance(error, InflateLimitError) else refused, NO_RECORD if record is None else record
 
     def _begin(self, data: memoryview) -> DeepCount:
         return deep_count(data, self._limits, bytes_per_piece=BYTES_PER_PIECE)
@@ -180,11 +190,12 @@ class Services:
         extra = logs.about("refused", reason, host, topic, partition)
         log.warning("refused peer=%s%s %s=%d %s", host, place, name, detail, reason, extra=extra)
 
-    def report_set(self, fd: int, connection: int, topic: bytes, partition: int) -> None:
-        """Say why ``count_deep`` refused a compressed set."""
+    def report_set(self, fd: int, connection: int, topic: bytes, partition: int) -> str:
+        """Say why ``count_deep`` or ``check_batch`` refused what is compressed, and return it."""
         host, reason = _peer(fd), self._reasons.pop(connection, "it cannot be decompressed")
         line = "refused peer=%s topic=%r partition=%d invalid compressed message set: %s"
         log.warning(line, host, _shown(topic), partition, reason, extra=logs.about("refused", "compressed", host))
+        return reason
 
     def write_failed(self, fd: int, topic: bytes, partition: int, error: int) -> None:
         """Say that a produce was not stored because the disk refused it."""

@@ -68,6 +68,25 @@ def test_whole_batches(items: list[Record], codec: int) -> None:
         assert checking.step(0)  # the end stays the end
 
 
+@pytest.mark.parametrize("codec", ALL)
+@pytest.mark.parametrize("most_bytes", [0, sys.maxsize])
+def test_the_record_that_is_refused_is_told(codec: int, most_bytes: int) -> None:
+    """None for what is wrong with the batch as a whole, and before anything is."""
+    plain = raw_records.encode([Record(0, b"k", bytes(20))] * 3)
+    cases = [(plain + b"\1", 4, 3), (plain[:-1], 3, 2), (plain, 4, None), (plain + b"\1", 3, None), (plain, 3, None)]
+    for data, count, refused in cases:
+        checking = DeepBatch(of_bytes(data, count, codec), LIMITS)
+        assert checking.refused_record is None
+        if (data, count) == (plain, 3):
+            while not checking.step(most_bytes):
+                pass
+        else:
+            with pytest.raises(InvalidMessageError):
+                while not checking.step(most_bytes):
+                    pass
+        assert checking.refused_record == refused
+
+
 @given(batches, st.sampled_from(ALL), st.integers(-3, 3), st.binary(max_size=3))
 def test_another_count_and_bytes_behind(items: list[Record], codec: int, more: int, tail: bytes) -> None:
     plain = raw_records.encode(items) + tail

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fastlog._records cimport RecordsFound
 from fastlog.log.formats._table cimport Entries
 
 # Where the fields of a batch begin.
@@ -42,6 +43,8 @@ cdef enum:
 
 # As the format's; here for who has the format in hand.
 cdef void validate_batches(const uint8_t* p, uint64_t n, int64_t max_bytes, Entries* out) noexcept nogil
+# What a walk over the records of one such batch finds, which ends where it does and is not compressed.
+cdef int walk_batch(const uint8_t* p, uint64_t size, RecordsFound* out) noexcept nogil
 # By a protocol, before the lock: store the largest time of a batch's records in it, which it had misstated.
 cdef void set_max_timestamp(uint8_t* p, int64_t max_timestamp) noexcept nogil
 # The same, for topics whose records have the time of their append (anew at each try).

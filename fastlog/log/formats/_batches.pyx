@@ -43,13 +43,18 @@ cdef inline bint counts_fit(const uint8_t* p) noexcept nogil:
     return count > 0 and <int32_t>be32(p + AT_LAST_DELTA) == count - 1
 
 
+cdef int walk_batch(const uint8_t* p, uint64_t size, RecordsFound* out) noexcept nogil:
+    return walk_records(
+        p + BATCH_HEAD, size - BATCH_HEAD, <int32_t>be32(p + AT_COUNT), <int64_t>be64(p + AT_BASE_TIMESTAMP), out
+    )
+
+
 cdef int check(const uint8_t* p, uint64_t size, int64_t* largest) noexcept nogil:
     """Whether a produced batch of so many bytes is valid, as far as that can be told without decompressing it.
 
     ``largest`` takes the largest time of its records; of compressed ones, what the batch says.
     """
     cdef uint16_t attributes = be16(p + AT_ATTRIBUTES)
-    cdef int64_t base_timestamp = <int64_t>be64(p + AT_BASE_TIMESTAMP)
     cdef int64_t max_timestamp = <int64_t>be64(p + AT_MAX_TIMESTAMP)
     cdef int64_t producer = <int64_t>be64(p + AT_PRODUCER_ID)
     cdef int16_t epoch = <int16_t>be16(p + AT_PRODUCER_EPOCH)
@@ -69,7 +74,7 @@ cdef int check(const uint8_t* p, uint64_t size, int64_t* largest) noexcept nogil
     largest[0] = max_timestamp
     if attributes & CODEC_BITS:
         return <int>ENTRIES_WHOLE if max_timestamp >= NO_TIMESTAMP else <int>BATCH_TIMESTAMP
-    if walk_records(p + BATCH_HEAD, size - BATCH_HEAD, <int32_t>be32(p + AT_COUNT), base_timestamp, &found) != RECORDS_OK:
+    if walk_batch(p, size, &found) != RECORDS_OK:
         return BATCH_RECORDS
     largest[0] = found.max_timestamp
     return <int>ENTRIES_WHOLE if found.max_timestamp >= NO_TIMESTAMP else <int>BATCH_TIMESTAMP

@@ -123,6 +123,7 @@ cdef struct Exchange:
     bint has_topic               # the end of a topic is still to be passed
     bint is_transactional
     long long checked            # 1 + the largest time in the part's compressed batch; COUNT_OFF_LOOP: not known
+    int64_t checked_record       # with ``checked``, see ``CountJob``
     # LOOKING, READING, READ, HOLDING, PUTTING
     Fetching* fetching           # NULL: not begun
     uint32_t rotation            # fetches that were answered: with which part the next one begins

@@ -154,6 +154,7 @@ cdef class Kafka(Protocol):
             enter(x, CREATED if x.state == CREATING else FORWARDED)
         elif x.state == CHECKING:
             x.checked = x.job.check.count
+            x.checked_record = x.job.check.record
             enter(x, PRODUCING)
         elif x.state == READING:
             self.engine.reads.learn_place(&x.job.read)

@@ -22,7 +22,9 @@ cdef class Produces:
     cdef int part(self, Conn* c, Exchange* x, const Head* head, uint8_t* p, int32_t partition, uint8_t* data,
                   int64_t size) noexcept nogil
     cdef int refuse(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int32_t partition, int code,
-                    const char* reason, int detail) noexcept nogil
+                    const char* reason, int detail, int64_t record=*) noexcept nogil
+    cdef int refuse_batch(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int32_t partition,
+                          const uint8_t* data, uint64_t whole_bytes, int status) noexcept nogil
     cdef int deep(self, Conn* c, Exchange* x, const uint8_t* data, size_t size, size_t at) noexcept nogil
     cdef int tell_receipts(self, Conn* c, Exchange* x) noexcept nogil
     cdef void fill(self, Owed* owed, const Receipt* receipt) noexcept nogil

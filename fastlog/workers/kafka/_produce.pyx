@@ -5,6 +5,8 @@ first flexible one. Acks 0 has no answer at all, what cannot be stored ends the 
 flushed. The time that a request grants its answer is not looked at: what is slow here is a disk, and a batch that was
 appended is not taken back.
 
+Where a batch is refused for one of its records, the answer names it (version 8), of a compressed one too. Kafka names every record whose time is, here it is the first one with the largest.
+
 Source: Apache Kafka 4.2 (KafkaApis, ProduceRequest.validateRecords, LogValidator) for what is refused, and with which code.
 """
 
@@ -14,19 +16,21 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strlen
 
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
+from fastlog._records cimport RecordsFound, is_of_record, reason_of
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE, fl_bump,
     fl_first_offset, fl_load, fl_slot, fl_wall_ms,
 )
 from fastlog.log.formats._batches cimport (
-    AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_CRC, BATCH_LENGTH, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp,
+    AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_HEAD, BATCH_LENGTH, BATCH_MAGIC,
+    BATCH_PRODUCER, BATCH_RECORDS, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp, walk_batch,
 )
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, OF_KAFKA, Entries, format_of,
 )
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
-from fastlog.workers._jobs cimport COUNT_OFF_LOOP, COUNT_REFUSED, COUNT_TOO_LARGE
+from fastlog.workers._jobs cimport COUNT_MISTIMED, COUNT_OFF_LOOP, COUNT_TOO_LARGE
 from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
 from fastlog.workers._writes cimport (
     GATHER_FULL, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, Receipt, receipt_at, receipt_push,
@@ -61,6 +65,7 @@ cdef enum:
     LOG_START_SINCE = 5
     RECORD_ERRORS_SINCE = 8
     MOST_AHEAD_MS = 3600000      # message.timestamp.after.max.ms
+    SAID_BYTES = 400             # of why a batch is refused, its end included
 
 
 @cython.final
@@ -249,7 +254,7 @@ cdef class Produces:
                                <int>found.next)
         if found.status != ENTRIES_WHOLE:
             fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
-            return self.refuse(c, x, head, p, partition, code_of_batch(found.status), "an invalid batch", found.status)
+            return self.refuse_batch(c, x, head, p, partition, data, found.bytes, found.status)
         if <int64_t>be32(data + AT_LENGTH) + LENGTH_END != size:
             return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, "more than one batch for a partition", 0)
         codec = be16(data + AT_ATTRIBUTES) & CODEC_BITS
@@ -264,12 +269,14 @@ cdef class Produces:
                 return self.refuse(c, x, head, p, partition, CODE_TOO_LARGE, NULL, 0)
             if x.checked < 0:
                 fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
-                return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, NULL, 0)
+                r = CODE_INVALID_TIMESTAMP if x.checked == COUNT_MISTIMED else CODE_INVALID_RECORD
+                return self.refuse(c, x, head, p, partition, r, NULL, 0, x.checked_record)
             found.max_timestamp = x.checked - 1
             found.misstated = found.max_timestamp != <int64_t>be64(data + AT_MAX_TIMESTAMP)
         if not s.append_time and found.max_timestamp > <int64_t>fl_wall_ms() + MOST_AHEAD_MS:
             fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
-            return self.refuse(c, x, head, p, partition, CODE_INVALID_TIMESTAMP, "a time of more than an hour from now", 0)
+            return self.refuse(c, x, head, p, partition, CODE_INVALID_TIMESTAMP, "a time of more than an hour from now", 0,
+                               x.checked_record if codec else record_of_latest(data, <uint64_t>size))
         if found.misstated:
             set_max_timestamp(data, found.max_timestamp)
         if owed != NULL:
@@ -300,23 +307,44 @@ cdef class Produces:
         return GATHERED_ALL if r == GATHERED_IN_PLACE else DONE
 
     cdef int refuse(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int32_t partition, int code,
-                    const char* reason, int detail) noexcept nogil:
+                    const char* reason, int detail, int64_t record=-1) noexcept nogil:
         """Count a refused part and put why into the answer; without one, say so in the log and close. An ``Outcome``.
 
-        ``reason`` NULL: it is what was said of the batch that was checked last.
+        ``reason`` NULL: it is what was said of the batch that was checked last. ``record``: the number within its batch
+        of the record that is to blame, -1 for the batch as a whole.
         """
+        cdef char said[SAID_BYTES]
         cdef const char* text = reason
         fl_bump(&self.counters[<int>N_FAILED_PRODUCE], 1)
         if reason == NULL:
-            text = "the compressed records are not valid, or more than the limits allow"
-            self.engine.reports.set_refused(c, p + x.name_at, x.name_size, partition)
+            said[0] = 0
+            self.engine.reports.set_refused(c, p + x.name_at, x.name_size, partition, said, SAID_BYTES)
+            text = said
         if x.current != NULL:
             add32(&x.current.answer, partition)
-            add_result(x.current, code, text)
+            add_result(x.current, code, text, record)
             return DONE
         if reason != NULL:
             self.engine.reports.refused(c, reason, detail, p + x.name_at, x.name_size, partition)
         return CLOSE
+
+    cdef int refuse_batch(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int32_t partition,
+                          const uint8_t* data, uint64_t whole_bytes, int status) noexcept nogil:
+        """The same for what the format said of a batch. Its records are walked once more: only who is refused pays for it."""
+        cdef RecordsFound found
+        cdef int64_t record = -1
+        cdef const char* reason = reason_of_batch(status)
+        if whole_bytes > 0:  # what is wrong stands behind the first batch, and there may be no second one
+            reason = "more than one batch for a partition"
+        elif status == BATCH_RECORDS:
+            walk_batch(data, size_of_first(data), &found)
+            if is_of_record(&found, size_of_first(data) - BATCH_HEAD):
+                record = found.count
+            reason = reason_of(found.status)
+        elif status == BATCH_TIMESTAMP and be16(data + AT_ATTRIBUTES) == 0:
+            record = record_of_latest(data, size_of_first(data))
+            reason = "a record has a time that is none"
+        return self.refuse(c, x, head, p, partition, code_of_batch(status), reason, status, record)
 
     cdef int deep(self, Conn* c, Exchange* x, const uint8_t* data, size_t size, size_t at) noexcept nogil:
         """Look at the records of a compressed batch, here when they decompress to little, else by a thread.
@@ -324,7 +352,7 @@ cdef class Produces:
         DONE with ``checked`` set, or what to wait for; the batch stands ``at`` bytes behind the api key.
         """
         if x.checked == COUNT_OFF_LOOP:
-            x.checked = self.engine.jobs.count_here(c, data, size, True)
+            x.checked = self.engine.jobs.check_here(c, data, size, &x.checked_record)
         if x.checked != COUNT_OFF_LOOP:
             return DONE
         fl_bump(&self.counters[<int>N_INFLATED], 1)
@@ -402,18 +430,45 @@ cdef int code_of_batch(int status) noexcept nogil:
     return CODE_INVALID_TIMESTAMP if status == BATCH_TIMESTAMP else CODE_INVALID_RECORD
 
 
-cdef void add_result(Owed* owed, int code, const char* reason) noexcept nogil:
-    """What became of a part, behind its number; its offset is put there once it is known."""
+cdef const char* reason_of_batch(int status) noexcept nogil:
+    """What is wrong with a batch, for people."""
+    if status == BATCH_CRC:
+        return "the checksum is not that of the batch: it was damaged on its way, or by its producer"
+    if status == BATCH_LENGTH or status == ENTRIES_CUT:
+        return "the length that the batch tells is not that of its bytes"
+    if status == BATCH_MAGIC:
+        return "the batch is of an older format than magic 2: produce with version 3 or later"
+    if status == BATCH_ATTRIBUTES:
+        return "a codec that nobody has, or a control or transactional batch, which producers cannot write here"
+    if status == BATCH_COUNT:
+        return "the batch tells of no record, or of another number of records than of offsets"
+    if status == BATCH_PRODUCER:
+        return "producer id, epoch and sequence number do not go together"
+    return "a batch with the time of its append, which is the broker's to give, or with a largest time that is none"
+
+
+cdef inline uint64_t size_of_first(const uint8_t* data) noexcept nogil:
+    return LENGTH_END + <uint64_t>be32(data + AT_LENGTH)
+
+
+cdef int64_t record_of_latest(const uint8_t* data, uint64_t size) noexcept nogil:
+    """The first record with the largest time, of a batch that is not compressed."""
+    cdef RecordsFound found
+    walk_batch(data, size, &found)
+    return found.max_timestamp_delta
+
+
+cdef void add_result(Owed* owed, int code, const char* reason, int64_t record=-1) noexcept nogil:
+    """What became of a part, behind its number; its offset is put there once it is known. ``record``: see ``refuse``."""
     add16(&owed.answer, code)
     add64(&owed.answer, -1)
     add64(&owed.answer, -1)
     if owed.version >= LOG_START_SINCE:
         add64(&owed.answer, -1)
     if owed.version >= RECORD_ERRORS_SINCE:
-        if code == CODE_INVALID_RECORD:
-            # which record it is, is not known: the first one stands for all, since none of them is stored
+        if record >= 0:
             add_array(&owed.answer, 1)
-            add32(&owed.answer, 0)
+            add32(&owed.answer, <int32_t>record)
             add_text(owed, reason)
             add_tags(&owed.answer)
         else:

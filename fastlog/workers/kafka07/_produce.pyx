@@ -310,7 +310,7 @@ cdef class Produces:
         DONE with ``count`` set, or what to wait for; the sets stand ``at`` bytes behind the request id.
         """
         if x.count == COUNT_OFF_LOOP:
-            x.count = self.engine.jobs.count_here(c, data, size, False)
+            x.count = self.engine.jobs.count_here(c, data, size)
         if x.count != COUNT_OFF_LOOP:
             return DONE
         fl_bump(&self.counters[<int>N_INFLATED], 1)
