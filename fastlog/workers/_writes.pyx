@@ -384,4 +384,6 @@ cdef class Writes:
                 return NULL
             self.slot_waits.join(&c.flushing, c, receipt.slot)
             fl_ask(&receipt.slot.waiters, mine)
+        # without memory for its answer it is to be tried again whether the slot moves or not
+        self.slot_waits.leave(&c.flushing)
         return receipt

@@ -14,7 +14,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, API_VERSIONS = 0, 1, 2, 3, 8, 18
 NO_ID = bytes(16)
 
 
@@ -144,6 +144,15 @@ def asked(connection: socket.socket, key: int, version: int, **fields: Any) -> A
     correlation, found = decoded(key, version, answer_of(connection))
     assert correlation == version + 1
     return found
+
+
+def commit_alone(connection: socket.socket, group: str, topic: str, offset: int) -> None:
+    """Commit an offset of partition 0 for a group without members."""
+    row = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""}
+    member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    topics = [{"name": topic, "partitions": [row]}]
+    found = asked(connection, OFFSET_COMMIT, 9, group_id=group, **member, topics=topics)
+    assert found.topics[0].partitions[0].error_code == 0
 
 
 def _received(connection: socket.socket, size: int) -> bytes:

@@ -47,19 +47,8 @@ def test_the_page_is_the_documented_one(watched: Broker, topic: str) -> None:
 
 def committed(broker: Broker, topic: str, offset: int) -> None:
     """A group of the topic's name has come so far in its one partition."""
-    row = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""}
     with broker.connect() as client:
-        found = today.asked(
-            client.socket,
-            8,
-            9,
-            group_id=topic,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[{"name": topic, "partitions": [row]}],
-        )
-    assert found.topics[0].partitions[0].error_code == 0
+        today.commit_alone(client.socket, topic, topic, offset)
 
 
 def test_what_was_done_is_counted(watched: Broker, topic: str) -> None:

@@ -18,6 +18,7 @@ from fastlog.config import BrokerConfig
 from fastlog.durability import durability
 from fastlog.testing import RunningZooKeeper
 from tests.harness import raw_client as raw
+from tests.harness import today
 from tests.harness.broker import Broker, BrokerDidNotStart, wait_until
 from tests.harness.metrics_page import MetricsPage, documented
 from tests.harness.monitor import Monitor
@@ -231,6 +232,8 @@ def test_zookeeper_away_and_back(zookeeper: RunningZooKeeper, tmp_path: Path, to
             zookeeper.resume()
         assert monitor.wait("/ready", 200).body == "ready\n"
         tree.wait_shows(broker, topics={topic: 1})
+        with broker.connect() as client:
+            today.commit_alone(client.socket, "g", topic, 0)
         page = MetricsPage(monitor.get("/metrics").body)
         assert page.value("fastlog_zookeeper_session", state="registered") == 1
         every, with_zookeeper = documented()

@@ -48,6 +48,7 @@ class Started:
         Started.last = (*self.arguments, *arguments)
         return 5
 
+    slot_waits = "the engine's"
     last: tuple[Any, ...] = ()
     last_remote: Any = None
     taken_over = False
@@ -124,8 +125,8 @@ def test_the_flusher_reserves_and_keeps_what_is_set(tmp_path: Path) -> None:
 def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) -> None:
     shared = shared_by(tmp_path, accept_mode=mode, count=3)
     assert processor.run(shared, FIRST_PROCESSOR + number) == 5
-    arena, helper, files, protocols, process, *rest = Started.last
-    assert (arena, process) == (shared.arena, FIRST_PROCESSOR + number)
+    arena, helper, files, waits, protocols, process, *rest = Started.last
+    assert (arena, waits, process) == (shared.arena, "the engine's", FIRST_PROCESSOR + number)
     listeners = [31, 31, 31] if mode == "direct" else []
     limit = 4096 - 1024 - 64
     assert rest == [41 + number, 77, listeners, 5_005, limit, 6_006, 7_007, 4_000_004, 8_008, child.HEARTBEAT_MS, 99]
