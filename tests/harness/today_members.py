@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import itertools
 import os
 import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,9 @@ from tests.harness.timing import PATIENCE
 KINDS = ("confluent", "cooperative", "kafka-python", "aiokafka")
 KEEPS_POSITIONS = ("kafka-python",)
 """Of a partition that it had and is given again it does not ask what is committed, not even where others had it
-meanwhile (SubscriptionState._apply_assignment): one that its group gave up while it joined goes on where it was."""
+meanwhile (SubscriptionState._apply_assignment): one that its group gave up while it joined, when what it has is not
+taken from it again (BaseCoordinator.join_group_async, ``rejoining``), goes on where it was, and commits from there.
+Whoever has the partition next begins where that was."""
 
 
 class Line(NamedTuple):
@@ -133,31 +135,49 @@ class Members:
     def wrong(self) -> list[str]:
         """Who began to read below what had been committed, and answered, before it was assigned the partition."""
         diaries = self.diaries()
-        commits: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        for line in itertools.chain.from_iterable(diaries):
-            if line.what == "committed":
-                commits[line.partition].append((line.time, line.offset))
-        highest = {}
+        commits: dict[int, list[tuple[float, int, bool]]] = defaultdict(list)
+        for number, diary in enumerate(diaries):
+            for line, goes_on in self._judged(number, diary):
+                if line.what == "committed":
+                    commits[line.partition].append((line.time, line.offset, goes_on))
+        kept = {}
         for partition, rows in commits.items():
             rows.sort()
-            highest[partition] = [time for time, _ in rows], list(itertools.accumulate((row[1] for row in rows), max))
+            kept[partition] = [row[0] for row in rows], list(_kept(rows))
         found = []
         for number, diary in enumerate(diaries):
             assigned: dict[int, float] = {}
-            own: dict[int, int] = {}
-            for line in diary:
+            for line, goes_on in self._judged(number, diary):
                 if line.what == "assigned":
                     assigned[line.partition] = line.time
                 elif line.what == "read" and line.partition in assigned:
-                    times, offsets = highest.get(line.partition, ([], []))
+                    times, offsets = kept.get(line.partition, ([], []))
                     before = bisect.bisect_left(times, assigned.pop(line.partition))
-                    goes_on = self.kinds[number] in KEEPS_POSITIONS and own.get(line.partition) == line.offset
                     if before and line.offset < offsets[before - 1] and not goes_on:
                         began = f"{number} ({self.kinds[number]}) began {line.partition} at {line.offset}"
                         found.append(f"{began}, {offsets[before - 1]} was committed")
-                if line.what == "read":
-                    own[line.partition] = line.offset + 1
         return found
+
+    def _judged(self, number: int, diary: list[Line]) -> Iterator[tuple[Line, bool]]:
+        """Each line of a member, and whether it began the line's partition where it had been there itself."""
+        positions: dict[int, int] = {}
+        began: dict[int, bool] = {}
+        for line in diary:
+            if line.what == "assigned":
+                began.pop(line.partition, None)
+            elif line.what == "read":
+                keeps = self.kinds[number] in KEEPS_POSITIONS
+                began.setdefault(line.partition, keeps and positions.get(line.partition) == line.offset)
+                positions[line.partition] = line.offset + 1
+            yield line, began.get(line.partition, False)
+
+
+def _kept(commits: Iterable[tuple[float, int, bool]]) -> Iterator[int]:
+    """What is kept after each commit: the most so far, or what one commits who went on where it was."""
+    kept = 0
+    for _, offset, goes_on in commits:
+        kept = offset if goes_on else max(kept, offset)
+        yield kept
 
 
 def produce(address: str, topic: str, partitions: int, count: int) -> None:

@@ -48,6 +48,25 @@ def test_a_member_that_goes_on_where_it_was_itself(kind: str, first: int, is_wro
     assert bool(members(tmp_path, kind, OTHERS, diary).wrong()) == is_wrong
 
 
+@pytest.mark.parametrize(("kind", "second", "first", "is_wrong"), [
+    ("kafka-python", 3, 4, False), ("kafka-python", 3, 3, True),
+    ("aiokafka", 3, 4, True), ("kafka-python", 2, 4, True),
+])  # fmt: skip
+def test_who_follows_a_member_that_went_on(kind: str, second: int, first: int, is_wrong: bool, tmp_path: Path) -> None:
+    """It begins where that one had come to, which is below what others had committed before."""
+    went_on = f"assigned 0.5 0\nread 0.6 0 2\nassigned 2.0 0\nread 2.1 0 {second}\ncommitted 2.2 0 4\n"
+    found = members(tmp_path, kind, OTHERS, went_on, f"assigned 3.0 0\nread 3.1 0 {first}\n").wrong()
+    assert any(line.startswith("2 ") for line in found) == is_wrong
+
+
+def test_what_is_committed_behind_a_member_that_went_on_counts(tmp_path: Path) -> None:
+    went_on = "assigned 0.5 0\nread 0.6 0 2\nassigned 2.0 0\nread 2.1 0 3\ncommitted 2.2 0 4\n"
+    next_one = "assigned 3.0 0\nread 3.1 0 4\nread 3.2 0 5\ncommitted 3.3 0 6\n"
+    last = "assigned 4.0 0\nread 4.1 0 5\n"
+    (found,) = members(tmp_path, "kafka-python", OTHERS, went_on, next_one, last).wrong()
+    assert found.startswith("3 (kafka-python) began 0 at 5, 6 was committed")
+
+
 def test_a_diary_is_read_on_and_its_last_line_only_when_it_is_whole(tmp_path: Path) -> None:
     made = members(tmp_path, "confluent", "assigned 1.0 0\nread 1.1 0 0\nread 1.2 0")
     assert made.seen() == {(0, 0)}
