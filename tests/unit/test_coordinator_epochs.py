@@ -203,6 +203,13 @@ def test_what_is_out_of_service_is_for_another_time(running: Coordinated) -> Non
     assert answered(running, ("t", [(0, 0, 0)])) == [("t", 0, Code.KAFKA_STORAGE_ERROR, -1, -1)]
 
 
+def test_a_life_that_is_over_is_for_another_time(running: Coordinated) -> None:
+    begun(running)
+    (view,) = running.topics.partitions("t")
+    problems = [offset_for_leader_epoch._problem(view._replace(life=view.life + more), -1) for more in (0, 1, 2)]
+    assert problems == [Code.NONE, Code.KAFKA_STORAGE_ERROR, Code.NONE]
+
+
 def test_who_may_not(tmp_path: Path) -> None:
     seen = []
 
