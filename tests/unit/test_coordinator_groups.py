@@ -515,6 +515,18 @@ def test_records_of_other_versions_of_kafka_are_read() -> None:
     assert found.stored == Stored("c", 2, None, None, (StoredMember("m", None, "c", "h", 7, 8, b"s", b"a"),))
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_count_of_more_than_there_are_bytes_is_none(version: int) -> None:
+    """It is refused as such, before anything is read that many times."""
+    since = "0000000000000003"
+    head = f"0003 0001 63 00000002 ffff ffff {since}" if version == 3 else f"0004 02 63 00000002 00 00 {since}"
+    size = len(bytes.fromhex(head)) + (4 if version == 3 else 1)
+    for more, reason in ((0, "cut short"), (1, "more than it holds")):
+        count = f"{size + more:08x}" if version == 3 else f"{size + more + 1:02x}"
+        with pytest.raises(LogError, match=reason):
+            records.read_group(bytes.fromhex(head + count))
+
+
 def test_tags_that_nobody_knows_are_passed_over() -> None:
     """In the flexible version: those of each member, whose successor begins behind them."""
     head = "0004 02 63 00000002 00 00 0000000000000003 03"
