@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import random
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fault import registry
@@ -22,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tier", choices=registry.TIERS, default="S", help="S smoke, N nightly, R release")
     parser.add_argument("--seed", type=int, help="the same seed makes the same faults; a new one by default")
     parser.add_argument("--only", action="append", choices=sorted(scenarios), metavar="NAME", help="one scenario")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="leave there what broken promises left behind")
     chosen = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(2**31) if chosen.seed is None else chosen.seed
     print(f"tier {chosen.tier}, seed {seed}")
@@ -30,8 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name in chosen.only or scenarios:
         item = scenarios[name]
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="fastlog-fault-") as directory:
-            outcome = item.run(item.counts[chosen.tier], seed, Path(directory))
+        with _directory(chosen.keep, f"{name}-{seed}") as directory:
+            outcome = item.run(item.counts[chosen.tier], seed, directory)
+            if chosen.keep is not None and not outcome.violations:
+                shutil.rmtree(directory)
         seconds = time.monotonic() - started
         print(f"{name:<20} {outcome.runs:>9} {len(outcome.violations):>10} {seconds:>8.1f}  {item.fault}", flush=True)
         broken += [f"{name} --seed {seed}: {line}" for line in outcome.violations]
@@ -40,6 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
     if len(broken) > SHOWN_VIOLATIONS:
         print(f"and {len(broken) - SHOWN_VIOLATIONS} more")
     return 1 if broken else 0
+
+
+@contextlib.contextmanager
+def _directory(keep: Path | None, name: str) -> Iterator[Path]:
+    """Where a scenario works: a new directory, below ``keep`` one that stays."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="fastlog-fault-") as made:
+            yield Path(made)
+    else:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield Path(tempfile.mkdtemp(prefix=f"{name}-", dir=keep))
 
 
 if __name__ == "__main__":

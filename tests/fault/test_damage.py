@@ -60,6 +60,29 @@ def test_a_broken_promise_gives_exit_code_1(
     assert any(line.split()[:3] == ["broken", "4", "1"] for line in table)
 
 
+def test_what_broken_promises_leave_behind_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of scenarios that kept theirs nothing stays; neither does anything without a place for it."""
+    places: list[Path] = []
+
+    def scenario(is_broken: bool) -> registry.Scenario:
+        def run(_count: int, _seed: int, directory: Path) -> registry.Outcome:
+            (directory / "diary").write_text("what was seen")
+            places.append(directory)
+            return registry.Outcome(1, ["broken"] if is_broken else [])
+
+        return registry.Scenario("", "", dict.fromkeys(registry.TIERS, 1), run)
+
+    monkeypatch.setattr(registry, "load", lambda: {"kept": scenario(False), "broken": scenario(True)})
+    keep = tmp_path / "not" / "there"
+    for _ in range(2):
+        assert command.main(["--seed", "11", "--keep", str(keep)]) == 1
+    assert sorted(keep.iterdir()) == sorted(places[1::2])
+    assert {path.name.rpartition("-")[0] for path in places[1::2]} == {"broken-11"}
+    assert [(path / "diary").read_text() for path in places[1::2]] == ["what was seen"] * 2
+    assert command.main(["--seed", "11"]) == 1
+    assert not any(path.exists() for path in places[4:]) and len(list(keep.iterdir())) == 2
+
+
 def test_log_directories_hold_all_sorts_of_things(tmp_path: Path) -> None:
     """Z-7, T-15, S1: only names that follow the rule are logs, split at the last dash; others are named."""
     data = tmp_path / "data"
