@@ -97,6 +97,25 @@ def test_what_is_out_of_service_takes_nothing(running: Asked) -> None:
     assert kept.queued_bytes == 0
 
 
+def test_what_the_disk_refuses_is_said_with_its_reason(running: Asked) -> None:
+    kept, before = log_of(running), batches(running)
+    _files.arm("pwrite=EIO", "test")
+    (outcome,) = outcomes_of(running, [kept.write([ROW])])
+    _files.arm("", "test")
+    assert isinstance(outcome, OSError) and outcome.errno == errno.EIO and outcome.filename == TOPIC
+    assert batches(running) == before
+    assert outcomes_of(running, [kept.write([ROW])]) == [DONE]
+    assert batches(running) == before + 1
+
+
+def test_of_what_is_out_of_service_no_snapshot_is_due(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = log_of(running)
+    monkeypatch.setattr(internal_log, "SHORT_BYTES", 10)
+    assert kept.is_long(0)
+    fail(running)
+    assert not kept.is_long(0)
+
+
 def test_what_was_flushed_before_it_went_out_of_service_is(running: Asked) -> None:
     """Up to the very end; nothing is to be waited for."""
     kept, view = log_of(running), fail(running)
