@@ -46,6 +46,7 @@ MODULES = (
     "tests.fault.group_members",
     "tests.fault.broker_groups",
     "tests.fault.member_storm",
+    "tests.fault.delete_records",
 )
 TIERS = ("S", "N", "R")
 

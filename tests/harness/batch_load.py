@@ -139,6 +139,11 @@ class BatchLoad:
         with self._lock:
             return sum(len(records) for records in self.acked.values())
 
+    def end_of(self, place: Place) -> int:
+        """The offset behind the last record that was acknowledged."""
+        with self._lock:
+            return max(self.acked[place], default=-1) + 1
+
     def wait_acked(self, more: int) -> None:
         """Returns once so many further records were acknowledged."""
         wanted = self.acked_count() + more

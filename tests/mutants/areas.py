@@ -66,7 +66,7 @@ AREAS = (
               " record_batch_log record_batch_deep batches_power_loss")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"
-                 " returns"),
+                 " returns delete_records"),
     ),
     Area(
         "workers",
@@ -82,7 +82,7 @@ AREAS = (
                        " kafka_listeners idempotent_clients")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
                  " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
-                 " today_requests coordinator_groups group_members"),
+                 " today_requests coordinator_groups group_members delete_records"),
     ),
     Area(
         "processes",
