@@ -1,4 +1,5 @@
-"""``python -m perf``: everything again (``replay``), flush policies (``sweep``), two checkouts in turns (``ab``)."""
+"""``python -m perf``: everything again (``replay``), flush policies (``sweep``), two checkouts in turns (``ab``), and
+what is done with the files that they leave (``compare``, ``report``)."""
 
 from __future__ import annotations
 
@@ -14,15 +15,18 @@ import click
 
 from fastlog.perf import machine
 from fastlog.perf.payloads import lines_of
-from fastlog.perf.results import Result, save
-from fastlog.perf.shown import figure, table
 from perf.ab.command import ab
 from perf.command import EXIT_FAILED, EXIT_INTERRUPTED, Size, run, say
+from perf.compare.command import compare_command
+from perf.figures.flushing import flush_policy
+from perf.figures.results import Result, save
+from perf.figures.text import figure, table
 from perf.replay import peers, runners
 from perf.replay.rounds import Rounds, series_of, tasks
 from perf.replay.scenarios import PAGE_CACHE, SPARK_KAFKA, Scenario
 from perf.replay.stage import MESSAGE_BYTES, Options, Stage
 from perf.replay.table import needed_bytes, scenarios, selected
+from perf.report.command import report_command
 
 WARM_UP = (
     "memory for the messages of each run is touched and freed before its broker starts; consumers read what was"
@@ -178,7 +182,7 @@ def _options(given: dict[str, Any], stored_bytes: int | None) -> tuple[Options, 
         lines, _ = lines_of(given["payload_file"])
         chosen["line_bytes"] = max(1, round(sum(map(len, lines)) / len(lines)))
     settings = dict(_setting(item) for item in given["extra"])
-    machine.flush_policy({**PAGE_CACHE, **settings})  # a wrong setting is said now
+    flush_policy({**PAGE_CACHE, **settings})  # a wrong setting is said now
     chosen = {name: value for name, value in chosen.items() if value is not None}
     options = dataclasses.replace(options, settings=settings, **chosen)
     return options, given["rounds"] or (QUICK_ROUNDS if given["quick"] else ROUNDS)
@@ -200,7 +204,7 @@ def _settings(options: Options) -> dict[str, Any]:
         payload["line_bytes"] = options.line_bytes
     return {
         "processors": options.processors,
-        "flush_policy": machine.flush_policy({**PAGE_CACHE, **options.settings}),
+        "flush_policy": flush_policy({**PAGE_CACHE, **options.settings}),
         "messages": options.messages,
         "payload": payload,
     }
@@ -243,7 +247,8 @@ def _wanted(part: Any, unit: str) -> str:
     return f"{part.wanted:g} {part.what}" + ("" if part.ratio is None else f" ({part.ratio})")
 
 
-main.add_command(ab)
+for _command in (ab, compare_command, report_command):
+    main.add_command(_command)
 
 if __name__ == "__main__":
     run(main, "python -m perf")

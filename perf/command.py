@@ -9,6 +9,7 @@ import click
 
 from fastlog.errors import FastlogError
 from fastlog.settings import parse_bytes
+from fastlog.tools import report
 from perf import interrupts
 
 EXIT_FAILED = 1
@@ -45,8 +46,17 @@ def run(command: click.Command, name: str) -> NoReturn:
         error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        code = EXIT_INTERRUPTED
+        code = interrupts.exit_code()
+    except report.OutputClosed:
+        code = 0
+        report.discard_output()
+    except report.CommandError as error:
+        if report.debugging():
+            raise
+        code = report.say_error(error, name)
     except (FastlogError, OSError) as error:
+        if report.debugging():
+            raise
         say(f"error: {error}")
         code = EXIT_FAILED
     sys.exit(code)

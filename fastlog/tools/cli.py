@@ -28,7 +28,7 @@ COMMANDS = {
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
     "audit": ("fastlog.tools.audit", "audit_command", "Compare what was sent with what is there."),
     "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper, or look into one."),
-    "perf": ("fastlog.tools.perf_command", "perf_command", "Compare the results of measurements."),
+    "perf": ("fastlog.tools.perf_command", "perf_command", "Moved: python -m perf compare, report."),
     "metrics": ("fastlog.tools.metrics", "metrics_command", "Print a dashboard for Grafana, or alerts."),
     "info": ("fastlog.tools.info", "info_command", "Show what is installed and which code paths are taken."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),

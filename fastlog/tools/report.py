@@ -71,6 +71,11 @@ def set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     _debug = _debug or value
 
 
+def debugging() -> bool:
+    """Whether ``--debug`` was given."""
+    return _debug
+
+
 def run(
     command: click.Command, prog_name: str, args: Sequence[str] | None = None, *, settings_hint: str | None = None
 ) -> NoReturn:

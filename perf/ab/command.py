@@ -14,13 +14,14 @@ from typing import Any
 import click
 
 from fastlog.perf import machine
-from fastlog.perf.results import Result, Run, Series, save
-from fastlog.perf.shown import figure, table
-from fastlog.perf.summary import Ratio, ratio_of_medians
 from perf.ab import instructions
 from perf.ab.checkouts import Checkout, checkout
 from perf.ab.steps import STEPS, Step
 from perf.command import EXIT_FAILED, EXIT_INTERRUPTED, say
+from perf.figures.flushing import flush_policy
+from perf.figures.results import Result, Run, Series, save
+from perf.figures.summary import Ratio, ratio_of_medians
+from perf.figures.text import figure, table
 from perf.replay.scenarios import PAGE_CACHE
 from perf.replay.stage import MESSAGE_BYTES
 
@@ -163,7 +164,7 @@ class _Comparison:
                 settings={
                     **{name: str(side) for name, side in self._sides.items()},
                     "processors": 2,
-                    "flush_policy": machine.flush_policy(PAGE_CACHE),
+                    "flush_policy": flush_policy(PAGE_CACHE),
                     "messages": self._messages,
                     "payload": {"kind": "random", "seed": 1, "bytes": MESSAGE_BYTES},
                 },

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastlog.perf.results import Better, Run
 from perf import interrupts
 from perf.ab.checkouts import Checkout, CheckoutError, SideBroker
+from perf.figures.results import Better, Run
 from perf.replay.scenarios import PAGE_CACHE
 from perf.replay.stage import ENTRY_BYTES, MESSAGE_BYTES, warm_memory
 

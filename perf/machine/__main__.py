@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from fastlog.perf import machine
-from fastlog.perf.results import Result, Run, Series, save
-from fastlog.perf.shown import figure, table
 from perf.command import EXIT_FAILED, Size, run, say
+from perf.figures.results import Result, Run, Series, save
+from perf.figures.text import figure, table
 from perf.machine import probes
 from perf.machine.probes import Probe
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fastlog.perf.results import Better, Run
 from perf import interrupts
+from perf.figures.results import Better, Run
 from perf.replay.stage import warm_memory
 from perf.replay.streams import percentiles
 

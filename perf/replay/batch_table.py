@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastlog.perf.results import CEILING, OURS, Better, Goal
+from perf.figures.results import CEILING, OURS, Better, Goal
 from perf.replay.scenarios import (
     CheckBatches,
     FetchBatches,

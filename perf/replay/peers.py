@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastlog.perf.results import Run
 from perf import peers
+from perf.figures.results import Run
 from perf.peers.base import Peer
 from perf.replay.scenarios import Consume, Produce, Scenario
 from perf.replay.stage import ReplayError, Stage, numbers

@@ -16,7 +16,7 @@ from fastlog.spark.options import SourceOptions
 from perf.replay.scenarios import ENTRY_OVERHEAD
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow  # type: ignore[import-untyped]
 
 NAME = "prebuilt"
 BATCH_ROWS = 10_000
@@ -55,7 +55,7 @@ class _Reader(DataSourceReader):
         most = max(1, _TASK_BYTES // (self._value_bytes + ENTRY_OVERHEAD))
         return [_Part(first, min(most, self._rows - first)) for first in range(0, self._rows, most)]
 
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, _Part)
         batch = _batch(self._value_bytes, self._value_bytes + ENTRY_OVERHEAD)
         whole, rest = divmod(partition.rows, BATCH_ROWS)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fastlog.perf.results import Run, Series
-from fastlog.perf.shown import figure as shown
 from perf import interrupts
+from perf.figures.results import Run, Series
+from perf.figures.text import figure as shown
 from perf.replay.scenarios import BLOCKS, PEERS, Scenario
 from perf.replay.stage import Stage
 

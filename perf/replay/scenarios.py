@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastlog.perf.results import OURS, Better, Goal
+from perf.figures.results import OURS, Better, Goal
 
 BROKER_ALONE = "fastlog-broker"
 PEERS = "peers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fastlog.perf.results import CEILING, OURS, Goal
+from perf.figures.results import CEILING, OURS, Goal
 from perf.replay.scenarios import SPARK_KAFKA, Figure, InSpark
 
 SHARE = 0.5

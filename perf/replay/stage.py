@@ -21,10 +21,10 @@ import psutil
 from fastlog.client import connection
 from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
-from fastlog.perf.shown import figure
 from fastlog.wire import requests, responses
 from perf import interrupts
 from perf.ceiling import loadgen
+from perf.figures.text import figure
 from perf.replay.scenarios import ENTRY_OVERHEAD, PAGE_CACHE
 from tests.harness.broker import Broker
 from tests.harness.data import access_log_lines

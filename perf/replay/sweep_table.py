@@ -21,14 +21,14 @@ is told nothing: the point of the sweep that they are."""
 def sweep(options: Options) -> Iterator[Scenario]:
     """Every combination, but that pages are dropped (fadvise) only where nothing else differs from the defaults."""
     quick = options.quick
-    points = product(
+    every = product(
         SWEEP_MESSAGES[2:] if quick else SWEEP_MESSAGES,
         SWEEP_MS[1:] if quick else SWEEP_MS,
         (True, False),
         SWEEP_WRITEBACK,
         SWEEP_CACHE,
     )
-    points = [point for point in points if point[4] == -1 or point[2:4] == DEFAULTS[2:4]]
+    points = [point for point in every if point[4] == -1 or point[2:4] == DEFAULTS[2:4]]
     for number, (messages, milliseconds, preallocate, writeback, keep) in enumerate(points):
         policy = f"M {messages:,}, S {milliseconds} ms"
         policy += f", {'' if preallocate else 'no '}preallocation"

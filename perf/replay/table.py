@@ -13,7 +13,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from fastlog.perf.results import CEILING, OURS, Goal
+from perf.figures.results import CEILING, OURS, Goal
 from perf.replay.batch_table import of_batches
 from perf.replay.scenarios import (
     BROKER_ALONE,

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from itertools import product
 from typing import Any
 
-from fastlog.perf.results import OURS, Goal, Result, Run, Series
+from perf.figures.results import OURS, Goal, Result, Run, Series
 
 MACHINE = {
     "commit": "07015e4f2a1f6f2b7b7d0f7f0f3f6a2f8d1e9c55",

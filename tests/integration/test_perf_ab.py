@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.perf.results import load
+from perf.figures.results import load
 from tests.harness.checkout import ROOT
 
 

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from fastlog.perf.compare import compare
-from fastlog.perf.results import Result, load
 from perf.__main__ import main
+from perf.compare.comparison import compare
+from perf.figures.results import Result, load
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 60.0

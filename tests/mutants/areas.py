@@ -160,7 +160,11 @@ AREAS = (
         + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
                        " broker_group_tools commands_zookeeper zookeeper_command audit"),
     ),
-    Area("perf", _words("fastlog/perf/"), _unit("perf* tools_unacknowledged") + _integration("perf_tools")),
+    Area(
+        "perf",
+        _words("fastlog/perf/ perf/figures/ perf/compare/ perf/report/"),
+        _unit("perf* tools_unacknowledged") + _integration("perf_tools"),
+    ),
     Area(
         "testing",
         _words("fastlog/testing/ fastlog/pytest_plugin.py fastlog/zkserver/"),

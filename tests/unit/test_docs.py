@@ -139,7 +139,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_options_in_the_text_exist(page: Path) -> None:
     """An option that a page speaks of belongs to one of the commands, or to a module or script that the page shows."""
     known = set().union(*map(options_of, all_commands()))
-    folders = ("fault", "mutants", "sanitized", "ceiling", "perf", "ab", "scripts", "jobs")
+    folders = ("fault", "mutants", "sanitized", "ceiling", "perf", "ab", "compare", "scripts", "jobs")
     scripts = "".join(
         path.read_text() for path in SOURCES if path.parent.name in folders and path.suffix in (".py", ".c")
     )

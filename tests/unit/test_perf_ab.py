@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fastlog.perf.results import Run, load
 from perf.ab import command, instructions
 from perf.ab.checkouts import Checkout, CheckoutError, checkout
 from perf.ab.command import ab, judged, speed_ratio
 from perf.ab.steps import STEPS, Step
 from perf.command import EXIT_FAILED, EXIT_INTERRUPTED
+from perf.figures.results import Run, load
 
 RATE = Step(name="rate", title="r", section="producer")
 TIME = Step(name="time", title="t", section="latency", unit="ms", better="lower", takes=("a", "b"))

@@ -1,6 +1,8 @@
 """Comparing two result files: verdicts, warnings, the table, and the exit code."""
 
 import json
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fastlog.perf import summary
-from fastlog.perf.compare import NOTHING_SHOWN, compare
-from fastlog.perf.results import save
-from fastlog.tools.cli import fastlog
+from perf.__main__ import main
+from perf.compare.comparison import NOTHING_SHOWN, compare
+from perf.figures import summary
+from perf.figures.results import save
 from tests.unit.test_perf_results import result, series
 
+ROOT = Path(__file__).parents[2]
 LOW, HIGH = (1.0, 1.1, 1.15, 1.2, 1.3), (2.0, 2.1, 2.15, 2.2, 2.3)
 
 
@@ -112,8 +115,8 @@ def call(tmp_path: Path, *arguments: str, a: Any = None, b: Any = None) -> Resul
     save(a or result(series(values=LOW)), tmp_path / "a.json")
     save(b or result(series(values=HIGH)), tmp_path / "b.json")
     return CliRunner().invoke(
-        fastlog,
-        ["perf", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), *arguments],
+        main,
+        ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), *arguments],
         standalone_mode=False,
     )
 
@@ -150,6 +153,38 @@ def test_nothing_to_compare_is_an_error(tmp_path: Path) -> None:
         assert "nothing was compared" in str(found.exception)
     (tmp_path / "no.json").write_text("{}")
     found = CliRunner().invoke(
-        fastlog, ["perf", "compare", str(tmp_path / "no.json"), str(tmp_path / "a.json")], standalone_mode=False
+        main, ["compare", str(tmp_path / "no.json"), str(tmp_path / "a.json")], standalone_mode=False
     )
     assert "no.json: schema: None, this version reads 1" in str(found.exception)
+
+
+@pytest.mark.parametrize("name", ["compare", "report"])
+def test_help_is_as_that_of_all_commands(name: str) -> None:
+    """Examples first, as they are called; exit codes last."""
+    found = CliRunner().invoke(main, [name, "--help"], prog_name="python -m perf")
+    lines = found.stdout.split("\n")
+    assert found.exit_code == 0 and lines[0] == "Examples:" and "Exit codes:" in lines
+    assert all(line.startswith(f"  python -m perf {name} ") for line in lines[1:3]) and lines[3] == ""
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python -m perf compare`` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "perf", "compare", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+
+
+@pytest.mark.slow
+def test_the_program_ends_with_the_code_of_the_command(tmp_path: Path) -> None:
+    """Compared 0, below a limit 1, no result 2 with what, why and what to do; ``--debug`` shows where it was."""
+    a, b, no = (str(tmp_path / name) for name in ("a.json", "b.json", "no.json"))
+    save(result(series(values=HIGH)), Path(a))
+    save(result(series(values=LOW)), Path(b))
+    Path(no).write_text("{}")
+    assert program(a, b).returncode == 0
+    below = program(a, b, "--fail-below", "0.9")
+    assert below.returncode == 1 and "below 0.9: produce-batch-50" in below.stderr
+    refused = program(a, no)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 3
+    assert "why: it is not what python -m perf replay writes" in refused.stderr
+    assert "Traceback" in program("--debug", a, no).stderr

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fastlog.perf.report.page import render
-from fastlog.perf.results import Result, load
+from perf.figures.results import Result, load
 from perf.machine import probes
 from perf.machine.__main__ import main
+from perf.report.page import render
 
 KIB = 1 << 10
 MIB = 1 << 20

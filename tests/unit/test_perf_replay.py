@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from fastlog.errors import ConfigError
-from fastlog.perf import machine
-from fastlog.perf.results import CEILING, CURVE, OURS, SECTIONS, Result, Run, load
 from perf import __main__, interrupts
 from perf.ceiling import pair
+from perf.figures.flushing import flush_policy
+from perf.figures.results import CEILING, CURVE, OURS, SECTIONS, Result, Run, load
 from perf.replay import in_spark, runners, streams, table
 from perf.replay.rounds import Rounds, Task, series_of, tasks
 from perf.replay.runners import others
@@ -237,7 +237,7 @@ def test_the_sweep_has_every_combination_and_names_the_defaults() -> None:
     points = [scenario for scenario in ALL if isinstance(scenario, FlushPolicy)]
     assert len({tuple(sorted(scenario.settings.items())) for scenario in points}) == len(points) == 4 * 2 * (2 * 2 + 1)
     (default,) = (scenario for scenario in points if "(the defaults)" in scenario.figures[0].title)
-    assert machine.flush_policy(default.settings) == machine.flush_policy({})
+    assert flush_policy(default.settings) == flush_policy({})
 
 
 def test_patterns_choose_by_name_and_by_block() -> None:

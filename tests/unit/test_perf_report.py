@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fastlog.perf.report import numbers, paper, scales
-from fastlog.perf.report.page import render
-from fastlog.perf.report.systems import LOOKS
-from fastlog.perf.results import CEILING, OURS, Goal, Run, save
-from fastlog.tools.cli import fastlog
+from perf.__main__ import main
+from perf.figures.results import CEILING, OURS, Goal, Run, save
+from perf.report import numbers, paper, scales
+from perf.report.page import render
+from perf.report.systems import LOOKS
 from tests.harness.perf_results import NO_KAFKA, Sample, full_result, one, result, texts
 
 HOSTILE = (
@@ -339,17 +339,17 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     source, page = tmp_path / "a.json", tmp_path / "report.html"
     save(result(one()), source)
     page.write_text("old")
-    run = CliRunner().invoke(fastlog, ["perf", "report", str(source), str(source), "--out", str(page)])
+    run = CliRunner().invoke(main, ["report", str(source), str(source), "--out", str(page)])
     assert run.exit_code == 0, run.output
     assert page.read_text(encoding="utf-8") == render([result(one()), result(one())])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "report.html"]
-    shown = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", "-"])
+    shown = CliRunner().invoke(main, ["report", str(source), "--out", "-"])
     assert shown.stdout == render([result(one())])
     (tmp_path / "elsewhere").mkdir()
     with contextlib.chdir(tmp_path / "elsewhere"):
-        run = CliRunner().invoke(fastlog, ["perf", "report", str(source)])
+        run = CliRunner().invoke(main, ["report", str(source)])
         assert run.exit_code == 0 and Path("a.html").read_text(encoding="utf-8") == shown.stdout
-    refused = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", str(source)])
+    refused = CliRunner().invoke(main, ["report", str(source), "--out", str(source)])
     assert "one of the results" in str(refused.exception)
     assert source.read_text().startswith("{")
 
@@ -358,6 +358,6 @@ def test_the_command_refuses_what_is_no_result(tmp_path: Path) -> None:
     """Another JSON file is an error that names it, and nothing is written."""
     source = tmp_path / "other.json"
     source.write_text('{"schema": 99}')
-    run = CliRunner().invoke(fastlog, ["perf", "report", str(source), "--out", str(tmp_path / "r.html")])
+    run = CliRunner().invoke(main, ["report", str(source), "--out", str(tmp_path / "r.html")])
     assert "other.json" in str(run.exception) and "schema" in str(run.exception)
     assert not (tmp_path / "r.html").exists()

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from fastlog.perf.report import numbers, paper, scales
-from fastlog.perf.report.markup import element
-from fastlog.perf.report.page import render
-from fastlog.perf.report.percentiles import percentiles
-from fastlog.perf.report.systems import LOOKS
-from fastlog.perf.results import CEILING, SYSTEMS, Goal, Run
-from fastlog.perf.summary import Ratio, Summary
+from perf.figures.results import CEILING, SYSTEMS, Goal, Run
+from perf.figures.summary import Ratio, Summary
+from perf.report import numbers, paper, scales
+from perf.report.markup import element
+from perf.report.page import render
+from perf.report.percentiles import percentiles
+from perf.report.systems import LOOKS
 from tests.harness.perf_results import one, result, texts
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fastlog.perf import machine
-from fastlog.perf.results import CEILING, Goal, GoalPart, Result, ResultsError, Run, Series, load, save
-from fastlog.perf.summary import Ratio, Summary, ratio_of_medians, summary
+from perf.figures.flushing import flush_policy
+from perf.figures.results import CEILING, Goal, GoalPart, Result, ResultsError, Run, Series, load, save
+from perf.figures.summary import Ratio, Summary, ratio_of_medians, summary
 
 
 def series(scenario: str = "produce-batch-50", system: str = "fastlog", **fields: Any) -> Series:
@@ -195,6 +196,6 @@ def test_the_machine_is_described_as_plain_data(tmp_path: Path) -> None:
     assert {"commit", "cpu", "kernel", "file_system", "load_average", "packages"} <= set(described)
     save(result(series(), machine=described), tmp_path / "x")
     assert load(tmp_path / "x").machine == described
-    policy = machine.flush_policy({"log.flush.interval": 500, "log.preallocate": False})
+    policy = flush_policy({"log.flush.interval": 500, "log.preallocate": False})
     assert (policy["log.flush.interval"], policy["log.preallocate"]) == (500, False)
     assert policy["flush.max.unflushed.bytes"] == 268_435_456

@@ -17,7 +17,7 @@ from tests.harness.command_process import refused, run
 from tests.harness.fake_broker import FakeBroker
 
 COMMANDS = ["", "produce", "consume", "topics", "topics list", "topics describe", "topics create", "topics offsets"]
-COMMANDS += ["perf", "perf compare", "perf report", "info", "zookeeper", "zookeeper start", "zookeeper ls"]
+COMMANDS += ["info", "zookeeper", "zookeeper start", "zookeeper ls"]
 COMMANDS += ["zookeeper get", "groups", "lag", "verify-rebalance", "offsets", "offsets get", "offsets reset"]
 COMMANDS += ["offsets export", "offsets import", "tail", "replay", "dump", "load"]
 COMMANDS += ["metrics", "metrics dashboard", "metrics rules"]

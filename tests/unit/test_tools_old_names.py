@@ -1,4 +1,4 @@
-"""Options by the names that 0.7's tools have for them: each means what it meant there."""
+"""Names of old: of options, as 0.7's tools have them, each with its meaning there; of commands that were moved."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fastlog.tools.produce import produce_command
 from fastlog.tools.replay import replay_command
 from fastlog.tools.topics import offsets_command
 from tests.harness.command_line import Commands
+from tests.harness.command_process import run
 from tests.harness.fake_broker import FakeBroker
 
 
@@ -70,3 +71,21 @@ def test_command_lines_of_07(broker: FakeBroker, capfd: pytest.CaptureFixture[st
 def test_help_lists_them(capfd: pytest.CaptureFixture[str]) -> None:
     shown = Commands(capfd)("replay", "--help").out
     assert "Names of Kafka 0.7:\n  --inputtopic " in shown and "--to-zookeeper or --to-brokers" in shown
+
+
+@pytest.mark.parametrize("arguments", [[], ["a.json", "b.json", "--fail-below", "1"], ["--help"]])
+@pytest.mark.parametrize("name", ["compare", "report"])
+def test_the_old_names_say_where_the_commands_are(name: str, arguments: list[str]) -> None:
+    """``fastlog perf`` refuses whatever it is given, with the code of wrong usage and the new name."""
+    code, out, error = run("perf", name, *arguments)
+    assert (code, out) == (2, b"")
+    assert f"fastlog perf {name} is called python -m perf {name} now" in error
+    assert f"do:  in a checkout, with the same arguments: python -m perf {name}" in error
+
+
+def test_help_of_perf_names_the_new_commands() -> None:
+    """``fastlog perf --help`` shows how they are called now, and what each was for."""
+    code, out, _ = run("perf", "--help")
+    assert code == 0
+    for said in ("python -m perf compare --help", "python -m perf report --help", "Compare two result files."):
+        assert said in out.decode()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fastlog.perf.results import CEILING, OURS, Run
 from perf.ceiling import batches as batch_programs
 from perf.ceiling import pair, programs
+from perf.figures.results import CEILING, OURS, Run
 from perf.replay import peers, scenarios
 from perf.replay.runners import batches, clients, in_spark, mirrors, others, storage, streams, sweep
 from perf.replay.scenarios import BROKER_ALONE, SPARK_KAFKA, Scenario

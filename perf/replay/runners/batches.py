@@ -15,9 +15,9 @@ from typing import Any
 from fastlog.batch_codecs import CODEC_NAMES
 from fastlog.message import DEFAULT_LIMITS
 from fastlog.perf.payloads import lines_of
-from fastlog.perf.results import Run
 from fastlog.record_batches import DeepBatch, Record, build
 from perf.ceiling import batches, loadgen
+from perf.figures.results import Run
 from perf.replay.scenarios import (
     CheckBatches,
     FetchBatches,

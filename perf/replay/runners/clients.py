@@ -7,7 +7,7 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-from fastlog.perf.results import Run
+from perf.figures.results import Run
 from perf.replay.runners.shown import shown
 from perf.replay.scenarios import CodecAlone, Consume, Produce
 from perf.replay.stage import (

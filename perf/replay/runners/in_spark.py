@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastlog.perf.results import Run
+from perf.figures.results import Run
 from perf.peers.kafka import Kafka
 from perf.replay.in_spark import connector_jars, without_connector
 from perf.replay.scenarios import SPARK_KAFKA, InSpark

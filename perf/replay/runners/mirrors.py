@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastlog.perf.results import Run
+from perf.figures.results import Run
 from perf.replay.runners.shown import HOST, shown
 from perf.replay.scenarios import Mirrored
 from perf.replay.stage import MESSAGE_BYTES, TOPIC, Stage, create_topic, wait_appended

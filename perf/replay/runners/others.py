@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastlog.perf.results import Run
 from perf.ceiling import loadgen, pair
+from perf.figures.results import Run
 from perf.replay.scenarios import Consume, Produce, Scenario
 from perf.replay.stage import MESSAGE_BYTES, TOPIC, ReplayError, Stage, numbers
 

@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Iterator
 
-from fastlog.perf.results import Run
 from fastlog.segment_files import FLUSH_MARKS_NAME
 from perf.ceiling import loadgen
+from perf.figures.results import Run
 from perf.replay.scenarios import PAGE_CACHE, Memory, Recovery, Stored
 from perf.replay.stage import ENTRY_BYTES, MESSAGE_BYTES, TOPIC, ReplayError, Stage
 from tests.harness.broker import Broker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastlog.perf.results import Run
+from perf.figures.results import Run
 from perf.machine.probes import late_ns
 from perf.replay.runners.clients import together
 from perf.replay.scenarios import FanOut, Latency, Tail

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from fastlog.perf.results import Run
+from perf.figures.results import Run
 from perf.replay.runners import streams
 from perf.replay.scenarios import ENTRY_OVERHEAD, FlushPolicy
 from perf.replay.stage import TOPIC, Client, Stage, create_topic, link_to, partitions_over

@@ -1,4 +1,4 @@
-"""``fastlog perf report``: result files as one HTML page."""
+"""``python -m perf report``: result files as one HTML page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STDOUT = "-"
     cls=options.Command,
     name="report",
     examples=(
-        "fastlog perf report replay.json",
-        "fastlog perf report before.json after.json --out report.html",
+        "python -m perf report replay.json",
+        "python -m perf report before.json after.json --out report.html",
     ),
     exit_codes=(
         ("0", "written"),
@@ -48,8 +48,8 @@ def report_command(files: tuple[Path, ...], out: Path | None) -> int:
     The page loads nothing and runs no script. Of several files, what two of them measured on the same system is shown
     twice, under the letters of the files; ratios and goals only compare what one file measured.
     """
-    from fastlog.perf import results
-    from fastlog.perf.report.page import render  # numpy is behind it
+    from perf.figures import results
+    from perf.report.page import render  # numpy is behind it
 
     out = Path(files[0].with_suffix(".html").name) if out is None else out
     if any(out.resolve() == path.resolve() for path in files):

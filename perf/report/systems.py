@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastlog.perf.results import SYSTEMS
+from perf.figures.results import SYSTEMS
 
 PUBLISHED = "published"
 """Stands for figures that others printed; nothing of it was measured here."""

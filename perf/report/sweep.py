@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from fastlog.perf.report import heat, numbers, tables
-from fastlog.perf.report.entries import Entry, again
-from fastlog.perf.report.markup import Markup, element
-from fastlog.perf.report.sections import Plot
-from fastlog.perf.report.tables import Column
+from perf.report import heat, numbers, tables
+from perf.report.entries import Entry, again
+from perf.report.markup import Markup, element
+from perf.report.sections import Plot
+from perf.report.tables import Column
 
 _MOST_COLUMNS = 16
 _DEFAULTS = "the defaults"  # in the title of the series measured with them

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from fastlog.errors import FastlogError
-from fastlog.perf.summary import Ratio, Summary, ratio_of_medians, summary
+from perf.figures.summary import Ratio, Summary, ratio_of_medians, summary
 
 SCHEMA = 1
 UNITS = ("messages/s", "ms", "s", "bytes", "MB/s", "ratio")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastlog.perf.report import numbers
-from fastlog.perf.report.entries import Entry
-from fastlog.perf.report.markup import Markup, element, join
-from fastlog.perf.report.scales import Scale
-from fastlog.perf.results import CEILING, GoalPart
-from fastlog.perf.summary import Ratio
+from perf.figures.results import CEILING, GoalPart
+from perf.figures.summary import Ratio
+from perf.report import numbers
+from perf.report.entries import Entry
+from perf.report.markup import Markup, element, join
+from perf.report.scales import Scale
 
 _WIDTH = 90.0
 _MOST = 2.0  # times the goal: further out bars end

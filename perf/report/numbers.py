@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from fastlog.perf.results import Better
-from fastlog.perf.summary import Ratio, Summary
+from perf.figures.results import Better
+from perf.figures.summary import Ratio, Summary
 
 UNIT_NAMES = {"messages/s": "msg/s", "bytes": "B", "ratio": ""}
 _UNIT_TITLES = {"messages/s": "Messages per second", "MB/s": "MB per second", "ms": "Milliseconds", "s": "Seconds"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fastlog.perf.report import numbers
-from fastlog.perf.report.entries import Entry, by_scenario
-from fastlog.perf.report.markup import Markup, element, join
-from fastlog.perf.report.percentiles import PERCENTILE
-from fastlog.perf.report.systems import class_of
-from fastlog.perf.results import OURS
-from fastlog.perf.summary import Ratio, summary
+from perf.figures.results import OURS
+from perf.figures.summary import Ratio, summary
+from perf.report import numbers
+from perf.report.entries import Entry, by_scenario
+from perf.report.markup import Markup, element, join
+from perf.report.percentiles import PERCENTILE
+from perf.report.systems import class_of
 
 _MOST_OPEN = 40  # rows: longer tables wait until they are asked for
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastlog.perf.report.markup import Markup, element, join
-from fastlog.perf.report.scales import Scale
+from perf.report.markup import Markup, element, join
+from perf.report.scales import Scale
 
 WIDE = 760
 NARROW = 380

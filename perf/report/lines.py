@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastlog.perf.report import numbers
-from fastlog.perf.report.canvas import LINE_HEIGHT, SMALL, TEXT, Canvas
-from fastlog.perf.report.markup import Markup
-from fastlog.perf.report.scales import Scale, fitted, scale_for, spaced, text_width, tight_scale, wrapped
-from fastlog.perf.report.systems import class_of, look_of
+from perf.report import numbers
+from perf.report.canvas import LINE_HEIGHT, SMALL, TEXT, Canvas
+from perf.report.markup import Markup
+from perf.report.scales import Scale, fitted, scale_for, spaced, text_width, tight_scale, wrapped
+from perf.report.systems import class_of, look_of
 
 _MOST_POINTS = 240  # of one line; more than that are not seen at this width
 _MOST_NAMES = 230.0  # pixels right of a wide plot; longer names take more lines

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastlog.perf.report.systems import look_of, rank
-from fastlog.perf.results import CEILING, CURVE, Goal, Result, Series
-from fastlog.perf.summary import Ratio
+from perf.figures.results import CEILING, CURVE, Goal, Result, Series
+from perf.figures.summary import Ratio
+from perf.report.systems import look_of, rank
 
 _REPLAY = "python -m perf replay"
 _MOST_NAMES = 8

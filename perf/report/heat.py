@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from fastlog.perf.report import numbers
-from fastlog.perf.report.canvas import LINE_HEIGHT, SMALL, Canvas
-from fastlog.perf.report.markup import Markup
-from fastlog.perf.report.scales import fitted, text_width
-from fastlog.perf.results import Better
+from perf.figures.results import Better
+from perf.report import numbers
+from perf.report.canvas import LINE_HEIGHT, SMALL, Canvas
+from perf.report.markup import Markup
+from perf.report.scales import fitted, text_width
 
 _CELL = 20.0
 SHADES = 8

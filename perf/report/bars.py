@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastlog.perf.report import numbers
-from fastlog.perf.report.canvas import LINE_HEIGHT, SMALL, TEXT, Canvas
-from fastlog.perf.report.markup import Markup
-from fastlog.perf.report.scales import Scale, fitted, scale_for, text_width, wrapped
-from fastlog.perf.report.systems import class_of, look_of
-from fastlog.perf.results import OURS, Better
-from fastlog.perf.summary import Summary
+from perf.figures.results import OURS, Better
+from perf.figures.summary import Summary
+from perf.report import numbers
+from perf.report.canvas import LINE_HEIGHT, SMALL, TEXT, Canvas
+from perf.report.markup import Markup
+from perf.report.scales import Scale, fitted, scale_for, text_width, wrapped
+from perf.report.systems import class_of, look_of
 
 _LABELS = 176.0  # wide drawings have the names in a column left of the plot and the values in one right of it
 _VALUES = 178.0

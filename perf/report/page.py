@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fastlog.perf.report import goals, numbers, paper, sections, sweep, tables
-from fastlog.perf.report.entries import Entry, by_scenario, entries_of, marks
-from fastlog.perf.report.markup import Markup, command_line, element, join
-from fastlog.perf.report.sections import Plot
-from fastlog.perf.report.style import sheet
-from fastlog.perf.report.systems import look_of, rank
-from fastlog.perf.results import CURVE, OURS, Result
+from perf.figures.results import CURVE, OURS, Result
+from perf.report import goals, numbers, paper, sections, sweep, tables
+from perf.report.entries import Entry, by_scenario, entries_of, marks
+from perf.report.markup import Markup, command_line, element, join
+from perf.report.sections import Plot
+from perf.report.style import sheet
+from perf.report.systems import look_of, rank
 
 _SECTIONS = {
     "producer": "Producers",
@@ -52,7 +52,7 @@ def render(results: Sequence[Result]) -> str:
             *(element("p", f"Note: {note}") for result in results for note in result.notes),
         ),
         *(element("section", element("h2", name, id=key), *content) for key, name, content in parts),
-        element("footer", "Written by fastlog perf report. No script, nothing loaded from elsewhere."),
+        element("footer", "Written by python -m perf report. No script, nothing loaded from elsewhere."),
     )
     head = element(
         "head",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fastlog.perf.report.systems import colours
+from perf.report.systems import colours
 
 _LIGHT = """
 --paper: #fff; --ink: #1d2126; --quiet: #5a6370; --rule: #d5dae0; --grid: #e7eaee; --met: #00714f; --missed: #b3260e;

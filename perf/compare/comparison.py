@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastlog.perf.results import Better, Result, Series
-from fastlog.perf.summary import MIN_RUNS, Ratio, Summary, ratio_of_medians
+from perf.figures.results import Better, Result, Series
+from perf.figures.summary import MIN_RUNS, Ratio, Summary, ratio_of_medians
 
 NOTHING_SHOWN = "no difference shown"
 _MACHINE = ("cpu", "cpus", "memory_bytes", "kernel", "tcp_congestion_control", "c_compiler", "python")

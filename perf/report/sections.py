@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fastlog.perf.report import bars, lines, numbers, paper, tables
-from fastlog.perf.report.canvas import NARROW, WIDE
-from fastlog.perf.report.entries import Entry, again, by_scenario, by_unit
-from fastlog.perf.report.markup import Markup
-from fastlog.perf.report.percentiles import SECONDS, TOP, nines, percentiles
-from fastlog.perf.report.systems import PUBLISHED, rank
-from fastlog.perf.summary import summary
+from perf.figures.summary import summary
+from perf.report import bars, lines, numbers, paper, tables
+from perf.report.canvas import NARROW, WIDE
+from perf.report.entries import Entry, again, by_scenario, by_unit
+from perf.report.markup import Markup
+from perf.report.percentiles import SECONDS, TOP, nines, percentiles
+from perf.report.systems import PUBLISHED, rank
 
 _MOST_MARKS = 14  # places on a curve that are written below its axis one by one
 _BARS = (

@@ -1,0 +1,1 @@
+"""``python -m perf compare``: two result files, series by series."""
