@@ -42,7 +42,7 @@ def bind_monitor(config: BrokerConfig, stack: contextlib.ExitStack) -> MonitorSo
     """The same for the address that answers health; None where there is none."""
     if config.monitor is None:
         return None
-    token = _read_token(config.monitor_token_file) if config.monitor_token_file is not None else b""
+    token = token_of(config.monitor_token_file) if config.monitor_token_file is not None else b""
     remedy = "choose another --monitor HOST:PORT (port 0 picks a free one)"
     server = _bound("monitor.address", *config.monitor, remedy, stack)
     host, port = server.getsockname()[:2]
@@ -87,7 +87,7 @@ def _bound(
     return server
 
 
-def _read_token(path: str) -> bytes:
+def token_of(path: str) -> bytes:
     """The secret in a file, without the blanks around it. Raises ``ConfigError``, which never shows any of it."""
     try:
         with Path(path).open("rb") as file:

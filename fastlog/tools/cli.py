@@ -31,6 +31,7 @@ COMMANDS = {
     "perf": ("fastlog.tools.perf_command", "perf_command", "Moved: python -m perf compare, report."),
     "metrics": ("fastlog.tools.metrics", "metrics_command", "Print a dashboard for Grafana, or alerts."),
     "info": ("fastlog.tools.info", "info_command", "Show what is installed and which code paths are taken."),
+    "doctor": ("fastlog.tools.doctor", "doctor_command", "Look for what is wrong with a broker and its machine."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),
 }
 

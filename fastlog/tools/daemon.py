@@ -98,13 +98,13 @@ def stop(lock: Path, what: str) -> None:
     Raises:
         CommandError: nobody holds it, or it is still held after ``_STOP_SECONDS`` and what partitions may take.
     """
-    if not _is_held(lock):
+    if not is_held(lock):
         raise CommandError(
             f"no {what} runs on {lock.parent}", "nobody holds the lock on it", "see that it is the directory meant"
         )
     allowed, begun = _allowed([lock.parent]), time.monotonic()
     asked = 0
-    while _is_held(lock):
+    while is_held(lock):
         if not asked and (asked := _holder(lock)):
             allowed = _allowed(_directories(asked, lock))
             os.kill(asked, signal.SIGTERM)
@@ -144,7 +144,8 @@ def _holder(lock: Path) -> int:
     return pid if pid in pids_with(lock) else 0
 
 
-def _is_held(lock: Path) -> bool:
+def is_held(lock: Path) -> bool:
+    """Whether a server holds a lock file. Raises ``OSError`` where that cannot be seen."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

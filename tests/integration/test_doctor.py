@@ -1,0 +1,441 @@
+"""``fastlog doctor``: each fault, made for real where that can be done, is named, and nothing else is called wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import socket
+import threading
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fastlog import __version__
+from fastlog.testing import Proxy, broker
+from fastlog.tools import doctor_machine, doctor_network
+from fastlog.tools.doctor_machine import satisfies
+from tests.harness.checkout import ROOT
+from tests.harness.command_line import Commands, Ran
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.zookeeper_wire import WireZooKeeper
+
+EXPECTED_HERE = {"directory-temporary", "directory-in-memory", "clock-not-kept", "space-low", "space-scarce"}
+"""What the machine of the tests may have, whatever the test makes; tests of these look at them alone."""
+
+
+class Doctor:
+    """Runs the command on a log directory of its own and a free port, unless told otherwise."""
+
+    def __init__(self, commands: Commands, directory: Path) -> None:
+        self._commands = commands
+        self.directory = directory
+
+    def run(self, *arguments: str) -> Ran:
+        defaults = [] if "--log-dir" in arguments else ["--log-dir", str(self.directory)]
+        if not any(item == "--port" or item.startswith(("port=", "listeners=")) for item in arguments):
+            defaults += ["--port", "0"]
+        return self._commands("doctor", "--json", "--timeout", "1s", *defaults, *arguments)
+
+    def names(self, *arguments: str, keep: tuple[str, ...] = ()) -> list[str]:
+        """The faults that are found, each of which says what to do; the exit code is that of the worst."""
+        ran = self.run(*arguments)
+        rows = ran.rows
+        assert ran.code == any(row["level"] == "bad" for row in rows)
+        for row in rows:
+            assert (row["level"] == "ok") == ("name" not in row) == ("remedy" not in row), row
+        return [row["name"] for row in rows if "name" in row and row["name"] not in EXPECTED_HERE - set(keep)]
+
+    def row(self, check: str, *arguments: str) -> dict[str, str]:
+        (found,) = [row for row in self.run(*arguments).rows if row["check"] == check]
+        return found
+
+
+@pytest.fixture
+def doctor(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Doctor:
+    return Doctor(Commands(capfd), tmp_path / "data")
+
+
+@contextmanager
+def listening(host: str = "127.0.0.1", *, accepts: bool = True) -> Iterator[int]:
+    """A port that somebody has: ``accepts`` and closes each connection, or is bound and does not listen."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(accepts))
+        server.bind((host, 0))
+        if accepts:
+            server.listen()
+            server.settimeout(0.05)
+        done = threading.Event()
+
+        def serve() -> None:
+            while not done.is_set():
+                try:
+                    server.accept()[0].close()
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=serve) if accepts else None
+        if thread is not None:
+            thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            done.set()
+            if thread is not None:
+                thread.join()
+
+
+def unused_port() -> int:
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return int(tried.getsockname()[1])
+
+
+# --- a machine on which nothing is wrong ---
+
+
+def test_a_good_machine_has_a_line_for_each_thing(doctor: Doctor) -> None:
+    ran = doctor.run("--port", str(unused_port()), "--set", "max.connections=100")
+    assert [row["check"] for row in ran.rows] == [
+        "settings", "versions", "port", "advertised", "monitor", "zookeeper", "directory", "disk", "space",
+        "descriptors", "clock", "memory",
+    ]  # fmt: skip
+    assert {row["name"] for row in ran.rows if "name" in row} <= EXPECTED_HERE
+    assert not doctor.directory.exists()  # nothing was made
+
+
+def test_lines_for_people_have_an_arrow_before_the_remedy(
+    doctor: Doctor, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening() as port:
+        ran = Commands(capfd)("doctor", "--log-dir", str(doctor.directory), "--port", str(port), "--timeout", "1s")
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("bad ")]
+    assert line.startswith(f"bad   port         127.0.0.1:{port} is taken by ") and " -> stop it, or choose" in line
+    assert str(os.getpid()) in line
+    assert ran.code == 1 and ran.err.startswith("1 wrong, ") and "\x1b" not in ran.out
+
+
+# --- settings, ports, names ---
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--set", "log.flush.intervl=5"], ["--host", "0.0.0.0"], ["--config", "/no/such/file"], ["--advertise", "h:"]],
+)
+def test_settings_that_cannot_be_used(doctor: Doctor, arguments: list[str]) -> None:
+    ran = doctor.run(*arguments)
+    assert [row.get("name") for row in ran.rows] == ["settings-unusable"] and ran.code == 1
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_another_program_has_the_port(doctor: Doctor, accepts: bool) -> None:
+    with listening(accepts=accepts) as port:
+        assert doctor.names("--port", str(port)) == ["port-taken"]
+
+
+def test_a_broker_of_other_directories_has_the_port(doctor: Doctor) -> None:
+    with FakeBroker() as fake:
+        port = fake.address.rpartition(":")[2]
+        assert doctor.names("--port", port) == ["port-taken"]
+        assert "a fastlog broker with the id" in doctor.row("port", "--port", port)["found"]
+
+
+def test_an_address_of_another_machine(doctor: Doctor) -> None:
+    found = doctor.names("--host", "192.0.2.1", "--port", str(unused_port()), "--insecure")
+    assert found == ["address-not-here", "port-exposed"]
+    assert "address-unknown" in doctor.names("--host", "no.such.host.invalid", "--port", "9", "--insecure")
+
+
+def test_a_port_that_needs_a_right(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(socket.socket):
+        def bind(self, address: object) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(doctor_network.socket, "socket", Refused)
+    assert doctor_network._cannot_bind(doctor_network.ListenAddress("127.0.0.1", 80))[0] == "port-not-allowed"
+
+
+def test_listeners_have_lines_of_their_own(doctor: Doctor) -> None:
+    free = unused_port()
+    with listening() as taken:
+        rows = doctor.run("--set", f"listeners=in://127.0.0.1:{free},out://127.0.0.1:{taken}",
+                          "--set", "listener.protocol.map=out:kafka").rows  # fmt: skip
+    by_check = {row["check"]: row.get("name", "") for row in rows}
+    assert (by_check["port in"], by_check["port out"]) == ("", "port-taken")
+    assert (by_check["told in"], by_check["told out"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("advertise", "name"),
+    [
+        ("no.such.host.invalid:9092", "name-unknown"),
+        ("192.0.2.1:9092", "name-elsewhere"),
+        ("127.0.0.1:9092", "name-loopback"),
+    ],
+)
+def test_names_that_lead_elsewhere(doctor: Doctor, advertise: str, name: str) -> None:
+    found = doctor.names("--host", "0.0.0.0", "--port", str(unused_port()), "--insecure", "--advertise", advertise)
+    assert found == ["port-exposed", name]
+
+
+def test_a_name_of_this_machine_is_fine(doctor: Doctor) -> None:
+    assert doctor.names("--port", str(unused_port()), "--advertise", "localhost:9") == []
+
+
+# --- the monitor, ZooKeeper ---
+
+
+def test_monitors_that_cannot_be_started(doctor: Doctor, tmp_path: Path) -> None:
+    with listening() as port:
+        assert doctor.names("--monitor", f"127.0.0.1:{port}") == ["port-taken"]
+    token = tmp_path / "token"
+    monitor = ["--monitor", f"127.0.0.1:{unused_port()}", "--monitor-token-file", str(token)]
+    assert doctor.names(*monitor) == ["token-unusable"]
+    token.write_text("short")
+    assert doctor.names(*monitor) == ["token-unusable"]
+    token.write_text("long enough for a secret".replace(" ", "-"))
+    token.chmod(0o600)
+    assert doctor.names(*monitor) == []
+
+
+def test_a_zookeeper_that_does_not_answer(doctor: Doctor) -> None:
+    port = unused_port()
+    row = doctor.row("zookeeper", "--zookeeper", f"127.0.0.1:{port}")
+    assert row["name"] == "zookeeper-unreachable" and str(port) in row["found"]
+
+
+def test_an_id_that_somebody_has(doctor: Doctor) -> None:
+    with WireZooKeeper() as server:
+        assert doctor.names("--zookeeper", server.address) == []
+        server.tree.write("/brokers/ids/3", b"other-1:10.9.8.7:9092")
+        assert doctor.names("--zookeeper", server.address, "--broker-id", "3") == ["id-taken"]
+        found = doctor.row("zookeeper", "--zookeeper", server.address, "--broker-id", "3")["found"]
+        assert "10.9.8.7:9092" in found
+        assert doctor.names("--zookeeper", server.address, "--broker-id", "4") == []
+
+
+# --- directories and disks ---
+
+
+def test_directories_that_cannot_be_made(doctor: Doctor, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert doctor.names("--log-dir", str(file)) == ["directory-unusable"]
+    assert doctor.names("--log-dir", "/proc/self/logs") == ["directory-unusable", "write-refused"]
+
+
+def test_a_directory_of_another_user(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    doctor.directory.mkdir(mode=0o700)
+    monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: False)
+    assert doctor.names() == ["directory-unusable"]
+    assert str(os.geteuid()) in doctor.row("directory")["found"]
+
+
+def test_directories_of_two_clusters(doctor: Doctor, tmp_path: Path) -> None:
+    paths = []
+    for number, name in enumerate(("one", "two", "three")):
+        path = tmp_path / name
+        path.mkdir(mode=0o700)
+        (path / "meta.properties").write_text(f"version=1\ncluster.id={'AAB'[number] * 22}\n")
+        (path / ".kafka_cleanshutdown").touch()
+        paths += ["--log-dir", str(path)]
+    assert doctor.names(*paths[:4]) == []
+    assert doctor.names(*paths) == ["directory-of-another-cluster"]
+    (tmp_path / "one" / "meta.properties").write_text("version=1\n")
+    assert doctor.names(*paths[:2]) == ["directory-of-no-cluster"]
+
+
+def test_a_stop_out_of_order_and_a_directory_that_is_open(doctor: Doctor) -> None:
+    doctor.directory.mkdir(mode=0o700)
+    (doctor.directory / "meta.properties").write_text(f"version=1\ncluster.id={'A' * 22}\n")
+    assert doctor.names() == ["stop-unclean"]
+    doctor.directory.chmod(0o750)
+    assert doctor.names() == ["directory-open"]
+    assert "stop-unclean" in doctor.names("--set", "log.access=group")
+
+
+def test_directories_in_memory_and_far_away(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.names("--log-dir", "/dev/shm/fastlog-doctor", keep=("directory-in-memory",)) == [
+        "directory-in-memory"
+    ]
+    monkeypatch.setattr(doctor_machine, "file_system", lambda path: "nfs4")
+    assert doctor.names() == ["directory-remote"]
+    monkeypatch.setattr(doctor_machine, "file_system", lambda path: "ext4")
+    assert doctor.names("--log-dir", "/tmp/fastlog-doctor", keep=("directory-temporary",)) == ["directory-temporary"]
+
+
+def test_a_slow_disk(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([0.06, 0.06, 0.06, 0.0, 0.0, 0.0, 0.0, 0.06, 0.06, 0.0])
+    monkeypatch.setattr(doctor_machine.os, "fdatasync", lambda fd: time.sleep(next(took)))
+    assert doctor.names() == ["sync-slow"]
+    assert doctor.names() == []  # two of five are not the rule
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "make room"), (errno.EROFS, "mount"), (errno.EIO, "dmesg")]
+)
+def test_a_disk_that_refuses(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str) -> None:
+    def refuse(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(doctor_machine.os, "pwrite", refuse)
+    assert doctor.names() == ["write-refused"]
+    assert remedy in doctor.row("disk")["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("free", "free_files", "name"),
+    [(149, 50, "space-low"), (150, 50, ""), (50, 50, "space-low"), (49, 50, "space-scarce"), (500, 49, "inodes-few")],
+)
+def test_room(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, free: int, free_files: int, name: str) -> None:
+    statistics = namedtuple("statistics", "f_bavail f_blocks f_frsize f_files f_favail")
+    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: statistics(free, 1000, 4096, 1000, free_files))
+    assert doctor.row("space").get("name", "") == name
+
+
+# --- limits, clock, memory, versions ---
+
+
+@pytest.mark.parametrize(("limit", "names"), [(1255, ["descriptors-few"]), (1256, [])])
+def test_descriptors(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, limit: int, names: list[str]) -> None:
+    """256 of its own, and of 1,000 connections 500 for each of two processors, twice for segments."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, limit))
+    assert doctor.names("--set", "max.connections=1000", "--set", "num.threads=2") == names
+
+
+def test_a_clock_that_went_back(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = doctor.directory / "logs-0"
+    partition.mkdir(parents=True, mode=0o700)
+    doctor.directory.chmod(0o700)
+    segment = partition / "00000000000000000000.kafka"
+    segment.touch()
+    now = time.time()
+    os.utime(segment, (now, now + 50))
+    assert doctor.names() == []
+    os.utime(segment, (now, now + 120))
+    assert doctor.names() == ["clock-behind"]
+    assert str(segment) in doctor.row("clock")["found"]
+    segment.rename(segment.with_suffix(".log"))
+    assert doctor.names() == ["clock-behind"]
+    segment.with_suffix(".log").unlink()
+    monkeypatch.setattr(doctor_machine.time, "time", lambda: 1000.0)
+    assert "1970" in doctor.row("clock")["found"]
+
+
+@pytest.mark.parametrize(("kept", "level"), [(False, "warn"), (True, "ok")])
+def test_a_clock_that_nobody_keeps(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, kept: bool, level: str) -> None:
+    monkeypatch.setattr(doctor_machine, "_is_kept", lambda: kept)
+    assert doctor.row("clock")["level"] == level
+
+
+def test_more_memory_for_requests_than_there_is(doctor: Doctor) -> None:
+    assert doctor.names("--set", "request.memory.bytes=1TiB") == ["memory-little"]
+
+
+def test_memory_within_a_container(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = tmp_path / "meminfo"
+    proc.write_text("MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n")
+    assert doctor_machine.memory(proc, tmp_path) == (8 * 2**30, 4 * 2**30)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text(f"{2**30 - 2**20}\n")
+    assert doctor_machine.memory(proc, tmp_path) == (8 * 2**30, 4 * 2**30)
+    (tmp_path / "memory.max").write_text(f"{2**30}\n")
+    assert doctor_machine.memory(proc, tmp_path) == (2**30, 2**20)
+    monkeypatch.setattr(doctor_machine, "memory", lambda: (2**34, 2**27 - 1))
+    assert doctor.names() == ["memory-short"]
+    monkeypatch.setattr(doctor_machine, "memory", lambda: (2**34, 2**27))
+    assert doctor.names() == []
+
+
+def test_packages_that_are_missing_or_of_other_versions(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = ["kazoo>=2.10", "no-such-package>=1", "no_prometheus>=0.20; extra == 'metrics'", "psutil>=900"]
+    monkeypatch.setattr(doctor_machine.metadata, "requires", lambda name: requirements)
+    assert doctor.names() == ["package-missing", "package-unfit"]
+    assert doctor.names("--monitor", "127.0.0.1:0") == ["package-missing", "package-missing", "package-unfit"]
+    requirements[1:] = ["no_prometheus>=0.20; extra == 'metrics'"]
+    assert doctor.run("--monitor", "127.0.0.1:0").code == 0  # all but /metrics works
+
+
+@pytest.mark.parametrize(
+    ("version", "specifiers", "fits"),
+    [
+        ("3.1", ">=3.1,<4", True),
+        ("3.1.0", ">=3.1", True),
+        ("3.0.9", ">=3.1", False),
+        ("4.0", ">=3.1,<4", False),
+        ("3.99", "<4,>=3.1", True),
+        ("3.10", ">=3.9", True),
+        ("5", "", True),
+        ("4.0.0rc1", "<4", False),
+    ],
+)
+def test_versions(version: str, specifiers: str, fits: bool) -> None:
+    assert satisfies(version, specifiers) is fits
+
+
+# --- the documents ---
+
+
+def test_every_name_is_documented() -> None:
+    tools = Path(doctor_machine.__file__).parent
+    text = "".join(path.read_text() for path in tools.glob("doctor*.py"))
+    said = set(re.findall(r"\(\s*\"?[\w ]*\"?,?\s*\"([a-z]+(?:-[a-z]+)+)\",", text))
+    said |= set(re.findall(r"return \"([a-z]+(?:-[a-z]+)+)\",", text))
+    document = (ROOT / "docs" / "commands.md").read_text().split("## Doctor")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `([a-z-]+)` \|", document, re.M))
+    assert len(said) > 30 and said == documented
+
+
+# --- a broker that runs ---
+
+
+@pytest.mark.slow
+def test_a_broker_that_runs(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is recognized; what it is not, or does not do, is named."""
+    with broker(monitor_address="127.0.0.1:0", max_connections=100) as running, WireZooKeeper() as zookeeper:
+        port, monitor = ["--port", str(running.port)], ["--monitor", running.monitor_address]
+        own = ["--log-dir", str(running.data_directory), *port, "--set", "max.connections=100", *monitor]
+        assert doctor.names(*own) == []
+        assert f"broker 0 answers at {running.address} (pids " in doctor.row("port", *own)["found"]
+        assert "answers: ready" in doctor.row("monitor", *own)["found"]
+        assert " open, the most of the broker's" in doctor.row("descriptors", *own)["found"]
+        assert doctor.names(*own, "--zookeeper", zookeeper.address) == ["not-registered"]
+        assert doctor.names(*own, "--broker-id", "7") == ["broker-silent"]
+        assert doctor.names(*own, "--port", str(unused_port())) == ["broker-silent"]
+        assert doctor.names(*own, "--advertise", f"127.0.0.1:{running.port}") == []
+        assert doctor.names(*own, "--advertise", f"localhost:{running.port}") == ["told-otherwise"]
+        monitor_of_others = ["--monitor", f"127.0.0.1:{unused_port()}"]
+        assert doctor.names(*own, *monitor_of_others) == ["monitor-silent"]
+        monkeypatch.setattr("fastlog.tools.doctor_machine.__version__", "0.0.0")
+        assert doctor.names(*own) == ["broker-other-version"]
+        assert __version__ in doctor.row("versions", *own)["found"]
+        monkeypatch.undo()
+        running.fill_disk()
+        deadline = time.monotonic() + 5
+        while "not-ready" not in (found := doctor.names(*own)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert found == ["not-ready"]
+
+
+@pytest.mark.slow
+def test_where_clients_are_led(doctor: Doctor) -> None:
+    """What they are told leads to this broker, to another one, to another program, or nowhere."""
+    with Proxy(("127.0.0.1", 1)) as way, broker(advertised_port=way.port) as running:
+        own = ["--log-dir", str(running.data_directory), "--port", str(running.port)]
+        own += ["--advertise", way.address, "--set", "max.connections=100"]
+        way._target = ("127.0.0.1", running.port)
+        assert doctor.names(*own) == []
+        assert f"{way.address} leads to this broker" in doctor.row("advertised", *own)["found"]
+        with FakeBroker() as other:
+            way._target = ("127.0.0.1", int(other.address.rpartition(":")[2]))
+            assert doctor.names(*own) == ["name-other-broker"]
+        with listening() as plain:
+            way._target = ("127.0.0.1", plain)
+            assert doctor.names(*own) == ["name-other-broker"]
+        way.close()
+        assert doctor.names(*own) == ["name-not-answering"]
