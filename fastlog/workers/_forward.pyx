@@ -50,6 +50,11 @@ cdef packed struct PieceHead:
     uint16_t zero
 
 
+cdef inline uint64_t place_of(uint64_t number) noexcept nogil:
+    """Where the frame of this number stands in the table."""
+    return number & ((<uint64_t>1 << PLACE_BITS) - 1)
+
+
 @cython.final
 cdef class Forward(Remote):
     """For the loop's thread of one processor."""
@@ -111,8 +116,8 @@ cdef class Forward(Remote):
     cdef void cancel(self, Job* job) noexcept nogil:
         """What has been received is handled, so the request still goes out; nobody waits for the answer to it."""
         cdef ForwardJob* asked = <ForwardJob*>job
-        if job.cancelled:
-            return
+        if job.cancelled or self.table[place_of(asked.number)] != asked:
+            return  # it has ended by itself, and is taken after this turn
         job.cancelled = 1
         if asked.sent == job.size:
             self.finish(asked, ANSWER_NONE)
@@ -184,7 +189,7 @@ cdef class Forward(Remote):
 
     cdef void finish(self, ForwardJob* job, int state) noexcept nogil:
         """A job that is not to be sent any more has come to its end."""
-        self.table[job.number & ((<uint64_t>1 << PLACE_BITS) - 1)] = NULL
+        self.table[place_of(job.number)] = NULL
         self.used -= 1
         if job.answer != NULL:
             answers_give(job.job.conn, job.size)
@@ -251,7 +256,7 @@ cdef class Forward(Remote):
             return
         memcpy(&head, piece, sizeof(head))
         size -= sizeof(head)
-        place = head.number & ((<uint64_t>1 << PLACE_BITS) - 1)
+        place = place_of(head.number)
         if head.processor != self.own or head.coordinator != self.other or place >= self.room:
             return
         asked = self.table[place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import struct
@@ -14,7 +15,9 @@ from typing import ClassVar
 import pytest
 
 from fastlog.config import BrokerConfig
+from fastlog.log import _files
 from fastlog.log._arena import COORDINATOR, FIRST_PROCESSOR, Arena
+from fastlog.log.manager import LogManager
 from fastlog.workers import child
 from fastlog.workers.coordinator.frames import BODY_BYTES, HEAD_BYTES, PIECE_BYTES, Frame, Head
 from fastlog.workers.coordinator.loop import Loop
@@ -22,6 +25,7 @@ from fastlog.workers.coordinator.process import Answer, Coordinator
 from fastlog.workers.net.handover import HandOver
 from tests import toy_protocol
 from tests.harness.broker import wait_until
+from tests.harness.calls import Call, read_calls
 from tests.harness.processor import Processor
 from tests.harness.timing import PATIENCE
 
@@ -420,6 +424,35 @@ def test_a_request_that_is_received_goes_out_whole_when_its_connection_is_reset(
     wait_until("it is gone", lambda: running.open_connections == 0)
     answer(b"!")
     assert running.loop.held["jobs"] == 0
+
+
+def test_an_answer_and_the_end_of_its_connection_come_in_one_turn(served: Place, tmp_path: Path) -> None:
+    """The answer has come, and nobody has taken it yet, when the connection is found to be gone."""
+    running, connect = served
+    played = Played(running)
+    manager = LogManager(running.config, running.arena)
+    for turn in range(3):
+        client, other = connect(), connect()
+        for each in (client, other):
+            each.sendall(request(b"one"))
+        (_, first), (_, second) = played.wait_asked(2)
+        record = tmp_path / f"calls-{turn}"
+        _files.record(str(record))
+        _files.arm("life.processor_past@1=slow:300", "test")
+        manager.create_partition(f"t{turn}", 0)
+        running.arena.wake_all()
+        wait_until(
+            "it stands before its next turn", lambda: Call("life.processor_past", pid=os.getpid()) in read_calls(record)
+        )
+        _files.record(None)
+        first(b"ONE")
+        second(b"ONE")
+        played.coordinator.turn(0)
+        client.close()
+        assert received(other, 3) == b"ONE"
+        other.close()
+        wait_until("they are gone", lambda: running.open_connections == 0)
+        assert running.loop.held["jobs"] == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
