@@ -7,6 +7,7 @@ then all is as it was: nothing is held, the next client is served, and what was 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import logging
 import re
@@ -100,6 +101,7 @@ def violations_at(memory: Memory, place: int, directory: Path) -> Iterator[str]:
         refuse()
         memory.refuse(place, 0)
         prepare(workers)
+        gc.collect()  # what is left of processors that did not begin must not go while this one is looked at
         before = at_rest(workers)
         yield from ask_all(workers, refuse)
         refuse()
@@ -121,6 +123,7 @@ def violations_at_start(memory: Memory, place: int, directory: Path) -> Iterator
             yield "it began without it"
     except MemoryError:
         workers.stop()
+        workers.listener.close()
     if not memory.refused():
         yield "nothing was refused"
     memory.refuse(place, 0)

@@ -14,7 +14,6 @@ LEAST = {"at start": 6, "at work": 8}
 """So many places ask for memory, at least: connections, answers, runs, parts and jobs; tables, queues and buffers."""
 
 
-@pytest.mark.xfail(strict=False, reason="what is held when all is at rest is one descriptor of each file less: open")
 @pytest.mark.slow
 @pytest.mark.skipif(IS_SANITIZED, reason="the sanitizer has an allocator of its own")
 def test_each_place_that_asks_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

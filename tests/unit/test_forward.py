@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -426,6 +427,10 @@ def test_a_request_that_is_received_goes_out_whole_when_its_connection_is_reset(
     assert running.loop.held["jobs"] == 0
 
 
+def stands_there(record: Path) -> bool:
+    return Call("life.processor_past", pid=os.getpid()) in read_calls(record)
+
+
 def test_an_answer_and_the_end_of_its_connection_come_in_one_turn(served: Place, tmp_path: Path) -> None:
     """The answer has come, and nobody has taken it yet, when the connection is found to be gone."""
     running, connect = served
@@ -441,9 +446,7 @@ def test_an_answer_and_the_end_of_its_connection_come_in_one_turn(served: Place,
         _files.arm("life.processor_past@1=slow:300", "test")
         manager.create_partition(f"t{turn}", 0)
         running.arena.wake_all()
-        wait_until(
-            "it stands before its next turn", lambda: Call("life.processor_past", pid=os.getpid()) in read_calls(record)
-        )
+        wait_until("it stands before its next turn", partial(stands_there, record))
         _files.record(None)
         first(b"ONE")
         second(b"ONE")
