@@ -32,6 +32,7 @@ COMMANDS = {
     "metrics": ("fastlog.tools.metrics", "metrics_command", "Print a dashboard for Grafana, or alerts."),
     "info": ("fastlog.tools.info", "info_command", "Show what is installed and which code paths are taken."),
     "doctor": ("fastlog.tools.doctor", "doctor_command", "Look for what is wrong with a broker and its machine."),
+    "selftest": ("fastlog.tools.selftest", "selftest_command", "See whether it works here, with a broker of its own."),
     "fsck": ("fastlog.tools.fsck", "fsck_command", "Check log directories; repair only on request."),
 }
 

@@ -154,11 +154,17 @@ AREAS = (
         _unit("spark*") + _integration("spark_batch spark_planning spark_load spark_sink spark_stream spark_jobs"),
     ),
     Area(
+        "doctor",
+        _words("fastlog/tools/doctor.py fastlog/tools/doctor_machine.py fastlog/tools/doctor_network.py"
+               " fastlog/tools/findings.py"),
+        _integration("doctor"),
+    ),
+    Area(
         "tools",
         _words("fastlog/tools/"),
         _unit("tools* dump_log fsck group_view forget_broker produce_consume config mirror_config")
         + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
-                       " broker_group_tools commands_zookeeper zookeeper_command audit doctor"),
+                       " broker_group_tools commands_zookeeper zookeeper_command audit selftest"),
     ),
     Area(
         "perf",
