@@ -8,7 +8,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,6 +94,7 @@ class Keeper:
         """Work until the final stage of the stop; the exit code of the process."""
         self._appender.take_over()
         for view in self._arena.views():
+            self._keep_starts()
             self._finish_deletions(view)
         # a predecessor may have unlinked and not come to say so
         self._arena.retention_done()
@@ -130,12 +131,10 @@ class Keeper:
                 self._tell_of_postponed_flushes()
                 self._producers.tell_of_forgotten(now)
                 logs.catch_up()
-                for view in filter(None, map(self._arena.live_view, sorted(self._again | self._starts.moved))):
-                    self._clean(view)
+                self._clean_all(sorted(self._again | self._starts.moved))
             if now >= next_cleanup:
                 next_cleanup = now + cleanup_seconds
-                for view in self._arena.views():
-                    self._clean(view)
+                self._clean_all([view.index for view in self._arena.views()])
             if now >= next_report:
                 next_report = now + self._config.monitoring_period_seconds
                 self._report()
@@ -287,6 +286,19 @@ class Keeper:
             )
         self._jumped = jumped
         return self._clock.now_ms()
+
+    def _clean_all(self, indices: Iterable[int]) -> None:
+        """Drop the segments of some slots that may go."""
+        for index in indices:
+            view = self._arena.live_view(index)  # not sooner: its start may have moved while others were cleaned
+            if view is not None:
+                self._clean(view)
+            self._keep_starts()
+
+    def _keep_starts(self) -> None:
+        """Between two partitions: removing may take each ``DELETE_SECONDS``, and clients wait for starts alone."""
+        if not self._arena.stopping:
+            self._starts.turn()
 
     def _clean(self, view: SlotView) -> None:
         """Drop the segments of one partition that its policy lets go."""

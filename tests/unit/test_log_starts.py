@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fastlog.errors import LogError
 from fastlog.log import _files
 from fastlog.log._append import end_life
-from fastlog.log._arena import KEEPER, STATE_READ_ONLY
+from fastlog.log._arena import KEEPER, STAGE_FLUSHER, STATE_READ_ONLY, SlotView
 from fastlog.log.check import check_partition, log_start_of
 from fastlog.log.deletion import leave_wish
 from fastlog.log.files import FaultyFileOps, FileOps
@@ -238,6 +238,27 @@ def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
     assert by._starts.turn() is None and faulty.calls["write"] == calls
 
 
+def test_nothing_is_looked_at_again_before_something_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither slots nor the file: a keeper has as many turns as wake-ups, and knows what it has written."""
+    log = filled(tmp_path)
+    faulty, looks = FaultyFileOps(), []
+
+    class Counting:
+        def __getattr__(self, name: str) -> object:
+            if name == "unkept_starts":
+                looks.append(name)
+            return getattr(log.arena, name)
+
+    by = keeper(log, faulty)
+    monkeypatch.setattr(by._starts, "_arena", Counting())
+    for number, wanted in enumerate((5, 9, 13), 1):
+        log.arena.want_start(log.view.index, wanted)
+        for _ in range(3):
+            assert by._starts.turn() is None
+        assert len(looks) == number and kept(log) == {PLACE: wanted}
+    assert faulty.calls["read"] == 0 and list(by._starts._written.values()) == [{PLACE: 13}]
+
+
 def test_a_write_changes_nothing_but_what_it_is_for(tmp_path: Path) -> None:
     log = filled(tmp_path)
     other = log.manager.create_partition("u", 3, count=4, format_name=RECORD_BATCHES, topic_id=bytes(15) + b"u")
@@ -355,8 +376,8 @@ def test_whoever_comes_after_a_death_goes_on(tmp_path: Path, step: str, successo
     if not successor:
         log.restart()
     by = keeper(log)
-    by._finish_deletions(log.view)
     by._starts.turn()
+    by._finish_deletions(log.view)
     by._clean(log.view)
     if successor or step != STEPS[0]:
         assert (log.view.log_start, log.view.kept_start, kept(log)) == (13, 13, {PLACE: 13})
@@ -366,6 +387,44 @@ def test_whoever_comes_after_a_death_goes_on(tmp_path: Path, step: str, successo
     log.restart()
     assert files(log, ".index") == files(log, ".timeindex") == bases(log)
     assert log.view.log_start >= was_kept and log.view.log_offset == 24
+
+
+@pytest.mark.parametrize("step", ["retention.unlink@1", "retention.unlink@2"])
+def test_no_start_waits_for_segments_to_be_removed(tmp_path: Path, step: str) -> None:
+    """Not with a keeper that comes to nothing else: each dies at the same unlink, and the next one keeps a start."""
+    log = filled(tmp_path)
+    parent = os.getpid()
+    shared = Shared(log.config, log.arena, (), (), (), 64, supervisor_pid=parent)
+    for wanted in (9, 13, 17):
+        log.arena.want_start(log.view.index, wanted)
+        assert in_child(lambda: Keeper(shared).run(), f"{step}=kill") == -9
+        assert (log.view.kept_start, kept(log)) == (wanted, {PLACE: wanted})
+
+
+def test_a_start_is_kept_between_two_partitions_whose_segments_go(tmp_path: Path) -> None:
+    """Of one that was wanted meanwhile, the segments go as well."""
+    log = filled(tmp_path)
+    by = keeper(log)
+    log.arena.want_start(log.view.index, 6)
+    by._starts.turn()
+    cleaned = by._clean
+
+    def clean(view: SlotView) -> None:
+        cleaned(view)
+        if view.kept_start == 6:
+            assert bases(log) == files(log) == [4, 8, 12, 16, 20]
+            log.arena.want_start(view.index, 13)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(by, "_clean", clean)
+        by._clean_all([log.view.index])
+        assert (log.view.kept_start, by._starts.moved) == (13, {log.view.index})
+        by._clean_all(sorted(by._starts.moved))
+    assert bases(log) == files(log) == [12, 16, 20] and not by._starts.moved
+    log.arena.want_start(log.view.index, 17)
+    log.arena.set_stopping(STAGE_FLUSHER)
+    by._clean_all([log.view.index])
+    assert log.view.kept_start == 13, "a stop writes nothing that nobody waits for"
 
 
 def test_the_next_topic_of_a_name_begins_at_0(tmp_path: Path) -> None:
