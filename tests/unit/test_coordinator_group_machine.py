@@ -200,6 +200,15 @@ def test_an_empty_group_waits_for_more_as_long_as_more_come() -> None:
     assert joined(first).generation == joined(second).generation == 1
 
 
+def test_where_nobody_else_comes_it_waits_once() -> None:
+    group = Played(delay=3_000)
+    first = group.come(now=0)
+    group.tick(2_999)
+    assert first.value is None
+    group.tick(3_000)
+    assert joined(first).generation == 1
+
+
 def test_it_does_not_wait_longer_than_a_rebalance_may_take() -> None:
     group = Played(delay=3_000)
     first = group.come(now=0, rebalance_ms=4_000)
@@ -290,6 +299,21 @@ def test_an_assignment_is_told_when_it_is_kept() -> None:
     assert mine.value == Synced(Code.NONE, "consumer", "range", b"1")
     assert group.ask("c-2", {"c-1": b"x"}) == waiting.value
     assert group.take_stores() == []
+
+
+def test_who_waited_for_an_assignment_has_its_whole_session_after_it() -> None:
+    """It could not be heard of while it waited for the disk; who did not wait has what is left of its own."""
+    group = Played()
+    group.come()
+    group.come()
+    group.come("c-1")
+    group.sync("c-1", None, 2, None, None, {}, 0)
+    group.settle(now=SESSION + 5)
+    assert group.heartbeat("c-2", None, 2, SESSION + 5) is Code.NONE
+    group.tick(2 * SESSION + 4)
+    assert set(group.members) == {"c-1", "c-2"}
+    group.tick(2 * SESSION + 5)
+    assert "c-1" not in group.members
 
 
 def test_what_cannot_be_kept_is_not_told() -> None:
@@ -401,6 +425,16 @@ def test_who_leaves_while_it_waits_is_told() -> None:
     waiting = group.come()
     group.leave([("c-3", None)], 0)
     assert joined(waiting).code is Code.UNKNOWN_MEMBER_ID
+
+
+def test_who_has_joined_already_leads_when_the_leader_goes() -> None:
+    """And not whoever is the next in the group."""
+    group = stable("c-1", "c-2", "c-3")
+    third = group.come("c-3", protocols=BOTH)
+    group.leave([("c-1", None)], 0)
+    second = group.come("c-2")
+    assert joined(second).leader == joined(third).leader == "c-3"
+    assert len(joined(third).members) == 2
 
 
 # -- static members ----------------------------------------------------------------------------------------------------
@@ -529,6 +563,11 @@ def test_a_group_goes_on_after_its_coordinator_as_it_was_kept() -> None:
     assert len(after.members) == 2
     after.tick(1_000 + SESSION)
     assert after.state is State.EMPTY
+    again = Group.restored(group.kept[-1], Limits(0, 9), 0)
+    again.heartbeat("c-1", None, 2, SESSION - 1)
+    waiting = again.join(Joining("c-2", None, "c", "h", SESSION, REBALANCE, "consumer", BOTH), 0)
+    again.tick(SESSION)
+    assert waiting.value is None and len(again.members) == 2, "who waits for the others to join is there"
     empty = Group.restored(Stored("consumer", 7, None, None, ()), Limits(0, 9), 0)
     assert (empty.state, empty.generation, empty.due) == (State.EMPTY, 7, NEVER)
 

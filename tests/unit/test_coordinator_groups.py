@@ -255,9 +255,16 @@ def test_who_never_came_leaves_nothing(tmp_path: Path) -> None:
         assert running.join(session_timeout=20).error_code == Code.MEMBER_ID_REQUIRED
         assert running.join("nobody", group="h").error_code == Code.UNKNOWN_MEMBER_ID
         assert running.join(protocols=[], group="i").error_code == Code.INCONSISTENT_GROUP_PROTOCOL
-        assert running.groups.names() == ["g"]
+        assert running.groups.names() == ["g"] and running.groups.group("h") is None
         running.turn_until("its id is forgotten", lambda: running.groups.names() == [])
         assert (running.groups._timers, running.groups._sizes) == ({}, {})
+
+
+def test_who_is_refused_makes_no_members_of_a_group_of_offsets(running: Asked) -> None:
+    running.commit({("t", 0): 5}, group_id="h")
+    assert running.join("nobody", group="h").error_code == Code.UNKNOWN_MEMBER_ID
+    assert running.groups.group("h") is None and running.groups.names() == ["h"]
+    assert (running.groups._sizes, running.groups._timers) == ({}, {})
 
 
 # -- offsets -----------------------------------------------------------------------------------------------------------
@@ -334,11 +341,31 @@ def test_offsets_are_forgotten(running: Asked) -> None:
     assert forget(("t", 0), ("none", 0)) == (0, {"t": 0, "none": Code.UNKNOWN_TOPIC_OR_PARTITION})
     assert running.committed() == {("t", 1): 6, ("u", 0): 7}
     assert forget(("t", 0), group="none") == (Code.GROUP_ID_NOT_FOUND, {})
-    running.alone()
+    member = running.alone()
     assert forget(("t", 1), ("u", 0)) == (0, {"t": Code.GROUP_SUBSCRIBED_TO_TOPIC, "u": 0})
-    assert running.committed() == {("t", 1): 6}
+    assert running.committed() == {("t", 1): 6} and running.beat(member) == 0
     running.again()
-    assert running.committed() == {("t", 1): 6}
+    assert running.committed() == {("t", 1): 6} and running.beat(member) == 0
+
+
+@pytest.mark.parametrize("all_of_it", [False, True], ids=["offset", "group"])
+def test_a_commit_that_is_under_way_goes_with_what_is_forgotten_behind_it(running: Asked, all_of_it: bool) -> None:
+    """Else it would come true behind an answer that says it is gone."""
+    running.commit({("t", 1): 1})
+    committing = running.begin_to_commit({("t", 0): 5}, group_id="h")
+    if all_of_it:
+        forgetting = running.begin_to_ask(DELETE, 2, groups_names=["h"])
+    else:
+        topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+        forgetting = running.begin_to_ask(OFFSET_DELETE, 0, group_id="h", topics=topics)
+    assert not committing and not forgetting
+    assert running.answer(committing).topics[0].partitions[0].error_code == 0
+    found = running.answer(forgetting)
+    assert (found.results[0] if all_of_it else found).error_code == 0
+    running.turn_until("all is written", lambda: not running.loop.tasks)
+    assert running.groups.names() == ["g"]
+    running.again()
+    assert running.groups.names() == ["g"] and running.committed() == {("t", 1): 1}
 
 
 def test_members_that_are_no_consumers_keep_all_offsets(running: Asked) -> None:
@@ -355,9 +382,12 @@ def test_a_group_is_forgotten_with_all_it_has(running: Asked) -> None:
     asked = {"groups_names": ("g", "h", "none", "g")}
     codes = [(row.group_id, int(row.error_code)) for row in running.ask(DELETE, 2, **asked).results]
     assert codes == [("g", Code.NON_EMPTY_GROUP), ("h", 0), ("none", Code.GROUP_ID_NOT_FOUND)]
+    assert records.group_key("h") not in [each.key for each in running.stored()], "it never had members"
+    timer = running.groups._timers["g"]
     running.ask(LEAVE, 0, group_id="g", member_id=member)
     assert [row.error_code for row in running.ask(DELETE, 0, groups_names=("g",)).results] == [0]
     assert (running.groups.names(), running.committed()) == ([], {})
+    assert timer.act is None, "it would keep the group in memory until its session is over"
     running.turn_until("all is written", lambda: not running.loop.tasks)
     running.again()
     assert (running.groups.names(), running.groups._shards[0].latest, running.groups._shards[0].bytes) == ([], {}, 0)
@@ -734,6 +764,17 @@ def test_a_long_log_is_kept_short_and_says_the_same(tmp_path: Path, monkeypatch:
         assert second.beat(member) == 0
 
 
+def test_a_segment_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole batches, so that other work of the coordinator's comes in between."""
+    monkeypatch.setattr(keeping, "STEP_RECORDS", 2)
+    rows = [Record(b"%d" % number, b"v", 1) for number in range(9)]
+    batches = iter([memoryview(record_batches.build(rows[a:b])) for a, b in ((0, 1), (1, 2), (2, 5), (5, 6), (6, 9))])
+    steps = []
+    while found := keeping._some_of(batches):
+        steps.append([int(key) for key, _ in found])
+    assert steps == [[0, 1], [2, 3, 4], [5, 6, 7, 8]]
+
+
 def all_of(running: Asked) -> dict[tuple[str, int], int]:
     names = [name for name in running.groups.names() if name != "g"]
     return {(name, n): offset for name in names for (_, n), offset in running.committed(name).items()}
@@ -867,15 +908,37 @@ def test_old_offsets_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_offsets_go_with_their_topic(running: Asked) -> None:
     """At once, or, where the coordinator was killed before it came to that, when it looks for what is old."""
     running.create("u")
+    member = running.alone("m")
+    assert running.commit({("u", 0): 7}, group_id="m", member_id=member, generation_id_or_member_epoch=1) == {
+        ("u", 0): 0
+    }
     running.commit({("t", 0): 5, ("u", 0): 6})
     running.delete("u")
-    running.turn_until("they are gone", lambda: running.committed() == {("t", 0): 5})
+    running.turn_until("they are gone", lambda: running.committed() == {("t", 0): 5} and running.committed("m") == {})
+    assert running.beat(member, group="m") == 0, "its members may read others"
     running.topics.on_deleted = lambda _: None
     running.delete("t")
     assert running.committed() == {("t", 0): 5}
     running.groups._sweep_at = 0.0
     running.groups.keep_house()
     running.turn_until("they are gone", lambda: running.committed() == {})
+
+
+def test_what_is_too_old_is_looked_for_so_often_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asked(tmp_path / "log", offsets_retention_check_ms=60_000) as running:
+        looks: list[float] = []
+
+        def sweep() -> Iterator[Any]:
+            looks.append(time.monotonic())
+            yield from ()
+
+        monkeypatch.setattr(running.groups, "_sweep", sweep)
+        running.groups.keep_house()
+        assert not looks, "not at once: it may be that somebody is about to commit"
+        running.groups._sweep_at = 0.0
+        for _ in range(3):
+            running.groups.keep_house()
+        assert len(looks) == 1 and 0 <= running.groups._sweep_at - looks[0] - 60 + 1 <= 1
 
 
 def test_what_is_committed_behind_a_deletion_stays(running: Asked) -> None:
@@ -926,6 +989,19 @@ def test_a_group_is_deleted_behind_its_first_record(running: Asked) -> None:
     assert (running.groups.names(), running.groups._shards[0].latest) == ([], {})
     running.again()
     assert running.groups.names() == []
+
+
+def test_what_is_kept_of_a_former_group_touches_no_later_one(running: Asked) -> None:
+    """One of the same name, whose first member has been told its id, when the former's last record is flushed."""
+    member = running.join(running.join().member_id).member_id
+    left = running.begin_to_ask(LEAVE, 0, group_id="g", member_id=member)
+    asked = running.begin_to_ask(DELETE, 2, groups_names=["g"])
+    told = running.begin_to_join()
+    assert told and not asked, "it joins before the former group's records are flushed"
+    assert running.answer(left).error_code == 0 and running.answer(asked).results[0].error_code == 0
+    running.turn_until("all is written", lambda: not running.loop.tasks)
+    joined = running.join(told[0].member_id)
+    assert (joined.error_code, joined.generation_id) == (0, 1)
 
 
 # -- who may ask -------------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from fastlog._crc import crc32
 from fastlog.config import BrokerConfig
 from fastlog.log.files import FaultyFileOps, FileOps
 from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file, read_side_file, write_side_file
@@ -71,6 +73,40 @@ def test_damage_is_said_in_one_line(data: bytes, tmp_path: Path, caplog: pytest.
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert str(tmp_path / "fastlog.json") in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"format": 7},
+        {"format": None},
+        {"created_ms": True},
+        {"created_ms": 5.0},
+        {"checkpoint": 7.5},
+        {"segments": {"0": [1, None]}},
+        {"segments": {"0": [1.0, 2]}},
+        {"sealed": {"0": ["1", 2]}},
+        {"inode": [1, "2"]},
+        {"format": 7, "checkpoint": 7.5},
+    ],
+)
+def test_what_is_of_another_kind_is_damage(wrong: dict[str, object]) -> None:
+    """Whole by its CRC, but written by nobody who knows the format."""
+    content: dict[str, object] = {"version": 1, "format": "kafka-0.7", "created_ms": 5, "checkpoint": 7, "segments": {}}
+
+    def parsed(more: dict[str, object]) -> SideFile | None:
+        made = content | more
+        crc = crc32(json.dumps(made, sort_keys=True, separators=(",", ":")).encode())
+        return parse_side_file(json.dumps(made | {"crc": crc}).encode())
+
+    assert parsed({}) == SideFile(5, "kafka-0.7", 7)
+    assert parsed(wrong) is None
+
+
+def test_the_largest_numbers_are_no_damage(tmp_path: Path) -> None:
+    largest = 2**63 - 1
+    logs.write_side_file(tmp_path, largest, created_ms=largest)
+    assert read_side_file(tmp_path, FileOps()) == SideFile(largest, checkpoint=largest)
 
 
 @pytest.mark.parametrize("checkpoint", [-1, 2**63])

@@ -190,8 +190,6 @@ class Group:
         """Why an offset may not be committed. Without members, those who are in no group may."""
         if generation < 0 and self.state is State.EMPTY:
             return Code.NONE
-        if generation < 0 and not member_id and instance_id is None:
-            return Code.UNKNOWN_MEMBER_ID
         code = self._refusal_of(member_id, instance_id, generation)
         if not code:
             self._heard_of(self.members[member_id], now)
