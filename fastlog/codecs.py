@@ -141,26 +141,6 @@ def inflate_slices(codec: int, data: Buffer, budget: InflateBudget, *, strict: b
     return iter((bytes(view),) if view else ())
 
 
-def inflated_size_hint(codec: int, data: Buffer) -> int:
-    """Return how many bytes the data claims to inflate to, without inflating; damaged data may claim anything.
-
-    Good for deciding where to do the work, never for allocating: gzip's claim is that of the last member, modulo 4 GiB.
-    """
-    view = memoryview(data).cast("B")
-    if codec == GZIP:
-        return int.from_bytes(view[-4:], "little") if len(view) >= 18 else 0
-    if codec == SNAPPY:
-        if not is_xerial(view):
-            return _snappy_claim(view)
-        position, total = XERIAL_HEADER_BYTES, 0
-        while position + 4 < len(view):
-            size = int.from_bytes(view[position : position + 4], "big")
-            total += _snappy_claim(view[position + 4 : position + 9])
-            position += 4 + size
-        return total
-    return len(view)
-
-
 def largest_block(data: Buffer) -> int:
     """Return how many bytes the largest block of snappy data claims to hold; damaged data may claim anything.
 

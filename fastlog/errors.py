@@ -320,10 +320,6 @@ class OwnershipLostError(FastlogError):
         self.partitions = tuple(partitions)
 
 
-class RebalanceFailedError(FastlogError):
-    """The group could not agree on who reads what."""
-
-
 class ClosedError(FastlogError):
     """The object was closed before this call."""
 

@@ -16,15 +16,12 @@ from fastlog.topics import valid_topic
 from fastlog.zkpaths import PartitionId, Subscription, thread_ids
 
 
-def assign_range(partitions: Iterable[PartitionId], threads: Iterable[str]) -> dict[PartitionId, str]:
-    """The owner of each partition of one topic; the first threads get one more when it does not divide.
+def assign_range(partitions: Iterable[PartitionId], names: Sequence[str]) -> dict[PartitionId, str]:
+    """The owner of each partition of one topic; the first of the threads' sorted ``names`` get one more when it does
+    not divide.
 
-    Source: Kafka 0.7.2 (ZookeeperConsumerConnector.rebalance); ``sources/002`` has worked examples.
+    Source: Kafka 0.7.2 (ZookeeperConsumerConnector.rebalance).
     """
-    return _dealt_out(partitions, sorted(set(threads)))
-
-
-def _dealt_out(partitions: Iterable[PartitionId], names: Sequence[str]) -> dict[PartitionId, str]:
     ordered = sorted(set(partitions), key=str)
     if not names:
         return {}
@@ -66,7 +63,7 @@ def assign_group(
             key = tuple(counts)  # mostly the same of each topic
             if key not in named:
                 named[key] = sorted({name for consumer, streams in counts for name in thread_ids(consumer, streams)})
-            found[topic] = _dealt_out(partitions[topic], named[key])
+            found[topic] = assign_range(partitions[topic], named[key])
     return found
 
 

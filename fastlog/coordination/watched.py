@@ -40,11 +40,6 @@ class Watched:
         found: list[str] | None = self._read(True, path)
         return found
 
-    def is_changed(self, path: str) -> bool:
-        """Whether ``get`` would read it anew."""
-        found = self._found.get((False, path))
-        return found is None or found.is_stale
-
     @property
     def is_stale(self) -> bool:
         """Something that was looked at in the last round has changed since."""

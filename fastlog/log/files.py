@@ -1,7 +1,7 @@
 """The few file calls of the broker's Python side, in one place, so that tests can make any of them fail.
 
-The hot paths use the compiled twin, ``_files``. Every call names its kind; ``FaultyFileOps`` counts calls by kind and
-fails or shortens the n-th.
+The hot paths use the compiled twin, ``_files``. Every call names its kind to ``_begin``, which a subclass may replace:
+it can raise, or let a ``read`` or ``write`` move less than it could.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,42 +245,3 @@ def make_directory(path: Path, files: FileOps) -> None:
         for each in missing or [path]:
             with contextlib.suppress(PermissionError):  # a directory above that we may pass through and not read
                 files.fsync_dir(each.parent)
-
-
-class FaultyFileOps(FileOps):
-    """The same calls, some of which fail: for tests, in one thread.
-
-    ``calls`` counts by kind, ``order`` lists ``(kind, name of the file)`` where the call has a path.
-    """
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.order: list[tuple[str, str]] = []
-        self._failures: dict[tuple[str, int], BaseException] = {}
-        self._short_every: dict[str, int] = {}
-        self._denied: dict[str, int] = {}
-
-    def fail(self, kind: str, nth: int, error: int | BaseException = errno.EIO) -> None:
-        """Let the n-th call of a kind from now on raise: an ``OSError`` with this errno, or the given exception."""
-        failure = OSError(error, os.strerror(error)) if isinstance(error, int) else error
-        self._failures[kind, self.calls[kind] + nth] = failure
-
-    def shorten(self, kind: str, every: int = 1) -> None:
-        """Let every n-th ``read`` or ``write`` move only half of what it could."""
-        self._short_every[kind] = every
-
-    def deny(self, name: str, error: int = errno.EACCES) -> None:
-        """Let every call fail that opens, renames, lists or removes something of this name."""
-        self._denied[name] = error
-
-    def _begin(self, kind: str, path: Path | None) -> bool:
-        self.calls[kind] += 1
-        self.order.append((kind, path.name if path is not None else ""))
-        if path is not None and path.name in self._denied:
-            code = self._denied[path.name]
-            raise OSError(code, os.strerror(code), str(path))
-        failure = self._failures.pop((kind, self.calls[kind]), None)
-        if failure is not None:
-            raise failure
-        every = self._short_every.get(kind, 0)
-        return bool(every) and self.calls[kind] % every == 0

@@ -292,11 +292,6 @@ def decode_offsets(body: bytes | memoryview) -> OffsetsAnswer:
     return OffsetsAnswer(error, _read_offsets(reader))
 
 
-def correlation_id_of(body: bytes) -> int:
-    """The correlation id of an answer to one of fastlog's own requests."""
-    return Reader(body).int32("correlation id")
-
-
 def decode_produce_ack(body: bytes) -> ProduceAckAnswer:
     """The answer to a PRODUCE_ACK. Raises ``ProtocolError`` when it is cut short or too long."""
     reader, correlation_id, error = _own_answer(body)

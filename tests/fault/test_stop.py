@@ -10,10 +10,10 @@ import pytest
 
 from fastlog import broker as broker_module
 from fastlog.errors import LogError
-from fastlog.log.files import FaultyFileOps
 from tests.fault.kills import stop
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker
+from tests.harness.faulty_files import FaultyFileOps
 
 MESSAGE = raw.entry(b"not to be lost")
 LATEST_END = 30.0

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from fastlog._segment import payloads
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
-from fastlog.wire.framing import FrameReader
+from tests.harness.frames import FrameReader
 from tests.harness.hostile_answers import Reply
 from tests.harness.server import Server
 

@@ -11,9 +11,9 @@ from functools import cache
 
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
-from fastlog.wire.framing import FrameReader
 from tests.harness import hostile_answers as lies
 from tests.harness import raw_client as raw
+from tests.harness.frames import FrameReader
 from tests.harness.hostile_answers import Reply, whole
 from tests.harness.server import Server
 

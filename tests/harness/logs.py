@@ -8,8 +8,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from tests.harness import raw_format
+from tests.harness.faulty_files import FaultyFileOps
 
 
 class QuickFiles(FileOps):

@@ -32,7 +32,7 @@ from fastlog.producer.link import Link
 from fastlog.producer.waiting import Gate, OwnedThread
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
-from fastlog.wire.framing import FrameReader
+from tests.harness.frames import FrameReader
 from tests.harness.timing import PATIENCE
 
 _MOST_TURNS = 20

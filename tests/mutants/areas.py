@@ -102,7 +102,7 @@ AREAS = (
         _words("fastlog/wire/ fastlog/zkpaths.py fastlog/_segment.pyx fastlog/_segment.pxd fastlog/_batch.pyx"
                " fastlog/_batch.pxd fastlog/_crc.pyx fastlog/_crc32c.pyx fastlog/_crc_fold.h fastlog/message.py"
                " fastlog/codecs.py fastlog/_envelope.pyx fastlog/_envelope.pxd fastlog/envelope.py"),
-        _unit("wire_requests wire_responses wire_limits framing zkpaths segment segment_cuts batch crc crc32c message"
+        _unit("wire_requests wire_responses wire_limits zkpaths segment segment_cuts batch crc crc32c message"
               " message_spans codecs envelope"),
     ),
     Area(

@@ -37,7 +37,7 @@ def test_every_case_equals_the_formula(threads: int) -> None:
     names = [f"group_host{number % 3}-15-{number % 3:08x}-{number // 3}" for number in range(threads)]
     for count in range(41):
         partitions = [PartitionId(number % 4 * 9, number // 4) for number in range(count)]
-        found = assign_range(partitions, names)
+        found = assign_range(partitions, sorted(names))
         assert sorted(found) == sorted(partitions)
         assert by_thread(found) == reference([str(partition) for partition in partitions], names)
 
@@ -72,16 +72,18 @@ def test_the_vector_of_the_load_balance_test() -> None:
 
 def test_strings_are_compared_not_numbers() -> None:
     partitions = [PartitionId(0, 2), PartitionId(0, 10), PartitionId(10, 0), PartitionId(2, 0)]
-    found = by_thread(assign_range(partitions, ["c-10", "c-2"]))
-    assert found == {"c-10": ["0-10", "0-2"], "c-2": ["10-0", "2-0"]}
+    members = {f"c{number}": Subscription({"t": 1}) for number in (2, 10)}
+    found = by_thread(assign_group(members, {"t": partitions})["t"])
+    assert found == {"c10-0": ["0-10", "0-2"], "c2-0": ["10-0", "2-0"]}
 
 
 def test_the_order_in_which_things_are_listed_does_not_matter() -> None:
     partitions = [PartitionId(0, number) for number in range(4)]
-    names = ["b-0", "a-0", "c-0"]
-    expected = assign_range(partitions, names)
+    names = ["a", "b", "c"]
+    expected = assign_range(partitions, ["a-0", "b-0", "c-0"])
     for some, others in itertools.product(itertools.permutations(partitions), itertools.permutations(names)):
-        assert assign_range(some, others) == expected
+        members = {name: Subscription({"t": 1}) for name in others}
+        assert assign_group(members, {"t": some})["t"] == expected
 
 
 def test_filters_and_topics_share_a_group() -> None:

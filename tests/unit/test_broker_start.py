@@ -24,10 +24,11 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, LogError
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.supervisor import Stop
 from fastlog.workers.child import Listener, Shared
 from tests.harness import command_process
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import SharedLog, in_child, message, open_descriptors, start, stop, wait_until
 
 MARKER = ".kafka_cleanshutdown"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
+from tests.harness.faulty_files import FaultyFileOps
 
 NAME = ".kafka_cleanshutdown"
 ENDS = {"topic-0": 0, "topic-with-dash-12": 2**63 - 1, "ü-1": 5}

@@ -11,8 +11,9 @@ import pytest
 from fastlog.log import creators
 from fastlog.log.creators import add_creator
 from fastlog.log.discovery import scan_log_dirs
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.segment_files import CREATORS_NAME
+from tests.harness.faulty_files import FaultyFileOps
 
 FILES = FileOps()
 

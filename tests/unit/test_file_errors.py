@@ -12,8 +12,9 @@ import pytest
 
 from fastlog import broker
 from fastlog.errors import LogError
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.set_aside import set_aside_span
+from tests.harness.faulty_files import FaultyFileOps
 
 
 def refuse(*_: object) -> NoReturn:

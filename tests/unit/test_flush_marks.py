@@ -16,12 +16,13 @@ from fastlog.log import _files
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._flush import make_partition_flusher
 from fastlog.log.check import check_partition
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import MAX_BYTES, FlushMarks
 from fastlog.log.manager import LogManager
 from fastlog.log.repair import keep_span
 from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import logs
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import SharedLog, in_child, message
 
 ENTRY = message(12)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.clock import ManualClock
 from fastlog.log import _files
 from fastlog.log.check import check_partition
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.flushed_mark import flushed_mark_name, flushed_marks, put_flushed_mark
 from fastlog.log.recovery import RecoveredPartition, recover_partition
 from fastlog.segment_files import MAX_OFFSET
 from tests.harness import logs, raw_format
+from tests.harness.faulty_files import FaultyFileOps
+from tests.harness.manual_clock import ManualClock
 from tests.harness.shared_log import SharedLog, in_child, message
 
 ENTRY = message(20)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from fastlog import _segment
 from fastlog.errors import LogError
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, SearchBudget, log_format, register_format
 from fastlog.log.formats.kafka07 import Kafka07
 from fastlog.segment_files import WINDOW_BYTES, SegmentFile
 from tests import reference
 from tests.harness import raw_format
+from tests.harness.faulty_files import FaultyFileOps
 from tests.strategies import damaged_sets
 
 KAFKA = log_format("kafka-0.7")

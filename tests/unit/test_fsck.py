@@ -16,13 +16,14 @@ import click
 import pytest
 
 from fastlog.log.check import check_partition
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.recovery import recover_partition
 from fastlog.log.repair import keep_span
 from fastlog.tools.fsck import fsck_command
 from fastlog.tools.report import CommandError
 from tests.fault.foreign_files import CASES, ENTRY_BYTES, PARTS, TORN, Case, Ground
 from tests.harness import logs, raw_format
+from tests.harness.faulty_files import FaultyFileOps
 
 SET_ASIDE = re.compile(r"[0-9]+\.kafka(\.[0-9]+)?\.(truncated|bad)(\.tmp)?", re.ASCII)
 DAMAGED = PARTS[1][: ENTRY_BYTES + 20] + b"?" + PARTS[1][ENTRY_BYTES + 21 :]

@@ -22,7 +22,7 @@ from fastlog.log._append import Appender, append_bytes
 from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, STAGE_FLUSHER, STAGE_KEEPER, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import recover_partition
 from fastlog.log.side_file import read_side_file
@@ -32,6 +32,7 @@ from fastlog.workers._flusher import make_flusher_loop
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import logs
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE, FULL, in_child, message, open_descriptors, start, wait, wait_until
 from tests.harness.timing import PATIENCE
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.clock import ManualClock
 from fastlog.log import _files
 from fastlog.log._append import append_sets, roll_now
 from fastlog.log._arena import FLUSHER
@@ -22,6 +21,7 @@ from fastlog.log._segments import locate_offset
 from fastlog.log.recovery import recover_partition
 from tests.harness.calls import recorded_calls
 from tests.harness.logs import QuickFiles
+from tests.harness.manual_clock import ManualClock
 from tests.harness.shared_log import BUSY, DONE, FAILED, OFFLINE, SharedLog, in_child, message, open_descriptors
 
 ENTRY = message(12)

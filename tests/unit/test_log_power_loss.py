@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.clock import ManualClock
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
 from fastlog.log._append import roll_now
@@ -20,7 +19,7 @@ from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.check import check_partition
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator
-from fastlog.log.files import FaultyFileOps, FileOps, make_directory
+from fastlog.log.files import FileOps, make_directory
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import RecoveredPartition, recover_partition
 from fastlog.log.repair import keep_span, set_aside_strange_files
@@ -30,6 +29,8 @@ from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import logs, raw_format
 from tests.harness.calls import recorded_calls
+from tests.harness.faulty_files import FaultyFileOps
+from tests.harness.manual_clock import ManualClock
 from tests.harness.power import Disk, Left, Step, WrittenDown, after_power_loss, steps_of
 from tests.harness.shared_log import DONE, SharedLog, message
 

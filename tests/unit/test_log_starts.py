@@ -17,7 +17,7 @@ from fastlog.log._append import end_life
 from fastlog.log._arena import KEEPER, STAGE_FLUSHER, STATE_READ_ONLY, SlotView
 from fastlog.log.check import check_partition, log_start_of
 from fastlog.log.deletion import leave_wish
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.log_starts import read_log_starts, write_log_starts
@@ -30,6 +30,7 @@ from fastlog.workers import log_starts
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import raw_batches
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.raw_records import Record
 from tests.harness.shared_log import DONE, in_child
 from tests.harness.stored_batches import batch

@@ -17,13 +17,14 @@ from fastlog.log._append import Appender, append_bytes
 from fastlog.log._arena import FIRST_PROCESSOR, STATE_OFFLINE, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log._segments import SegmentFiles
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.formats import Kafka07
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.recovered import RecoveredPartition
 from fastlog.log.side_file import read_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import logs
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import in_child, message, start, stop
 
 ENTRY = message(14)

@@ -12,8 +12,9 @@ import pytest
 from fastlog.errors import LogError
 from fastlog.log import meta_properties
 from fastlog.log.discovery import scan_log_dirs
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.meta_properties import new_id, settle_cluster_id
+from tests.harness.faulty_files import FaultyFileOps
 
 ID = "MkU3OEVBNTcwNTJENDM2Qk"
 OTHER = "4L6g3nShT-eMCtK--X86sw"

@@ -18,8 +18,8 @@ from fastlog.producer._outbox import Outbox
 from fastlog.producer.brokers import frame_header
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
-from fastlog.wire.framing import FrameReader
 from tests.harness.broker import wait_until
+from tests.harness.frames import FrameReader
 
 EVERYTHING = 2**62
 

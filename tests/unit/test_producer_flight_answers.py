@@ -23,7 +23,7 @@ from fastlog.producer._flight import Flight
 from fastlog.producer._frames import Chunk
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
-from fastlog.wire.framing import FrameReader
+from tests.harness.frames import FrameReader
 from tests.harness.timing import PATIENCE
 from tests.unit.test_producer_flight import EVERYTHING, chunk_of, pair
 

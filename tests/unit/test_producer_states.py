@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from fastlog.log import _files, producer_snapshots
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.log_starts import write_log_starts
 from fastlog.log.side_file import read_side_file, write_side_file
 from fastlog.workers import keeper as keeper_module
 from fastlog.workers import producer_states
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
 from tests.unit.test_producer_snapshots import DUPLICATE, Numbered

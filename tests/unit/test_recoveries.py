@@ -15,10 +15,10 @@ from fastlog.log import _files
 from fastlog.log._append import Appender
 from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotView
 from fastlog.log._segments import SegmentFiles
-from fastlog.log.files import FaultyFileOps
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import SIDE_FILE_NAME
 from fastlog.workers.recoveries import Recoveries
+from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE, OFFLINE, SharedLog, message
 from tests.harness.timing import PATIENCE
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.clock import ManualClock
 from fastlog.errors import RecoveryError
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.recovery import RecoveredPartition, SegmentInfo, recover_all, recover_partition, scan_log_dirs
 from tests.harness import logs, raw_format
+from tests.harness.faulty_files import FaultyFileOps
+from tests.harness.manual_clock import ManualClock
 
 PARTS = [b"".join(raw_format.entry(b"segment %d message %d" % (part, n)) for n in range(20)) for part in range(3)]
 TORN = raw_format.entry(b"damaged")[:-1] + b"!" + raw_format.entry(b"whole") + b"\0\0\0"

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from fastlog import config as config_module
-from fastlog.clock import ManualClock, SystemClock
+from fastlog.clock import SystemClock
 from fastlog.config import MAX_PROCESSORS, BrokerConfig
 from fastlog.durability import SHOWN_TOPICS, durability, flush_policy, promise
 from fastlog.errors import ConfigError
 from fastlog.listening import ListenAddress, check_advertised, check_monitor, is_loopback, parse_listen
 from fastlog.settings import Setting, load_properties, parse_bytes, parse_duration, plain, unknown_name
+from tests.harness.manual_clock import ManualClock
 
 NUMBERS = [item for item in dataclasses.fields(BrokerConfig) if item.metadata["low"] is not None]
 BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

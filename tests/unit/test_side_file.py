@@ -12,9 +12,10 @@ import pytest
 
 from fastlog._crc import crc32
 from fastlog.config import BrokerConfig
-from fastlog.log.files import FaultyFileOps, FileOps
+from fastlog.log.files import FileOps
 from fastlog.log.side_file import MAX_BYTES, SideFile, parse_side_file, read_side_file, write_side_file
 from tests.harness import logs
+from tests.harness.faulty_files import FaultyFileOps
 
 OLD = SideFile(1, checkpoint=10)
 NEW = SideFile(

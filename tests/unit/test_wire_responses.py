@@ -238,7 +238,3 @@ def test_error_answers_have_no_messages() -> None:
 def test_offsets_error_without_count_is_read() -> None:
     assert rs.decode_offsets(bytes.fromhex("0003")) == rs.OffsetsAnswer(3)
     assert rs.decode_offsets(bytes.fromhex("000300000000")) == rs.OffsetsAnswer(3)
-
-
-def test_correlation_id_can_be_read_alone() -> None:
-    assert rs.correlation_id_of(GOLDEN["metadata"][0][4:]) == 5

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastlog.errors import InvalidRequestError, ProtocolError
 from fastlog.wire import fields
-from fastlog.wire.framing import FrameReader
+from tests.harness.frames import FrameReader
 
 BODIES = st.lists(st.binary(min_size=2, max_size=40), max_size=8)
 
