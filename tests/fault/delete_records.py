@@ -226,11 +226,11 @@ class Deletions:
             wrong = [offset for offset, value in known.items() if offset >= start and log.get(offset) != value]
             self.expect(not wrong, f"{when}: {place}: {what} and not there: {wrong[:LINES]}")
 
-        def bases() -> list[int]:
-            return sorted(int(path.stem) for path in self.broker.partition_directory(*place).glob("*.log"))
+        def is_clean() -> bool:
+            bases = sorted(int(path.stem) for path in self.broker.partition_directory(*place).glob("*.log"))
+            return len(bases) < 2 or bases[1] > start  # the newest one stays, whatever it holds
 
-        # the newest one stays, whatever it holds
-        wait_until(f"{when}: what is below {start} of {place} has gone", lambda: len(bases()) < 2 or bases()[1] > start)
+        wait_until(f"{when}: what is below {start} of {place} has gone", is_clean)
 
 
 class Caller:

@@ -368,6 +368,15 @@ def test_a_commit_that_is_under_way_goes_with_what_is_forgotten_behind_it(runnin
     assert running.groups.names() == ["g"] and running.committed() == {("t", 1): 1}
 
 
+def test_a_group_of_which_only_an_id_is_known_is_forgotten_with_it(running: Asked) -> None:
+    told = running.join()
+    timer = running.groups._timers["g"]
+    assert [row.error_code for row in running.ask(DELETE, 0, groups_names=("g",)).results] == [0]
+    assert timer.act is None, "it would keep the group in memory until the id's time is over"
+    assert running.join(told.member_id).error_code == Code.UNKNOWN_MEMBER_ID
+    assert (running.groups.names(), running.groups._timers, running.groups._shards[0].latest) == ([], {}, {})
+
+
 def test_members_that_are_no_consumers_keep_all_offsets(running: Asked) -> None:
     running.commit({("t", 0): 5})
     running.join(version=3, protocol_type="connect")
@@ -383,11 +392,9 @@ def test_a_group_is_forgotten_with_all_it_has(running: Asked) -> None:
     codes = [(row.group_id, int(row.error_code)) for row in running.ask(DELETE, 2, **asked).results]
     assert codes == [("g", Code.NON_EMPTY_GROUP), ("h", 0), ("none", Code.GROUP_ID_NOT_FOUND)]
     assert records.group_key("h") not in [each.key for each in running.stored()], "it never had members"
-    timer = running.groups._timers["g"]
     running.ask(LEAVE, 0, group_id="g", member_id=member)
     assert [row.error_code for row in running.ask(DELETE, 0, groups_names=("g",)).results] == [0]
     assert (running.groups.names(), running.committed()) == ([], {})
-    assert timer.act is None, "it would keep the group in memory until its session is over"
     running.turn_until("all is written", lambda: not running.loop.tasks)
     running.again()
     assert (running.groups.names(), running.groups._shards[0].latest, running.groups._shards[0].bytes) == ([], {}, 0)
