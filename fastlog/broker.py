@@ -34,6 +34,7 @@ from fastlog.workers import advertised
 from fastlog.workers.child import Listener, Shared, check_heartbeat
 from fastlog.workers.coordinator.topic_settings import applied
 from fastlog.workers.group_board import GroupBoard
+from fastlog.workers.switches import Switches
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ def _run(
         _listen(listener.fd, BACKLOG)
     if monitor is not None:
         _listen(monitor.fd, MONITOR_BACKLOG)
+    logs.follow(shared.switches.level_cell)
     supervisor = Supervisor(shared)
     try:
         supervisor.start()
@@ -263,6 +265,7 @@ def _shared(
         creators=creators,
         forward_processor=tuple(processor for processor, _ in forwards),
         forward_coordinator=tuple(coordinator for _, coordinator in forwards),
+        switches=Switches(config.trace_requests),
         groups=stack.enter_context(contextlib.closing(GroupBoard())),
     )
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastlog.escaping import EscapingFormatter
@@ -25,8 +26,30 @@ MOST_OF_CLIENTS = 100
 """Lines in so many seconds about what clients cause."""
 MOST_LINES = 1000
 """All lines of a process in that time, from warnings up."""
+REQUEST_LOGGER, SWITCH_LOGGER = "fastlog.request", "fastlog.logging"
+"""Their lines are written whatever the level: who switches requests on wants to see them, and that it was heard."""
 LAST_WORD_SECONDS = 1.0
 """How long ``say`` waits for room: what it says is waited for."""
+
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+"""By their names, in the order of their signals."""
+SIGNALS: dict[int, tuple[str | None, bool | None]] = {
+    **{signal.SIGRTMIN + number: (name, None) for number, name in enumerate(LEVELS, 1)},
+    signal.SIGRTMIN + len(LEVELS) + 1: (None, True),
+    signal.SIGRTMIN + len(LEVELS) + 2: (None, False),
+}
+"""Real-time signals that tell a supervisor what is written from now on: the level, or whether requests are logged."""
+
+_least: Sequence[int] = (logging.INFO,)
+"""The least level that is written."""
+
+
+def follow(level: Sequence[int]) -> None:
+    """From now on the first item is the least level that is written, whoever changes it; children inherit that."""
+    global _least
+    _least = level
+    logging.getLogger().setLevel(logging.DEBUG)  # so that every line comes so far as to be looked at
 
 
 def about(kind: str, *who: object) -> dict[str, object]:
@@ -102,6 +125,8 @@ class Handler(logging.Handler):
         self._limit = LineLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < _least[0] and record.name not in (REQUEST_LOGGER, SWITCH_LOGGER):
+            return
         self._say(self._limit.left_out())
         if self._limit.admits(record):
             self._write(record)
@@ -174,7 +199,7 @@ def set_up(role: str, patience: float = 0.0) -> None:
         )
     )
     root.addHandler(made)
-    root.setLevel(logging.INFO)
+    root.setLevel(logging.DEBUG if isinstance(_least, memoryview) else logging.INFO)
 
 
 def say(line: str) -> None:

@@ -32,6 +32,7 @@ from fastlog.workers import child, flusher, keeper, mirror, processor, stalls
 from fastlog.workers.coordinator import process as coordinator
 
 log = logging.getLogger(__name__)
+switch_log = logging.getLogger(logs.SWITCH_LOGGER)
 
 TICK_SECONDS = 0.2
 SILENT_SECONDS = 40 * child.HEARTBEAT_MS / 1000
@@ -105,6 +106,7 @@ class Supervisor:
             self._children[ACCEPTOR] = _Child(ACCEPTOR, acceptor.run)
         if shared.config.mirror_file is not None:
             self._children[child.MIRROR] = _Child(child.MIRROR, mirror.run)
+        self._switches_asked: list[int] = []
         self._signal_fd, self._signal_send = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop_asked = 0
         self._stop_now = False
@@ -121,6 +123,8 @@ class Supervisor:
         """Start every process; the acceptor last, so that whoever gets in finds somebody who serves."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_stop)
+        for told in logs.SIGNALS:
+            signal.signal(told, lambda number, _: self._switches_asked.append(number))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._signal_send, warn_on_full_buffer=False)
         self._arena.clear_cell(SUPERVISOR, os.getpid(), time.monotonic_ns())
@@ -135,6 +139,7 @@ class Supervisor:
         while not self._stop_asked and not self._failed:
             self._wait(TICK_SECONDS)
             self._arena.beat(SUPERVISOR)
+            self._switch()
             self._reap()
             self._watch()
             logs.catch_up()
@@ -151,6 +156,13 @@ class Supervisor:
         while any(item.pid for item in self._children.values()) and time.monotonic() < deadline:
             self._wait(0.05)
             self._reap(restart=False)
+
+    def _switch(self) -> None:
+        """Do what signals have asked for since the last turn, in their order."""
+        switches = self._shared.switches
+        while self._switches_asked:
+            switches.set(self._switches_asked.pop(0))
+            switch_log.info("logging level=%s requests=%s", switches.level, "on" if switches.requests else "off")
 
     # -- starting and replacing ------------------------------------------------------------------------------------
 

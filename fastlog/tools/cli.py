@@ -30,6 +30,7 @@ COMMANDS = {
     "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper, or look into one."),
     "perf": ("fastlog.tools.perf_command", "perf_command", "Moved: python -m perf compare, report."),
     "metrics": ("fastlog.tools.metrics", "metrics_command", "Print a dashboard for Grafana, or alerts."),
+    "logging": ("fastlog.tools.logging_command", "logging_command", "Change what a running broker writes to its log."),
     "info": ("fastlog.tools.info", "info_command", "Show what is installed and which code paths are taken."),
     "doctor": ("fastlog.tools.doctor", "doctor_command", "Look for what is wrong with a broker and its machine."),
     "selftest": ("fastlog.tools.selftest", "selftest_command", "See whether it works here, with a broker of its own."),

@@ -105,10 +105,10 @@ def stop(lock: Path, what: str) -> None:
     allowed, begun = _allowed([lock.parent]), time.monotonic()
     asked = 0
     while is_held(lock):
-        if not asked and (asked := _holder(lock)):
+        if not asked and (asked := holder(lock)):
             allowed = _allowed(_directories(asked, lock))
             os.kill(asked, signal.SIGTERM)
-        if asked and not Path(f"/proc/{asked}").exists() and (other := _holder(lock)):
+        if asked and not Path(f"/proc/{asked}").exists() and (other := holder(lock)):
             note(f"stopped: process {asked}; process {other} has been started since")
             return
         if time.monotonic() > begun + allowed:
@@ -137,7 +137,7 @@ def _directories(pid: int, lock: Path) -> set[Path]:
     return found
 
 
-def _holder(lock: Path) -> int:
+def holder(lock: Path) -> int:
     """The process whose id is in the lock file, if it has that file open; 0 while a start has not got there yet."""
     line = lock.read_bytes()[:20].partition(b"\n")[0]
     pid = int(line) if line.isdigit() else 0

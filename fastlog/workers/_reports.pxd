@@ -6,6 +6,8 @@ from fastlog.workers.net._connection cimport Conn
 cdef class Reports:
     cdef object services
     cdef uint64_t* counters
+    cdef const uint8_t[::1] tracing_memory
+    cdef const uint8_t* tracing  # not 0 while requests are logged; the supervisor writes it, see switches.py
 
     cdef void refused(self, Conn* c, const char* reason, int detail, const uint8_t* name=*, int name_size=*,
                       int32_t partition=*) noexcept nogil

@@ -13,6 +13,8 @@ cdef class Reports:
     def __cinit__(self, Arena arena, int process, services):
         self.services = services
         self.counters = fl_cell_at(arena.header, process).counters
+        self.tracing_memory = services.tracing
+        self.tracing = &self.tracing_memory[0]
 
     cdef void refused(self, Conn* c, const char* reason, int detail, const uint8_t* name=NULL, int name_size=0,
                       int32_t partition=-1) noexcept nogil:
@@ -62,7 +64,9 @@ cdef class Reports:
                 self.services.unexpected(raised)
 
     cdef void trace(self, Conn* c, int kind, size_t size) noexcept nogil:
-        """A request of this kind begins."""
+        """A request of this kind begins; looked at each time, as the broker may be told to log them while it runs."""
+        if not self.tracing[0]:
+            return
         with gil:
             try:
                 self.services.trace(c.fd, kind, size)

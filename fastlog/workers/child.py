@@ -19,6 +19,7 @@ from fastlog.log._arena import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, 
 from fastlog.workers.group_board import GroupBoard
 from fastlog.workers.net import _process
 from fastlog.workers.restarts import Restarts
+from fastlog.workers.switches import Switches
 
 _HEARTBEAT = os.environ.get("FASTLOG_HEARTBEAT_MS", "250")
 _LONGEST_HEARTBEAT_MS = 24 * 3_600_000
@@ -81,6 +82,7 @@ class Shared:
     version: str = ""
     started_ns: int = field(default_factory=time.monotonic_ns)
     restarts: Restarts = field(default_factory=Restarts)
+    switches: Switches = field(default_factory=Switches)
     cluster_id: str = ""  # of ``meta.properties``: 22 characters, which clients are told
     forward_processor: tuple[int, ...] = ()  # by processor, its end of the socket pair to the coordinator
     forward_coordinator: tuple[int, ...] = ()  # and the coordinator's; the supervisor keeps both, as those of hand-over

@@ -118,6 +118,7 @@ class Health:
             "uptime_seconds": round((self._now_ns() - shared.started_ns) / 1e9, 3),
             "durability": durability(config, shared.sync_seconds),
             "insecure": config.insecure,
+            "logging": {"level": shared.switches.level, "requests": shared.switches.requests},
             "addresses": self._addresses(),
             "processes": [self._process(number) for number in self.processes],
             "partitions": self._partitions(),

@@ -33,7 +33,7 @@ def run(shared: child.Shared, number: int) -> int:
     config = shared.config
     files = SegmentFiles(shared.arena, max(16, shared.descriptors // 4))
     helper = Helper(shared.arena, files)
-    services = Services(config, shared.arena, number)
+    services = Services(config, shared.arena, number, tracing=shared.switches.tracing)
     engine = Engine(shared.arena, files, helper, number, services)
     engine.take_over()
     forward = Forward(shared.arena, number, shared.forward_processor[number - FIRST_PROCESSOR])
@@ -44,14 +44,14 @@ def run(shared: child.Shared, number: int) -> int:
         config.max_message_bytes,
         config.max_request_bytes,
         config.fetch_max_wait_ms,
-        config.trace_requests,
+        True,  # whether requests are logged is looked at when one begins
     )
     today = Kafka(
         engine,
         forward,
         KafkaControl(config, shared.arena, services, advertised, shared.cluster_id),
         config.max_request_bytes,
-        config.trace_requests,
+        True,
     )
     protocols = {KAFKA_07: old, KAFKA: today, ANY_PROTOCOL: FirstRequest(engine, old, today)}
     loop = Loop(

@@ -35,7 +35,7 @@ from fastlog.workers.authorization import Rule
 Made = TypeVar("Made")
 
 log = logging.getLogger(__name__)
-request_log = logging.getLogger("fastlog.request")
+request_log = logging.getLogger(logs.REQUEST_LOGGER)
 
 STEP_BYTES = 1 << 20
 """Decompressed in one step; a set of no more is looked at where it arrives."""
@@ -70,8 +70,19 @@ class Services:
     threads, a queue each; what a log manager remembers is for one thread, so each has one.
     """
 
-    def __init__(self, config: BrokerConfig, arena: Arena, process: int, rule: Rule | None = None) -> None:
-        """``rule`` says who may do what, None: everybody everything."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        arena: Arena,
+        process: int,
+        rule: Rule | None = None,
+        tracing: memoryview | None = None,
+    ) -> None:
+        """``rule`` says who may do what, None: everybody everything.
+
+        ``tracing``: a byte that is not 0 while requests are logged, None: as the setting says.
+        """
+        self.tracing = memoryview(bytes([config.trace_requests])) if tracing is None else tracing
         self.authorizer = Authorizer(rule)
         self._config = config
         self._arena = arena
@@ -223,7 +234,7 @@ class Services:
         return Path(root, segment_files.partition_directory_name(topic.decode(), partition))
 
     def trace(self, fd: int, kind: int, size: int) -> None:
-        """One line per request, when ``trace.requests`` is on."""
+        """One line per request, while requests are logged."""
         request_log.info("request peer=%s kind=%d bytes=%d", _peer(fd), kind, size)
 
     def on_signal(self) -> None:

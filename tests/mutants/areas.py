@@ -88,7 +88,7 @@ AREAS = (
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
         _unit("acceptor supervisor* broker_start worker_start binding config setting_limits stalls")
-        + _integration("connections access")
+        + _integration("connections access logging")
         + _fault("kills stop stop_in_trouble lock_holder idle_cost every_call stalls returns"),
     ),
     Area(
@@ -164,7 +164,7 @@ AREAS = (
         _words("fastlog/tools/"),
         _unit("tools* dump_log fsck group_view forget_broker produce_consume config mirror_config")
         + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
-                       " broker_group_tools commands_zookeeper zookeeper_command audit selftest"),
+                       " broker_group_tools commands_zookeeper zookeeper_command audit selftest logging"),
     ),
     Area(
         "perf",

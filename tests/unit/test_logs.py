@@ -34,6 +34,25 @@ def log() -> Log:
     return Log()
 
 
+@pytest.mark.parametrize("least", ["debug", "info", "warning", "error"])
+def test_what_is_below_the_level_is_not_written(
+    least: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Requests are, because whoever switches them on wants to see them; the level may change at any time."""
+    monkeypatch.setattr(logs, "_least", (logs.LEVELS[least],))
+    handler = logs.Handler(0.0)
+    try:
+        for name, level in logs.LEVELS.items():
+            handler.emit(logging.LogRecord("fastlog.x", level, __file__, 1, name, (), None))
+        for name in ("request", "logging"):
+            handler.emit(logging.LogRecord(f"fastlog.{name}", logging.INFO, __file__, 1, name, (), None))
+        handler.catch_up()
+    finally:
+        handler.close()
+    names = list(logs.LEVELS)
+    assert capfd.readouterr().err.split() == [*names[names.index(least) :], "request", "logging"]
+
+
 def test_a_line_that_repeats_is_counted(log: Log) -> None:
     for _ in range(3):
         log.write("disk %s", "full")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import itertools
+import logging
 import os
 import signal
 import time
@@ -64,8 +65,31 @@ def test_who_lets_clients_in_is_started_last(
     machine = make(**settings)
     assert machine.stop_after(1.0).clean
     assert machine.started() == roles
-    assert set(machine.handlers) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
+    assert set(machine.handlers) == {
+        signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, *range(signal.SIGRTMIN + 1, signal.SIGRTMIN + 7)
+    }  # fmt: skip
     assert machine.arena.cell(SUPERVISOR)[0] == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("asked", "level", "requests"),
+    [([], "info", False), ([1], "debug", False), ([2], "info", False), ([3], "warning", False), ([4], "error", False),
+     ([5], "info", True), ([5, 4, 6], "error", False), ([1, 5, 3], "warning", True)],
+)  # fmt: skip
+def test_signals_say_what_is_logged(
+    asked: list[int], level: str, requests: bool, make: Callable[..., Processes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last one of a kind counts, and the log says what holds."""
+    machine = make()
+    caplog.set_level(logging.INFO)
+    machine.at(0.5, lambda: [machine.handlers[signal.SIGRTMIN + number](signal.SIGRTMIN + number, None)
+                             for number in asked])  # fmt: skip
+    machine.stop_after(1.0)
+    switches = machine.shared.switches
+    assert (switches.level, switches.requests, bool(switches.tracing[0])) == (level, requests, requests)
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("logging level=")]
+    assert said[-1:] == ([f"logging level={level} requests={'on' if requests else 'off'}"] if asked else [])
+    assert len(said) == len(asked)
 
 
 def test_what_is_there_before_the_first_fork_is_never_collected(make: Callable[..., Processes]) -> None:
