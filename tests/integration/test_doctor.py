@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from fastlog import __version__
+from fastlog.config import BrokerConfig
 from fastlog.testing import Proxy, broker
 from fastlog.tools import doctor_machine, doctor_network
 from fastlog.tools.doctor_machine import satisfies
+from fastlog.tools.findings import Subject
 from tests.harness.checkout import ROOT
 from tests.harness.command_line import Commands, Ran
 from tests.harness.fake_broker import FakeBroker
@@ -118,6 +120,23 @@ def test_lines_for_people_have_an_arrow_before_the_remedy(
     assert line.startswith(f"bad   port         127.0.0.1:{port} is taken by ") and " -> stop it, or choose" in line
     assert str(os.getpid()) in line
     assert ran.code == 1 and ran.err.startswith("1 wrong, ") and "\x1b" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_is_for_terminals(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    shown: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *words, **options: shown.append(str(words[0])))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    doctor._commands("doctor", "--log-dir", str(doctor.directory), "--port", "0")
+    assert shown[0].startswith("\x1b[32mok  \x1b[0m  settings" if coloured else "ok    settings")
 
 
 # --- settings, ports, names ---
@@ -288,6 +307,45 @@ def test_a_disk_that_refuses(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, nu
     assert remedy in doctor.row("disk")["remedy"]
 
 
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool) -> None:
+    """Also where every file has a name, and where the disk fills meanwhile."""
+    opened, written = os.open, os.pwrite
+
+    def open_file(path: object, flags: int, *more: int, **options: object) -> int:
+        if not unnamed and flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return opened(path, flags, *more, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(doctor_machine.os, "open", open_file)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    positions: list[int] = []
+
+    def write(fd: int, data: bytes, position: int) -> int:
+        positions.append(position)
+        return written(fd, data, position) if len(positions) < 8 else 5
+
+    monkeypatch.setattr(doctor_machine.os, "pwrite", write)
+    assert len(doctor_machine.sync_seconds(tmp_path)) == 5
+    assert positions == [0, 4096, 8192, 12288, 16384]
+    with pytest.raises(OSError, match="No space left"):
+        doctor_machine.sync_seconds(tmp_path)
+    assert list(tmp_path.iterdir()) == [] and len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_directory_that_cannot_be_opened_is_not_tried_another_way(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        doctor_machine.sync_seconds(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(1023, "1023 bytes"), (1024, "1.0 KiB"), (2**20, "1.0 MiB"), (3 * 2**30, "3.0 GiB"), (2**40, "1.0 TiB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert doctor_machine._size(size) == text
+
+
 @pytest.mark.parametrize(
     ("free", "free_files", "name"),
     [(149, 50, "space-low"), (150, 50, ""), (50, 50, "space-low"), (49, 50, "space-scarce"), (500, 49, "inodes-few")],
@@ -306,6 +364,36 @@ def test_descriptors(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, limit: int
     """256 of its own, and of 1,000 connections 500 for each of two processors, twice for segments."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, limit))
     assert doctor.names("--set", "max.connections=1000", "--set", "num.threads=2") == names
+
+
+def test_the_process_with_the_most_descriptors_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    used = {1: (80, 100, 1), 2: (81, 100, 2), 3: (90, 1000, 3), 4: None}
+    monkeypatch.setattr(doctor_machine, "_descriptors_of", used.get)
+    config = BrokerConfig(max_connections=1, processors=1)
+
+    def names(*pids: int) -> list[str]:
+        subject = Subject(config, [tmp_path], 1.0, pids, is_running=True)
+        return [finding.name for finding in doctor_machine.check_descriptors(subject)]
+
+    assert names(1, 2, 3, 4) == names(2) == ["descriptors-few"]
+    assert names(3) == [""]
+    used[1] = (80, 1000, 1)
+    assert names(1, 3, 4) == [""]
+    assert doctor_machine._descriptors_of is not None
+
+
+def test_the_newest_segment_of_all_directories_counts(doctor: Doctor, tmp_path: Path) -> None:
+    future = time.time() + 120
+    for name in ("one", "two"):
+        partition = tmp_path / name / "logs-0"
+        partition.mkdir(parents=True)
+        (tmp_path / name).chmod(0o700)
+        for base, moment in ((0, future if name == "two" else future - 1000), (100, future - 2000)):
+            (partition / f"{base:020}.kafka").touch()
+            os.utime(partition / f"{base:020}.kafka", (moment, moment))
+    paths = ["--log-dir", str(tmp_path / "one"), "--log-dir", str(tmp_path / "two")]
+    assert doctor.names(*paths) == doctor.names(*paths[2:], *paths[:2]) == ["clock-behind"]
+    assert doctor.names(*paths[:2]) == []
 
 
 def test_a_clock_that_went_back(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,6 +508,30 @@ def test_a_broker_that_runs(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> 
         while "not-ready" not in (found := doctor.names(*own)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert found == ["not-ready"]
+
+
+@pytest.mark.slow
+def test_listeners_of_one_protocol(doctor: Doctor) -> None:
+    """One for today's protocol alone has no request that says whose it is."""
+    keeper = [socket.socket() for _ in range(2)]
+    for each in keeper:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+    old, new = (each.getsockname()[1] for each in keeper)
+    listeners = f"OLD://127.0.0.1:{old},NEW://127.0.0.1:{new}"
+    protocols = "OLD:kafka-0.7,NEW:kafka"
+    given = {"listeners": listeners, "listener.protocol.map": protocols, "max.connections": "100"}
+    with broker(properties=given) as running:
+        own = ["--log-dir", str(running.data_directory), "--set", "max.connections=100"]
+        own += ["--set", f"listener.protocol.map={protocols}", "--set"]
+        assert doctor.names(*own, f"listeners={listeners}") == []
+        assert doctor.row("port NEW", *own, f"listeners={listeners}")["found"] == f"127.0.0.1:{new} takes connections"
+        elsewhere = f"listeners=OLD://127.0.0.1:{old},NEW://127.0.0.1:{unused_port()}"
+        assert "broker-silent" in doctor.names(*own, elsewhere)
+        told = f"advertised.listeners=NEW://localhost:{new}"
+        assert doctor.row("told NEW", *own, f"listeners={listeners}", "--set", told)["level"] == "ok"
+    for each in keeper:
+        each.close()
 
 
 @pytest.mark.slow
