@@ -16,6 +16,7 @@ COMMANDS = {
     "dump": ("fastlog.tools.dump", "dump_command", "Write a topic with all its partitions to a file."),
     "load": ("fastlog.tools.load", "load_command", "Load such a file into a topic, to the byte."),
     "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),
+    "top": ("fastlog.tools.top", "top_command", "Watch a broker: topics, rates, groups and processes."),
     "groups": ("fastlog.tools.groups", "groups_command", "List consumer groups, their members and what they own."),
     "lag": ("fastlog.tools.lag", "lag_command", "Show how far a group is behind."),
     "offsets": ("fastlog.tools.offsets", "offsets_command", "Show, reset, export and import a group's offsets."),

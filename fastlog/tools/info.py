@@ -23,6 +23,7 @@ _PACKAGES = (
     ("kazoo", "ZooKeeper", "pip install kazoo"),
     ("pyarrow", "Arrow record batches", how_to_install("arrow")),
     ("prometheus_client", "/metrics of a broker", how_to_install("metrics")),
+    ("rich", "the screen of fastlog top", how_to_install("top")),
     ("deltalake", "tables that Spark jobs fill", how_to_install("spark")),
     ("pyspark", "Spark, and ZooKeeper's own server", how_to_install("spark")),
 )

@@ -164,7 +164,7 @@ AREAS = (
         _words("fastlog/tools/"),
         _unit("tools* dump_log fsck group_view forget_broker produce_consume config mirror_config")
         + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
-                       " broker_group_tools commands_zookeeper zookeeper_command audit selftest logging"),
+                       " broker_group_tools commands_zookeeper zookeeper_command audit selftest logging top"),
     ),
     Area(
         "perf",

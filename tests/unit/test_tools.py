@@ -20,7 +20,7 @@ COMMANDS = ["", "produce", "consume", "topics", "topics list", "topics describe"
 COMMANDS += ["info", "zookeeper", "zookeeper start", "zookeeper ls"]
 COMMANDS += ["zookeeper get", "groups", "lag", "verify-rebalance", "offsets", "offsets get", "offsets reset"]
 COMMANDS += ["offsets export", "offsets import", "tail", "replay", "dump", "load"]
-COMMANDS += ["metrics", "metrics dashboard", "metrics rules", "doctor", "selftest", "logging"]
+COMMANDS += ["metrics", "metrics dashboard", "metrics rules", "doctor", "selftest", "logging", "top"]
 
 
 @pytest.fixture
