@@ -6,7 +6,7 @@ Source: Apache Kafka 4.2 (ProducerStateManager, ProducerAppendInfo).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memset, strerror
+from libc.string cimport strerror
 
 from fastlog.log._arena cimport fl_producer
 from fastlog.log._files cimport file_pread
@@ -35,6 +35,8 @@ class SnapshotEntry(NamedTuple):
 
 
 cdef class Known:
+    """One producer; all of it is 0 at first, as Cython has it."""
+
     cdef fl_producer state
     cdef int64_t seen_ms         # when it was heard of last
     cdef int32_t coordinator_epoch
@@ -51,7 +53,6 @@ cdef class ProducerTable:
         self.known = {}
         for entry in entries:
             one = Known()
-            memset(&one.state, 0, sizeof(fl_producer))
             one.state.n = 1
             one.state.id = entry.id
             one.state.epoch = entry.epoch
@@ -104,7 +105,6 @@ cdef class ProducerTable:
             found = self.known.get(batch.producer)
             if found is None:
                 one = Known()
-                memset(&one.state, 0, sizeof(fl_producer))
                 one.coordinator_epoch = -1
                 self.known[batch.producer] = one
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -602,6 +603,39 @@ def test_a_broker_that_does_not_say_what_it_has(member: Member, monkeypatch: pyt
     assert member.turn() == ["join"]
 
 
+def test_a_filter_that_is_none_is_the_members_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so where it is asked how it stands, and joins nothing."""
+    member = Member(monkeypatch, Subscription({}, "(", True, 1))
+    assert member.turn() == [] and isinstance(member.standing.error, CoordinationError)
+    assert "(" in str(member.standing.error)
+
+
+def test_a_place_is_given_up_from_any_thread() -> None:
+    """By the worker's own at once; others have it told that nothing comes any more, and leave the closing to it."""
+
+    class Noting:
+        is_connected = True
+
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def close(self) -> None:
+            self.said.append("close")
+
+        def interrupt(self) -> None:
+            self.said.append("interrupt")
+
+    noting = Noting()
+    place = Membership(noting, SESSION)  # type: ignore[arg-type]
+    assert place.is_connected
+    other = threading.Thread(target=place.close)
+    other.start()
+    other.join()
+    assert noting.said == ["interrupt"] and place.is_lost and not place.is_connected
+    place.close()
+    assert noting.said == ["interrupt", "close"]
+
+
 def test_how_often_it_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its setting, but four times in a session."""
     for interval, expected in ((500, 0.5), (2500, 2.5), (9000, 2.5)):
@@ -610,5 +644,3 @@ def test_how_often_it_beats(monkeypatch: pytest.MonkeyPatch) -> None:
         member.clock.now += SESSION
         assert member.turn() == ["beat"]
         assert member.life._proof_due - member.clock.now == pytest.approx(expected)
-
-

@@ -19,7 +19,7 @@ from fastlog.client.coordinator import (
     meaning_of,
 )
 from fastlog.client.group_requests import Identity
-from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError, ProtocolError
+from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError, ProtocolError, TransportError
 from tests.harness.broker import wait_until
 from tests.harness.fake_coordinator import FakeCoordinator
 from tests.harness.timing import PATIENCE
@@ -262,6 +262,41 @@ def test_who_waits_can_be_interrupted(server: FakeCoordinator) -> None:
             beat(made)
         made.close()
         made.close()
+
+
+def test_who_is_interrupted_tries_no_other_address(server: FakeCoordinator) -> None:
+    with FakeCoordinator() as first, coordinator(f"{first.address},{server.address}") as made:
+        first.scripts[3] = lambda _: made.interrupt()  # type: ignore[func-returns-value]
+        with pytest.raises(CoordinationError, match="was closed"):
+            beat(made)
+        assert (first.connections, server.connections) == (1, 0)
+
+
+def test_what_is_asked_behind_what_was_posted_has_its_own_answer(server: FakeCoordinator) -> None:
+    with coordinator(server) as made:
+        made.post(HEARTBEAT)
+        assert beat(made) == 0 and server.connections == 2
+        with pytest.raises(NotReachedError, match="nothing was posted"):
+            made.poll(0)
+
+
+def test_a_connection_that_does_not_take_what_is_posted_is_left(
+    server: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with coordinator(server) as made:
+        assert beat(made) == 0
+        former = made._connection
+        assert former is not None
+
+        def refuse(_: bytes) -> None:
+            raise TransportError("broken")
+
+        monkeypatch.setattr(type(former), "send", lambda _, data: refuse(data))
+        with pytest.raises(NotReachedError, match="broken"):
+            made.post(HEARTBEAT)
+        assert not made.is_connected and made._connection is None and former.fileno() == -1
+        monkeypatch.undo()
+        assert beat(made) == 0 and server.connections == 2
 
 
 def test_nothing_is_left_open(server: FakeCoordinator) -> None:

@@ -303,6 +303,26 @@ def test_transactions_of_a_log_that_was_moved_here_are_followed(tmp_path: Path) 
     assert [entry.id for entry in table.entries()] == [1]
 
 
+def test_a_walk_ends_where_a_batch_does_not(tmp_path: Path) -> None:
+    """One that is cut, at each of its bytes, and what can be none, tell of nobody; the batches before them do."""
+    first, second = (batch(b"x", base=number, producer_id=number, sequence=0) for number in (1, 2))
+    path = tmp_path / "segment"
+    for data in (first + second, first + bytes(200)):
+        path.write_bytes(data)
+        for end in range(len(first), len(first) + len(second)):
+            table = ProducerTable()
+            with path.open("rb") as file:
+                assert table.replay(file.fileno(), format_number(RECORD_BATCHES), 0, end, 7) == len(first)
+            assert [row.id for row in table.entries()] == [1]
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """It is no log without producers."""
+    path = tmp_path / "segment"
+    with path.open("wb") as file, pytest.raises(OSError, match="Bad file descriptor"):
+        ProducerTable().replay(file.fileno(), format_number(RECORD_BATCHES), 0, 1000, 7)
+
+
 def test_a_log_with_an_open_transaction_is_read_from_its_snapshot_on(tmp_path: Path) -> None:
     """What a snapshot says is open was begun below it: the batches alone would not say so."""
     log = Numbered(tmp_path)

@@ -309,6 +309,18 @@ def test_one_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
     assert log.ids(full) == [0, 1, 2, 3]
 
 
+def test_the_one_that_wrote_last_may_be_forgotten_too(tmp_path: Path) -> None:
+    """Where all others have open transactions: it ends where the log does, and not behind it."""
+    log = Log(tmp_path, partitions=0, blocks=0)
+    held = tuple(ProducerState(number, 0, (Numbered(0, 0, 0, 0),), 0, 0) for number in range(3))
+    slot = log.add(0, held)
+    for first in range(2):  # in both versions of its entry, the second one last
+        assert log.one(7, 0, first, slot=slot) == DONE
+    assert log.ids(slot) == [0, 1, 2, 7]
+    assert log.one(8, 0, 0, slot=slot) == DONE
+    assert log.ids(slot) == [0, 1, 2, 8]
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_come_and_go_in_the_same_memory(tmp_path: Path) -> None:
     log = Log(tmp_path, blocks=2)

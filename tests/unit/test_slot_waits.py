@@ -262,6 +262,55 @@ def test_who_has_gone_is_not_looked_for(workers: Workers, leave: Callable[[raw.R
         assert stays.fetched() == {(IDLE, 3): (0, len(ONE))}
 
 
+def test_who_waits_for_nothing_takes_nobody_along(workers: Workers) -> None:
+    """A connection that comes and goes without a wait of its own, while others wait for the first slot."""
+    first = workers.arena.views()[0]
+    assert first.index == 0
+    with Client(workers) as waits, Client(workers) as writer:
+        waits.hold((first.topic, first.partition, 0))
+        Client(workers).raw.close()
+        wait_until("it has gone", lambda: workers.processors[0].open_connections == 2)
+        writer.produce(first.topic, first.partition)
+        assert waits.fetched() == {(first.topic, first.partition): (0, len(ONE))}
+
+
+def test_a_flush_that_began_before_an_append_is_not_its_own(workers: Workers) -> None:
+    """Who is woken by it waits for the next one of the same partition, beside others, and is answered once."""
+    with Client(workers) as one, Client(workers) as other, Client(workers) as reader:
+        reader.hold((BUSY, 0, 0), min_bytes=6 * len(ONE))
+        for turn in range(2):
+            _files.arm("fdatasync@1=slow:150,fdatasync@2=slow:150", "test")
+            appends = workers.count("appends")
+            one.send_produce(BUSY, 0)
+            wait_until("it is appended", lambda count=appends + 1: workers.count("appends") == count)
+            time.sleep(0.05)  # the flush is on its way
+            other.send_produce(BUSY, 0)
+            assert one.produced() == 0 and other.produced() == 0
+            one.produce(BUSY, 0)
+            assert workers.arena.view(slot_of(workers, BUSY, 0)).visible_offset == 3 * (turn + 1)
+        assert reader.fetched() == {(BUSY, 0): (0, 6 * len(ONE))}
+
+
+# -- the words of several processes ------------------------------------------------------------------------------------
+
+
+def test_a_process_takes_its_own_words_alone(tmp_path: Path) -> None:
+    """Where the slots fill their words to the last bit, another process's begin right behind them."""
+    settings = {"slots": 64, "partitions_by_topic": {IDLE: 64}, "fetch_max_wait_ms": LONG_MS}
+    with ExitStack() as stack:
+        workers = stack.enter_context(Workers(tmp_path, processors=2, **settings))  # type: ignore[arg-type]
+        writer, busy = (stack.enter_context(Client(workers)) for _ in range(2))
+        writer.make(IDLE)
+        readers = [stack.enter_context(Client(workers, number)) for number in (0, 1)]
+        for at in range(10):
+            for reader in readers:
+                reader.hold((IDLE, 5, at))
+            busy.produce(IDLE, 7)
+            writer.produce(IDLE, 5)
+            for reader in readers:
+                assert reader.fetched() == {(IDLE, 5): (0, len(ONE))}
+
+
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
