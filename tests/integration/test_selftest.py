@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastlog.errors import TransportError
 from fastlog.testing import RunningBroker
 from fastlog.tools import selftest
 from tests.harness.command_line import Commands, Ran
@@ -82,12 +83,24 @@ class Silent(selftest.Kafka07):
             super().write(address, numbers, acknowledged)
 
 
+class Broken(selftest.Kafka07):
+    """Gives up when the broker is killed."""
+
+    def write(self, address: str, numbers: range, acknowledged: Callable[[int], object]) -> None:
+        if len(numbers) <= selftest.COUNT:
+            super().write(address, numbers, acknowledged)
+        else:
+            super().write(address, numbers[: selftest.BATCH], acknowledged)
+            raise TransportError("gone")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "step", "says"),
     [
         (Liar, "read Kafka 0.7", "1000 messages were acknowledged, and 800 are there"),
         (Silent, "kill the broker", "nothing was acknowledged"),
+        (Broken, "kill the broker", "Kafka 0.7 did not go on after the kill: gone"),
     ],
 )
 def test_it_fails_and_keeps_the_files(
@@ -100,6 +113,8 @@ def test_it_fails_and_keeps_the_files(
     says: str,
 ) -> None:
     monkeypatch.setattr(selftest, "Kafka07", client)
+    if client is Silent:
+        monkeypatch.setattr(selftest, "PATIENCE_SECONDS", 2.0)
     monkeypatch.setattr(selftest, "today_client", lambda: [])
     ran = run(capfd, tmp_path)
     assert ran.code == 1
