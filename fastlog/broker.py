@@ -28,6 +28,7 @@ from fastlog.log.manager import LogManager
 from fastlog.log.meta_properties import settle_cluster_id
 from fastlog.log.metadata import read_metadata
 from fastlog.segment_files import LOCK_NAME, partition_directory_name
+from fastlog.service_manager import ServiceManager
 from fastlog.settings import load_properties
 from fastlog.supervisor import Supervisor
 from fastlog.workers import advertised
@@ -70,6 +71,7 @@ def _run(
     config: BrokerConfig, stack: contextlib.ExitStack, on_ready: Callable[[int], None] | None, version: str
 ) -> int:
     started = time.monotonic()
+    service_manager = ServiceManager()
     files = FileOps()
     retention.load_policy(config.retention_policy)  # a policy that cannot be loaded is said now, not an hour later
     if config.mirror_file is not None:
@@ -104,6 +106,7 @@ def _run(
     metadata = read_metadata(directories, files)
     own = {each.name: applied(config, each.name, each.settings) for each in metadata.topics.values() if each.settings}
     manager = LogManager(config, arena, files, own)
+    service_manager.status("recovering")
     clean_ends = [consume_clean_marker(directory, files) for directory in directories]
     _files.reach("start.marker_taken")
     report = manager.load(clean_ends, metadata.topics.values())
@@ -140,6 +143,7 @@ def _run(
         supervisor.abandon()
         raise
     _say_ready(shared, directories, len(report.partitions), time.monotonic() - started)
+    service_manager.ready(f"serving {len(report.partitions)} partitions, port {listeners[0].port}")
     if on_ready is not None:
         on_ready(listeners[0].port)
     stop = supervisor.run()

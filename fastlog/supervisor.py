@@ -28,6 +28,7 @@ from fastlog.log._arena import (
     STAGE_PROCESSORS,
     SUPERVISOR,
 )
+from fastlog.service_manager import ServiceManager
 from fastlog.workers import child, flusher, keeper, mirror, processor, stalls
 from fastlog.workers.coordinator import process as coordinator
 
@@ -97,6 +98,7 @@ class Supervisor:
 
     def __init__(self, shared: child.Shared) -> None:
         self._shared = shared
+        self._manager = ServiceManager()
         self._arena = shared.arena
         roles = ((FLUSHER, flusher.run), (KEEPER, keeper.run), (COORDINATOR, coordinator.run))
         self._children = {number: _Child(number, run) for number, run in roles}
@@ -247,6 +249,7 @@ class Supervisor:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> None:
+        self._manager.alive()
         waiting = select.poll()
         waiting.register(self._signal_fd, select.POLLIN)
         if waiting.poll(seconds * 1000):
@@ -313,6 +316,7 @@ class Supervisor:
         partitions, as long as one after the other is finished: the next start would recover them all.
         """
         self._arena.set_ending()
+        self._manager.stopping()
         # a broker that may not run has run well until now, and flushes as every other one
         result = Stop(clean=not self._failed or not self._may_run, asked_for=self._may_run)
         if self._failed:

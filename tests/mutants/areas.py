@@ -86,8 +86,9 @@ AREAS = (
     ),
     Area(
         "processes",
-        _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"),
-        _unit("acceptor supervisor* broker_start worker_start binding config setting_limits stalls")
+        _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"
+               " fastlog/service_manager.py"),
+        _unit("acceptor service_manager supervisor* broker_start worker_start binding config setting_limits stalls")
         + _integration("connections access logging")
         + _fault("kills stop stop_in_trouble lock_holder idle_cost every_call stalls returns"),
     ),

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
     "text": "fastlog.escaping fastlog.standard_error",
-    "ground": "fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
+    "ground": "fastlog.service_manager"
+    " fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
     " fastlog._crc32c fastlog._bytes",
     "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._frames fastlog._envelope"
     " fastlog.arguments fastlog.codecs fastlog.batch_codecs fastlog.settings fastlog.java",
