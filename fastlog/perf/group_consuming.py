@@ -18,8 +18,8 @@ from fastlog.consumer.stream import NoMessage, Stream, StreamArrays
 from fastlog.coordination.session import Session
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError
 from fastlog.perf._sizes import total_bytes
+from fastlog.perf.broker_consuming import ConsumerRun
 from fastlog.perf.consumer_options import OF_FILES, ConsumerOptions
-from fastlog.perf.consuming import ConsumerRun
 from fastlog.perf.reading import LocalReadError, Reading, Share
 from fastlog.perf.sending import Reports
 from fastlog.perf.visibility import TopicOfBroker

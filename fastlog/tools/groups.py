@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastlog.tools import groups_access, options
+from fastlog.tools.group_rows import place_fields, shown
 from fastlog.tools.report import EXIT_CODES, EXIT_DONE, EXIT_FAILED, note
 from fastlog.tools.topics import show
 
@@ -123,8 +124,8 @@ def verify_rebalance_command(
     rows = [
         {
             "group": group,
-            **groups_access.place_fields(fault.partition, as_json),
-            "owner": groups_access.shown(fault.owner, as_json),
+            **place_fields(fault.partition, as_json),
+            "owner": shown(fault.owner, as_json),
             "fault": fault.why,
         }
         for fault in faults

@@ -15,7 +15,6 @@ from fastlog.tools.report import note, unknown
 
 if TYPE_CHECKING:
     from fastlog.consumer.group_view import GroupView
-    from fastlog.consumer.partitions import TopicPartition
     from fastlog.coordination.session import Session
     from fastlog.tools.group_places import GroupPlace
 
@@ -125,19 +124,6 @@ def table_options(function: Any) -> Any:
 def named(topics: Sequence[str]) -> list[str] | None:
     """What ``--topic`` says, commas taken apart; None: all."""
     return [name for item in topics for name in item.split(",") if name] or None
-
-
-def place_fields(partition: TopicPartition, as_json: bool) -> dict[str, Any]:
-    """Topic and partition for a row: apart in an object, as ``<broker>-<partition>`` in a table."""
-    topic, (broker, number) = partition
-    if as_json:
-        return {"topic": topic, "broker": broker, "partition": number}
-    return {"topic": topic, "partition": str(partition.partition)}
-
-
-def shown(value: object, as_json: bool) -> Any:
-    """A value for a row: a table has a dash for what is not known."""
-    return "-" if value is None and not as_json else value
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import click
 
 from fastlog.escaping import printable
 from fastlog.tools import groups_access, options
+from fastlog.tools.group_rows import place_fields, shown
 from fastlog.tools.report import EXIT_DONE, EXIT_UNREACHABLE
 from fastlog.tools.topics import show
 
@@ -109,7 +110,7 @@ def _measured(view: GroupView, topics: list[str] | None, timeout: float, estimat
 
 
 def _row(group: str, item: PartitionLag, as_json: bool) -> dict[str, Any]:
-    place = groups_access.place_fields(item.partition, as_json)
+    place = place_fields(item.partition, as_json)
     if as_json:
         return {
             "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
@@ -131,7 +132,7 @@ def _row(group: str, item: PartitionLag, as_json: bool) -> dict[str, Any]:
         "~messages": None if item.messages is None else f"~{item.messages}",
         "note": item.problem or None,
     }
-    return {"group": group, **place, **{name: groups_access.shown(value, False) for name, value in values.items()}}
+    return {"group": group, **place, **{name: shown(value, False) for name, value in values.items()}}
 
 
 def _begin_round(as_json: bool) -> None:

@@ -10,7 +10,7 @@ from fastlog.consumer.group_view import GroupView
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, VersionError
 from fastlog.errors import BrokerError, CoordinationError, FastlogError
-from fastlog.tools import groups_access
+from fastlog.tools.group_rows import place_fields, shown
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandError, note
 from fastlog.zkpaths import encode_number, offset_path, parse_number
 
@@ -45,10 +45,10 @@ class Move(NamedTuple):
         change = None if self.old is None or self.old < 0 else self.new - self.old
         return {
             "group": self.group,
-            **groups_access.place_fields(self.partition, as_json),
-            "offset": groups_access.shown(self.old, as_json),
+            **place_fields(self.partition, as_json),
+            "offset": shown(self.old, as_json),
             "new_offset": self.new,
-            "change": groups_access.shown(change, as_json),
+            "change": shown(change, as_json),
         }
 
 

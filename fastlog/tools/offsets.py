@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastlog.tools import groups_access, options
+from fastlog.tools.group_rows import place_fields, shown
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, note
 from fastlog.tools.topics import show
 
@@ -62,9 +63,9 @@ def get_command(
         rows.append(
             {
                 "group": group,
-                **groups_access.place_fields(partition, as_json),
-                "offset": groups_access.shown(None if committed is None else committed.offset, as_json),
-                "owner": groups_access.shown(view.owners.get(partition), as_json),
+                **place_fields(partition, as_json),
+                "offset": shown(None if committed is None else committed.offset, as_json),
+                "owner": shown(view.owners.get(partition), as_json),
             }
         )
     show(_NAMES, rows, as_json, no_headers)
@@ -220,7 +221,7 @@ def delete_command(
             if wanted is None:
                 groups.remove(group)
     rows = [
-        {"group": group, **groups_access.place_fields(item, as_json), "offset": view.committed[item].offset}
+        {"group": group, **place_fields(item, as_json), "offset": view.committed[item].offset}
         for item in going
     ]
     show(_NAMES[:-1], rows, as_json, no_headers)
