@@ -99,6 +99,19 @@ class ProducerState(NamedTuple):
 PRODUCER_BLOCKS: Final[int]
 PRODUCER_EXPIRY_MS: Final[int]
 
+class SlotSettings(NamedTuple):
+    """What the configuration of its topic says of a partition; it may change while the partition is there."""
+
+    segment_bytes: int
+    roll_ms: int
+    flush_messages: int
+    flush_bytes: int
+    flush_ns: int
+    retention_ms: int
+    retention_bytes: int | None
+    max_message_bytes: int
+    append_time: bool
+
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
 
@@ -288,6 +301,8 @@ class Arena:
         The keeper writes it down and drops what is before it. For a process that is not past the partition's life.
         """
 
+    def change_settings(self, index: int, life: int, settings: SlotSettings) -> None:
+        """Give a partition other settings, unless it has gone. Under the creation lock: no slot is taken meanwhile."""
     def settle(self, index: int) -> None:
         """Show a partition to clients of today: it is written down that it is there. The coordinator alone calls it."""
 

@@ -170,6 +170,20 @@ PRODUCER_BLOCKS = 4096
 PRODUCER_EXPIRY_MS = 86_400_000
 
 
+class SlotSettings(NamedTuple):
+    """What the configuration of its topic says of a partition; it may change while the partition is there."""
+
+    segment_bytes: int
+    roll_ms: int
+    flush_messages: int
+    flush_bytes: int
+    flush_ns: int
+    retention_ms: int
+    retention_bytes: int | None
+    max_message_bytes: int
+    append_time: bool
+
+
 class SlotSpec(NamedTuple):
     """What a new slot is made of: the partition, where it lies, its segments, its limits."""
 
@@ -216,14 +230,14 @@ class Segment(NamedTuple):
 
 
 cdef int set_settings(fl_slot* s, spec) except -1:
-    """What the configuration of its topic says of a partition."""
-    s.segment_bytes = spec.segment_bytes
-    s.roll_ms = spec.roll_ms
-    s.flush_messages = spec.flush_messages
-    s.flush_bytes = spec.flush_bytes
-    s.flush_ns = spec.flush_ns
-    s.retention_ms = spec.retention_ms
-    s.retention_bytes = FL_NO_LIMIT if spec.retention_bytes is None else spec.retention_bytes
+    """What the configuration of its topic says of a partition. Each word holds by itself: others may read them meanwhile."""
+    fl_store(&s.segment_bytes, spec.segment_bytes)
+    fl_store(&s.roll_ms, spec.roll_ms)
+    fl_store(&s.flush_messages, spec.flush_messages)
+    fl_store(&s.flush_bytes, spec.flush_bytes)
+    fl_store(&s.flush_ns, spec.flush_ns)
+    fl_store(&s.retention_ms, spec.retention_ms)
+    fl_store(&s.retention_bytes, FL_NO_LIMIT if spec.retention_bytes is None else spec.retention_bytes)
     s.max_message_bytes = spec.max_message_bytes
     s.append_time = spec.append_time
     return 0
@@ -682,6 +696,12 @@ cdef class Arena:
     def settle(self, uint64_t index):
         """Show a partition to clients of today: it is written down that it is there. The coordinator alone calls it."""
         fl_store(&self.slot(index).settled, 1)
+
+    def change_settings(self, uint64_t index, uint64_t life, settings):
+        """Give a partition other settings, unless it has gone. Under the creation lock: no slot is taken meanwhile."""
+        cdef fl_slot* s = self.slot(index)
+        if fl_load(&s.life) == life:
+            set_settings(s, settings)
 
     @property
     def starts_wanted(self):

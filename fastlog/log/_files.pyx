@@ -149,6 +149,7 @@ OPS = {
     "topic.made": AT_TOPIC_MADE,                   # all partitions and their names are durable, which is not written down
     "topic.deleting": AT_TOPIC_DELETING,           # the intent is flushed, no wish stands
     "topic.gone": AT_TOPIC_GONE,                   # the name is free, which is not written down
+    "topic.altered": AT_TOPIC_ALTERED,             # other settings are written down, no partition has them
     "group.kept": AT_GROUP_KEPT,                   # a group's assignment is flushed, and nobody was told of it
     "log.snapshot": AT_LOG_SNAPSHOT,               # a part of a snapshot is flushed, and others may be missing
     # a connection on its way to a processor

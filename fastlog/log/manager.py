@@ -17,7 +17,7 @@ from pathlib import Path
 from fastlog.config import BrokerConfig, TopicSettings
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
-from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena, SlotSpec, SlotView
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena, SlotSettings, SlotSpec, SlotView
 from fastlog.log.deletion import put_away_wanted
 from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
@@ -242,27 +242,47 @@ class LogManager:
     ) -> SlotSpec:
         settings = own or self._settings.get(topic) or self._config.for_topic(topic)
         return SlotSpec(
+            **self._slot_settings(settings)._asdict(),
             topic=topic,
             partition=partition,
             directory=dir_index,
             format=format_number(format_name),
             created_ms=created_ms,
-            segment_bytes=settings.segment_bytes,
-            roll_ms=settings.roll_ms,
-            flush_messages=settings.flush_interval_messages,
-            flush_bytes=self._config.flush_bytes,
-            flush_ns=settings.flush_interval_ms * 1_000_000,
             segments=segments,
             starts=starts,
             log_end=log_end,
             state=state,
             durable=durable,
             flushed_base=flushed_base,
+        )
+
+    def _slot_settings(self, settings: TopicSettings) -> SlotSettings:
+        return SlotSettings(
+            segment_bytes=settings.segment_bytes,
+            roll_ms=settings.roll_ms,
+            flush_messages=settings.flush_interval_messages,
+            flush_bytes=self._config.flush_bytes,
+            flush_ns=settings.flush_interval_ms * 1_000_000,
             retention_ms=settings.retention_ms,
             retention_bytes=settings.retention_bytes,
             max_message_bytes=settings.max_message_bytes,
             append_time=settings.append_time,
         )
+
+    def change_settings(self, topic: str, topic_id: bytes, settings: TopicSettings) -> None:
+        """Let a topic's partitions have other settings from now on; not those of one that took its name.
+
+        Raises:
+            CreationBusyError: somebody else makes or deletes partitions.
+        """
+        views = [view for view in self.partitions(topic) if view.topic_id == topic_id]
+        if not self._arena.create_lock():
+            raise CreationBusyError("another process makes or deletes partitions")
+        try:
+            for view in views:
+                self._arena.change_settings(view.index, view.life, self._slot_settings(settings))
+        finally:
+            self._arena.create_unlock()
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class Operation(enum.IntEnum):
     ALTER = 7
     DESCRIBE = 8
     DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
 
 

@@ -38,7 +38,15 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 class Coordinated:
     """Starts on entering the ``with`` block, on what lies in the directory; ``settings`` are of ``BrokerConfig``."""
 
-    def __init__(self, directory: Path, *, rule: Rule | None = None, partitions: int = 64, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        rule: Rule | None = None,
+        partitions: int = 64,
+        heartbeat_ms: int = 50,
+        **settings: Any,
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.config = BrokerConfig(log_dirs=(str(directory),), broker_id=7, **settings)
         self.directory = directory
@@ -48,7 +56,7 @@ class Coordinated:
         self.manager = LogManager(self.config, self.arena, FileOps(), own)
         self.report = self.manager.load([{}], known.topics.values())
         self._rule = rule
-        self._flusher = make_flusher_loop(self.arena, 64, 0, 0, 0, -1, 50)
+        self._flusher = make_flusher_loop(self.arena, 64, 0, 0, 0, -1, heartbeat_ms)
         self._flushing = threading.Thread(target=self._flusher.run, args=(2, 2, os.getppid()), daemon=True)
         appender = Appender(self.arena, SegmentFiles(self.arena, 8), KEEPER)
         self.starts = LogStarts(self.arena, LogManager(self.config, self.arena, FileOps()), FileOps())

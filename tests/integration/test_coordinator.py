@@ -21,6 +21,7 @@ from tests.harness.coordinated import decoded, encoded
 from tests.harness.timing import PATIENCE
 
 ONE = raw.entry(b"one")
+MESSAGE_TOO_LARGE = 10
 
 
 class Today:
@@ -71,8 +72,18 @@ class Today:
 
     def produce(self, topic: str, batch: bytes) -> int:
         """The error code of a produce to partition 0, answered when it is flushed."""
-        found = today.asked(self.socket, today.PRODUCE, 9, **today.produced((topic, 0, batch), acks=-1))
-        return int(found.responses[0].partition_responses[0].error_code)
+        return int(self.produced(topic, batch).error_code)
+
+    def produced(self, topic: str, batch: bytes, acks: int = -1) -> Any:
+        """What PRODUCE answers about partition 0."""
+        found = today.asked(self.socket, today.PRODUCE, 9, **today.produced((topic, 0, batch), acks=acks))
+        return found.responses[0].partition_responses[0]
+
+    def change(self, topic: str, settings: dict[str, str]) -> int:
+        """The error code of INCREMENTAL_ALTER_CONFIGS for one topic."""
+        configs = [{"name": name, "value": value, "config_operation": 0} for name, value in settings.items()]
+        rows = [{"resource_type": 2, "resource_name": topic, "configs": configs}]
+        return int(self.ask(44, 1, resources=rows, validate_only=False).responses[0].error_code)
 
     def topics(self) -> dict[str, int]:
         """The topics that METADATA tells of but the broker's own, and how many partitions each has."""
@@ -128,6 +139,7 @@ def test_every_version_that_is_offered_is_served(broker: Broker) -> None:
         15: {"groups": ["g"], "include_authorized_operations": True},
         16: {"states_filter": ["Stable"]},
         42: {"groups_names": ["g"]},
+        44: {"resources": [{"resource_type": 2, "resource_name": "none", "configs": ()}], "validate_only": False},
         47: {"group_id": "g", "topics": committed},
         19: {"topics": [topic], "timeout": 100, "validate_only": True},
         20: {"topics": [{"name": "none", "topic_id": bytes(16)}], "topic_names": ["none"], "timeout": 100},
@@ -143,6 +155,12 @@ def test_every_version_that_is_offered_is_served(broker: Broker) -> None:
             "resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}],
             "include_synonyms": True,
             "include_documentation": True,
+        },
+        33: {
+            "resources": [
+                {"resource_type": 2, "resource_name": "none", "configs": [{"name": "flush.ms", "value": "5"}]}
+            ],
+            "validate_only": True,
         },
         35: {"topics": None},
         37: {
@@ -243,6 +261,24 @@ def test_what_was_answered_is_there_whoever_is_killed(broker: Broker) -> None:
     broker.kill_all()
     broker.start()
     check(broker, answered)
+
+
+def test_settings_of_a_topic_in_use_hold_from_the_next_batch_on(broker: Broker) -> None:
+    with Today(broker) as client:
+        filled(client, 2)
+        assert client.change("t", {"segment.bytes": "14"}) == Code.NONE
+        for _ in range(3):
+            assert client.produce("t", stored_batches.batch(b"x")) == Code.NONE
+        assert _bases(broker) == [0, 4, 5, 6]
+        assert client.change("t", {"segment.bytes": "1000000", "segment.ms": "1"}) == Code.NONE
+        time.sleep(0.002)
+        assert client.produce("t", stored_batches.batch(b"x")) == Code.NONE
+        assert _bases(broker)[-1] == 7
+        assert client.change("t", {"max.message.bytes": "70", "segment.ms": "1000000"}) == Code.NONE
+        assert client.produce("t", stored_batches.batch(bytes(100))) == MESSAGE_TOO_LARGE
+        assert client.produce("t", stored_batches.batch(b"x")) == Code.NONE
+        assert client.change("t", {"message.timestamp.type": "LogAppendTime"}) == Code.NONE
+        assert client.produced("t", stored_batches.batch(b"x")).log_append_time is not None
 
 
 @pytest.mark.parametrize("point", ["starts_file.write", "starts.kept", "starts.published", "retention.unlink"])

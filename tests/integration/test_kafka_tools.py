@@ -17,6 +17,7 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 RECORDS = 500
 
@@ -45,6 +46,18 @@ def test_a_topic_from_its_making_to_its_end(address: str) -> None:
     assert "t" not in run(TOPICS, address, "--list")
     run(TOPICS, address, "--create", "--topic", "t", "--partitions", "1")
     assert run(OFFSETS, address, "--topic", "t") == ["t:0:0"]
+
+
+def test_settings_are_changed(address: str) -> None:
+    run(TOPICS, address, "--create", "--topic", "t", "--config", "retention.ms=60000")
+    words = ["--entity-type", "topics", "--entity-name", "t"]
+    assert run(
+        CONFIGS, address, *words, "--alter", "--add-config", "segment.bytes=100000,cleanup.policy=[compact,delete]"
+    ) == ["Completed updating config for topic t."]
+    run(CONFIGS, address, *words, "--alter", "--delete-config", "retention.ms")
+    described = "\n".join(run(CONFIGS, address, *words, "--describe"))
+    assert "segment.bytes=100000" in described and "cleanup.policy=compact,delete" in described
+    assert "retention.ms" not in described
 
 
 def test_records_are_deleted(address: str, tmp_path: Path) -> None:

@@ -180,6 +180,9 @@ def test_who_may_nothing_is_told_nothing(tmp_path: Path) -> None:
             asked = {"resource_type": kind, "resource_name": "t", "configuration_keys": None}
             (found,) = running.ask(32, 4, resources=[asked], include_synonyms=0, include_documentation=0).results
             assert (found.error_code, found.configs) == (code, ())
+        asked = {"resource_type": 2, "resource_name": "t", "configs": ()}
+        (found,) = running.ask(33, 2, resources=[asked], validate_only=False).responses
+        assert found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
         assert running.ask(35, 4, topics=None).results == ()
         fields = {"transactional_id": None, "transaction_timeout": 1, "producer_id": -1, "producer_epoch": -1}
         assert running.ask(22, 4, **fields).error_code == Code.CLUSTER_AUTHORIZATION_FAILED

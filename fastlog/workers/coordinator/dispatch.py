@@ -38,9 +38,11 @@ SERVED: dict[int, tuple[str, int, int]] = {
     22: ("init_producer_id", 0, 4),
     23: ("offset_for_leader_epoch", 2, 4),
     32: ("describe_configs", 1, 4),
+    33: ("alter_configs", 0, 2),
     35: ("describe_log_dirs", 1, 4),
     37: ("create_partitions", 0, 3),
     42: ("delete_groups", 0, 2),
+    44: ("alter_configs", 0, 1),
     47: ("offset_delete", 0, 0),
     60: ("describe_cluster", 0, 1),
 }

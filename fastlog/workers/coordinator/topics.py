@@ -167,6 +167,8 @@ class Topics:
             except (OSError, FastlogError) as error:
                 log.error("the metadata log cannot be read: %s; requests for topics are refused until it can", error)
                 yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
+        # what a predecessor wrote down of settings, and may not have come to
+        yield from self._apply([topic for topic in self._log.state.topics.values() if topic.phase == CREATED])
         self.is_ready = True
         for topic in list(self._log.state.topics.values()):
             if topic.phase == CREATING:
@@ -370,6 +372,52 @@ class Topics:
     def _count(self, name: str, views: list[SlotView]) -> int:
         known = self._log.state.topics.get(name)
         return max(views[-1].partition + 1, known.partitions if known is not None else 0)
+
+    # -- other settings ------------------------------------------------------------------------------------------------
+
+    def alter(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], validate_only: bool) -> Work:
+        """Give a topic the settings that ``change`` makes of those it has, which hold for its partitions from then on.
+
+        What goes on under the name comes first.
+
+        Raises:
+            InvalidSettingError: by ``change``.
+        """
+        while (pending := self._busy.get(name)) is not None:
+            yield from pending.wait(time.monotonic() + NAMES_SECONDS)
+        if not self.is_ready:
+            return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
+        views = self.partitions(name)
+        if not views or name.startswith("__"):
+            return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        settings = change(self.settings(name))
+        if validate_only or settings == self.settings(name):
+            return Outcome()
+        topic = Topic(name, views[0].topic_id, self._count(name, views), dict(settings))
+        return (yield from self._start(name, self._alter(topic)).wait(time.monotonic() + NAMES_SECONDS))
+
+    def _alter(self, topic: Topic) -> Work:
+        yield from self._log.write([topic_change(CREATED, topic)])
+        _files.reach("topic.altered")
+        yield from self._apply([topic])
+        log.info("settings changed topic=%r settings=%s", topic.name, topic.settings)
+        return Outcome(topic=topic)
+
+    def _apply(self, topics: list[Topic]) -> Generator[Wait, Any, None]:
+        """Let the settings that are written down hold for partitions that are there."""
+        for topic in topics:
+
+            def apply(topic: Topic = topic) -> bool:
+                settings = topic_settings.applied(self._config, topic.name, topic.settings)
+                try:
+                    self._workers_manager.change_settings(topic.name, topic.topic_id, settings)
+                except CreationBusyError:
+                    return False
+                return True
+
+            while not (yield Step(apply)):
+                yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
+        self._arena.wake_all()  # the flusher sleeps until something is due by the settings of before
 
     # -- deleting ------------------------------------------------------------------------------------------------------
 

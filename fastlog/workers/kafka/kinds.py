@@ -59,9 +59,11 @@ FORWARDED: dict[int, Api] = {
     22: Api("InitProducerId", 0, 0, 4, 2, None),
     23: Api("OffsetForLeaderEpoch", 2, 2, 4, 4, None),
     32: Api("DescribeConfigs", 1, 1, 4, 4, None),
+    33: Api("AlterConfigs", 0, 0, 2, 2, None),
     35: Api("DescribeLogDirs", 1, 1, 4, 2, None),
     37: Api("CreatePartitions", 0, 0, 3, 2, None),
     42: Api("DeleteGroups", 0, 0, 2, 2, None),
+    44: Api("IncrementalAlterConfigs", 0, 0, 1, 1, None),
     47: Api("OffsetDelete", 0, 0, 0, 127, None),
     60: Api("DescribeCluster", 0, 0, 1, 0, None),
 }

@@ -20,6 +20,7 @@ OPERATIONS = (
     Operation.ALTER,
     Operation.DESCRIBE,
     Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
 
