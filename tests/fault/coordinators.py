@@ -1,4 +1,4 @@
-"""The coordinator is killed while topics are made and deleted: what was answered is so, the rest as a whole or not."""
+"""The coordinator is killed while topics are made, changed, deleted: what was answered is so, the rest wholly or not."""
 
 from __future__ import annotations
 
@@ -16,10 +16,20 @@ from tests.harness.broker import Broker, wait_until
 from tests.harness.coordinated import decoded, encoded
 from tests.harness.timing import PATIENCE
 
-CREATE, DELETE, METADATA = 19, 20, 3
+CREATE, DELETE, DESCRIBE, ALTER, METADATA = 19, 20, 32, 44, 3
+TOPIC, OF_TOPIC = 2, 1
+RETENTION = "retention.bytes"
 PARTITIONS = 5
 WRITERS = 3
-POINTS = ("topic.creating", "topic.made", "topic.deleting", "topic.gone", "metadata.appended", "create.segment")
+POINTS = (
+    "topic.creating",
+    "topic.made",
+    "topic.deleting",
+    "topic.gone",
+    "topic.altered",
+    "metadata.appended",
+    "create.segment",
+)
 ONE = raw.entry(b"one")
 
 
@@ -57,6 +67,21 @@ class Client:
         found = self.ask(DELETE, 6, topics=[{"name": name, "topic_id": bytes(16)}], timeout=30_000)
         return None if found is None else int(found.responses[0].error_code)
 
+    def alter(self, name: str, value: str) -> int | None:
+        """Give a topic another ``retention.bytes``."""
+        configs = [{"name": RETENTION, "value": value, "config_operation": 0}]
+        rows = [{"resource_type": TOPIC, "resource_name": name, "configs": configs}]
+        found = self.ask(ALTER, 1, resources=rows, validate_only=False)
+        return None if found is None else int(found.responses[0].error_code)
+
+    def retention(self, name: str) -> str | None:
+        """What ``alter`` has given a topic; None: nothing."""
+        rows = [{"resource_type": TOPIC, "resource_name": name, "configuration_keys": [RETENTION]}]
+        found = self.ask(DESCRIBE, 4, resources=rows, include_synonyms=False, include_documentation=False)
+        assert found is not None, "a topic could not be described"
+        (row,) = found.results[0].configs
+        return str(row.value) if row.config_source == OF_TOPIC else None
+
     def topics(self) -> dict[str, int]:
         unasked = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}
         found = self.ask(METADATA, 9, topics=None, allow_auto_topic_creation=False, **unasked)
@@ -73,6 +98,8 @@ class Writer:
         self._names = [f"w{number}-{name}" for name in range(4)]
         self.answered: dict[str, bool | None] = dict.fromkeys(self._names, False)
         """Whether it is there; None: nobody knows."""
+        self.settings: dict[str, set[str | None]] = {name: {None} for name in self._names}
+        """What the ``retention.bytes`` of each that is there may be: one value, or more that nobody knows about."""
         self.wrong: list[str] = []
         self.done = 0
 
@@ -81,12 +108,16 @@ class Writer:
         while not over.is_set():
             name = self._source.choice(self._names)
             known = self.answered[name]
+            if known and self._source.random() < 0.4:
+                self._alter(name)
+                continue
             makes = self._source.random() < 0.5 if known is None else not known
             code = self._client.create(name) if makes else self._client.delete(name)
             if code is None:
                 self.answered[name] = None
             elif code == Code.NONE:
                 self.answered[name] = makes
+                self.settings[name] = {None}
                 self.done += 1
             elif known is None:
                 pass  # what was asked before may be under way, either way
@@ -95,10 +126,21 @@ class Writer:
             self._source.random()
         self._client.close()
 
+    def _alter(self, name: str) -> None:
+        value = str(self._source.randrange(10**9, 10**10))
+        code = self._client.alter(name, value)
+        if code == Code.NONE:
+            self.settings[name] = {value}
+            self.done += 1
+        elif code is None:
+            self.settings[name].add(value)
+        elif code != Code.COORDINATOR_LOAD_IN_PROGRESS:
+            self.wrong.append(f"a change of {name} answered {code}")
+
 
 @scenario(
     "kill-coordinator",
-    "kill -9 of the coordinator while topics are made and deleted, also at each step, and of the whole broker",
+    "kill -9 of the coordinator while topics are made, changed and deleted, also at each step, and of the whole broker",
     small=8,
     nightly=300,
     release=5000,
@@ -176,4 +218,7 @@ def _look(broker: Broker, writers: list[Writer], outcome: Outcome, when: str) ->
                 outcome.expect(
                     (name in found) == is_there, f"{when}: {name} is there: {name in found}, said: {is_there}"
                 )
+            if is_there and name in found:
+                held, may = client.retention(name), writer.settings[name]
+                outcome.expect(held in may, f"{when}: {RETENTION} of {name} is {held}, said: {may}")
     client.close()

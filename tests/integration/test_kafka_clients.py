@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.harness.broker import Broker
 from tests.harness.timing import PATIENCE
@@ -292,6 +292,36 @@ def test_consoles_make_and_delete_topics(address: str) -> None:
     confluent.delete_topics(["made-p"])["made-p"].result(PATIENCE)
     python.delete_topics(["made-c"])
     assert not {"made-c", "made-p"} & (set(python.list_topics()) | set(confluent.list_topics(timeout=PATIENCE).topics))
+    python.close()
+
+
+def test_consoles_change_settings(address: str) -> None:
+    """confluent-kafka's and kafka-python's; each sees what the other made of them."""
+    confluent = AdminClient({"bootstrap.servers": address})
+    python = kafka.KafkaAdminClient(bootstrap_servers=address)
+    confluent.create_topics([NewTopic("changed", 2, 1, config={"retention.ms": "60000"})])["changed"].result(PATIENCE)
+    place = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, "changed")
+
+    def change(kind: AlterConfigOpType, name: str, value: str | None) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=kind)
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, "changed", incremental_configs=[entry])
+        confluent.incremental_alter_configs([wanted])[wanted].result(PATIENCE)
+
+    def own() -> dict[str, str]:
+        rows = python.describe_configs([place])["topic"]["changed"]
+        return {name: row["value"] for name, row in rows.items() if row["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
+
+    change(AlterConfigOpType.APPEND, "cleanup.policy", "compact")
+    change(AlterConfigOpType.DELETE, "retention.ms", None)
+    assert own() == {"cleanup.policy": "delete,compact"}
+    python.alter_configs([kafka.admin.ConfigResource(place.resource_type, place.name, {"segment.bytes": "5000"})])
+    assert own() == {"cleanup.policy": "delete,compact", "segment.bytes": "5000"}
+    with pytest.raises(KafkaException, match="Unknown topic config name"):
+        change(AlterConfigOpType.SET, "nobody.knows", "1")
+    wanted = ConfigResource(ConfigResource.Type.TOPIC, "changed", set_config={"flush.ms": "9"})
+    with pytest.warns(DeprecationWarning):
+        confluent.alter_configs([wanted])[wanted].result(PATIENCE)
+    assert own() == {"flush.ms": "9"}
     python.close()
 
 
