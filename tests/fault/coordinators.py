@@ -1,4 +1,4 @@
-"""The coordinator is killed while topics are made, changed, deleted: what was answered is so, the rest wholly or not."""
+"""The coordinator is killed while topics are made, changed, deleted: what was answered is so, the rest whole or not."""
 
 from __future__ import annotations
 
