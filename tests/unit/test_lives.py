@@ -18,6 +18,7 @@ from fastlog.log._append import append_bytes, end_life, roll_now
 from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotSpec
 from fastlog.log.deletion import is_wished, wish_name
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.workers.kafka07 import answers
 from tests.harness import raw_client as raw
 from tests.harness.shared_log import (
     DONE,
@@ -677,6 +678,36 @@ def test_a_deletion_is_not_answered_while_its_wish_stands(one: Workers) -> None:
         (one.directory / wish_name("t")).unlink()
         one.arena.wake_creators()
         assert client.recv_own()[1].error == 0
+
+
+def test_a_deletion_that_ends_while_its_thread_looks_is_answered(one: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wake-up comes when the thread has looked for the last time, and has not said yet that it waits."""
+    log = SharedLog.over(one.arena)
+    looks = []
+
+    def look(topic: str, directories: list[Path]) -> bool:
+        found = is_wished(topic, directories)
+        looks.append(found)
+        if looks == [True, True]:
+            (one.directory / wish_name("t")).unlink()
+            turned = one.turns()
+            one.arena.wake_creators()
+            wait_until(lambda: one.turns() > turned)
+            one.wait_still()
+        return found
+
+    with one.connect() as client:
+        assert client.produce_ack("t", 0, ENTRY).error == 0
+        client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("t")))
+        wait_until(lambda: is_wished("t", [one.directory]))
+        end(log)
+        (one.directory / "t-0").rename(one.directory / "away")
+        free(log)
+        one.wait_still()
+        monkeypatch.setattr(answers, "is_wished", look)
+        one.arena.wake_creators()
+        assert client.recv_own()[1].error == 0
+        assert looks[:2] == [True, True]
 
 
 def test_a_thread_that_looks_at_no_partition_is_not_waited_for(one: Workers) -> None:

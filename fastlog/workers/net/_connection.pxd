@@ -126,6 +126,7 @@ cdef struct Conn:
     # work off the loop: ``Helper.ask``, ``Helper.submit`` and ``Helper.done`` alone change these two
     Job* job                     # what it asked for, until the loop has taken the result; NULL: nothing
     bint busy                    # the job is queued or under way
+    bint woken                   # meanwhile this process was woken for those that wait
     # what is to be sent
     uint8_t* out
     size_t out_room

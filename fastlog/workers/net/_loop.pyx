@@ -144,7 +144,7 @@ cdef class Loop:
             event.data.u64 = TAG_REMOTE
             epoll_ctl(self.connections.epoll, EPOLL_CTL_MOD, self.remote.fd, &event)
 
-    cdef void look_at_waiting(self) noexcept nogil:
+    cdef void look_at_waiting(self, bint woken) noexcept nogil:
         """Let every connection try again that waits for something that not only a slot tells of."""
         cdef Conn* c = self.connections.watching
         cdef Conn* after
@@ -153,8 +153,8 @@ cdef class Loop:
         self.connections.answer_waiters = False
         while c != NULL:
             after = c.watch_next
-            if c.busy:
-                pass  # the helper tells when it is done
+            if c.busy:  # the helper tells when it is done
+                c.woken = c.woken or woken
             elif c.waits & WAIT_BUDGET and self.over_budget() and not (<Protocol>c.protocol).unfinished(c) & OWED:
                 self.connections.budget_waiters = True
             elif c.waits & WAIT_ROOM and self.answers_wait() and not c.dead:
@@ -352,9 +352,9 @@ cdef class Loop:
                     connections.slot_waits.take_moved()
                 self.look_at_due()
                 if woken or connections.now >= connections.retry_at:
-                    woken = False
                     self.files.close_retired()
-                    self.look_at_waiting()
+                    self.look_at_waiting(woken)
+                    woken = False
                     if fl_load(&h.stopping) and not connections.finishing:
                         connections.finishing = True
                         last_call_at = connections.now

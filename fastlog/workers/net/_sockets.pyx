@@ -470,7 +470,11 @@ cdef class Connections:
             if c.waits & WAIT_ROOM:
                 self.answer_waiters = True
             if c.waits & (WAIT_LOCK | WAIT_CREATE):
-                self.retry_at = min(self.retry_at, self.now + self.retry_ns)
+                if c.woken and not c.busy:  # what its job has found busy may have ended before the job did
+                    c.woken = False
+                    self.retry_at = self.now
+                else:
+                    self.retry_at = min(self.retry_at, self.now + self.retry_ns)
         else:
             self.unwatch(c)
         self.expect(c)
@@ -491,7 +495,9 @@ cdef class Connections:
 
     cdef void start_job(self, Conn* c) noexcept nogil:
         """Hand over the job that was asked for: now its bytes stand in the connection's own buffer."""
-        cdef int r = self.remote.submit(c, c.job) if c.job.queue == QUEUE_REMOTE else self.helper.submit(c, c.job)
+        cdef int r
+        c.woken = False
+        r = self.remote.submit(c, c.job) if c.job.queue == QUEUE_REMOTE else self.helper.submit(c, c.job)
         if r != 0:
             self.retry_at = min(self.retry_at, self.now + self.retry_ns)
 
