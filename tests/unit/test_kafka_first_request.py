@@ -176,7 +176,7 @@ def test_what_is_no_request_is_named_in_one_line(
         client.socket.sendall(sent)
         assert drain(client) == b""
     assert workers.count("protocol_strangers") == before + 1
-    assert [said in record.message for record in caplog.records] == [True]
+    assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(
@@ -197,4 +197,4 @@ def test_rubbish_is_refused_as_before(
         client.socket.sendall(sent)
         assert drain(client) == b""
     assert workers.count("invalid_requests") == before + 1
-    assert [said in record.message for record in caplog.records] == [True]
+    assert [said in record.getMessage() for record in caplog.records] == [True]

@@ -75,7 +75,7 @@ def test_more_than_any_client_asks_for_is_malformed(
     with caplog.at_level(logging.WARNING):
         client.socket.sendall(request_bytes)
         assert drain(client) == b""
-    assert ["malformed request" in record.message for record in caplog.records] == [True]
+    assert ["malformed request" in record.getMessage() for record in caplog.records] == [True]
 
 
 @pytest.mark.slow

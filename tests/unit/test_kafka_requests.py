@@ -159,7 +159,7 @@ def test_what_is_not_served_closes_the_connection(
     with caplog.at_level(logging.WARNING):
         client.socket.sendall(request_bytes)
         assert drain(client) == b""
-    assert [said in record.message for record in caplog.records] == [True]
+    assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_answers_come_in_the_order_of_requests_however_they_arrive(workers: Workers, client: raw.RawClient) -> None:

@@ -55,7 +55,7 @@ def test_an_answer_that_fails_unexpectedly_closes_its_connection_alone(
         client.send_raw(raw.own_frame(raw.METADATA, raw.metadata_body(["broken"]), correlation=1))
         assert client.is_closed()
         assert other.metadata(["t"]).topics["t"].error == 0
-    (record,) = [found for found in caplog.records if "unexpected error in a request" in found.message]
+    (record,) = [found for found in caplog.records if "unexpected error in a request" in found.getMessage()]
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
