@@ -303,6 +303,7 @@ class Arena:
 
     def change_settings(self, index: int, life: int, settings: SlotSettings) -> None:
         """Give a partition other settings, unless it has gone. Under the creation lock: no slot is taken meanwhile."""
+
     def settle(self, index: int) -> None:
         """Show a partition to clients of today: it is written down that it is there. The coordinator alone calls it."""
 

@@ -10,8 +10,10 @@ import pytest
 
 from fastlog.log._append import append_batch
 from fastlog.log.files import FileOps
+from fastlog.log.manager import CreationBusyError
 from fastlog.log.metadata import read_metadata
 from fastlog.workers.authorization import Operation, ResourceType
+from fastlog.workers.coordinator import topics as topics_module
 from fastlog.workers.coordinator.errors import Code
 from tests.harness import stored_batches
 from tests.harness.coordinated import Coordinated
@@ -242,6 +244,37 @@ def test_two_who_change_one_topic_both_have_their_way(running: Coordinated) -> N
     running.turn_until("all are answered", lambda: all(asked_at_once))
     assert {answers[0].responses[0].error_code for answers in asked_at_once} == {0}
     assert recorded(running) == {"flush.ms": "7", "segment.ms": "7", "flush.messages": "7"}
+
+
+def test_what_goes_on_under_a_name_is_not_waited_for_without_end(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a deletion that nobody carries out."""
+    running.create("t")
+    running.keeps_house = False
+    running.begin_to_ask(20, 6, topics=[{"name": "t", "topic_id": bytes(16)}], timeout=1)
+    monkeypatch.setattr(topics_module, "NAMES_SECONDS", 0.05)
+    assert changed(running, ("flush.ms", SET, "5"))[0] == Code.REQUEST_TIMED_OUT
+    running.keeps_house = True
+    running.turn_until("it is gone", lambda: not running.topics.is_there("t"))
+
+
+def test_a_creation_that_goes_on_is_waited_for(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is taken by others three times; then all partitions have what was written down."""
+    running.create("t", 2)
+    manager = running.topics._workers_manager
+    give, tries = manager.change_settings, []
+
+    def change_settings(*given: Any) -> None:
+        tries.append(given)
+        if len(tries) <= 3:
+            raise CreationBusyError("others make partitions")
+        give(*given)
+
+    monkeypatch.setattr(manager, "change_settings", change_settings)
+    assert changed(running, ("retention.bytes", SET, "5")) == (0, "")
+    assert [view.retention_bytes for view in running.topics.partitions("t")] == [5, 5]
+    assert len(tries) == 4
 
 
 def test_settings_of_a_topic_that_others_made_are_kept_with_its_id(running: Coordinated) -> None:

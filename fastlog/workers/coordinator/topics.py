@@ -378,13 +378,16 @@ class Topics:
     def alter(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], validate_only: bool) -> Work:
         """Give a topic the settings that ``change`` makes of those it has, which hold for its partitions from then on.
 
-        What goes on under the name comes first.
+        What goes on under the name comes first; it is not waited for without end.
 
         Raises:
             InvalidSettingError: by ``change``.
         """
+        until = time.monotonic() + NAMES_SECONDS
         while (pending := self._busy.get(name)) is not None:
-            yield from pending.wait(time.monotonic() + NAMES_SECONDS)
+            if time.monotonic() >= until:
+                return Outcome(Code.REQUEST_TIMED_OUT, "the topic is being changed; try again later")
+            yield from pending.wait(until)
         if not self.is_ready:
             return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
         views = self.partitions(name)
@@ -394,7 +397,7 @@ class Topics:
         if validate_only or settings == self.settings(name):
             return Outcome()
         topic = Topic(name, views[0].topic_id, self._count(name, views), dict(settings))
-        return (yield from self._start(name, self._alter(topic)).wait(time.monotonic() + NAMES_SECONDS))
+        return (yield from self._start(name, self._alter(topic)).wait(until))
 
     def _alter(self, topic: Topic) -> Work:
         yield from self._log.write([topic_change(CREATED, topic)])
@@ -405,17 +408,19 @@ class Topics:
 
     def _apply(self, topics: list[Topic]) -> Generator[Wait, Any, None]:
         """Let the settings that are written down hold for partitions that are there."""
-        for topic in topics:
+        left = list(topics)
 
-            def apply(topic: Topic = topic) -> bool:
+        def apply() -> None:
+            while left:
+                topic = left[-1]
                 settings = topic_settings.applied(self._config, topic.name, topic.settings)
-                try:
-                    self._workers_manager.change_settings(topic.name, topic.topic_id, settings)
-                except CreationBusyError:
-                    return False
-                return True
+                self._workers_manager.change_settings(topic.name, topic.topic_id, settings)
+                left.pop()
 
-            while not (yield Step(apply)):
+        while left:
+            try:
+                yield Step(apply)
+            except CreationBusyError:
                 yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
         self._arena.wake_all()  # the flusher sleeps until something is due by the settings of before
 
