@@ -217,14 +217,26 @@ def test_the_layers_have_an_order() -> None:
         assert layer not in below(layer)
 
 
-def test_the_layers_are_fourteen_floors_at_most() -> None:
-    """A layer stands a floor above the highest that it may import."""
+def floors() -> dict[str, int]:
+    """Which floor each layer is on: one above the highest of those that it may import."""
 
     @functools.cache
     def floor(layer: str) -> int:
         return 1 + max((floor(other) for other in set(MAY_IMPORT[layer].split()) - {layer}), default=0)
 
-    assert max(map(floor, MAY_IMPORT)) <= MOST_FLOORS
+    return {layer: floor(layer) for layer in MAY_IMPORT}
+
+
+def test_the_layers_are_fourteen_floors_at_most() -> None:
+    """What stands on what is a house that one can see through; docs/architecture.md draws it."""
+    assert max(floors().values()) <= MOST_FLOORS
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Who may import whom")[2]
+    drawn = {
+        name: int(number)
+        for number, names in re.findall(r"^\| (\d+) \| (.*) \|$", text, re.M)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert drawn == {layer: floor for layer, floor in floors().items() if layer != "tests"}
 
 
 def circles_in(edges: frozenset[Edge] | set[Edge], modules: set[str]) -> list[set[str]]:
