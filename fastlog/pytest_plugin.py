@@ -1,13 +1,15 @@
 """Fixtures for tests that need a broker or a ZooKeeper.
 
-``fastlog_broker``, ``fastlog_topic``, ``fastlog_cluster``, ``fastlog_zookeeper``.
+``fastlog_broker``, ``fastlog_shared_broker``, ``fastlog_topic``, ``fastlog_cluster``, ``fastlog_zookeeper``.
+The report of a test that fails has what its brokers have said meanwhile, wherever they come from.
 
 Nothing of fastlog is imported before the first of them is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 @pytest.fixture
 def fastlog_broker() -> Iterator[RunningBroker]:
     """A broker of the test's own; see ``fastlog.testing.RunningBroker``."""
+    from fastlog import testing
+
+    with testing.broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fastlog_shared_broker() -> Iterator[RunningBroker]:
+    """A broker for all tests of this process: with ``fastlog_topic`` they do not meet."""
     from fastlog import testing
 
     with testing.broker() as running:
@@ -54,3 +65,21 @@ def fastlog_zookeeper() -> Iterator[RunningZooKeeper]:
 
     with testing.zookeeper() as running:
         yield running
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What brokers said before this test does not stand in its report."""
+    running = sys.modules.get("fastlog.testing.running")
+    if running is not None:
+        running.begin_test()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test's report shows the logs of its brokers."""
+    report = yield
+    running = sys.modules.get("fastlog.testing.running")
+    if running is not None and report.failed:
+        report.sections += [(f"log of the broker {address}", text) for address, text in running.logs_of_test()]
+    return report

@@ -42,6 +42,13 @@ sys.exit(_broker_main.main())
 _STOP_SECONDS = 8.0
 _GONE_SECONDS = 5.0
 _LOG_TAIL_BYTES = 4000
+_REPORTED_BYTES = 16_000
+_PROPERTIES = {
+    "group.initial.rebalance.delay.ms": "0"
+}  # a test has the members that it starts, and waits for no others
+
+_open: weakref.WeakSet[RunningBroker] = weakref.WeakSet()
+_ended: list[tuple[str, str]] = []  # address and log of brokers that an exception ended, since ``begin_test``
 
 
 class BrokerStartError(Exception):
@@ -63,9 +70,16 @@ class RunningBroker:
         properties: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
         start_timeout: float = 20.0,
+        disk_delay: float = 0.0,
+        proxied: bool = False,
     ) -> None:
         self.host = host
         self.port = 0
+        self.front: Proxy | None = None
+        """The proxy that clients are told of instead of the broker; None unless it was asked for with ``proxied``."""
+        self._proxied = proxied
+        self.disk_delay = disk_delay
+        """Seconds that each sync of a file takes longer, from the next ``start`` on."""
         self._given_directory = None if directory is None else Path(directory)
         self._properties = dict(properties or {})
         self._settings = dict(settings or {})
@@ -75,6 +89,7 @@ class RunningBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._log_start = 0
+        self._log_reported = 0
         self._proxies: list[Proxy] = []
         self._seen: dict[int, int] = {}  # process id → start time, which tells it from a later process of that id
         self._pid = os.getpid()
@@ -87,6 +102,8 @@ class RunningBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            _ended.extend(self._reported())
         self.close()
 
     def __del__(self) -> None:
@@ -117,7 +134,11 @@ class RunningBroker:
             except OSError as error:
                 raise BrokerStartError(f"cannot listen on {self.host}: {error.strerror}") from error
             self.port = self._keeper.getsockname()[1]
+            if self._proxied:
+                self.front = self.proxy()
+                self._properties["advertised.listeners"] = f"PLAINTEXT://{self.front.address}"
             self.start()
+            _open.add(self)
         except BaseException:
             self.close()
             raise
@@ -129,6 +150,8 @@ class RunningBroker:
         for proxy in self._proxies:
             proxy.close()
         self._proxies.clear()
+        self.front = None
+        _open.discard(self)
         try:
             self._end(signal.SIGTERM)
         finally:
@@ -151,7 +174,7 @@ class RunningBroker:
         if self._process is not None:
             raise RuntimeError("it runs already")
         settings = {"port": self.port, "host": self.host, "log_dirs": [str(self.data_directory)], "processors": 2}
-        given = {"properties": self._properties, "fields": {**settings, **self._settings}}
+        given = {"properties": {**_PROPERTIES, **self._properties}, "fields": {**settings, **self._settings}}
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         ready, ready_there = os.pipe()
         lifeline_there, self._lifeline = os.pipe()
@@ -169,6 +192,7 @@ class RunningBroker:
                         json.dumps(given),
                         "\n".join(_import_path()),
                     ],
+                    env=self._environment(),
                     stdin=lifeline_there,
                     stdout=log,
                     stderr=log,
@@ -204,7 +228,9 @@ class RunningBroker:
 
     @property
     def address(self) -> str:
-        """``host:port``, as clients take it."""
+        """``host:port``, as clients take it; that of ``front`` where there is one."""
+        if self.front is not None:
+            return self.front.address
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -322,6 +348,22 @@ class RunningBroker:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self.disk_delay > 0:
+            slow = f"fdatasync@1-=slow:{self.disk_delay * 1000:.0f}"
+            environment["FASTLOG_FAULTS"] = ",".join(filter(None, [environment.get("FASTLOG_FAULTS"), slow]))
+        return environment
+
+    def _reported(self) -> list[tuple[str, str]]:
+        """Its address and the end of what it has said since the test began; nothing where it has said nothing."""
+        if self._directory is None or not self.log_path.exists():
+            return []
+        with self.log_path.open("rb") as log:
+            log.seek(max(self._log_reported, os.fstat(log.fileno()).st_size - _REPORTED_BYTES))
+            text = log.read().decode(errors="replace")
+        return [(self.address, text)] if text else []
+
     def _limit_files(self, most_bytes: int | None) -> None:
         pids = self.pids()
         for role in ("supervisor", *(role for role in pids if role != "supervisor")):
@@ -400,20 +442,30 @@ def broker(
     directory: str | os.PathLike[str] | None = None,
     properties: Mapping[str, str] | None = None,
     start_timeout: float = 20.0,
+    disk_delay: float = 0.0,
+    proxied: bool = False,
     **settings: Any,
 ) -> Iterator[RunningBroker]:
     """A broker for the length of the block.
 
     ``settings`` are fields of ``BrokerConfig`` (``partitions=4``) or property names with underscores
     (``log_file_size=1000``); ``properties`` are property names as they are. Without ``directory`` its files lie in a
-    temporary one. With ``zk_connect`` the block begins once ZooKeeper shows the broker; a ``RunningBroker`` of your own
-    does not wait for that.
+    temporary one. Each sync of a file takes ``disk_delay`` seconds longer. With ``proxied`` all clients come through
+    the proxy ``front``, today's as well, which go to the address that they are told. The first rebalance of a group
+    waits for no further members, unless ``group_initial_rebalance_delay_ms`` says so. With ``zk_connect`` the block
+    begins once ZooKeeper shows the broker; a ``RunningBroker`` of your own does not wait for that.
 
     Raises:
         BrokerStartError: it did not start, or did not register in time; the message says why.
     """
     with RunningBroker(
-        host=host, directory=directory, properties=properties, settings=settings, start_timeout=start_timeout
+        host=host,
+        directory=directory,
+        properties=properties,
+        settings=settings,
+        start_timeout=start_timeout,
+        disk_delay=disk_delay,
+        proxied=proxied,
     ) as running:
         if _registers({**(properties or {}), **settings}):
             try:
@@ -428,6 +480,20 @@ def cluster(count: int, **settings: Any) -> Iterator[list[RunningBroker]]:
     """Several brokers with the ids 0, 1, …; otherwise as ``broker``."""
     with ExitStack() as stack:
         yield [stack.enter_context(broker(broker_id=number, **settings)) for number in range(count)]
+
+
+def begin_test() -> None:
+    """What brokers have said so far is not of the test that begins now."""
+    _ended.clear()
+    for running in list(_open):
+        running._log_reported = running.log_path.stat().st_size
+
+
+def logs_of_test() -> list[tuple[str, str]]:
+    """Address and log of each broker that the test has or had: those that are open, and those that its error ended."""
+    found = [*_ended, *(part for running in list(_open) for part in running._reported())]
+    _ended.clear()
+    return found
 
 
 def _registers(settings: Mapping[str, Any]) -> bool:

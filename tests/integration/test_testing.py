@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,9 +10,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from fastlog import testing
 from fastlog.errors import TransportError
@@ -21,6 +24,7 @@ from tests.fault.cycles import traces
 from tests.fault.side_by_side import xdist
 from tests.harness.broker import wait_until
 from tests.harness.raw_client import RawClient
+from tests.harness.timing import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = 4
@@ -199,6 +203,49 @@ def test_a_proxy_passes_on_the_end_of_each_side(shared: RunningBroker) -> None:
         assert client.is_closed()
         with RawClient(shared.port) as direct:
             assert direct.log_end("ended", 0) == 11
+
+
+def test_a_slow_disk_from_the_next_start_on() -> None:
+    """A flush takes at least that long, and none does before and after."""
+    with testing.broker(processors=1, disk_delay=0.3) as running, RawClient(running.port) as client:
+        begun = time.monotonic()
+        client.produce_ack("slow", 0, encode_set([b"a"]), acks=2)
+        assert time.monotonic() - begun >= 0.3
+        assert "FASTLOG_FAULTS" not in os.environ
+        client.close()
+        running.stop()
+        running.disk_delay = 0.0
+        running.start()
+        (supervisor,) = (pid for role, pid in running.pids().items() if role == "supervisor")
+        assert b"FASTLOG_FAULTS" not in Path(f"/proc/{supervisor}/environ").read_bytes()
+
+
+def test_a_group_waits_for_no_further_members() -> None:
+    """Unless a test wants it to, by field or by property."""
+
+    def delay(**settings: Any) -> str:
+        with testing.broker(processors=1, **settings) as running:
+            admin = AdminClient({"bootstrap.servers": running.address})
+            (described,) = admin.describe_configs([ConfigResource("broker", "0")]).values()
+            return str(described.result(PATIENCE)["group.initial.rebalance.delay.ms"].value)
+
+    assert delay() == "0"
+    assert delay(group_initial_rebalance_delay_ms=5) == "5"
+    assert delay(properties={"group.initial.rebalance.delay.ms": "7"}) == "7"
+
+
+def test_a_proxy_in_front_of_all_clients() -> None:
+    """Also those of today, who go where the broker says it is; the broker behind it keeps its own port."""
+    with testing.broker(processors=1, proxied=True) as running:
+        assert running.front is not None
+        assert running.address == running.front.address != f"127.0.0.1:{running.port}"
+        metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{running.port}"}).list_topics(timeout=PATIENCE)
+        assert [f"{there.host}:{there.port}" for there in metadata.brokers.values()] == [running.address]
+        with running.consumer() as consumer:
+            assert consumer.metadata() is not None
+        running.restart()
+        assert running.front.address == running.address
+    assert running.front is None
 
 
 def test_brokers_of_a_cluster_have_their_ids() -> None:

@@ -175,7 +175,7 @@ AREAS = (
     Area(
         "testing",
         _words("fastlog/testing/ fastlog/pytest_plugin.py fastlog/zkserver/"),
-        _unit("java") + _integration("testing zookeeper"),
+        _unit("java") + _integration("testing testing_page zookeeper"),
     ),
     Area(
         "ground",
