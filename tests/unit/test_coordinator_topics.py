@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 from fastlog.log._arena import SlotView
+from fastlog.log.deletion import leave_wish
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.internal_logs import newest_snapshot
 from fastlog.log.kafka_files import read_topic_id
 from fastlog.log.manager import LogManager
 from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
+from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import internal_log
 from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.coordinator.metadata_log import Work
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
 
@@ -421,6 +424,39 @@ def test_producer_ids_begin_above_those_that_logs_have(tmp_path: Path, met: int,
 def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
     found = running.ask(22, 4, transactional_id="x", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
     assert (found.error_code, found.producer_id, found.producer_epoch) == (53, -1, -1)
+
+
+def test_what_is_written_down_waits_for_no_creation(running: Coordinated) -> None:
+    """The lock of creation is somebody's whose disk is slow, or who was stopped: the log is there already."""
+    assert len(ids(running, 1)) == 1
+    assert running.arena.create_lock()
+    try:
+        written: list[bool] = []
+
+        def work() -> Work:
+            yield from running.topics._log.write([topic_change(CREATING, Topic("t", bytes(15) + b"1", 1))])
+            written.append(True)
+
+        running.loop.start(work())
+        running.turn_until("it is written", lambda: bool(written))
+    finally:
+        running.arena.create_unlock()
+    assert recorded(running) == {"t": (CREATING, 1)}
+
+
+def test_a_log_that_has_gone_is_made_again(running: Coordinated) -> None:
+    """What is known of the slot of before counts no more: the next write stands in the new one."""
+    running.create("t")
+    (former,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
+    leave_wish(METADATA_TOPIC, [running.directory], FileOps())
+    running.arena.want_deletion()
+    running.turn_until(
+        "it has gone", lambda: running.arena.live_view(former.index) is None and not running.arena.leaving()
+    )
+    assert running.create("u").error_code == Code.NONE
+    (view,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
+    assert (view.index, view.life) == (former.index, former.life + 2)
+    assert recorded(running) == {"u": ("created", 1)}
 
 
 # -- the log begins anew -----------------------------------------------------------------------------------------------

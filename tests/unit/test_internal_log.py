@@ -85,9 +85,9 @@ def test_as_much_goes_out_together_as_a_batch_may_have(
 
 def test_what_is_out_of_service_takes_nothing(running: Asked) -> None:
     """And says so: a write that nobody refused would be answered as if it stood there."""
-    kept, slot = log_of(running), fail(running).index
+    kept, view = log_of(running), fail(running)
     before = batches(running)
-    kept._make = lambda: slot
+    kept._make = lambda: view
     written = kept.write([ROW])
     appended: list[Any] = []
     written.appended.then(appended.append)
@@ -95,6 +95,21 @@ def test_what_is_out_of_service_takes_nothing(running: Asked) -> None:
     assert isinstance(outcome, LogError) and "out of service" in str(outcome)
     assert appended == [outcome] and batches(running) == before
     assert kept.queued_bytes == 0
+
+
+def test_what_has_another_life_than_was_found_is_looked_up_again(running: Asked) -> None:
+    """The life that was found ended before the append: nothing is written into the next one as if it were the same."""
+    kept, before = log_of(running), batches(running)
+    looks: list[SlotView] = []
+    find = kept._make
+
+    def find_another_life_first() -> SlotView:
+        looks.append(find())
+        return looks[0]._replace(life=looks[0].life + 2) if len(looks) == 1 else looks[-1]
+
+    kept._make = find_another_life_first
+    assert outcomes_of(running, [kept.write([ROW])]) == [DONE]
+    assert len(looks) == 2 and batches(running) == before + 1
 
 
 def test_what_the_disk_refuses_is_said_with_its_reason(running: Asked) -> None:
@@ -135,9 +150,7 @@ def test_what_was_flushed_before_it_went_out_of_service_is(running: Asked) -> No
     assert ended[0] is None and "not flushed" in str(ended[1])
 
 
-def test_a_log_is_long_by_what_came_behind_its_newest_snapshot(
-    running: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_long_by_what_came_behind_its_newest_snapshot(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """The segments before it go later, and do not count."""
     kept = log_of(running)
     monkeypatch.setattr(internal_log, "SHORT_BYTES", 2000)

@@ -42,7 +42,7 @@ PAUSE_SECONDS = 0.005
 """Between two tries at a lock that somebody else has."""
 SNAPSHOT_RETRY_SECONDS = 60.0
 """After a snapshot that could not be written: each try begins a segment."""
-_APPENDED, _BUSY, _FULL, _FAILED = range(4)
+_APPENDED, _BUSY, _FULL, _FAILED, _OFFLINE, _GONE = range(6)
 
 Work = Generator[Wait, Any, None]
 Outcome = Exception | str
@@ -79,9 +79,10 @@ class InternalLog:
     """One partition. The loop's thread calls what is public; ``Step`` runs on the worker's."""
 
     def __init__(
-        self, disk: Disk, loop: Loop, topic: str, partition: int, make: Callable[[], int], waits_for_disk: bool
+        self, disk: Disk, loop: Loop, topic: str, partition: int, make: Callable[[], SlotView], waits_for_disk: bool
     ) -> None:
-        """``make`` gives the slot, on the worker's thread, and makes the partition where that is to be done here.
+        """``make`` gives the slot as it lives now, on the worker's thread, and makes the partition where that is to be
+        done here.
 
         ``waits_for_disk``: however long it takes; else one that takes FLUSH_SECONDS is as good as one that refuses.
         """
@@ -111,7 +112,7 @@ class InternalLog:
         Raises:
             LogError: there is no such partition, or it is out of service.
         """
-        view = self._arena.view(self._make())
+        view = self._make()
         return self._directories[view.directory] / partition_directory_name(self.topic, self.partition)
 
     def settle(self) -> Work:
@@ -245,16 +246,17 @@ class InternalLog:
     def _append_once(self, records: Sequence[Record], needs_room: bool) -> tuple[SlotView, int] | None:
         """The slot and the offset behind the records; None: try again. On the worker's thread."""
         try:
-            index = self._make()
+            view = self._make()
         except CreationBusyError:
             return None
-        view = self._arena.view(index)
         data = record_batches.build(records)
         self._reserve(view, len(data), needs_room)
         appender = self._disk.appender
-        status, _first, following, error = append_batch(appender, index, bytearray(data), len(records), -1, view.life)
+        status, _first, following, error = append_batch(
+            appender, view.index, bytearray(data), len(records), -1, view.life
+        )
         _files.reach("metadata.appended")
-        if status in (_BUSY, _FULL):
+        if status in (_BUSY, _FULL, _GONE):  # gone: since it was looked up; the next look finds what is there now
             return None
         if status == _FAILED:
             raise OSError(error, os.strerror(error), self.topic)

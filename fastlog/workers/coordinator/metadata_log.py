@@ -10,6 +10,8 @@ from typing import Any
 from fastlog.config import BrokerConfig
 from fastlog.errors import LogError
 from fastlog.log import metadata
+from fastlog.log._arena import SlotView
+from fastlog.log.formats import format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.metadata import Change, Metadata
 from fastlog.record_batches import Record
@@ -75,8 +77,15 @@ class MetadataLog:
         yield records
         yield metadata.records([metadata.END_OF_SNAPSHOT], time.time_ns() // 1_000_000)
 
-    def _make(self) -> int:
-        return self._disk.manager.create_partition(
+    def _make(self) -> SlotView:
+        """Its slot. Creating takes the lock of creation even where there is nothing to create, and others hold that one
+        for as long as a disk takes to make files: no write waits for it but the first."""
+        manager = self._disk.manager
+        view = manager.slot(metadata.TOPIC, 0)
+        kind = metadata.TOPIC_ID, format_number(RECORD_BATCHES)
+        if view is not None and view.life & 1 and (view.topic_id, view.format) == kind:
+            return view
+        index = manager.create_partition(
             metadata.TOPIC,
             0,
             count=1,
@@ -84,3 +93,4 @@ class MetadataLog:
             topic_id=metadata.TOPIC_ID,
             settings=self._settings,
         )
+        return self._disk.arena.view(index)

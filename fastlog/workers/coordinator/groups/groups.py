@@ -20,6 +20,7 @@ from fastlog import logs, record_batches
 from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files
+from fastlog.log._arena import SlotView
 from fastlog.log.formats import log_format
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.internal_logs import MOST_SEGMENT_BYTES, SNAPSHOT, SNAPSHOT_END, whole_batches
@@ -168,11 +169,11 @@ class Groups:
     def _open(self, partition: int) -> Shard:
         manager = self._topics.disk.manager
 
-        def find() -> int:
+        def find() -> SlotView:
             view = manager.slot(TOPIC, partition)
-            if view is None or view.state:
+            if view is None or view.state or not view.life & 1:
                 raise LogError(f"{TOPIC} is out of service partition={partition}")
-            return view.index
+            return view
 
         return Shard(InternalLog(self._topics.disk, self._loop, TOPIC, partition, find, waits_for_disk=True))
 
