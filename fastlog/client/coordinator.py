@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from fastlog.client import group_requests as requests
+from fastlog.client import kafka_fields
 from fastlog.client.addresses import Address, parse_brokers
-from fastlog.client.connection import Broker, Connection, ConnectionEnded
-from fastlog.errors import GroupCoordinatorError, ProtocolError, TransportError
+from fastlog.client.kafka_connection import KafkaConnection, connected
+from fastlog.errors import GroupCoordinatorError, TransportError
 
 _T = TypeVar("_T")
 
@@ -49,9 +50,9 @@ _MEANINGS = {
     SUBSCRIBED: "members of the group read the topic: stop them first",
 }
 
+_PURPOSE = "groups without ZooKeeper work: name a broker of fastlog, or a ZooKeeper (zk.connect)"
 _KEYS = (8, 9, 10, 11, 12, 13, 14)
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
-MOST_ANSWER_BYTES = 64 * 2**20
 
 
 class CoordinatorError(GroupCoordinatorError):
@@ -97,8 +98,7 @@ class Coordinator:
         self._group = group
         self._client = client
         self._timeout = timeout
-        self._connection: Connection | None = None
-        self._number = 0
+        self._connection: KafkaConnection | None = None
         self._posted = -1
 
     def __enter__(self) -> Self:
@@ -126,8 +126,8 @@ class Coordinator:
 
     def ask(
         self,
-        request: requests.Request,
-        parse: Callable[[requests.Answer], _T],
+        request: kafka_fields.Request,
+        parse: Callable[[kafka_fields.Answer], _T],
         code_of: Callable[[_T], int] = lambda found: 0,
         timeout: float | None = None,
     ) -> _T:
@@ -159,10 +159,10 @@ class Coordinator:
             time.sleep(pause)
             pause = min(2 * pause, _MOST_PAUSE)
 
-    def post(self, request: requests.Request) -> None:
+    def post(self, request: kafka_fields.Request) -> None:
         """Send a request whose answer may take long. Raises as ``ask``, at once."""
         try:
-            self._posted = self._send(request, time.monotonic() + self._timeout)
+            self._posted = self._ready(time.monotonic() + self._timeout).send(request)
         except TransportError as error:
             self._drop()
             raise NotReachedError(f"no coordinator of groups at {self}: {error}") from error
@@ -170,18 +170,17 @@ class Coordinator:
             self._drop()
             raise
 
-    def poll(self, seconds: float) -> requests.Answer | None:
+    def poll(self, seconds: float) -> kafka_fields.Answer | None:
         """The answer to what was posted, if it comes within so many seconds. Raises as ``ask``: it will not come."""
         connection = self._connection
         if connection is None or self._posted < 0:
             raise NotReachedError("nothing was posted")
         try:
-            body = connection.receive_soon(MOST_ANSWER_BYTES, seconds)
-            if body is None:
-                return None
-            number, self._posted = self._posted, -1
-            self.is_connected = True
-            return requests.answer(body, number)
+            found = connection.received(self._posted, seconds)
+            if found is not None:
+                self._posted = -1
+                self.is_connected = True
+            return found
         except TransportError as error:
             self._drop()
             raise NotReachedError(f"the coordinator of groups at {self.address} is gone: {error}") from error
@@ -196,20 +195,16 @@ class Coordinator:
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
-    def _asked(self, request: requests.Request, deadline: float) -> requests.Answer:
+    def _asked(self, request: kafka_fields.Request, deadline: float) -> kafka_fields.Answer:
         self.forget()
-        number = self._send(request, deadline)
-        assert self._connection is not None
-        return _received(self._connection, number, deadline)
+        return self._ready(deadline).ask(request, deadline)
 
-    def _send(self, request: requests.Request, deadline: float) -> int:
+    def _ready(self, deadline: float) -> KafkaConnection:
         if self._connection is None or not self._connection.is_quiet():
             self._drop()
             self._connect(deadline)
         assert self._connection is not None
-        self._number += 1
-        self._connection.send(request.frame(self._number, self._client))
-        return self._number
+        return self._connection
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -256,36 +251,21 @@ class Coordinator:
             self._open(self.address, deadline)
 
     def _open(self, address: Address, deadline: float) -> None:
-        timeout = max(0.05, deadline - time.monotonic())
-        connection = Broker([address], timeout).connect(MOST_ANSWER_BYTES)
+        connection = connected(address, self._client, deadline)
         self._connection = connection
         if self.is_closed:
             connection.interrupt()
-        try:
-            _code, versions = requests.parse_api_versions(self._one(requests.api_versions(), deadline))
-        except (ConnectionEnded, ProtocolError) as error:
-            raise TransportError(
-                f"{error}; if that goes on, it does not speak today's protocol, by which groups without ZooKeeper work:"
-                " name a broker of fastlog, or a ZooKeeper (zk.connect)"
-            ) from error
-        missing = [key for key in _KEYS if key not in versions]
+        connection.begin(
+            "groups without ZooKeeper work: name a broker of fastlog, or a ZooKeeper (zk.connect)", deadline
+        )
+        missing = [key for key in _KEYS if key not in connection.versions]
         if missing:
             raise GroupCoordinatorError(
                 f"{address} does not coordinate groups (requests {missing}): name a broker of fastlog, or a ZooKeeper"
                 " (zk.connect)"
             )
 
-    def _one(self, request: requests.Request, deadline: float) -> requests.Answer:
+    def _one(self, request: kafka_fields.Request, deadline: float) -> kafka_fields.Answer:
         """The answer of the connection that there is."""
         assert self._connection is not None
-        self._number += 1
-        self._connection.send(request.frame(self._number, self._client))
-        return _received(self._connection, self._number, deadline)
-
-
-def _received(connection: Connection, number: int, deadline: float) -> requests.Answer:
-    left = max(0.01, deadline - time.monotonic())
-    body = connection.receive_soon(MOST_ANSWER_BYTES, left)
-    if body is None:
-        raise TransportError(f"{connection.peer} did not answer in time")
-    return requests.answer(body, number)
+        return self._connection.ask(request, deadline)

@@ -4,43 +4,25 @@ Each request in one version, the last one without tagged fields, which every bro
 
 | request | key | version | what it is for |
 |---|---|---|---|
-| ApiVersions | 18 | 0 | opens the connection: by its first request a broker of fastlog knows the protocol |
 | Metadata | 3 | 2 | which cluster it is |
 | FindCoordinator | 10 | 2 | where the coordinator of a group is |
 | JoinGroup, SyncGroup, Heartbeat, LeaveGroup | 11, 14, 12, 13 | 5, 3, 3, 3 | to be a member |
 | OffsetCommit, OffsetFetch, OffsetDelete | 8, 9, 47 | 7, 5, 0 | how far a group has read |
 | ListGroups, DescribeGroups, DeleteGroups | 16, 15, 42 | 2, 4, 1 | what groups there are |
 
-Numbers are big-endian; a string has its length in 16 bits before it and bytes have theirs in 32, -1 for null; an array
-has the number of its items in 32 bits. Before a request stand its size, key, version, a number that the answer repeats,
-and the name of the client. Written by hand and not with the broker's library, which a client need not install.
-
 Source: the schemas of Apache Kafka 4.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from fastlog.errors import ProtocolError
-from fastlog.wire.fields import Reader, frame, pack, string
+from fastlog.client.kafka_fields import NULL, Answer, Place, Request, array, by_topic, sized
+from fastlog.wire.fields import pack, string
 
-_T = TypeVar("_T")
 NOBODY = -1
 """The generation of who commits without being a member; and of a member without any."""
-
-
-class Request(NamedTuple):
-    """A request without its header."""
-
-    key: int
-    version: int
-    body: bytes
-
-    def frame(self, number: int, client: str) -> bytes:
-        """All bytes of it; the answer will begin with ``number``."""
-        return frame(pack("hhi", self.key, self.version, number), string(client), self.body)
 
 
 class Identity(NamedTuple):
@@ -89,16 +71,7 @@ class Described(NamedTuple):
     members: tuple[DescribedMember, ...]
 
 
-Place = tuple[str, int]
-"""A topic and the number of a partition."""
-
-
 # -- requests ----------------------------------------------------------------------------------------------------------
-
-
-def api_versions() -> Request:
-    """Which requests the broker knows."""
-    return Request(18, 0, b"")
 
 
 def metadata() -> Request:
@@ -115,14 +88,14 @@ def join(
     group: str, member: str, session_ms: int, rebalance_ms: int, kind: str, protocols: Sequence[tuple[str, bytes]]
 ) -> Request:
     """Be a member of the next generation. ``protocols``: the assignors' names, with what the member says to each."""
-    rows = _array(string(name) + _bytes(data) for name, data in protocols)
-    head = string(group) + pack("ii", session_ms, rebalance_ms) + string(member) + _NULL
+    rows = array(string(name) + sized(data) for name, data in protocols)
+    head = string(group) + pack("ii", session_ms, rebalance_ms) + string(member) + NULL
     return Request(11, 5, head + string(kind) + rows)
 
 
 def sync(group: str, who: Identity, assignments: Mapping[str, bytes]) -> Request:
     """Ask for what is assigned to the member; the leader brings what each gets."""
-    rows = _array(string(member) + _bytes(data) for member, data in assignments.items())
+    rows = array(string(member) + sized(data) for member, data in assignments.items())
     return Request(14, 3, _member(group, who) + rows)
 
 
@@ -133,7 +106,7 @@ def heartbeat(group: str, who: Identity) -> Request:
 
 def leave(group: str, member: str) -> Request:
     """Be no member any more."""
-    return Request(13, 3, string(group) + _array([string(member) + _NULL]))
+    return Request(13, 3, string(group) + array([string(member) + NULL]))
 
 
 def commit(group: str, who: Identity, offsets: Mapping[Place, Committed]) -> Request:
@@ -142,7 +115,7 @@ def commit(group: str, who: Identity, offsets: Mapping[Place, Committed]) -> Req
         8,
         7,
         _member(group, who)
-        + _by_topic(
+        + by_topic(
             offsets, lambda place: pack("iqi", place[1], offsets[place].offset, -1) + string(offsets[place].text)
         ),
     )
@@ -150,13 +123,13 @@ def commit(group: str, who: Identity, offsets: Mapping[Place, Committed]) -> Req
 
 def fetch_offsets(group: str, places: Iterable[Place] | None) -> Request:
     """What is committed of these partitions, or of all that there are."""
-    rows = pack("i", -1) if places is None else _by_topic(places, lambda place: pack("i", place[1]))
+    rows = pack("i", -1) if places is None else by_topic(places, lambda place: pack("i", place[1]))
     return Request(9, 5, string(group) + rows)
 
 
 def delete_offsets(group: str, places: Iterable[Place]) -> Request:
     """Forget what is committed of partitions."""
-    return Request(47, 0, string(group) + _by_topic(places, lambda place: pack("i", place[1])))
+    return Request(47, 0, string(group) + by_topic(places, lambda place: pack("i", place[1])))
 
 
 def list_groups() -> Request:
@@ -166,55 +139,15 @@ def list_groups() -> Request:
 
 def describe_groups(names: Iterable[str]) -> Request:
     """What there is to say of groups."""
-    return Request(15, 4, _array(map(string, names)) + pack("b", 0))
+    return Request(15, 4, array(map(string, names)) + pack("b", 0))
 
 
 def delete_groups(names: Iterable[str]) -> Request:
     """Forget groups that have no members."""
-    return Request(42, 1, _array(map(string, names)))
+    return Request(42, 1, array(map(string, names)))
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
-
-
-class Answer(Reader):
-    """Walks an answer behind its number. Raises ``ProtocolError`` for what is none."""
-
-    def text(self, name: str) -> str:
-        """A string, which may be null: then it is empty."""
-        size = self.int16(f"length of {name}")
-        if size == -1:
-            return ""
-        try:
-            return self.take(size, name).decode()
-        except UnicodeDecodeError:
-            raise self.error(f"{name} is not UTF-8") from None
-
-    def items(self, name: str, least_bytes: int, one: Callable[[], _T]) -> list[_T]:
-        """An array, each item read by ``one``; null is none."""
-        count = self.int32(f"number of {name}")
-        if count == -1:
-            return []
-        if not 0 <= count <= self.left // least_bytes:
-            raise self.error(f"it announces {count} {name}, with {self.left} bytes left")
-        return [one() for _ in range(count)]
-
-
-def answer(body: bytes | memoryview, number: int) -> Answer:
-    """The answer to the request that had the number. Raises ``ProtocolError`` when it is another's."""
-    found = Answer(bytes(body))
-    told = found.int32("number")
-    if told != number:
-        raise ProtocolError(f"request {number} is answered as {told}")
-    return found
-
-
-def parse_api_versions(answer: Answer) -> tuple[int, dict[int, tuple[int, int]]]:
-    """An error code, and the first and the last version of each request."""
-    code = answer.int16("error code")
-    rows = answer.items("requests", 6, lambda: (answer.int16("key"), (answer.int16("first"), answer.int16("last"))))
-    answer.end()
-    return code, dict(rows)
 
 
 def parse_metadata(answer: Answer) -> tuple[dict[int, tuple[str, int]], str]:
@@ -231,7 +164,7 @@ def parse_metadata(answer: Answer) -> tuple[dict[int, tuple[str, int]], str]:
 
 def parse_coordinator(answer: Answer) -> tuple[int, str, int, tuple[str, int]]:
     """An error code, the broker's words for it, the coordinator's node id, host and port."""
-    _throttle(answer)
+    answer.skip_throttle()
     code, text = answer.int16("error code"), answer.text("error message")
     found = code, text, answer.int32("node id"), (answer.text("host"), answer.int32("port"))
     answer.end()
@@ -240,7 +173,7 @@ def parse_coordinator(answer: Answer) -> tuple[int, str, int, tuple[str, int]]:
 
 def parse_joined(answer: Answer) -> Joined:
     """What JoinGroup says."""
-    _throttle(answer)
+    answer.skip_throttle()
     code, generation = answer.int16("error code"), answer.int32("generation")
     protocol, leader, member = answer.text("protocol"), answer.text("leader"), answer.text("member id")
 
@@ -256,7 +189,7 @@ def parse_joined(answer: Answer) -> Joined:
 
 def parse_synced(answer: Answer) -> tuple[int, bytes]:
     """An error code, and what is assigned."""
-    _throttle(answer)
+    answer.skip_throttle()
     found = answer.int16("error code"), answer.sized_bytes("assignment")
     answer.end()
     return found
@@ -264,14 +197,14 @@ def parse_synced(answer: Answer) -> tuple[int, bytes]:
 
 def parse_code(answer: Answer) -> int:
     """The error code that HEARTBEAT has, and LEAVE_GROUP before its members."""
-    _throttle(answer)
+    answer.skip_throttle()
     return answer.int16("error code")
 
 
 def parse_commit(answer: Answer) -> dict[Place, int]:
     """The error code of each partition."""
-    _throttle(answer)
-    found = _places(answer, 6, lambda: (answer.int32("partition"), answer.int16("error code")))
+    answer.skip_throttle()
+    found = answer.by_place(6, lambda: (answer.int32("partition"), answer.int16("error code")))
     answer.end()
     return found
 
@@ -285,8 +218,8 @@ def parse_offsets(answer: Answer) -> tuple[int, dict[Place, tuple[int, Committed
         text = answer.text("metadata")
         return number, (answer.int16("error code"), Committed(offset, text))
 
-    _throttle(answer)
-    found = _places(answer, 20, one)
+    answer.skip_throttle()
+    found = answer.by_place(20, one)
     code = answer.int16("error code")
     answer.end()
     return code, found
@@ -295,15 +228,15 @@ def parse_offsets(answer: Answer) -> tuple[int, dict[Place, tuple[int, Committed
 def parse_deleted_offsets(answer: Answer) -> tuple[int, dict[Place, int]]:
     """An error code, and one for each partition."""
     code = answer.int16("error code")
-    _throttle(answer)
-    found = _places(answer, 6, lambda: (answer.int32("partition"), answer.int16("error code")))
+    answer.skip_throttle()
+    found = answer.by_place(6, lambda: (answer.int32("partition"), answer.int16("error code")))
     answer.end()
     return code, found
 
 
 def parse_groups(answer: Answer) -> tuple[int, dict[str, str]]:
     """An error code, and the kind of protocol of each group by its name."""
-    _throttle(answer)
+    answer.skip_throttle()
     code = answer.int16("error code")
     rows = answer.items("groups", 4, lambda: (answer.text("group"), answer.text("protocol type")))
     answer.end()
@@ -331,7 +264,7 @@ def parse_described(answer: Answer) -> list[Described]:
         answer.int32("operations")
         return Described(code, name, state, kind, protocol, members)
 
-    _throttle(answer)
+    answer.skip_throttle()
     found = answer.items("groups", 18, group)
     answer.end()
     return found
@@ -339,7 +272,7 @@ def parse_described(answer: Answer) -> list[Described]:
 
 def parse_deleted_groups(answer: Answer) -> dict[str, int]:
     """The error code of each group."""
-    _throttle(answer)
+    answer.skip_throttle()
     rows = answer.items("groups", 4, lambda: (answer.text("group"), answer.int16("error code")))
     answer.end()
     return dict(rows)
@@ -347,36 +280,6 @@ def parse_deleted_groups(answer: Answer) -> dict[str, int]:
 
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
-_NULL = b"\xff\xff"
-
 
 def _member(group: str, who: Identity) -> bytes:
-    return string(group) + pack("i", who.generation) + string(who.member) + _NULL
-
-
-def _bytes(data: bytes) -> bytes:
-    return pack("i", len(data)) + data
-
-
-def _array(items: Iterable[bytes]) -> bytes:
-    rows = list(items)
-    return pack("i", len(rows)) + b"".join(rows)
-
-
-def _by_topic(places: Iterable[Place], one: Callable[[Place], bytes]) -> bytes:
-    topics: dict[str, list[Place]] = {}
-    for place in places:
-        topics.setdefault(place[0], []).append(place)
-    return _array(string(topic) + _array(map(one, rows)) for topic, rows in topics.items())
-
-
-def _throttle(answer: Answer) -> None:
-    answer.int32("throttle time")
-
-
-def _places(answer: Answer, least_bytes: int, one: Callable[[], tuple[int, _T]]) -> dict[Place, _T]:
-    def topic() -> list[tuple[Place, _T]]:
-        name = answer.text("topic")
-        return [((name, number), value) for number, value in answer.items("partitions", least_bytes, one)]
-
-    return {place: value for rows in answer.items("topics", 6, topic) for place, value in rows}
+    return string(group) + pack("i", who.generation) + string(who.member) + NULL

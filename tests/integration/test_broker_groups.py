@@ -154,9 +154,7 @@ def test_offsets_are_positions_in_bytes_and_say_of_which_log(address: str) -> No
     with Coordinator(address, "bytes", client="test", timeout=PATIENCE) as coordinator:
         code, found = coordinator.ask(requests.fetch_offsets("bytes", None), requests.parse_offsets)
     assert code == 0
-    assert found == {
-        place: (0, Committed(row.high_watermark, f"log={row.created_ms}")) for place, row in rows.items()
-    }
+    assert found == {place: (0, Committed(row.high_watermark, f"log={row.created_ms}")) for place, row in rows.items()}
 
 
 def test_members_come_and_leave(address: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from fastlog.client.group_requests import Place
+from fastlog.client.kafka_fields import Place
 from fastlog.consumer.assignment import assign_group
 from fastlog.consumer.broker_groups import assignor
 from fastlog.consumer.broker_groups.assignor import Given, MemberView, deal

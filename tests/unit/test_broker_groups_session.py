@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from fastlog.client import group_requests as requests
+from fastlog.client import kafka_fields
 from fastlog.client.addresses import Address
 from fastlog.client.coordinator import NotReachedError
-from fastlog.client.group_requests import Answer, Committed, Identity, Place, Request
+from fastlog.client.group_requests import Committed, Identity
+from fastlog.client.kafka_fields import Answer, Place, Request
 from fastlog.consumer import holdings, member_session, partitions
 from fastlog.consumer.broker_groups import session as module
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
@@ -125,7 +127,7 @@ def read(request: Request) -> Any:
 
 def answer(request: Request, fields: dict[str, Any]) -> Answer:
     asked = codec.Request(request.key, request.version, 1, "me", None)
-    return requests.answer(codec.encode(asked, fields)[4:], 1)
+    return kafka_fields.answer(codec.encode(asked, fields)[4:], 1)
 
 
 class Readers(FakeReaders):

@@ -19,6 +19,7 @@ from fastlog.client.coordinator import (
     meaning_of,
 )
 from fastlog.client.group_requests import Identity
+from fastlog.client.kafka_fields import Request
 from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError, ProtocolError, TransportError
 from tests.harness.broker import wait_until
 from tests.harness.fake_coordinator import FakeCoordinator
@@ -288,10 +289,10 @@ def test_a_connection_that_does_not_take_what_is_posted_is_left(
         former = made._connection
         assert former is not None
 
-        def refuse(_: bytes) -> None:
+        def refuse(_: object, request: Request) -> int:
             raise TransportError("broken")
 
-        monkeypatch.setattr(type(former), "send", lambda _, data: refuse(data))
+        monkeypatch.setattr(type(former), "send", refuse)
         with pytest.raises(NotReachedError, match="broken"):
             made.post(HEARTBEAT)
         assert not made.is_connected and made._connection is None and former.fileno() == -1

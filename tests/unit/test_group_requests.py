@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from fastlog.client import group_requests as requests
-from fastlog.client.group_requests import Answer, Committed, Described, DescribedMember, Identity, Joined, Request
+from fastlog.client import kafka_fields
+from fastlog.client.group_requests import Committed, Described, DescribedMember, Identity, Joined
+from fastlog.client.kafka_fields import Answer, Request
 from fastlog.errors import InvalidRequestError, ProtocolError
 from fastlog.workers.coordinator import codec
 
@@ -38,7 +40,7 @@ MEMBER = {"group_id": "g", "generation_id": 7, "member_id": "m-1", "group_instan
 OFFSETS = {("t", 0): Committed(9, "x"), ("u", 1): Committed(2**40, ""), ("t", 3): Committed(3, "y")}
 UNTOLD = {"committed_leader_epoch": -1}
 READ = [
-    (requests.api_versions(), {}),
+    (kafka_fields.api_versions(), {}),
     (requests.metadata(), {"topics": []}),
     (requests.find_coordinator("g"), {"key": "g", "key_type": 0}),
     (
@@ -100,9 +102,9 @@ def test_what_does_not_fit_is_not_sent() -> None:
 ROW = {"partition_index": 3, "error_code": 0}
 ANSWERS: list[tuple[Request, dict[str, Any], Callable[[Answer], Any], Any]] = [
     (
-        requests.api_versions(),
+        kafka_fields.api_versions(),
         {"error_code": 0, "api_keys": [{"api_key": 10, "min_version": 0, "max_version": 4}]},
-        requests.parse_api_versions,
+        kafka_fields.parse_api_versions,
         (0, {10: (0, 4)}),
     ),
     (
@@ -216,19 +218,19 @@ def test_what_the_broker_writes_is_understood(
     """And what is cut short anywhere, or announces more than there is, is no answer."""
     codec._load_library()
     body = body_of(request_, fields)
-    assert parse(requests.answer(memoryview(body), 9)) == found
+    assert parse(kafka_fields.answer(memoryview(body), 9)) == found
     least = len(body) if parse not in (requests.parse_metadata, requests.parse_code) else 0
     for size in range(least):
         with pytest.raises(ProtocolError):
-            parse(requests.answer(body[:size], 9))
+            parse(kafka_fields.answer(body[:size], 9))
     if least:
         with pytest.raises(ProtocolError):
-            parse(requests.answer(body + b"\0", 9))
+            parse(kafka_fields.answer(body + b"\0", 9))
 
 
 def test_an_answer_to_something_else_is_refused() -> None:
     with pytest.raises(ProtocolError, match="request 8 is answered as 9"):
-        requests.answer(b"\0\0\0\x09", 8)
+        kafka_fields.answer(b"\0\0\0\x09", 8)
 
 
 @pytest.mark.parametrize("count", [-2, 3, 2**31 - 1])
@@ -254,9 +256,9 @@ def test_the_smallest_items_are_taken(
 ) -> None:
     """As many as the bytes left can hold; and none at all."""
     codec._load_library()
-    assert parse(requests.answer(body_of(request_, smallest(fields)), 9)) is not None
+    assert parse(kafka_fields.answer(body_of(request_, smallest(fields)), 9)) is not None
     empty = {name: [] if isinstance(value, list) else value for name, value in fields.items()}
-    assert parse(requests.answer(body_of(request_, empty), 9)) is not None
+    assert parse(kafka_fields.answer(body_of(request_, empty), 9)) is not None
 
 
 def test_null_is_no_items() -> None:

@@ -22,7 +22,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fastlog.client.group_requests import NOBODY, Answer, Place
+from fastlog.client.group_requests import NOBODY
+from fastlog.client.kafka_fields import Answer, Place
 from fastlog.consumer.assignment import assign_group, streams_by_topic
 from fastlog.errors import ConfigError, CoordinationError, ProtocolError
 from fastlog.wire.fields import pack, string

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from fastlog.client import coordinator as codes
 from fastlog.client import group_requests as requests
 from fastlog.client.coordinator import Coordinator, CoordinatorError, meaning_of
-from fastlog.client.group_requests import Committed, Identity, Place
+from fastlog.client.group_requests import Committed, Identity
+from fastlog.client.kafka_fields import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import CoordinationError

@@ -225,9 +225,7 @@ class BrokerGroupSession(MemberSession):
             return
         group = self._work.config.group_id
         try:
-            self._coordinator.ask(
-                requests.leave(group, self._place.id), requests.parse_code, timeout=_GOODBYE_SECONDS
-            )
+            self._coordinator.ask(requests.leave(group, self._place.id), requests.parse_code, timeout=_GOODBYE_SECONDS)
         except FastlogError as error:  # its session ends by itself
             log.debug("event=goodbye_failed group=%s: %s", group, error)
 

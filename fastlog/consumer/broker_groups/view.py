@@ -13,7 +13,8 @@ from fastlog.client import coordinator as codes
 from fastlog.client import group_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.coordinator import Coordinator, CoordinatorError, meaning_of
-from fastlog.client.group_requests import Answer, Committed, Described, DescribedMember, Identity, Place
+from fastlog.client.group_requests import Committed, Described, DescribedMember, Identity
+from fastlog.client.kafka_fields import Answer, Place
 from fastlog.consumer.assignment import streams_by_topic
 from fastlog.consumer.broker_groups import assignor
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
