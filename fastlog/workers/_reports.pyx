@@ -64,9 +64,7 @@ cdef class Reports:
                 self.services.unexpected(raised)
 
     cdef void trace(self, Conn* c, int kind, size_t size) noexcept nogil:
-        """A request of this kind begins; looked at each time, as the broker may be told to log them while it runs."""
-        if not self.tracing[0]:
-            return
+        """A request of this kind begins. For who has seen ``tracing`` set: it may be set and cleared while the broker runs."""
         with gil:
             try:
                 self.services.trace(c.fd, kind, size)

@@ -44,14 +44,12 @@ def run(shared: child.Shared, number: int) -> int:
         config.max_message_bytes,
         config.max_request_bytes,
         config.fetch_max_wait_ms,
-        True,  # whether requests are logged is looked at when one begins
     )
     today = Kafka(
         engine,
         forward,
         KafkaControl(config, shared.arena, services, advertised, shared.cluster_id),
         config.max_request_bytes,
-        True,
     )
     protocols = {KAFKA_07: old, KAFKA: today, ANY_PROTOCOL: FirstRequest(engine, old, today)}
     loop = Loop(

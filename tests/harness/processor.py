@@ -70,7 +70,6 @@ class Processor:
             self.config.max_message_bytes,
             self.config.max_request_bytes,
             self.config.fetch_max_wait_ms,
-            self.config.trace_requests,
         )
         self.coordinator, self.forward = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for one in (self.coordinator, self.forward):
@@ -81,7 +80,6 @@ class Processor:
             forward,
             KafkaControl(self.config, self.arena, services, advertised, CLUSTER_ID),
             self.config.max_request_bytes,
-            self.config.trace_requests,
         )
         first = FirstRequest(engine, kafka07, kafka)
         last = [] if forwarding is None else [forwarding(forward)]

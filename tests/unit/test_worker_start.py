@@ -137,9 +137,9 @@ def test_a_processor_has_its_settings(tmp_path: Path, number: int, mode: str) ->
     assert helper.arguments == (shared.arena, files)
     first, old, today = protocols
     engine, control, *settings = old.arguments
-    assert settings == [1_000_001, 2_000_002, 3_003, True]
+    assert settings == [1_000_001, 2_000_002, 3_003]
     assert first.arguments == (engine, old, today)
-    assert today.arguments[0] is engine and list(today.arguments[3:]) == [2_000_002, True]
+    assert today.arguments[0] is engine and list(today.arguments[3:]) == [2_000_002]
     assert engine.arguments[:4] == (shared.arena, files, helper, process)
     services = engine.arguments[4]
     assert services.arguments == (shared.config, shared.arena, process)

@@ -28,11 +28,11 @@ from fastlog.workers.net._protocol cimport CLOSES, GOES_ON, Protocol
 cdef class Kafka(Protocol):
     """The protocol of one processor's connections that speak today's Kafka."""
 
-    def __cinit__(self, Engine engine, Forward forward, control, max_request, bint trace):
+    def __cinit__(self, Engine engine, Forward forward, control, max_request):
         self.engine = engine
         self.writes = engine.writes
         self.reports = engine.reports
-        self.requests = Requests(engine, forward, control, trace)
+        self.requests = Requests(engine, forward, control)
         self.max_request = max_request
 
     cdef int open(self, Conn* c) noexcept nogil:

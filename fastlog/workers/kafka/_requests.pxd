@@ -24,7 +24,6 @@ cdef class Requests:
     cdef Fetches fetches
     cdef ListOffsets list_offsets
     cdef uint64_t* counters
-    cdef bint trace
     cdef list versions                           # bodies of answers to API_VERSIONS: one for each version, and the refusal
     cdef (const char*)[VERSIONS_KEPT] body_of    # the same for compiled code
     cdef size_t[VERSIONS_KEPT] body_bytes

@@ -33,7 +33,7 @@ cdef enum:
 cdef class Requests:
     """Handles the requests of one processor's connections; its loop's thread only. ``control`` as for ``Control``."""
 
-    def __cinit__(self, Engine engine, Forward forward, control, bint trace):
+    def __cinit__(self, Engine engine, Forward forward, control):
         cdef bytes body
         cdef int i
         self.engine = engine
@@ -45,7 +45,6 @@ cdef class Requests:
         self.produces = Produces(engine, self.kinds, control.max_batch)
         self.fetches = Fetches(engine, self.kinds, self.topics, control.max_wait_ms)
         self.list_offsets = ListOffsets(engine, self.kinds, control)
-        self.trace = trace
         self.versions = [*control.api_versions, control.api_versions_refused]
         if len(self.versions) > VERSIONS_KEPT:
             raise ValueError("too many versions of API_VERSIONS")
@@ -59,7 +58,7 @@ cdef class Requests:
         cdef Head head
         cdef int r
         head.key = <int16_t>be16(p) if size >= 2 else -1
-        if self.trace and x.state == BETWEEN:
+        if self.engine.reports.tracing[0] and x.state == BETWEEN:
             self.engine.reports.trace(c, head.key, size)
         r = self.read_head(p, size, &head)
         if r == DONE and x.state <= QUEUED and head.key != API_VERSIONS and head.key != METADATA and self.topics.are_in_part():

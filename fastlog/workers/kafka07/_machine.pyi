@@ -8,5 +8,5 @@ class Kafka07(Protocol):
     """The protocol of one processor's listeners that speak Kafka 0.7 and fastlog's own requests."""
 
     def __init__(
-        self, engine: Engine, control: Control, max_message: int, max_request: int, max_wait_ms: int, trace: bool
+        self, engine: Engine, control: Control, max_message: int, max_request: int, max_wait_ms: int
     ) -> None: ...

@@ -28,11 +28,11 @@ from fastlog.workers.net._protocol cimport CLOSES, GOES_ON, Protocol
 cdef class Kafka07(Protocol):
     """The protocol of one processor's listeners that speak Kafka 0.7 and fastlog's own requests."""
 
-    def __cinit__(self, Engine engine, control, max_message, max_request, max_wait_ms, bint trace):
+    def __cinit__(self, Engine engine, control, max_message, max_request, max_wait_ms):
         self.engine = engine
         self.writes = engine.writes
         self.reports = engine.reports
-        self.requests = Requests(engine, control, max_message, max_wait_ms, trace)
+        self.requests = Requests(engine, control, max_message, max_wait_ms)
         self.max_request = max_request
 
     cdef int open(self, Conn* c) noexcept nogil:

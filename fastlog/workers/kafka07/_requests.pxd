@@ -17,7 +17,6 @@ cdef class Requests:
     cdef Offsets offsets
     cdef Own own
     cdef uint64_t* counters
-    cdef bint trace
 
     cdef int handle(self, Conn* c, Exchange* x, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
     cdef int answer_nobody(self, Conn* c, Exchange* x, int kind, const uint8_t* p, size_t size) noexcept nogil

@@ -31,7 +31,7 @@ cdef class Requests:
     ``control`` is the Python side of the protocol, see ``Control``.
     """
 
-    def __cinit__(self, Engine engine, control, max_message, max_wait_ms, bint trace):
+    def __cinit__(self, Engine engine, control, max_message, max_wait_ms):
         self.engine = engine
         self.counters = engine.counters
         self.kinds = Kinds()
@@ -39,14 +39,13 @@ cdef class Requests:
         self.fetches = Fetches(engine, self.kinds, max_wait_ms)
         self.offsets = Offsets(engine, self.kinds, self.fetches, control)
         self.own = Own(engine, control)
-        self.trace = trace
 
     cdef int handle(self, Conn* c, Exchange* x, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
         """Handle one frame, at least two bytes; ``p`` stands at the request id. An ``Outcome``."""
         cdef int kind = <int16_t>be16(p)
         cdef int32_t correlation
         cdef int r
-        if self.trace and x.state == BETWEEN:
+        if self.engine.reports.tracing[0] and x.state == BETWEEN:
             self.engine.reports.trace(c, kind, size)
         if (kind == PRODUCE or kind == MULTIPRODUCE or kind == ACKED_PRODUCE) and operation_of(self.kinds, kind):
             return self.produces.produce(c, x, p, size, kind)
