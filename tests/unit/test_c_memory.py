@@ -14,11 +14,13 @@ from fastlog.audit._tally import Tally
 from fastlog.batch_codecs import CODEC_NAMES
 from fastlog.envelope import Envelope, wrap
 from fastlog.errors import InvalidMessageError
+from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.message import DeepLimits
 from fastlog.record_batches import Record, build, check_deep
 from fastlog.record_batches import records as read_records
 from fastlog.workers._flusher import make_flusher_loop
+from fastlog.workers.net._slot_waits import SlotWaits
 from tests.harness.sanitizer import about_memory
 from tests.harness.shared_log import DONE, SharedLog, message
 
@@ -103,7 +105,12 @@ def deep_batches(_: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not say what is in use")
-@pytest.mark.parametrize("live", [tally, log, deep_batches])
+def slot_waits(directory: Path) -> None:
+    """Of a process that waits for slots: a word for each slot that the broker may have."""
+    SlotWaits(Arena([str(directory)], FIRST_PROCESSOR + 1, 256, 16), FIRST_PROCESSOR)
+
+
+@pytest.mark.parametrize("live", [tally, log, deep_batches, slot_waits])
 def test_a_life_leaves_no_memory(live: Callable[[Path], None], tmp_path: Path) -> None:
     numbers = iter(range(10**6))
 

@@ -321,6 +321,37 @@ def test_what_is_refused_leaves_nothing(
     assert client.offset("refused", 0, LATEST).offset == start
 
 
+REASONS = {
+    "half of it": "the length that the batch tells",
+    "less than a head": "the length that the batch tells",
+    "magic 1": "an older format than magic 2",
+    "another checksum": "the checksum",
+    "no record": "the batch tells of no record",
+    "more records than offsets": "another number of records than of offsets",
+    "a control batch": "a codec that nobody has, or a control or transactional batch",
+    "a producer below -1": "producer id, epoch and sequence number do not go together",
+    "the broker's time": "the time of its append",
+}
+
+
+@pytest.mark.parametrize(("name", "reason"), REASONS.items(), ids=REASONS)
+def test_the_answer_says_what_is_wrong_with_a_batch(client: Client, name: str, reason: str) -> None:
+    """Each fault by its own words: of two that have one error code nobody else tells which it was."""
+    client.make("refused")
+    (told,) = client.produce(("refused", 0, REFUSED[name][0]))
+    assert reason in told.error_message
+
+
+def test_the_log_names_where_what_cannot_be_decompressed_was_for(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.make("one", "another")
+    bad = REFUSED["records that are not gzip"][0]
+    assert [told.error_code for told in client.produce(("one", 0, batch(b"x")), ("another", 0, bad))] == [0, 87]
+    (line,) = [each.getMessage() for each in caplog.records if "invalid compressed" in each.getMessage()]
+    assert "topic='another' partition=0" in line and "'one'" not in line
+
+
 def test_what_stands_beside_no_producer_means_nothing(client: Client) -> None:
     """sarama, franz-go and kafkajs leave zeroes there; whatever it is, each batch is stored and followed by nobody."""
     client.make("unnumbered")

@@ -20,9 +20,13 @@ import pytest
 from fastlog import record_batches
 from fastlog.log import _files
 from fastlog.log._append import end_life
-from fastlog.log._arena import FLUSHER
+from fastlog.log._arena import FLUSHER, SlotView
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log.files import FileOps
+from fastlog.log.manager import LogManager
+from fastlog.log.recovery import recover_partition
 from fastlog.record_batches import Record
+from fastlog.segment_files import partition_directory_name
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.broker import wait_until
@@ -33,6 +37,8 @@ LONG_MS = 10_000_000
 IDLE, BUSY = "idle", "busy"
 PARTITIONS = 100
 UNKNOWN_TOPIC = 3
+SPARE = 16
+"""Slots that only partitions take which come back into service."""
 ONE = record_batches.build([Record(None, b"x" * 50, 1000)])
 
 
@@ -232,6 +238,47 @@ def test_a_partition_that_goes_while_it_is_waited_for(workers: Workers) -> None:
         assert reader.fetched() == {(IDLE, 42): (UNKNOWN_TOPIC, 0)}
 
 
+def test_who_waited_for_a_partition_that_lives_in_another_slot_waits_there_alone(workers: Workers) -> None:
+    """Its former slot becomes another partition's, and what moves there is no news to them."""
+    with ExitStack() as stack:
+        first, second, other, writer = (stack.enter_context(Client(workers)) for _ in range(4))
+        for client in (first, second):
+            client.hold((BUSY, 0, 0))
+        former = workers.arena.view(slot_of(workers, BUSY, 0))
+        move_to_another_slot(workers, former)
+        workers.wait_still()
+        assert slot_of(workers, BUSY, 0) != former.index
+        assert is_silent(first.raw) and is_silent(second.raw)
+        workers.arena.wake_all()
+        wait_until("all are past it", lambda: workers.arena.is_past(former.index))
+        assert workers.arena.create_lock()
+        workers.arena.free(former.index)
+        workers.arena.create_unlock()
+        writer.make("other")
+        assert slot_of(workers, "other", 0) == former.index
+        other.hold(("other", 0, 0))
+        looks = workers.count("fetch_looks")
+        writer.produce("other", 0)
+        assert other.fetched() == {("other", 0): (0, len(ONE))}
+        workers.wait_still()
+        assert workers.count("fetch_looks") == looks + 1
+        writer.produce(BUSY, 0)
+        for client in (first, second):
+            assert client.fetched() == {(BUSY, 0): (0, len(ONE))}
+
+
+def move_to_another_slot(workers: Workers, view: SlotView) -> None:
+    """What a keeper does with a partition that comes back into service."""
+    manager = LogManager(workers.processors[0].config, workers.arena)
+    assert workers.arena.create_lock()
+    assert end_life(SharedLog.over(workers.arena).appender, view.index, True)
+    folder = workers.directory / partition_directory_name(view.topic, view.partition)
+    found = recover_partition(folder, view.topic, view.partition, clean_end=None, files=FileOps(), least=0)
+    manager.put_back(view, found)
+    workers.arena.succeed(view.index)
+    workers.arena.create_unlock()
+
+
 def test_a_partition_that_begins_later_wakes_who_waits(workers: Workers) -> None:
     """The start of its log is a part of the answer. There is nothing to send, so that it waits on."""
     with Client(workers) as reader, Client(workers) as writer:
@@ -295,20 +342,28 @@ def test_a_flush_that_began_before_an_append_is_not_its_own(workers: Workers) ->
 
 
 def test_a_process_takes_its_own_words_alone(tmp_path: Path) -> None:
-    """Where the slots fill their words to the last bit, another process's begin right behind them."""
-    settings = {"slots": 64, "partitions_by_topic": {IDLE: 64}, "fetch_max_wait_ms": LONG_MS}
+    """Where the slots fill their words to the last bit, another process's begin right behind them.
+
+    That process stands still while this one is woken and looks, and finds its words as they were left.
+    """
+    settings = {"slots": 64 - SPARE, "partitions_by_topic": {IDLE: 64 - SPARE}, "fetch_max_wait_ms": LONG_MS}
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(tmp_path, processors=2, **settings))  # type: ignore[arg-type]
-        writer, busy = (stack.enter_context(Client(workers)) for _ in range(2))
+        writer, early = (stack.enter_context(Client(workers)) for _ in range(2))
         writer.make(IDLE)
-        readers = [stack.enter_context(Client(workers, number)) for number in (0, 1)]
-        for at in range(10):
-            for reader in readers:
-                reader.hold((IDLE, 5, at))
-            busy.produce(IDLE, 7)
-            writer.produce(IDLE, 5)
-            for reader in readers:
-                assert reader.fetched() == {(IDLE, 5): (0, len(ONE))}
+        for partition in range(64 - 2 * SPARE, 64 - SPARE):
+            move_to_another_slot(workers, workers.arena.view(slot_of(workers, IDLE, partition)))
+        assert workers.arena.slot_count == workers.arena.slots == 64
+        late, stops = (stack.enter_context(Client(workers, 1)) for _ in range(2))
+        early.hold((IDLE, 5, 0))
+        late.hold((IDLE, 5, 0))
+        held = workers.count("held_fetches")
+        _files.arm("wait.hold@1=slow:500", "test")
+        stops.raw.socket.sendall(today.request(today.FETCH, 12, today.fetched((IDLE, 9, 0), max_wait=LONG_MS)))
+        wait_until("it stands still", lambda: workers.count("held_fetches") == held + 1)
+        writer.produce(IDLE, 5)
+        for reader in (early, late):
+            assert reader.fetched() == {(IDLE, 5): (0, len(ONE))}
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
