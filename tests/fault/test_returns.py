@@ -84,7 +84,10 @@ def test_it_may_be_left_to_the_next_start(start_broker: Callable[..., Broker], t
     with broker.connect() as client:
         assert client.produce_ack(topic, 0, ONE, raw.FLUSHED).error == 0
         assert client.produce_ack(topic, 0, TWO, raw.FLUSHED).error == OFFLINE
-        time.sleep(2.5)  # the keeper has looked twice
+        broker.wait_log(rf"partition read-only.* topic='{topic}'")  # said by the keeper's look that has it tried
+        for _ in range(5):  # each is several of its turns, and a try begins with the first
+            assert client.create_topic("other", 1) == (0, 1)
+            assert client.delete_topic("other")[0] == 0
         assert state(client, topic).state == READ_ONLY
 
 

@@ -134,7 +134,9 @@ def test_a_process_that_would_die_of_it_is_not_told(tmp_path: Path, capfd: pytes
 def test_a_handler_is_seen_by_its_bit() -> None:
     program = "import signal, sys, time; signal.signal(36, lambda *_: None); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert [number for number in range(33, 40) if _catches(process.pid, number)] == [36]
-        process.kill()
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert [number for number in range(33, 40) if _catches(process.pid, number)] == [36]
+        finally:
+            process.kill()  # else a test that fails waits for its end

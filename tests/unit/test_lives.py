@@ -661,19 +661,24 @@ def test_a_deletion_is_answered_when_the_name_is_free(one: Workers) -> None:
         assert client.recv_own()[1].error == 0
 
 
+def wait_for_the_wish_alone(workers: Workers, client: raw.RawClient) -> None:
+    """Have topic ``t`` made and its deletion asked for, until nothing but the wish is left of it."""
+    log = SharedLog.over(workers.arena)
+    assert client.produce_ack("t", 0, ENTRY).error == 0
+    client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("t")))
+    wait_until(lambda: is_wished("t", [workers.directory]))
+    end(log)
+    (workers.directory / "t-0").rename(workers.directory / "away")
+    free(log)
+    workers.wait_still()
+
+
 def test_a_deletion_is_not_answered_while_its_wish_stands(one: Workers) -> None:
     """Two asked for one topic, and the keeper had finished when the second one's wish was there: it would delete what
     is made after the answer.
     """
-    log = SharedLog.over(one.arena)
     with one.connect() as client:
-        assert client.produce_ack("t", 0, ENTRY).error == 0
-        client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("t")))
-        wait_until(lambda: is_wished("t", [one.directory]))
-        end(log)
-        (one.directory / "t-0").rename(one.directory / "away")
-        free(log)
-        one.wait_still()
+        wait_for_the_wish_alone(one, client)
         assert is_silent(client)
         (one.directory / wish_name("t")).unlink()
         one.arena.wake_creators()
@@ -682,7 +687,6 @@ def test_a_deletion_is_not_answered_while_its_wish_stands(one: Workers) -> None:
 
 def test_a_deletion_that_ends_while_its_thread_looks_is_answered(one: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wake-up comes when the thread has looked for the last time, and has not said yet that it waits."""
-    log = SharedLog.over(one.arena)
     looks = []
 
     def look(topic: str, directories: list[Path]) -> bool:
@@ -697,13 +701,7 @@ def test_a_deletion_that_ends_while_its_thread_looks_is_answered(one: Workers, m
         return found
 
     with one.connect() as client:
-        assert client.produce_ack("t", 0, ENTRY).error == 0
-        client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("t")))
-        wait_until(lambda: is_wished("t", [one.directory]))
-        end(log)
-        (one.directory / "t-0").rename(one.directory / "away")
-        free(log)
-        one.wait_still()
+        wait_for_the_wish_alone(one, client)
         monkeypatch.setattr(answers, "is_wished", look)
         one.arena.wake_creators()
         assert client.recv_own()[1].error == 0

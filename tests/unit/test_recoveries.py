@@ -17,7 +17,7 @@ from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import SIDE_FILE_NAME
-from fastlog.workers.recoveries import Recoveries
+from fastlog.workers.recoveries import MOST_SECONDS, Recoveries
 from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE, OFFLINE, SharedLog, message
 from tests.harness.timing import PATIENCE
@@ -148,6 +148,19 @@ def test_where_it_fails_it_lives_on_as_it_was_and_is_tried_again(case: Case) -> 
     case.turn_until(0)
     assert time.monotonic() - began > RETRY_SECONDS / 2
     assert case.view.log_offset == 36
+
+
+def test_it_may_be_left_to_the_next_start(case: Case) -> None:
+    """By a time of 0 until the first try: no look has it tried, and nothing is due."""
+    appender = Appender(case.arena, SegmentFiles(case.arena, 4), KEEPER)
+    case.recoveries = Recoveries(case.arena, appender, case.manager, case.files, 0)
+    before = case.view
+    for _ in range(2):
+        case.recoveries.consider(before)
+        case.turn_until(turns=300)
+    assert case.view == before and case.arena.returning() == []
+    pause = case.recoveries.turn()
+    assert pause is not None and pause > MOST_SECONDS / 2
 
 
 def test_the_next_keeper_goes_on_with_what_was_taken_out(case: Case) -> None:
