@@ -151,10 +151,10 @@ def play(outcome: Outcome, port: int, frames: list[Frame]) -> None:
         is_whole = frames[-1].is_whole
         try:
             client.sendall(b"".join(frame.data for frame in frames))
+            if any(frame.key in MAY_WAIT for frame in frames):
+                client.settimeout(WAIT_SECONDS)  # also with the end of the connection, which waits for the answer
             if is_whole:
                 client.sendall(today.frame(today.API_VERSIONS, 0, b"", correlation=SENTINEL))
-                if any(frame.key in MAY_WAIT for frame in frames):
-                    client.settimeout(WAIT_SECONDS)
             else:
                 client.shutdown(socket.SHUT_WR)
             read_answers(outcome, client, frames if is_whole else frames[:-1], is_whole)
