@@ -12,6 +12,10 @@ from fastlog.errors import ProtocolError, TransportError
 MOST_ANSWER_BYTES = 64 * 2**20
 
 
+class NotSpokenError(TransportError):
+    """The broker ended the connection at the first request: it does not speak today's protocol, or it is stopping."""
+
+
 class KafkaConnection:
     """One connection, for one thread at a time; ``interrupt`` is for any."""
 
@@ -44,12 +48,13 @@ class KafkaConnection:
         """Ask what the broker knows: the first request, by which it tells today's protocol from 0.7's.
 
         Raises:
-            TransportError: no answer; where the connection ended, with what it was wanted for.
+            NotSpokenError: the connection ended, or what came is no answer; ``purpose`` is what it was wanted for.
+            TransportError: no answer in time.
         """
         try:
             _code, self.versions = kafka_fields.parse_api_versions(self.ask(kafka_fields.api_versions(), deadline))
         except (ConnectionEnded, ProtocolError) as error:
-            raise TransportError(
+            raise NotSpokenError(
                 f"{error}; if that goes on, it does not speak today's protocol, by which {purpose}"
             ) from error
 

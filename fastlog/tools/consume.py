@@ -14,7 +14,9 @@ from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_NOTHING_CAME
 
 if TYPE_CHECKING:
     from fastlog.client.connection import Broker
+    from fastlog.client.records import RecordBroker
     from fastlog.tools.progress import Progress
+    from fastlog.tools.record_forms import RecordForm
 
 _LOCAL_WAYS = ("auto", "read", "map", "off")
 _FORMS = ("text", "json", "offsets", "checksum")
@@ -153,6 +155,14 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     help="topic=TEXT puts TEXT and a dash before each checksum.",
 )
 @options.option("--json", "as_json", group="Format", is_flag=True, help="The same as --format json.")
+@options.option(
+    "-f",
+    "--template",
+    group="Format",
+    metavar="TEXT",
+    help="What to print of each message, as kcat does: %s value, %k key, %S and %K their lengths (-1: none), %T time,"
+    " %h headers, %t topic, %p partition, %o offset, %%; \\n, \\t, \\0, \\xHH. Nothing is put behind it.",
+)
 @options.framing_options(
     "What is behind each payload. Default: a newline.",
     "Before each payload its length, 4 bytes, the"
@@ -224,6 +234,7 @@ def consume_command(
     form: str,
     given: tuple[str, ...],
     as_json: bool,
+    template: str | None,
     delimiter: bytes | None,
     length_prefixed: bool,
     no_progress: bool,
@@ -239,7 +250,8 @@ def consume_command(
 
     With --json each line has topic, partition, offset, next_offset, payload, and base64, which is true when the
     payload is not UTF-8 and therefore encoded; in a group also broker. Messages of one compressed set share the
-    set's offset. A message of Kafka 0.7 has no key.
+    set's offset. A message of Kafka 0.7 has no key; of a topic of record batches (today's) a line also has key,
+    key_base64, timestamp and headers, the payload is the value, and null where there is none.
 
     A group commits what is on stdout and nothing else. With a group --exit-at-end stops where everything that could
     be read has been printed.
@@ -248,6 +260,9 @@ def consume_command(
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form
     prefix = _prefix(given, form)
+    shape = None if template is None else _shape(template)
+    if template is not None and (form != "text" or delimiter is not None or length_prefixed):
+        raise click.UsageError("--template says all that is printed: it goes with no other option of Format")
     in_group = zookeeper is not None or group is not None or whitelist is not None or blacklist is not None
     _check(ctx, in_group)
     from fastlog.tools.progress import Progress
@@ -260,7 +275,7 @@ def consume_command(
         "exit_at_end": exit_at_end,
         "timeout": timeout,
         "skips_damage": skips_damage,
-        "delimiter": options.framing(delimiter, length_prefixed, form),
+        "delimiter": b"" if shape is not None else options.framing(delimiter, length_prefixed, form),
     }
     settings: dict[str, Any] = {
         "fetch_bytes": fetch_bytes,
@@ -277,11 +292,19 @@ def consume_command(
             _RESETS[offset_reset] if offset_reset else "smallest" if group is not None or from_beginning else "largest"
         )
         chosen = topic, whitelist, blacklist
-        return _in_group(where, chosen, group, from_beginning, form, prefix, progress, settings, limits)
+        return _in_group(where, chosen, group, from_beginning, form, shape, prefix, progress, settings, limits)
     assert topic is not None
     broker = options.broker_at(brokers, connect_timeout)
     begin = "beginning" if offset is None else offset
-    return _from_a_broker(broker, topic, partition, begin, form, prefix, progress, settings, **limits)
+    from fastlog.tools.record_topics import record_broker_or_none
+
+    records = record_broker_or_none(broker, topic)
+    if records is not None:
+        with records:
+            return _of_records(
+                records, topic, partition, begin, form, shape, prefix, progress, settings, broker.timeout, **limits
+            )
+    return _from_a_broker(broker, topic, partition, begin, form, shape, prefix, progress, settings, **limits)
 
 
 def _in_group(
@@ -290,6 +313,7 @@ def _in_group(
     group: str | None,
     from_beginning: bool,
     form: str,
+    shape: RecordForm | None,
     prefix: str,
     progress: Progress,
     settings: dict[str, Any],
@@ -314,6 +338,10 @@ def _in_group(
         "offsets": reader.offsets_line,
         "checksum": reader.checksum_form(prefix),
     }
+    if shape is not None:
+        from fastlog.tools.record_forms import of_group_messages
+
+        forms[form] = of_group_messages(shape)
     member = reader.GroupReading(config, chosen, forms[form], progress, **limits)
     is_left_behind = group is None
     try:
@@ -333,6 +361,7 @@ def _from_a_broker(
     partition: int | None,
     offset: options.Begin,
     form: str,
+    shape: RecordForm | None,
     prefix: str,
     progress: Progress,
     settings: dict[str, Any],
@@ -349,7 +378,12 @@ def _from_a_broker(
     from fastlog.tools.starting import Start
 
     start = Start(broker, topic, partition, offset, exit_at_end, settings)
-    printer = Printer(topic, checksum_form(prefix) if prefix else FORMS[form], max_messages, progress, delimiter)
+    chosen = checksum_form(prefix) if prefix else FORMS[form]
+    if shape is not None:
+        from fastlog.tools.record_forms import of_messages
+
+        chosen = of_messages(shape)
+    printer = Printer(topic, chosen, max_messages, progress, delimiter)
     reading = Reading(start, printer, progress, settings["fetch_bytes"], timeout, skips_damage=skips_damage)
     try:
         with signals.deferred():
@@ -364,6 +398,74 @@ def _from_a_broker(
     if reading.skipped:
         return EXIT_DAMAGED
     return EXIT_NOTHING_CAME if reading.timed_out and not progress.count else EXIT_DONE
+
+
+def _of_records(
+    records: RecordBroker,
+    topic: str,
+    partition: int | None,
+    offset: options.Begin,
+    form: str,
+    shape: RecordForm | None,
+    prefix: str,
+    progress: Progress,
+    settings: dict[str, Any],
+    patience: float,
+    *,
+    max_messages: int | None,
+    exit_at_end: bool,
+    timeout: float | None,
+    skips_damage: bool,
+    delimiter: bytes | None,
+) -> int:
+    """The same of a topic of record batches; a broker that goes away is waited for as long as for a connection."""
+    from fastlog.tools import record_forms
+    from fastlog.tools.record_reading import RecordReading
+
+    if skips_damage:
+        raise click.UsageError(
+            "--skip-message-on-error is for topics of Kafka 0.7: records are checked with their batch"
+        )
+    chosen = shape or record_forms.FORMS[form]
+    if delimiter is None:
+        chosen = record_forms.prefixed_value
+    elif prefix:
+        chosen = record_forms.checksum_form(prefix)
+    with signals.deferred():
+        reading = RecordReading(
+            records,
+            topic,
+            chosen,
+            progress,
+            partition=partition,
+            begin=offset,
+            exit_at_end=exit_at_end,
+            max_messages=max_messages,
+            timeout=timeout,
+            fetch_bytes=settings["fetch_bytes"],
+            max_message_bytes=settings["max_message_bytes"],
+            delimiter=delimiter or b"",
+            patience=patience,
+        )
+        try:
+            reading.run()
+        except BrokenPipeError:
+            raise
+        except BaseException:
+            reading.summary()
+            raise
+    reading.summary()
+    return EXIT_NOTHING_CAME if reading.timed_out and not progress.count else EXIT_DONE
+
+
+def _shape(template: str) -> RecordForm:
+    """What a template makes of each record. Raises ``UsageError``."""
+    from fastlog.tools.record_forms import template_form
+
+    try:
+        return template_form(template)
+    except ValueError as error:
+        raise click.UsageError(f"--template: {error}") from None
 
 
 def _prefix(given: tuple[str, ...], form: str) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from fastlog.client.connection import Broker
+from fastlog.client.records import RecordsError
 from fastlog.client.topics import create_topic, delete_topic, what_to_do
 from fastlog.errors import TransportError, WrongPartitionError, error_for, meaning_of
 from fastlog.escaping import in_json, printable
-from fastlog.tools import old_names, options
+from fastlog.tools import old_names, options, record_topics
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
 from fastlog.wire import requests, responses
 
@@ -26,7 +27,7 @@ from fastlog.wire import requests, responses
     ),
 )
 def topics_command() -> None:
-    """List, describe, create and delete topics; look up offsets."""
+    """List, describe, create and delete topics of both kinds; look up offsets; show and change settings."""
 
 
 def _format_options(function: Any) -> Any:
@@ -40,20 +41,28 @@ def _format_options(function: Any) -> Any:
     examples=("fastlog topics list --brokers localhost:9092", "fastlog topics list --json | jq -r .topic"),
 )
 @options.connection_options
+@options.option("--internal", group="Selection", is_flag=True, help="Also the broker's own, which begin with __.")
 @_format_options
-def list_command(brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
-    """List the topics: partitions there are and may be, and visible bytes."""
-    metadata = _metadata(options.broker_at(brokers, connect_timeout), None)
+def list_command(brokers: str, connect_timeout: float, internal: bool, as_json: bool, no_headers: bool) -> None:
+    """List the topics: partitions there are and may be, visible bytes, and format.
+
+    Of Kafka 0.7 a topic has messages; of today's it has records, and its bytes are those of its files.
+    """
+    broker = options.broker_at(brokers, connect_timeout)
+    metadata = _metadata(broker, None)
     rows = [
         {
             "topic": topic.name,
             "partitions": len(topic.partitions),
             "configured": topic.configured_partitions,
             "bytes": sum(max(0, item.high_watermark - item.log_start) for item in topic.partitions),
+            "format": "messages",
         }
-        for topic in sorted(metadata.topics, key=lambda topic: topic.name)
+        for topic in metadata.topics
     ]
-    show(("topic", "partitions", "configured", "bytes"), rows, as_json, no_headers)
+    rows += record_topics.listed(broker, {str(row["topic"]) for row in rows}, with_internal=internal)
+    rows.sort(key=lambda row: str(row["topic"]))
+    show(("topic", "partitions", "configured", "bytes", "format"), rows, as_json, no_headers)
 
 
 @topics_command.command(
@@ -67,6 +76,12 @@ def list_command(brokers: str, connect_timeout: float, as_json: bool, no_headers
 def describe_command(topic: str, brokers: str, connect_timeout: float, as_json: bool, no_headers: bool) -> None:
     """Show the partitions of TOPIC: state, first offset, visible end, end."""
     broker = options.broker_at(brokers, connect_timeout)
+    names = ("topic", "partition", "state", "log_start", "high_watermark", "log_end", "unflushed")
+    records = record_topics.record_broker_or_none(broker, topic)
+    if records is not None:
+        with records:
+            show(names, record_topics.described(records, topic), as_json, no_headers)
+        return
     found = _known_topic(broker, topic)
     rows = [
         {
@@ -80,7 +95,6 @@ def describe_command(topic: str, brokers: str, connect_timeout: float, as_json: 
         }
         for item in sorted(found.partitions, key=lambda item: item.partition)
     ]
-    names = ("topic", "partition", "state", "log_start", "high_watermark", "log_end", "unflushed")
     show(names, rows, as_json, no_headers)
 
 
@@ -98,13 +112,43 @@ def describe_command(topic: str, brokers: str, connect_timeout: float, as_json: 
     default=0,
     help="How many to create now; 0 is what the broker is configured to.",
 )
+@options.option(
+    "--format",
+    "kind",
+    group="Selection",
+    type=click.Choice(record_topics.FORMATS),
+    default="messages",
+    show_default=True,
+    help="messages: a topic for clients of Kafka 0.7 and fastlog's; records: one for today's, with keys and times.",
+)
+@options.option(
+    "--set",
+    "given",
+    group="Selection",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the topic, with --format records: retention.ms=86400000 and others, which docs/kafka.md lists.",
+)
 @_format_options
 def create_command(
-    topic: str, brokers: str, connect_timeout: float, partitions: int, as_json: bool, no_headers: bool
+    topic: str,
+    brokers: str,
+    connect_timeout: float,
+    partitions: int,
+    kind: str,
+    given: tuple[str, ...],
+    as_json: bool,
+    no_headers: bool,
 ) -> None:
-    """Create TOPIC; for one that exists, create the partitions it lacks."""
+    """Create TOPIC; for one that exists, create the partitions it lacks (with --format records that is an error)."""
     broker = options.broker_at(brokers, connect_timeout)
     _metadata(broker, ())
+    if kind == "records":
+        made = record_topics.create(broker, topic, partitions, options.named_values("--set", given))
+        show(("topic", "partitions"), [{"topic": topic, "partitions": made}], as_json, no_headers)
+        return
+    if given:
+        raise click.UsageError("--set needs --format records: topics of Kafka 0.7 have the settings of their broker")
     with broker.connect() as connection:
         answer = create_topic(connection, topic, partitions)
     if answer.error:
@@ -146,8 +190,12 @@ def delete_command(topic: str, brokers: str, connect_timeout: float, as_json: bo
             _metadata(broker, ())
             with broker.connect() as connection:
                 answer = delete_topic(connection, topic)
-        except TransportError as error:
-            failed.append(f"{address}: {error}")
+            if answer.error == WrongPartitionError.code:
+                count = record_topics.is_deleted(broker, topic)
+                if count is not None:
+                    rows.append({"broker": str(address), "topic": topic, "partitions": count})
+        except (TransportError, RecordsError) as error:
+            failed.append(f"{address}: {error.reason}")
             continue
         if answer.error and answer.error != WrongPartitionError.code:
             failed.append(f"{address}: {meaning_of(answer.error)}")
@@ -209,13 +257,22 @@ def offsets_command(
     as_json: bool,
     no_headers: bool,
 ) -> None:
-    """Show offsets of TOPIC, newest first. Works with Kafka 0.7 brokers too."""
+    """Show offsets of TOPIC, newest first. Works with Kafka 0.7 brokers too.
+
+    Of a topic of records it is one of each partition: that of the first record with this time or a later one.
+    """
     times = {"earliest": requests.TIME_EARLIEST, "latest": requests.TIME_LATEST}
     times |= {str(moment): moment for moment in times.values()}
     if when not in times and not (when.isascii() and when.isdigit() and len(when) < 20 and int(when) < 2**63):
         raise click.BadParameter(f"{when!r} is neither earliest, latest nor milliseconds", param_hint="--time")
     time_ms = times[when] if when in times else int(when)
     broker = options.broker_at(brokers, connect_timeout)
+    records = record_topics.record_broker_or_none(broker, topic)
+    if records is not None:
+        with records:
+            rows = record_topics.offsets(records, topic, partition, time_ms)
+        show(("topic", "partition", "offset"), rows, as_json, no_headers)
+        return
     numbers = [partition] if partition is not None else _partitions(broker, topic)
     rows = []
     with broker.connect() as connection:
@@ -230,6 +287,65 @@ def offsets_command(
                 )
             rows += [{"topic": topic, "partition": number, "offset": offset} for offset in answer.offsets]
     show(("topic", "partition", "offset"), rows, as_json, no_headers)
+
+
+@topics_command.command(
+    cls=options.Command,
+    name="settings",
+    examples=(
+        "fastlog topics settings orders",
+        "fastlog topics settings orders --set retention.ms=86400000 --unset segment.bytes",
+    ),
+)
+@click.argument("topic", shell_complete=options.complete_topics)
+@options.connection_options
+@options.option(
+    "--set",
+    "given",
+    group="Selection",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Give the topic a setting of its own.",
+)
+@options.option(
+    "--unset",
+    "dropped",
+    group="Selection",
+    multiple=True,
+    metavar="NAME",
+    help="Let the broker's setting hold again.",
+)
+@_format_options
+def settings_command(
+    topic: str,
+    brokers: str,
+    connect_timeout: float,
+    given: tuple[str, ...],
+    dropped: tuple[str, ...],
+    as_json: bool,
+    no_headers: bool,
+) -> None:
+    """Show the settings of TOPIC, one of records, and where each comes from; change them while it is in use.
+
+    Topics of Kafka 0.7 have none: the broker's settings hold, topic.log.retention.hours and its kin.
+    """
+    changes: dict[str, str | None] = {**options.named_values("--set", given), **dict.fromkeys(dropped)}
+    if len(changes) < len(given) + len(dropped):
+        raise click.UsageError("a setting is named twice")
+    broker = options.broker_at(brokers, connect_timeout)
+    records = record_topics.record_broker_or_none(broker, topic)
+    if records is None:
+        _known_topic(broker, topic)
+        raise CommandError(
+            f"topic {topic!r} has no settings of its own",
+            "it is one of Kafka 0.7, for which the broker's settings hold",
+            "docs/settings.md lists them",
+            EXIT_USAGE,
+        )
+    with records:
+        if changes:
+            record_topics.change_settings(records, topic, changes)
+        show(("setting", "value", "from"), record_topics.shown_settings(records, topic), as_json, no_headers)
 
 
 def show(names: Sequence[str], rows: Sequence[dict[str, Any]], as_json: bool, no_headers: bool) -> None:

@@ -247,7 +247,7 @@ def test_topics(brokers: str, topic: str) -> None:
     )
     _, out, _ = run("topics", "list", "--json", brokers=brokers)
     found = {item["topic"]: item for item in map(json.loads, out.splitlines())}[topic]
-    assert found == {"topic": topic, "partitions": 4, "configured": 4, "bytes": 11}
+    assert found == {"topic": topic, "partitions": 4, "configured": 4, "bytes": 11, "format": "messages"}
     _, out, _ = run("topics", "offsets", topic, "--no-headers", brokers=brokers)
     assert out.split(b"\n")[1] == b"%s\t1\t11" % topic.encode()
     code, _, err = run("topics", "create", "a/b", brokers=brokers)

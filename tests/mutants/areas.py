@@ -142,7 +142,7 @@ AREAS = (
         "client",
         _words("fastlog/client/ fastlog/registry.py"),
         _unit("buffers client_* group_requests inbox slices registry* fetching* topics")
-        + _integration("registration advertised broker_groups") + _fault("registration hostile_broker"),
+        + _integration("registration advertised broker_groups record_commands") + _fault("registration hostile_broker"),
     ),
     Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
     Area(
@@ -164,9 +164,10 @@ AREAS = (
     Area(
         "tools",
         _words("fastlog/tools/"),
-        _unit("tools* dump_log fsck group_view forget_broker produce_consume config mirror_config")
+        _unit("tools* record_forms dump_log fsck group_view forget_broker produce_consume config mirror_config")
         + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
-                       " broker_group_tools commands_zookeeper zookeeper_command audit selftest logging top"),
+                       " broker_group_tools record_commands commands_zookeeper zookeeper_command audit"
+                       " selftest logging top"),
     ),
     Area(
         "perf",

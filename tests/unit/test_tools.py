@@ -155,7 +155,7 @@ def test_topics(broker: FakeBroker) -> None:
     assert run("topics", "create", "new", environment=environment)[:2] == (0, b"topic\tpartitions\nnew\t1\n")
     broker.logs["t", 0] = message.encode_set([b"x"] * 10)
     code, out, _ = run("topics", "list", "--no-headers", environment=environment)
-    assert (code, out) == (0, b"new\t1\t1\t0\nt\t1\t1\t110\n")
+    assert (code, out) == (0, b"new\t1\t1\t0\tmessages\nt\t1\t1\t110\tmessages\n")
     code, out, _ = run("topics", "describe", "t", "--json", environment=environment)
     assert json.loads(out) == {
         "topic": "t", "partition": 0, "state": "ok", "log_start": 0, "high_watermark": 110, "log_end": 110,

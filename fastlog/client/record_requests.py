@@ -1,0 +1,299 @@
+"""What clients of ours ask of topics of record batches: today's protocol, one version of each request.
+
+| request | key | version | what it is for |
+|---|---|---|---|
+| Produce, Fetch, ListOffsets | 0, 1, 2 | 7, 5, 2 | batches in and out, and where partitions begin and end |
+| Metadata | 3 | 4 | which topics there are |
+| CreateTopics, DeleteTopics, CreatePartitions | 19, 20, 37 | 4, 3, 1 | to make and to delete them |
+| DescribeLogDirs | 35 | 1 | how large they are |
+| DescribeConfigs, IncrementalAlterConfigs | 32, 44 | 1, 0 | their settings |
+
+Source: the schemas of Apache Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from fastlog.client.kafka_fields import NULL, Answer, Place, Request, array, by_topic, sized, string_or_null
+from fastlog.wire.fields import pack, string
+
+_T = TypeVar("_T")
+EARLIEST, LATEST = -2, -1
+"""Times that ListOffsets has a meaning for."""
+_TOPIC = 2  # the kind of a resource that has settings
+_SET, _DELETE = 0, 1  # what an alteration does with a setting
+
+
+class TopicPartitions(NamedTuple):
+    """What Metadata says of a topic: an error code, the partitions' numbers, and whether it is the broker's own."""
+
+    code: int
+    partitions: tuple[int, ...]
+    is_internal: bool = False
+
+
+class Fetched(NamedTuple):
+    """What Fetch says of a partition; ``batches`` are whole batches, but for the end of the last one."""
+
+    code: int
+    high_watermark: int
+    log_start: int
+    batches: bytes
+
+
+class Appended(NamedTuple):
+    """What Produce says of a partition: an error code, and the offset of the first record."""
+
+    code: int
+    offset: int
+
+
+class Setting(NamedTuple):
+    """A setting of a topic. ``is_own``: the topic has it itself, and not from the broker."""
+
+    value: str | None
+    is_own: bool
+    is_fixed: bool
+
+
+class Refusal(NamedTuple):
+    """An error code, 0 for none, and the broker's words for it."""
+
+    code: int
+    text: str
+
+
+def metadata(topics: Iterable[str] | None) -> Request:
+    """Which topics there are, of these or of all; none is made by it."""
+    rows = pack("i", -1) if topics is None else array(map(string, topics))
+    return Request(3, 4, rows + pack("b", 0))
+
+
+def list_offsets(places: Iterable[Place], time_ms: int) -> Request:
+    """The first offset whose record has that time or a later one; ``EARLIEST``, ``LATEST``."""
+    return Request(2, 2, pack("ib", -1, 0) + by_topic(places, lambda place: pack("iq", place[1], time_ms)))
+
+
+def fetch(offsets: Mapping[Place, int], *, max_wait_ms: int, min_bytes: int, max_bytes: int) -> Request:
+    """Batches from these offsets on; at most ``max_bytes``, but one batch in any case."""
+    return Request(
+        1,
+        5,
+        pack("iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+        + by_topic(offsets, lambda place: pack("iqqi", place[1], offsets[place], -1, max_bytes)),
+    )
+
+
+def produce(batches: Mapping[Place, bytes], *, acks: int, timeout_ms: int) -> Request:
+    """Append a batch to each of these partitions; ``acks`` 1: appended, -1: flushed."""
+    return Request(
+        0,
+        7,
+        NULL
+        + pack("hi", acks, timeout_ms)
+        + by_topic(batches, lambda place: pack("i", place[1]) + sized(batches[place])),
+    )
+
+
+def describe_log_dirs() -> Request:
+    """How large the partitions in all log directories are."""
+    return Request(35, 1, pack("i", -1))
+
+
+def create_topic(name: str, partitions: int, settings: Mapping[str, str], timeout_ms: int) -> Request:
+    """Make a topic of record batches; -1 partitions: as many as the broker's settings say."""
+    rows = array(string(key) + string(value) for key, value in settings.items())
+    return Request(19, 4, array([string(name) + pack("ihi", partitions, -1, 0) + rows]) + pack("ib", timeout_ms, 0))
+
+
+def delete_topic(name: str, timeout_ms: int) -> Request:
+    """Delete a topic of record batches."""
+    return Request(20, 3, array([string(name)]) + pack("i", timeout_ms))
+
+
+def create_partitions(name: str, partitions: int, timeout_ms: int) -> Request:
+    """Have so many partitions of a topic, which has fewer now."""
+    return Request(37, 1, array([string(name) + pack("ii", partitions, -1)]) + pack("ib", timeout_ms, 0))
+
+
+def describe_settings(topic: str) -> Request:
+    """All settings of a topic."""
+    return Request(32, 1, array([pack("b", _TOPIC) + string(topic) + pack("i", -1)]) + pack("b", 0))
+
+
+def alter_settings(topic: str, changes: Mapping[str, str | None]) -> Request:
+    """Give a topic settings of its own; None: none any more, so that the broker's hold."""
+    rows = array(
+        string(key) + pack("b", _DELETE if value is None else _SET) + string_or_null(value)
+        for key, value in changes.items()
+    )
+    return Request(44, 0, array([pack("b", _TOPIC) + string(topic) + rows]) + pack("b", 0))
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def parse_metadata(answer: Answer) -> dict[str, TopicPartitions]:
+    """What there is of each topic."""
+
+    def broker() -> None:
+        answer.int32("node id")
+        answer.text("host")
+        answer.int32("port")
+        answer.text("rack")
+
+    def partition() -> int:
+        answer.int16("error code")
+        number = answer.int32("partition")
+        answer.int32("leader")
+        answer.items("replicas", 4, lambda: answer.int32("replica"))
+        answer.items("in-sync replicas", 4, lambda: answer.int32("replica"))
+        return number
+
+    def topic() -> tuple[str, TopicPartitions]:
+        code, name = answer.int16("error code"), answer.text("topic")
+        is_internal = answer.take(1, "is internal") != b"\0"
+        return name, TopicPartitions(code, tuple(sorted(answer.items("partitions", 18, partition))), is_internal)
+
+    answer.skip_throttle()
+    answer.items("brokers", 12, broker)
+    answer.text("cluster id")
+    answer.int32("controller")
+    rows = answer.items("topics", 9, topic)
+    answer.end()
+    return dict(rows)
+
+
+def parse_offsets(answer: Answer) -> dict[Place, tuple[int, int]]:
+    """An error code and an offset of each partition, -1 where there is none."""
+
+    def one() -> tuple[int, tuple[int, int]]:
+        number, code = answer.int32("partition"), answer.int16("error code")
+        answer.int64("timestamp")
+        return number, (code, answer.int64("offset"))
+
+    answer.skip_throttle()
+    found = answer.by_place(22, one)
+    answer.end()
+    return found
+
+
+def parse_fetched(answer: Answer) -> dict[Place, Fetched]:
+    """What came of each partition."""
+
+    def aborted() -> None:
+        answer.int64("producer id")
+        answer.int64("first offset")
+
+    def one() -> tuple[int, Fetched]:
+        number, code, high = answer.int32("partition"), answer.int16("error code"), answer.int64("high watermark")
+        answer.int64("last stable offset")
+        log_start = answer.int64("log start")
+        answer.items("aborted transactions", 16, aborted)
+        size = answer.int32("size of batches")
+        return number, Fetched(code, high, log_start, answer.take(max(0, size), "batches"))
+
+    answer.skip_throttle()
+    found = answer.by_place(38, one)
+    answer.end()
+    return found
+
+
+def parse_appended(answer: Answer) -> dict[Place, Appended]:
+    """What became of each batch."""
+
+    def one() -> tuple[int, Appended]:
+        found = answer.int32("partition"), Appended(answer.int16("error code"), answer.int64("offset"))
+        answer.int64("time of the append")
+        answer.int64("log start")
+        return found
+
+    found = answer.by_place(30, one)
+    answer.skip_throttle()
+    answer.end()
+    return found
+
+
+def parse_log_dirs(answer: Answer) -> dict[Place, int]:
+    """The bytes of each partition; one that lies in two directories counts in both."""
+
+    def one() -> tuple[int, int]:
+        found = answer.int32("partition"), answer.int64("size")
+        answer.int64("offset lag")
+        answer.take(1, "is future")
+        return found
+
+    def directory() -> dict[Place, int]:
+        answer.int16("error code")
+        answer.text("log directory")
+        return answer.by_place(21, one)
+
+    answer.skip_throttle()
+    sizes: dict[Place, int] = {}
+    for rows in answer.items("log directories", 8, directory):
+        for place, size in rows.items():
+            sizes[place] = sizes.get(place, 0) + size
+    answer.end()
+    return sizes
+
+
+def parse_created(answer: Answer) -> Refusal:
+    """What became of the one topic: of CreateTopics and of CreatePartitions."""
+    answer.skip_throttle()
+    (found,) = _one_of(answer.items("topics", 6, lambda: (answer.text("topic"), _refusal(answer))), answer)
+    return found[1]
+
+
+def parse_deleted(answer: Answer) -> int:
+    """The error code of the one topic."""
+    answer.skip_throttle()
+    (found,) = _one_of(answer.items("topics", 4, lambda: (answer.text("topic"), answer.int16("error code"))), answer)
+    return found[1]
+
+
+def parse_settings(answer: Answer) -> tuple[Refusal, dict[str, Setting]]:
+    """The settings of the one topic."""
+
+    def one() -> tuple[str, Setting]:
+        name, value = answer.text("setting"), answer.text_or_none("value")
+        is_fixed, source = answer.take(1, "read only") != b"\0", answer.take(1, "source")[0]
+        answer.take(1, "is sensitive")
+        answer.items("synonyms", 5, lambda: (answer.text("setting"), answer.text("value"), answer.take(1, "source")))
+        return name, Setting(value, source == 1, is_fixed)
+
+    def resource() -> tuple[Refusal, dict[str, Setting]]:
+        refusal = _refusal(answer)
+        answer.take(1, "kind")
+        answer.text("topic")
+        return refusal, dict(answer.items("settings", 7, one))
+
+    answer.skip_throttle()
+    (found,) = _one_of(answer.items("resources", 11, resource), answer)
+    return found
+
+
+def parse_altered(answer: Answer) -> Refusal:
+    """What became of the alteration."""
+
+    def resource() -> Refusal:
+        refusal = _refusal(answer)
+        answer.take(1, "kind")
+        answer.text("topic")
+        return refusal
+
+    answer.skip_throttle()
+    (found,) = _one_of(answer.items("resources", 7, resource), answer)
+    return found
+
+
+def _refusal(answer: Answer) -> Refusal:
+    return Refusal(answer.int16("error code"), answer.text("error message"))
+
+
+def _one_of(rows: list[_T], answer: Answer) -> list[_T]:
+    if len(rows) != 1:
+        raise answer.error(f"one is asked for, and {len(rows)} are answered")
+    answer.end()
+    return rows

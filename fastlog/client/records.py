@@ -1,0 +1,202 @@
+"""A broker's topics of record batches, as a client of today's protocol reaches them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from fastlog import record_batches
+from fastlog.client import record_requests as requests
+from fastlog.client.addresses import Address
+from fastlog.client.kafka_connection import KafkaConnection, NotSpokenError, connected
+from fastlog.client.kafka_fields import Answer, Place, Request
+from fastlog.client.record_requests import Appended, Fetched, Refusal, Setting, TopicPartitions
+from fastlog.errors import FastlogError, TransportError
+from fastlog.message import DEFAULT_LIMITS, DeepLimits
+from fastlog.record_batches import Record
+
+_T = TypeVar("_T")
+
+OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TIMED_OUT = 1, 3, 5, 7
+EARLIEST, LATEST = requests.EARLIEST, requests.LATEST
+FETCH_BYTES = 1 << 20
+_PURPOSE = "topics of record batches are reached"
+
+_MEANINGS = {
+    OFFSET_OUT_OF_RANGE: "the offset is before the first record or behind the last one",
+    2: "the records are damaged",
+    UNKNOWN_TOPIC: "the topic or the partition does not exist on this broker",
+    LEADER_NOT_AVAILABLE: "the topic is being made; it will be there soon",
+    TIMED_OUT: "it takes longer than the time allowed; it may have been done",
+    10: "the records are too large for the topic: raise its max.message.bytes",
+    17: "the name is not one that a topic may have",
+    29: "the broker does not allow that with the topic, or shares its ZooKeeper with others",
+    36: "the topic exists already",
+    37: "a topic cannot have so many partitions",
+    38: "this broker is alone: a replication factor of 1 is all there is",
+    40: "a setting is unknown, or its value cannot be used",
+    42: "the request cannot be carried out as it stands",
+    43: "the topic is one of Kafka 0.7, which has messages and no records",
+    44: "the broker's settings do not allow it",
+    56: "the disk refuses, or the partition is out of service: the broker's log says more",
+    73: "the broker's settings do not allow topics to be deleted",
+    74: "the broker has been started anew, and what was asked for may be gone",
+    87: "a record is malformed",
+}
+
+
+def meaning_of(code: int) -> str:
+    """An error code of today's protocol in words, as far as topics of record batches meet it."""
+    return f"{_MEANINGS.get(code, 'an error of which this client knows nothing')} (error {code})"
+
+
+class RecordsError(FastlogError):
+    """The broker refuses what was asked of a topic of record batches; ``code`` is the number on the wire."""
+
+    def __init__(self, message: str, code: int = -1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def require(code: int, topic: str, partition: int | None = None, text: str = "") -> None:
+    """Raise ``RecordsError`` for any code but 0; ``text``: the broker's own words."""
+    if code:
+        raise RecordsError(text or meaning_of(code), code).at(topic=topic, partition=partition)
+
+
+class RecordBroker:
+    """One broker, asked one thing at a time over a connection that is made when it is needed. For one thread.
+
+    Raises (every call):
+        TransportError: it cannot be reached, or does not answer within ``timeout`` seconds beyond those that the call
+            itself may take. The next call connects anew. ``NotSpokenError``: it does not speak today's protocol.
+        RecordsError: it refuses.
+    """
+
+    def __init__(self, addresses: Sequence[Address], *, timeout: float, client: str = "fastlog") -> None:
+        """``addresses``: of one broker, tried in their order. ``client``: what its log calls this client."""
+        self.addresses = list(addresses)
+        self._timeout = timeout
+        self._client = client
+        self._connection: KafkaConnection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the next call makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def offsets(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
+        """The first offset with that time or later, or ``EARLIEST``, ``LATEST``; -1 where no record is so late."""
+        found = self._ask(requests.list_offsets(places, time_ms), requests.parse_offsets)
+        for (topic, partition), (code, _) in found.items():
+            require(code, topic, partition)
+        return {place: offset for place, (_, offset) in found.items()}
+
+    def fetch(
+        self, offsets: Mapping[Place, int], *, max_wait: float = 0.0, min_bytes: int = 1, max_bytes: int = FETCH_BYTES
+    ) -> dict[Place, Fetched]:
+        """What there is from these offsets on; waits up to ``max_wait`` seconds for ``min_bytes``.
+
+        A partition that cannot be read has a code of its own and nothing else.
+        """
+        request = requests.fetch(offsets, max_wait_ms=round(max_wait * 1000), min_bytes=min_bytes, max_bytes=max_bytes)
+        return self._ask(request, requests.parse_fetched, max_wait)
+
+    def append(self, batches: Mapping[Place, bytes], *, is_flushed: bool) -> dict[Place, Appended]:
+        """Append a batch to each of these partitions; answered when they are appended, or flushed."""
+        request = requests.produce(batches, acks=-1 if is_flushed else 1, timeout_ms=round(self._timeout * 1000))
+        return self._ask(request, requests.parse_appended)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicPartitions]:
+        """What there is of these topics, or of all that clients of today see."""
+        return self._ask(requests.metadata(names), requests.parse_metadata)
+
+    def sizes(self) -> dict[Place, int]:
+        """The bytes of the files of each partition, of topics that today's clients see."""
+        return self._ask(requests.describe_log_dirs(), requests.parse_log_dirs)
+
+    def create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Make a topic; -1 partitions: as many as the broker is configured to."""
+        self._change(requests.create_topic(topic, partitions, settings, self._change_ms()), topic)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Have so many partitions of a topic, more than now."""
+        self._change(requests.create_partitions(topic, partitions, self._change_ms()), topic)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic; answered when its name can be used again."""
+        require(self._ask(requests.delete_topic(topic, self._change_ms()), requests.parse_deleted), topic)
+
+    def settings(self, topic: str) -> dict[str, Setting]:
+        """The settings of a topic, its own and the broker's."""
+        refusal, found = self._ask(requests.describe_settings(topic), requests.parse_settings)
+        require(refusal.code, topic, text=refusal.text)
+        return found
+
+    def change_settings(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Give a topic settings of its own; None: the broker's hold again."""
+        refusal = self._ask(requests.alter_settings(topic, changes), requests.parse_altered)
+        require(refusal.code, topic, text=refusal.text)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _change_ms(self) -> int:
+        """What the broker may take for a change; this client waits longer, so that it hears of it."""
+        return max(1, round(self._timeout * 900))
+
+    def _change(self, request: Request, topic: str) -> None:
+        refusal: Refusal = self._ask(request, requests.parse_created)
+        require(refusal.code, topic, text=refusal.text)
+
+    def _ask(self, request: Request, parse: Callable[[Answer], _T], seconds: float = 0.0) -> _T:
+        deadline = time.monotonic() + self._timeout + seconds
+        try:
+            return parse(self._ready(deadline).ask(request, deadline))
+        except BaseException:
+            self.close()  # an answer may come that nobody waits for
+            raise
+
+    def _ready(self, deadline: float) -> KafkaConnection:
+        if self._connection is not None and self._connection.is_quiet():
+            return self._connection
+        self.close()
+        reasons = []
+        failure: type[TransportError] = NotSpokenError
+        for address in self.addresses:
+            try:
+                self._connection = connected(address, self._client, deadline)
+                self._connection.begin(_PURPOSE, deadline)
+                return self._connection
+            except TransportError as error:
+                self.close()
+                reasons.append(str(error.reason))
+                failure = failure if isinstance(error, NotSpokenError) else TransportError
+        raise failure("; ".join(reasons))
+
+
+def records_in(
+    fetched: Fetched, offset: int, limits: DeepLimits = DEFAULT_LIMITS
+) -> Iterator[tuple[int, list[Record]]]:
+    """Of each whole batch: where to go on behind it, and its records from ``offset`` on.
+
+    None of a control batch. Raises as ``record_batches.records`` and ``record_batches.batches``.
+    """
+    for header, batch in record_batches.batches(fetched.batches):
+        if header.next_offset > offset:
+            found = [] if header.is_control else record_batches.records(batch, limits)
+            yield header.next_offset, [record for record in found if record.offset >= offset]
