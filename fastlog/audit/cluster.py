@@ -11,8 +11,9 @@ from fastlog.audit.compare import Stage
 from fastlog.audit.events import Event, decode
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
-from fastlog.client.topics import check_described
-from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+from fastlog.client.topics import check_described, readable_end
+from fastlog.consumer.broker_logs import plain_extent
+from fastlog.consumer.simple import EARLIEST, SimpleConsumer
 from fastlog.errors import AuditError, ConfigError, OffsetOutOfRangeError
 from fastlog.wire import responses
 
@@ -153,10 +154,7 @@ class Cluster:
             )
         with SimpleConsumer(address.host, address.port, timeout=self._timeout, local="off") as consumer:
             for number in range(count):
-                start, end = (
-                    (consumer.get_offsets_before(topic, number, when) or [0])[0] for when in (EARLIEST, LATEST)
-                )
-                yield Place(address, number, start, end)
+                yield Place(address, number, *plain_extent(consumer, topic, number))
 
 
 def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -> Iterator[Place]:
@@ -165,9 +163,7 @@ def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -
             continue
         check_described(described, address)
         for item in described.partitions:
-            # What takes no appends shows no more than it does now.
-            end = item.log_end if item.state == responses.STATE_OK else item.high_watermark
-            yield Place(address, item.partition, item.log_start, end)
+            yield Place(address, item.partition, item.log_start, readable_end(item))
 
 
 def _refuse(path: str, then: str, error: Exception) -> None:

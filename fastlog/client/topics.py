@@ -14,6 +14,19 @@ def check_described(topic: responses.TopicMetadata, broker: Address) -> None:
         raise error_for(topic.error, topic=topic.name, broker=broker)
 
 
+def described_in(metadata: responses.MetadataAnswer, topic: str) -> responses.TopicMetadata:
+    """What a metadata answer says about one topic; as unknown when it says nothing."""
+    for described in metadata.topics:
+        if described.name == topic:
+            return described
+    return responses.TopicMetadata(topic, 0, 1)
+
+
+def readable_end(partition: responses.PartitionMetadata) -> int:
+    """Up to where a partition can be read once all of it is flushed; what takes no appends shows no more than now."""
+    return partition.log_end if partition.state == responses.STATE_OK else partition.high_watermark
+
+
 def create_topic(connection: Connection, topic: str, partitions: int = 0) -> responses.CreateTopicAnswer:
     """Create a topic, or the partitions that it lacks, and return the last answer; 0 asks for the configured count.
 

@@ -15,8 +15,10 @@ from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.errors import FastlogError, InvalidMessageError, TransportError, UnsupportedFeatureError, error_for
+from fastlog.wire import responses
 
-_MOST_SEGMENTS = 2**20
+MOST_SEGMENTS = 2**20
+"""More than a log has: all of them are asked for."""
 _SAMPLE_BYTES = 64 * 1024
 _WALK_BYTES = 1024 * 1024
 
@@ -40,7 +42,7 @@ class BrokerLogs:
     """Asks brokers by their ids, on one connection each. For one thread; close it, or use it as a context.
 
     Raises (every call about one partition):
-        TransportError: its broker does not live, or does not answer.
+        TransportError: its broker is unavailable, or does not answer.
         BrokerError: it refuses.
     """
 
@@ -145,11 +147,7 @@ class BrokerLogs:
         metadata = consumer.metadata(sorted({partition.topic for partition in wanted}))
         if metadata is None:
             return {partition: self._plain_extent(consumer, partition) for partition in wanted}
-        told = {
-            (topic.name, item.partition): Extent(item.log_start, item.high_watermark)
-            for topic in metadata.topics
-            for item in topic.partitions
-        }
+        told = described_extents(metadata)
         refused = {
             topic.name: error_for(topic.error, topic=topic.name, broker=self._addresses[broker])
             for topic in metadata.topics
@@ -162,21 +160,15 @@ class BrokerLogs:
         }
 
     def _plain_extent(self, consumer: SimpleConsumer, partition: TopicPartition) -> Extent | FastlogError:
-        number = partition.partition.partition
         try:
-            start, end = (consumer.get_offsets_before(partition.topic, number, when) for when in (EARLIEST, LATEST))
+            return plain_extent(consumer, partition.topic, partition.partition.partition)
         except FastlogError as error:
             return error
-        return Extent((start or [0])[0], (end or [0])[0])
-
-    def _borders(self, partition: TopicPartition) -> list[int]:
-        """Where segments begin, and the visible end; ascending."""
-        consumer, number = self._reached(partition)
-        return _segment_borders(consumer, partition.topic, number)
 
     def _walked(self, partition: TopicPartition, offset: int, extent: Extent) -> Boundaries:
         """Fetch from the start of the segment on, from message to message."""
-        borders = self._borders(partition)
+        consumer, number = self._reached(partition)
+        borders = segment_borders(consumer, partition.topic, number)
         at = borders[max(0, bisect_right(borders, offset) - 1)]
         while at < offset:
             found = self._fetched(partition, at, min(_WALK_BYTES, extent.end - at))
@@ -202,10 +194,26 @@ class BrokerLogs:
 
 def offset_at_time(consumer: SimpleConsumer, topic: str, partition: int, time_ms: int) -> int:
     """As ``BrokerLogs.at_time``, of one broker."""
-    borders = _segment_borders(consumer, topic, partition)
+    borders = segment_borders(consumer, topic, partition)
     before = consumer.get_offsets_before(topic, partition, max(0, time_ms - 1), 1)
     return borders[min(bisect_right(borders, before[0]), len(borders) - 1)] if before else borders[0]
 
 
-def _segment_borders(consumer: SimpleConsumer, topic: str, partition: int) -> list[int]:
-    return sorted(consumer.get_offsets_before(topic, partition, LATEST, _MOST_SEGMENTS)) or [0]
+def described_extents(metadata: responses.MetadataAnswer) -> dict[tuple[str, int], Extent]:
+    """How far the logs go that a metadata answer describes, by topic and partition number."""
+    return {
+        (topic.name, item.partition): Extent(item.log_start, item.high_watermark)
+        for topic in metadata.topics
+        for item in topic.partitions
+    }
+
+
+def plain_extent(consumer: SimpleConsumer, topic: str, partition: int) -> Extent:
+    """How far a log goes, asked with the requests of 0.7; one that was never written to is empty."""
+    start, end = (consumer.get_offsets_before(topic, partition, when) for when in (EARLIEST, LATEST))
+    return Extent((start or [0])[0], (end or [0])[0])
+
+
+def segment_borders(consumer: SimpleConsumer, topic: str, partition: int) -> list[int]:
+    """Where the segments of a log begin, and its visible end; ascending."""
+    return sorted(consumer.get_offsets_before(topic, partition, LATEST, MOST_SEGMENTS)) or [0]

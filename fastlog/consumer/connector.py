@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 from fastlog import arguments, escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer.assignment import TopicFilter
+from fastlog.consumer.broker_logs import described_extents
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Jump, PartitionState
 from fastlog.consumer.fetcher import EARLIEST, LATEST
@@ -395,16 +396,9 @@ class Consumer:
             with self._simple(broker, timeout) as simple:
                 metadata = simple.metadata(sorted({source.topic for source in sources}))
                 if metadata is not None:
-                    told = {
-                        (topic.name, partition.partition): partition.high_watermark
-                        for topic in metadata.topics
-                        for partition in topic.partitions
-                    }
-                    return {
-                        source: told[source.topic, source.partition.partition]
-                        for source in sources
-                        if (source.topic, source.partition.partition) in told
-                    }
+                    extents = described_extents(metadata)
+                    places = {source: (source.topic, source.partition.partition) for source in sources}
+                    return {source: extents[place].end for source, place in places.items() if place in extents}
                 for source in sources:
                     found = simple.get_offsets_before(source.topic, source.partition.partition, LATEST)
                     if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fastlog._segment import scan
+from fastlog.consumer.broker_logs import MOST_SEGMENTS
 from fastlog.consumer.simple import LATEST, SimpleConsumer
 from fastlog.errors import BrokerError, InvalidFetchSizeError, InvalidMessageError, MessageTooLargeError
 
@@ -15,7 +16,6 @@ _LENGTH_BYTES = 4
 _LEAST_LENGTH = 5
 _LOOK_BYTES = 64 * 1024
 _MOST_LENGTH = 2**30
-_MOST_SEGMENTS = 2**20
 
 
 class Skip(NamedTuple):
@@ -36,7 +36,7 @@ def find_end_of_damage(consumer: SimpleConsumer, topic: str, partition: int, off
         TransportError: the broker cannot be reached.
         BrokerError: it refuses.
     """
-    ends = consumer.get_offsets_before(topic, partition, LATEST, _MOST_SEGMENTS)
+    ends = consumer.get_offsets_before(topic, partition, LATEST, MOST_SEGMENTS)
     end = ends[0] if ends else offset
     at, entries = offset, 0
     while at < end:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fastlog.consumer.broker_logs import MOST_SEGMENTS
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import LATEST, SimpleConsumer
 from fastlog.errors import ArgumentError, InvalidMessageError, OffsetOutOfRangeError, UnsupportedFeatureError
@@ -13,7 +14,6 @@ from fastlog.errors import ArgumentError, InvalidMessageError, OffsetOutOfRangeE
 _STEP_BYTES = 256 * 1024
 _MOST_BYTES = 16 * 2**20
 _FETCH_BYTES = 1024 * 1024
-_MOST_SEGMENTS = 2**20
 _TRIES = 3
 
 
@@ -50,7 +50,7 @@ def find_last(consumer: SimpleConsumer, topic: str, partition: int, count: int, 
 
 
 def _find(consumer: SimpleConsumer, topic: str, partition: int, count: int, end: int | None) -> Tail:
-    borders = consumer.get_offsets_before(topic, partition, LATEST, _MOST_SEGMENTS)
+    borders = consumer.get_offsets_before(topic, partition, LATEST, MOST_SEGMENTS)
     if end is None:
         end = borders[0] if borders else 0
     first = end

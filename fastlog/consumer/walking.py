@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator
 
 from fastlog.client.connection import Broker
-from fastlog.client.topics import check_described
+from fastlog.client.topics import check_described, readable_end
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.reader import Chunk, Reader
 from fastlog.errors import ConsumerTimeout
-from fastlog.wire import responses
 
 _STEP_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -70,5 +69,5 @@ def _log_end(broker: Broker, topic: str, partition: int, offset: int) -> int:
         check_described(found, broker.addresses[0])
         for item in found.partitions:
             if item.partition == partition:
-                return item.log_end if item.state == responses.STATE_OK else item.high_watermark
+                return readable_end(item)
     return offset

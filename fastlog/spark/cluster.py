@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from fastlog import _segment
 from fastlog.client.addresses import Address
-from fastlog.client.topics import check_described
+from fastlog.client.topics import check_described, readable_end
+from fastlog.consumer.broker_logs import MOST_SEGMENTS
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.errors import (
@@ -32,7 +33,6 @@ from fastlog.zkpaths import PartitionId
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_MOST_SEGMENTS = 2**20
 _LOOK_SECONDS = 0.5
 
 
@@ -273,9 +273,7 @@ class Cluster:
                     continue
                 if item.state == responses.STATE_OFFLINE:
                     raise PartitionOfflineError(f"{partition}: {named.address} does not serve it: it is offline")
-                # What takes no appends shows no more than it does now.
-                end = item.log_end if item.state == responses.STATE_OK else item.high_watermark
-                yield partition, Bounds(item.log_start, item.high_watermark, end, item.created_ms)
+                yield partition, Bounds(item.log_start, item.high_watermark, readable_end(item), item.created_ms)
 
     def _tried(self, call: Callable[[], _T]) -> _T:
         patience = self._patience()
@@ -325,7 +323,7 @@ class Cluster:
     def _borders(self, partition: TopicPartition) -> list[int]:
         """Where segments begin, and the visible end; ascending."""
         consumer, number = self._reached(partition)
-        ends = self._tried(lambda: consumer.get_offsets_before(partition.topic, number, LATEST, _MOST_SEGMENTS))
+        ends = self._tried(lambda: consumer.get_offsets_before(partition.topic, number, LATEST, MOST_SEGMENTS))
         starts = self._tried(lambda: consumer.get_offsets_before(partition.topic, number, EARLIEST, 1))
         return sorted({*starts, *ends}) or [0]
 

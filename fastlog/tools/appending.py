@@ -6,11 +6,11 @@ import time
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection, Patience
+from fastlog.client.topics import described_in
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import BrokerError, FastlogError, TransportError, error_for
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError
-from fastlog.tools.starting import topic_of
 from fastlog.wire import requests, responses
 
 _APPENDED, _FLUSHED = 1, 2
@@ -116,7 +116,7 @@ class Appender:
             except TransportError as again:
                 error = again
                 continue
-            found = {} if metadata is None else {p.partition: p for p in topic_of(metadata, self._topic).partitions}
+            found = {} if metadata is None else {p.partition: p for p in described_in(metadata, self._topic).partitions}
             end = found[self._partition].log_end if self._partition in found else 0
             if end == self.end:
                 return False

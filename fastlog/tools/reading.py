@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from fastlog.client.topics import readable_end
 from fastlog.consumer.skipping import OF_ONE_MESSAGE, find_end_of_damage
 from fastlog.errors import FastlogError, LogError, TransportError
 from fastlog.tools import signals
@@ -11,7 +12,7 @@ from fastlog.tools.lanes import FetchError, Lanes, Track
 from fastlog.tools.printing import DamageError, Printer
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
-from fastlog.tools.starting import Start, reachable
+from fastlog.tools.starting import Start
 
 _LOOK_SECONDS = 1.0
 _SHOWN_PARTITIONS = 16
@@ -132,7 +133,7 @@ class Reading:
             return
         for cursor in waiting:
             known = by_number.get(cursor.partition)
-            end = 0 if known is None else reachable(known)
+            end = 0 if known is None else readable_end(known)
             if cursor.end is not None and end < cursor.end:
                 cursor.end = end
                 self._stuck = self._stuck or f"partition {cursor.partition} ends at {end}"

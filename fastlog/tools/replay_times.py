@@ -6,13 +6,12 @@ import time
 from bisect import bisect_right
 from typing import Protocol
 
-from fastlog.consumer.simple import LATEST, SimpleConsumer
+from fastlog.consumer.broker_logs import segment_borders
+from fastlog.consumer.simple import SimpleConsumer
 from fastlog.envelope import unwrap
 from fastlog.errors import EnvelopeError
 from fastlog.tools.report import EXIT_USAGE, CommandError
 from fastlog.tools.topic_places import Place
-
-_MOST_SEGMENTS = 2**20
 
 
 class Times(Protocol):
@@ -53,7 +52,7 @@ class SegmentTimes:
     def __init__(self, consumer: SimpleConsumer, topic: str, place: Place) -> None:
         self.unknown = 0
         number = place.partition.partition
-        borders = sorted(consumer.get_offsets_before(topic, number, LATEST, _MOST_SEGMENTS)) or [0]
+        borders = segment_borders(consumer, topic, number)
         starts = borders[:-1] if len(borders) > 1 else borders
         self._offsets = [*starts, max(borders[-1], place.end)]
         stamps: list[float] = []

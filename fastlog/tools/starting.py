@@ -8,8 +8,9 @@ from typing import Any
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
-from fastlog.consumer.broker_logs import offset_at_time
-from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+from fastlog.client.topics import described_in, readable_end
+from fastlog.consumer.broker_logs import offset_at_time, plain_extent
+from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.tail import Tail, find_last
 from fastlog.errors import error_for, meaning_of
 from fastlog.tools import options
@@ -68,10 +69,10 @@ class Start:
         metadata = self.broker.metadata_or_none((self.topic,))
         if metadata is None:
             return None
-        return {item.partition: item for item in topic_of(metadata, self.topic).partitions}
+        return {item.partition: item for item in described_in(metadata, self.topic).partitions}
 
     def _with_metadata(self, metadata: responses.MetadataAnswer, consumer: SimpleConsumer) -> list[Cursor]:
-        described = topic_of(metadata, self.topic)
+        described = described_in(metadata, self.topic)
         if described.error:
             raise CommandError(
                 f"topic {self.topic!r} cannot be read",
@@ -109,19 +110,19 @@ class Start:
         return [self._partition]
 
     def _cursor(self, number: int, known: responses.PartitionMetadata, consumer: SimpleConsumer) -> Cursor:
-        end = reachable(known) if self._exit_at_end else None
+        end = readable_end(known) if self._exit_at_end else None
         begin = self._offset
         if isinstance(begin, int) and begin < 0:
-            begin = self._last(consumer, number, -begin, reachable(known), known.high_watermark)
+            begin = self._last(consumer, number, -begin, readable_end(known), known.high_watermark)
         elif isinstance(begin, options.At):
             found = offset_at_time(consumer, self.topic, number, begin.time_ms)
             begin = min(max(found, known.log_start), known.high_watermark)
         elif not isinstance(begin, int):
             begin = known.log_start if begin == "beginning" else known.high_watermark
-        elif not known.log_start <= begin <= reachable(known):
+        elif not known.log_start <= begin <= readable_end(known):
             raise CommandError(
                 f"{self.topic}, partition {number} has no offset {begin}",
-                f"what the broker holds of it goes from {known.log_start} to {reachable(known)}",
+                f"what the broker holds of it goes from {known.log_start} to {readable_end(known)}",
                 "--offset beginning is the oldest message, end the newest, -N the last N messages",
                 EXIT_FAILED,
             )
@@ -130,9 +131,7 @@ class Start:
     def _without_metadata(self, consumer: SimpleConsumer) -> list[Cursor]:
         cursors = []
         for number in self._numbers(consumer.partition_count(self.topic)):
-            first, last = (
-                (consumer.get_offsets_before(self.topic, number, when) or [0])[0] for when in (EARLIEST, LATEST)
-            )
+            first, last = plain_extent(consumer, self.topic, number)
             known = responses.PartitionMetadata(number, responses.STATE_OK, first, last, last)
             cursors.append(self._cursor(number, known, consumer))
         return cursors
@@ -145,7 +144,7 @@ class Start:
             known = (self.described() or {}).get(number)
             if known is None:
                 break
-            visible, end = known.high_watermark, min(end, reachable(known))
+            visible, end = known.high_watermark, min(end, readable_end(known))
         found = find_last(consumer, self.topic, number, count, min(end, visible)) if end else Tail(0, 0)
         self.skip[number] = found.skip
         return found.offset
@@ -164,16 +163,3 @@ class Start:
             names,
             "fastlog topics list shows them",
         )
-
-
-def topic_of(metadata: responses.MetadataAnswer, topic: str) -> responses.TopicMetadata:
-    """What a metadata answer says about one topic; as unknown when it says nothing."""
-    for described in metadata.topics:
-        if described.name == topic:
-            return described
-    return responses.TopicMetadata(topic, 0, 1)
-
-
-def reachable(known: responses.PartitionMetadata) -> int:
-    """Up to where a partition can be read once all of it is flushed."""
-    return known.log_end if known.state == responses.STATE_OK else known.high_watermark

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fastlog.client.addresses import Address, parse_brokers
-from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
+from fastlog.client.topics import described_in, readable_end
+from fastlog.consumer.broker_logs import plain_extent
+from fastlog.consumer.simple import SimpleConsumer
 from fastlog.coordination.session import Session
 from fastlog.errors import CoordinationError, error_for, meaning_of
 from fastlog.tools import groups_access, options
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
-from fastlog.tools.starting import reachable, topic_of
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
 
@@ -134,14 +135,14 @@ def _site(topic: str, address: Address, timeout: float, broker: int | None = Non
                 EXIT_USAGE,
             )
         return Site(broker, address, True, count, tuple(_plain_places(topic, address, timeout, broker, count)))
-    described = topic_of(metadata, topic)
+    described = described_in(metadata, topic)
     if described.error:
         refused = error_for(described.error)
         raise CommandError(
             f"topic {topic!r} cannot be used", meaning_of(described.error), refused.what_to_do, EXIT_USAGE
         )
     places = tuple(
-        Place(PartitionId(metadata.broker_id, item.partition), address, item.log_start, reachable(item))
+        Place(PartitionId(metadata.broker_id, item.partition), address, item.log_start, readable_end(item))
         for item in sorted(described.partitions, key=_number)
     )
     return Site(metadata.broker_id, address, False, described.configured_partitions, places)
@@ -149,11 +150,10 @@ def _site(topic: str, address: Address, timeout: float, broker: int | None = Non
 
 def _plain_places(topic: str, address: Address, timeout: float, broker: int, count: int) -> list[Place]:
     with open_consumer(address, timeout, local="off") as consumer:
-        found = []
-        for number in range(count):
-            first, last = ((consumer.get_offsets_before(topic, number, when) or [0])[0] for when in (EARLIEST, LATEST))
-            found.append(Place(PartitionId(broker, number), address, first, last))
-    return found
+        return [
+            Place(PartitionId(broker, number), address, *plain_extent(consumer, topic, number))
+            for number in range(count)
+        ]
 
 
 def _number(item: responses.PartitionMetadata) -> int:
