@@ -316,6 +316,19 @@ def test_a_walk_ends_where_a_batch_does_not(tmp_path: Path) -> None:
             assert [row.id for row in table.entries()] == [1]
 
 
+@pytest.mark.parametrize("kept", [0, 1, 43, 60])
+def test_a_file_that_is_shorter_than_its_log_tells_of_what_it_has(tmp_path: Path, kept: int) -> None:
+    """Less than a head is no batch, whatever was read before it."""
+    first, second = (batch(b"x", base=number, producer_id=number, sequence=0) for number in (1, 2))
+    path = tmp_path / "segment"
+    path.write_bytes(first + second[:kept])
+    table = ProducerTable()
+    with path.open("rb") as file:
+        end = len(first) + len(second)
+        assert table.replay(file.fileno(), format_number(RECORD_BATCHES), 0, end, 7) == len(first)
+    assert [row.id for row in table.entries()] == [1]
+
+
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """It is no log without producers."""
     path = tmp_path / "segment"
