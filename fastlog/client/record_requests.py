@@ -3,6 +3,7 @@
 | request | key | version | what it is for |
 |---|---|---|---|
 | Produce, Fetch, ListOffsets | 0, 1, 2 | 7, 5, 2 | batches in and out, and where partitions begin and end |
+| InitProducerId | 22 | 0 | to number batches, so that each is stored once |
 | Metadata | 3 | 4 | which topics there are |
 | CreateTopics, DeleteTopics, CreatePartitions | 19, 20, 37 | 4, 3, 1 | to make and to delete them |
 | DescribeLogDirs | 35 | 1 | how large they are |
@@ -50,6 +51,14 @@ class Appended(NamedTuple):
     offset: int
 
 
+class NumberedProducer(NamedTuple):
+    """By what a broker knows a producer that numbers its batches."""
+
+    code: int
+    id: int
+    epoch: int
+
+
 class Setting(NamedTuple):
     """A setting of a topic. ``is_own``: the topic has it itself, and not from the broker."""
 
@@ -95,6 +104,11 @@ def produce(batches: Mapping[Place, bytes], *, acks: int, timeout_ms: int) -> Re
         + pack("hi", acks, timeout_ms)
         + by_topic(batches, lambda place: pack("i", place[1]) + sized(batches[place])),
     )
+
+
+def new_producer() -> Request:
+    """An id for a producer that numbers its batches."""
+    return Request(22, 0, NULL + pack("i", 0))
 
 
 def describe_log_dirs() -> Request:
@@ -212,6 +226,14 @@ def parse_appended(answer: Answer) -> dict[Place, Appended]:
 
     found = answer.by_place(30, one)
     answer.skip_throttle()
+    answer.end()
+    return found
+
+
+def parse_producer(answer: Answer) -> NumberedProducer:
+    """The id, and the epoch with which it begins."""
+    answer.skip_throttle()
+    found = NumberedProducer(answer.int16("error code"), answer.int64("producer id"), answer.int16("epoch"))
     answer.end()
     return found
 

@@ -12,7 +12,7 @@ from fastlog.client import record_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import KafkaConnection, NotSpokenError, connected
 from fastlog.client.kafka_fields import Answer, Place, Request
-from fastlog.client.record_requests import Appended, Fetched, Refusal, Setting, TopicPartitions
+from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, Setting, TopicPartitions
 from fastlog.errors import FastlogError, TransportError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import Record
@@ -120,6 +120,13 @@ class RecordBroker:
         request = requests.produce(batches, acks=-1 if is_flushed else 1, timeout_ms=round(self._timeout * 1000))
         return self._ask(request, requests.parse_appended)
 
+    def new_producer(self) -> NumberedProducer:
+        """An id, by which the broker knows batches that come again: for ``record_batches.build``, numbered from 0."""
+        found = self._ask(requests.new_producer(), requests.parse_producer)
+        if found.code:
+            raise RecordsError(meaning_of(found.code), found.code)
+        return found
+
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicPartitions]:
@@ -176,7 +183,7 @@ class RecordBroker:
             return self._connection
         self.close()
         reasons = []
-        failure: type[TransportError] = NotSpokenError
+        failure = TransportError
         for address in self.addresses:
             try:
                 self._connection = connected(address, self._client, deadline)
@@ -185,7 +192,8 @@ class RecordBroker:
             except TransportError as error:
                 self.close()
                 reasons.append(str(error.reason))
-                failure = failure if isinstance(error, NotSpokenError) else TransportError
+                if isinstance(error, NotSpokenError):
+                    failure = NotSpokenError  # whatever the other addresses of the broker say
         raise failure("; ".join(reasons))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -14,9 +14,12 @@ from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.topics import valid_topic
 
 if TYPE_CHECKING:
+    from fastlog.client.records import RecordBroker
     from fastlog.settings import Setting
     from fastlog.tools.destination import Destination
     from fastlog.tools.keys import KeyRule
+    from fastlog.tools.progress import Progress
+    from fastlog.tools.record_producing import RecordProducing
 
 
 def _settings() -> list[Setting]:
@@ -67,7 +70,8 @@ def _settings() -> list[Setting]:
     "--parse-key",
     group="Selection",
     is_flag=True,
-    help="What is before the first separator chooses the partition and is not sent: a message of Kafka 0.7 has no key.",
+    help="What is before the first separator chooses the partition. A record has it as its key; a message of Kafka 0.7"
+    " has none, and it is not sent.",
 )
 @options.option("--keep-key", group="Selection", is_flag=True, help="With --parse-key: send the whole line.")
 @options.option(
@@ -95,8 +99,17 @@ def _settings() -> list[Setting]:
 @options.option(
     "--compression",
     group="Format",
-    type=click.Choice(["none", "gzip", "snappy"]),
-    help="Compress each request. Default: none.",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    help="Compress each request; lz4 and zstd are for topics of records. Default: none.",
+)
+@options.option(
+    "-H",
+    "--header",
+    "headers",
+    group="Format",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of each record, for topics of records; may be repeated.",
 )
 @options.framing_options(
     "What ends a message. Default: a newline.",
@@ -161,6 +174,7 @@ def produce_command(
     key_separator: bytes | None,
     keyless: str,
     compression: str | None,
+    headers: tuple[str, ...],
     delimiter: bytes | None,
     length_prefixed: bool,
     as_json: bool,
@@ -184,8 +198,6 @@ def produce_command(
     if reason is not None:
         raise CommandError(f"{topic!r} is no topic", reason, "choose another name with --topic", EXIT_USAGE)
     rule = _key_rule(parse_key, keep_key, key_field, key_separator, keyless)
-    if rule is not None and partition is not None:
-        raise click.UsageError("a key chooses the partition, and --partition contradicts it")
     if keyless != "fail" and rule is None:
         raise click.UsageError("--keyless is about keys: give --parse-key or --key-field")
     if sync and queue_time is not None:
@@ -218,16 +230,75 @@ def produce_command(
     from fastlog.tools.destination import settle
     from fastlog.tools.producing import Producing
     from fastlog.tools.progress import Progress
+    from fastlog.tools.record_topics import record_broker_or_none
 
+    framing = options.framing(delimiter, length_prefixed)
+    progress = Progress("produced", shown=not no_progress)
+    if not texts.keys() & {"broker.list", "zk.connect"}:
+        broker = options.broker_at(brokers, connect_timeout)
+        records = record_broker_or_none(broker, topic)
+        if records is not None:
+            if config_file is not None or given or queue_time is not None or batch_size is not None or acks == "none":
+                raise click.UsageError(
+                    f"{topic} is a topic of records: --config, --property, --queue-time, --batch-size and --acks none"
+                    " are for those of Kafka 0.7"
+                )
+            with records:
+                settings: dict[str, Any] = {
+                    "topic": topic,
+                    "partition": partition,
+                    "rule": rule,
+                    "headers": _headers(headers),
+                }
+                settings |= {"is_flushed": acks == "flushed", "patience": broker.timeout}
+                limits = batch_bytes, max_message_bytes
+                sending = _records_sending(records, settings, compression or "none", limits, framing, progress)
+                sending.as_json = as_json
+                return sending.run(files or ("-",))
+    if rule is not None and partition is not None:
+        raise click.UsageError("a key chooses the partition, and --partition contradicts it")
+    if headers or compression in ("lz4", "zstd"):
+        raise click.UsageError(
+            f"{topic} is no topic of records, which alone have headers, lz4 and zstd: fastlog topics create {topic}"
+            " --format records makes one"
+        )
     found = settle(brokers, brokers_given, connect_timeout, topic, texts)
     if partition is not None:
         _check_partition(found, topic, partition)
     if rule is not None and not found.places and not found.is_elastic:
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
-    framing = options.framing(delimiter, length_prefixed)
-    producing = Producing(found, topic, partition, rule, Progress("produced", shown=not no_progress), framing)
+    producing = Producing(found, topic, partition, rule, progress, framing)
     producing.as_json = as_json
     return producing.run(files or ("-",))
+
+
+def _records_sending(
+    records: RecordBroker,
+    settings: dict[str, Any],
+    compression: str,
+    limits: tuple[int | None, int | None],
+    framing: bytes | None,
+    progress: Progress,
+) -> RecordProducing:
+    """``settings`` are fields of ``RecordSettings``; ``limits``: bytes of a batch and of a line, where given."""
+    from fastlog.tools import record_producing as producing
+    from fastlog.tools.lines import LineBatches, PrefixedBatches
+
+    most = producing.largest_batch(records, settings["topic"])
+    batch_bytes, line_bytes = limits
+    sizes = batch_bytes or producing.BATCH_BYTES, min(line_bytes or most, most)
+    lines = PrefixedBatches(*sizes) if framing is None else LineBatches(*sizes, framing)
+    chosen = producing.RecordSettings(**settings, codec=producing.CODECS[compression])
+    return producing.RecordProducing(records, chosen, lines, most, progress)
+
+
+def _headers(given: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
+    """Names and values, in their order; a name may come again. Raises ``UsageError`` for one without ``=``."""
+    found = [item.partition("=") for item in given]
+    for name, equals, _ in found:
+        if not equals:
+            raise click.UsageError(f"--header {name}: write --header name=value")
+    return tuple((name.encode(), value.encode()) for name, _, value in found)
 
 
 def _key_rule(parse: bool, keep: bool, field: int | None, separator: bytes | None, keyless: str) -> KeyRule | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from fastlog import testing
 from fastlog.client import kafka_fields, record_requests
@@ -18,7 +18,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import NotSpokenError, connected
 from fastlog.client.records import EARLIEST, LATEST, RecordBroker, RecordsError, records_in
 from fastlog.errors import InvalidFetchSizeError, ProtocolError, TransportError
-from fastlog.record_batches import Record, build
+from fastlog.record_batches import BatchHeader, Record, batches, build
 from fastlog.testing import RunningBroker
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
@@ -244,6 +244,180 @@ def test_a_template_shows_messages_as_well(broker: RunningBroker) -> None:
         run(broker, "consume", "--topic", "old", *wrong, code=2)
 
 
+# -- produce -----------------------------------------------------------------------------------------------------------
+
+
+def produce(broker: RunningBroker, topic: str, data: bytes, *arguments: str, code: int = 0) -> str:
+    """Stderr of ``fastlog produce``, which ends with that code."""
+    command = [sys.executable, "-m", "fastlog", "produce", "--topic", topic, "--brokers", broker.address, *arguments]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=2 * PATIENCE, check=False)
+    assert done.returncode == code, (arguments, done.returncode, done.stderr)
+    return done.stderr.decode()
+
+
+def stored(broker: RunningBroker, topic: str) -> list[tuple[int, int, str, bytes | None, bytes | None, object]]:
+    """Partition, offset and the rest of each record, as confluent-kafka reads them."""
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "stored", "enable.partition.eof": True})
+    numbers = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers])
+    found, ended = [], set()
+    while len(ended) < len(numbers):
+        record = consumer.poll(PATIENCE)
+        assert record is not None
+        if record.error() is not None:
+            assert record.error().code() == KafkaError._PARTITION_EOF
+            ended.add(record.partition())
+            continue
+        found.append((record.partition(), record.offset(), "", record.key(), record.value(), record.headers()))
+    consumer.close()
+    return sorted(found, key=lambda row: row[:2])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_lines_become_records(broker: RunningBroker, codec: str) -> None:
+    topic = f"lines-{codec}"
+    run(broker, "topics", "create", topic, "--format", "records", "--partitions", "1")
+    before = time.time() * 1000
+    err = produce(
+        broker, topic, b"k1;a;b\nk2;\nk3;c", "--parse-key", "--key-separator", ";", "-H", "n=x=y", "-H", "n=",
+        "--compression", codec, "--acks", "flushed",
+    )  # fmt: skip
+    assert "produced 3 messages, 4 bytes" in err and "flushed (on the broker's disk), each once" in err
+    headers = [("n", b"x=y"), ("n", b"")]
+    assert stored(broker, topic) == [
+        (0, 0, "", b"k1", b"a;b", headers),
+        (0, 1, "", b"k2", b"", headers),
+        (0, 2, "", b"k3", b"c", headers),
+    ]
+    (segment,) = broker.data_directory.glob(f"{topic}-0/*.log")
+    header = BatchHeader.parse(segment.read_bytes())
+    assert header.codec == CODECS.index(codec)
+    assert before - 1 <= header.base_timestamp <= time.time() * 1000 + 1
+    assert header.producer_id >= 0 and header.base_sequence == 0
+
+
+def test_keys_go_where_confluent_kafka_has_them_go(broker: RunningBroker) -> None:
+    for topic in ("theirs", "ours"):
+        run(broker, "topics", "create", topic, "--format", "records", "--partitions", "7")
+    producer = Producer({"bootstrap.servers": broker.address})
+    for number in range(50):
+        producer.produce("theirs", b"v", b"key %d" % number)
+    assert producer.flush(PATIENCE) == 0
+    produce(broker, "ours", b"".join(b"key %d\tv\n" % number for number in range(50)), "--parse-key")
+    places = [{row[3]: row[0] for row in stored(broker, topic)} for topic in ("theirs", "ours")]
+    assert places[0] == places[1] and len(places[0]) == 50
+
+
+def test_lines_without_keys_go_anywhere_and_in_order(broker: RunningBroker) -> None:
+    """A batch of lines to each partition in turn; or all to the one that is named."""
+    run(broker, "topics", "create", "turns", "--format", "records", "--partitions", "3")
+    produce(broker, "turns", b"".join(b"%d\n" % number for number in range(9000)), "--batch-bytes", "1KiB")
+    rows = stored(broker, "turns")
+    assert {row[0] for row in rows} == {0, 1, 2}
+    for number in range(3):
+        values = [int(row[4] or b"") for row in rows if row[0] == number]
+        assert values == sorted(values)
+    assert sorted(int(row[4] or b"") for row in rows) == list(range(9000))
+    run(broker, "topics", "create", "named", "--format", "records", "--partitions", "3")
+    produce(broker, "named", b"a\tx\nb\ty\n", "--parse-key", "--partition", "2")
+    assert [(row[0], row[3]) for row in stored(broker, "named")] == [(2, b"a"), (2, b"b")]
+    assert "no partition 3" in produce(broker, "named", b"a\n", "--partition", "3", code=2)
+
+
+def test_the_limit_of_a_topic_is_kept(broker: RunningBroker) -> None:
+    """Many short lines are cut into batches that the topic takes; a line that no batch can hold is left out."""
+    run(
+        broker,
+        "topics",
+        "create",
+        "small",
+        "--format",
+        "records",
+        "--partitions",
+        "1",
+        "--set",
+        "max.message.bytes=2000",
+    )
+    lines = [b"%d" % number for number in range(3000)]
+    err = produce(broker, "small", b"\n".join([*lines[:10], b"x" * 2000, *lines[10:]]), code=1)
+    assert "produced 3000 messages" in err and "left out as too long: 1" in err and "line 11" in err
+    assert [row[4] for row in stored(broker, "small")] == lines
+    (segment,) = broker.data_directory.glob("small-0/*.log")
+    sizes = [header.size_bytes for header, _ in batches(segment.read_bytes())]
+    assert max(sizes) <= 2000 and len(sizes) > 20
+
+
+def test_a_line_without_a_key_ends_it_behind_those_before(broker: RunningBroker) -> None:
+    run(broker, "topics", "create", "keyless", "--format", "records", "--partitions", "1")
+    err = produce(broker, "keyless", b"a\t1\nnone\nb\t2\n", "--parse-key", code=1)
+    assert "line 2 has no key" in err and "produced 1 messages" in err
+    produce(broker, "keyless", b"none\nb\t2\n", "--parse-key", "--keyless", "any")
+    assert [(row[3], row[4]) for row in stored(broker, "keyless")] == [(b"a", b"1"), (None, b"none"), (b"b", b"2")]
+
+
+def test_what_is_for_the_other_kind_is_refused(broker: RunningBroker) -> None:
+    run(broker, "topics", "create", "kind", "--format", "records", "--partitions", "1")
+    for wrong in (("--acks", "none"), ("--queue-time", "1s"), ("--batch-size", "3"), ("--property", "batch.size=3")):
+        assert "is a topic of records" in produce(broker, "kind", b"a\n", *wrong, code=2)
+    for wrong in (("-H", "a=b"), ("--compression", "zstd"), ("--compression", "lz4")):
+        assert "is no topic of records" in produce(broker, "kind07", b"a\n", *wrong, code=2)
+    assert "contradicts" in produce(broker, "kind07", b"a\n", "--parse-key", "--partition", "0", code=2)
+    assert "write --header name=value" in produce(broker, "kind", b"a\n", "-H", "a", code=2)
+    assert stored(broker, "kind") == []
+
+
+def test_lost_answers_store_nothing_twice() -> None:
+    """What is sent again after the connection broke has its number, by which the broker knows it."""
+    with testing.broker(processors=1, proxied=True) as own:
+        assert own.front is not None
+        run(own, "topics", "create", "once", "--format", "records", "--partitions", "1")
+        command = [
+            sys.executable, "-m", "fastlog", "produce", "--topic", "once", "--brokers", own.address,
+            "--acks", "flushed", "--connect-timeout", "2s",
+        ]  # fmt: skip
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sending:
+            try:
+                assert sending.stdin is not None and sending.stderr is not None
+                (segment,) = own.data_directory.glob("once-0/*.log")
+                sending.stdin.write(b"first\n")
+                sending.stdin.flush()
+                wait_until("the first is stored", lambda: b"first" in segment.read_bytes())
+                own.front.answers = False
+                sending.stdin.write(b"second\n")
+                sending.stdin.flush()
+                wait_until("the second is stored", lambda: b"second" in segment.read_bytes())
+                own.front.answers = True
+                own.front.cut()
+                _, err = sending.communicate(b"third\n", timeout=PATIENCE)
+            finally:
+                sending.kill()
+        assert sending.returncode == 0, err
+        assert b"produced 3 messages" in err
+        assert [row[4] for row in stored(own, "once")] == [b"first", b"second", b"third"]
+
+
+def test_a_broker_that_stays_away_is_said() -> None:
+    with testing.broker(processors=1) as own:
+        run(own, "topics", "create", "away", "--format", "records", "--partitions", "1")
+        command = [
+            sys.executable, "-m", "fastlog", "produce", "--topic", "away", "--brokers", own.address,
+            "--connect-timeout", "1s",
+        ]  # fmt: skip
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sending:
+            try:
+                assert sending.stdin is not None
+                (segment,) = own.data_directory.glob("away-0/*.log")
+                sending.stdin.write(b"first\n")
+                sending.stdin.flush()
+                wait_until("the first is stored", lambda: b"first" in segment.read_bytes())
+                own.stop()
+                _, err = sending.communicate(b"second\n", timeout=PATIENCE)
+            finally:
+                sending.kill()
+        assert sending.returncode == 3
+        assert b"1 records were not acknowledged" in err and b"produced 1 messages" in err
+
+
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
@@ -261,9 +435,9 @@ def test_records_go_in_and_come_out(records: RecordBroker) -> None:
     assert records.offsets(places, 1001) == {places[0]: 1, places[1]: -1}
     found = records.fetch({places[0]: 2, places[1]: 1})
     assert found[places[1]].batches == b"" and found[places[0]].high_watermark == 8
-    batches = list(records_in(found[places[0]], 2))
-    assert [following for following, _ in batches] == [4, 8]
-    assert [record.offset for _, taken in batches for record in taken] == list(range(2, 8))
+    taken_in = list(records_in(found[places[0]], 2))
+    assert [following for following, _ in taken_in] == [4, 8]
+    assert [record.offset for _, taken in taken_in for record in taken] == list(range(2, 8))
     with pytest.raises(InvalidFetchSizeError):
         list(records_in(found[places[0]]._replace(batches=found[places[0]].batches[:70]), 0))
     assert records.fetch({places[0]: 9})[places[0]].code == 1
@@ -327,6 +501,7 @@ ASKED = [
     (record_requests.describe_settings("cut"), record_requests.parse_settings),
     (record_requests.alter_settings("cut", {"flush.ms": None}), record_requests.parse_altered),
     (record_requests.describe_log_dirs(), record_requests.parse_log_dirs),
+    (record_requests.new_producer(), record_requests.parse_producer),
 ]
 
 

@@ -105,7 +105,6 @@ def test_keys_with_a_plain_broker_do_nothing_and_are_said_to() -> None:
         (["--key-separator", ","], "needs --parse-key"),
         (["--key-field", "1", "--key-separator", ""], "separates nothing"),
         (["--key-field", "1", "--key-separator", r"\x"], "invalid"),
-        (["--parse-key", "--partition", "1"], "contradicts"),
         (["--keyless", "any"], "is about keys"),
         (["--sync", "--queue-time", "1s"], "contradicts --queue-time"),
         (["--zookeeper", "h:2181"], "both name brokers"),
