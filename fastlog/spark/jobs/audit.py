@@ -12,9 +12,9 @@ import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.jobs.streams import TableSink, fill_table
 from fastlog.spark.lake import Lake, read_table
-from fastlog.tools import options, report, signals
+from fastlog.tools import options, report
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,25 +26,15 @@ EVENT = "topic string, server string, window_start bigint, window_ms bigint, n b
 OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "OPEN"
 
 
-@click.command(
-    cls=options.Command,
-    name="audit",
-    exit_codes=command.EXIT_CODES,
+@command.job(
+    "audit",
+    table_required=False,
     examples=(
         "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true -o includeEnvelope=true",
         "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true --loaded /data/clicks",
         "python -m fastlog.spark.jobs.audit --topic clicks -o envelope=true --table /data/audit --every 1min",
     ),
 )
-@command.source_options
-@command.topics_option
-@command.trigger_options
-@command.spark_options
-@command.quiet_option
-@command.table_option(required=False)
-@command.time_option
-@command.late_option
-@command.attempts_option
 @options.option(
     "--events",
     group="Selection",
@@ -60,19 +50,7 @@ OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "
     help="A table that the load job fills: its rows are counted as well.",
 )
 def audit_command(
-    brokers: str,
-    zookeeper: str | None,
-    given: tuple[str, ...],
-    topics: tuple[str, ...],
-    every: float | None,
-    max_bytes: int,
-    master: str | None,
-    settings: tuple[str, ...],
-    no_progress: bool,
-    directory: Path | None,
-    time_of: str,
-    late: float,
-    attempts: int,
+    job: command.JobOptions,
     events: str,
     loaded: Path | None,
 ) -> int:
@@ -88,39 +66,28 @@ def audit_command(
     with which the exit code is 1; EXTRA, when there is more than producers told of, as when one was killed
     before it told, or sent something twice; UNREPORTED, when nobody told of the window.
     """
-    chosen, conf = command.named(given, settings, zookeeper)
-    source = command.source_of(brokers, chosen, topics)
+    chosen, conf = job.named()
+    source = command.source_of(job.brokers, chosen, job.topics)
     reports = {name: value for name, value in source.items() if name.lower() not in _OF_MESSAGES} | {
         "subscribe": events
     }
-    if directory is None:
-        if every is not None:
+    if job.directory is None:
+        if job.every is not None:
             raise click.UsageError("--every needs a --table")
-        with command.LazySpark("audit", master, conf) as spark:
-            return _at_once(spark.session, source, reports, time_of, late, loaded)
+        with command.LazySpark("audit", job.master, conf) as spark:
+            return _at_once(spark.session, source, reports, job.time_of, job.late, loaded)
     if loaded is not None:
         raise click.UsageError("--loaded is for a comparison without --table")
-    lake = Lake(directory)
-    sink = AuditSink(lake, not no_progress)
-    code = report.EXIT_DONE
-    side = {"startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
-    with command.LazySpark("audit", master, conf) as spark, command.batches_unbroken():
+    sink = AuditSink(job.lake(), not job.no_progress)
 
-        def make() -> DataFrame:
-            session = spark.session
-            window_ms = _window_ms(sent_of(session.read.format("fastlog").options(**reports).load()))
-            told = session.readStream.format("fastlog").options(**reports, **side).load()
-            rows = session.readStream.format("fastlog").options(**source, **side).load()
-            both = together(sent_of(told), {"arrived": counted_rows(rows, time_of, window_ms)}, topics)
-            return compared(both.withWatermark("window_start", command.interval(late)), ["arrived"], window_ms)
+    def make(session: SparkSession) -> DataFrame:
+        window_ms = _window_ms(sent_of(session.read.format("fastlog").options(**reports).load()))
+        told = session.readStream.format("fastlog").options(**reports, **job.streamed).load()
+        rows = session.readStream.format("fastlog").options(**source, **job.streamed).load()
+        both = together(sent_of(told), {"arrived": counted_rows(rows, job.time_of, window_ms)}, job.topics)
+        return compared(both.withWatermark("window_start", command.interval(job.late)), ["arrived"], window_ms)
 
-        run = Run(sink, make, every=every, attempts=attempts)
-        try:
-            run()
-        except signals.Interrupted as stop:
-            code = stop.exit_code
-    lake.reload()
-    summary = {"job": "audit", "table": str(lake.directory), "version": lake.version, **run.to_json()}
+    code, summary = fill_table("audit", job, conf, sink, make)
     command.show_summary({**summary, "windows": sink.states})
     return code or (report.EXIT_FAILED if sink.has_gap else report.EXIT_DONE)
 

@@ -9,14 +9,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
 
 from fastlog import errors
-from fastlog.spark.lake import local_path
+from fastlog.spark.lake import Lake, local_path
 from fastlog.tools import options, report, signals
 from fastlog.tools.report import CommandError, note
 
@@ -187,6 +189,60 @@ def attempts_option(function: Any) -> Any:
         show_default=True,
         help="How often in a row a batch may fail.",
     )(function)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What the options say that all jobs have; ``time_of`` and ``late`` are of jobs that look at messages' times."""
+
+    brokers: str
+    zookeeper: str | None
+    given: tuple[str, ...]
+    topics: tuple[str, ...]
+    every: float | None
+    max_bytes: int
+    master: str | None
+    settings: tuple[str, ...]
+    no_progress: bool
+    directory: Path | None
+    attempts: int
+    time_of: str = ""
+    late: float = 0.0
+
+    def named(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The options of the source and the settings of Spark that are given by name; raises as ``named``."""
+        return named(self.given, self.settings, self.zookeeper)
+
+    def lake(self) -> Lake:
+        """The table that is filled; only where one is given."""
+        assert self.directory is not None
+        return Lake(self.directory)
+
+    @property
+    def streamed(self) -> dict[str, str]:
+        """How much of a source the batches of a stream read, and from where."""
+        return {"startingOffsets": "earliest", "maxBytesPerTrigger": str(self.max_bytes)}
+
+
+def job(
+    name: str, *, table_required: bool, examples: tuple[str, ...], timed: bool = True
+) -> Callable[[Callable[..., int]], click.Command]:
+    """The command of a job: its function is called with the ``JobOptions``, then with the options of its own."""
+    common = [item.name for item in fields(JobOptions) if timed or item.name not in ("time_of", "late")]
+
+    def add(function: Callable[..., int]) -> click.Command:
+        @wraps(function)
+        def called(**values: Any) -> int:
+            return function(JobOptions(**{item: values.pop(item) for item in common}), **values)
+
+        made: Any = attempts_option(called)
+        if timed:
+            made = time_option(late_option(made))
+        made = spark_options(quiet_option(table_option(required=table_required)(made)))
+        made = source_options(topics_option(trigger_options(made)))
+        return click.command(cls=options.Command, name=name, exit_codes=EXIT_CODES, examples=examples)(made)
+
+    return add
 
 
 def interval(seconds: float) -> str:

@@ -5,42 +5,30 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.streams import WITHOUT_TIME, Run, TableSink, watched
-from fastlog.spark.lake import Lake
-from fastlog.tools import options, report, signals
+from fastlog.spark.jobs.streams import WITHOUT_TIME, TableSink, fill_table, watched
+from fastlog.tools import options, report
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _MADE = ("window_start", "window_end", "n", "bytes")
 
 
-@click.command(
-    cls=options.Command,
-    name="counts",
-    exit_codes=command.EXIT_CODES,
+@command.job(
+    "counts",
+    table_required=False,
     examples=(
         "python -m fastlog.spark.jobs.counts --topic clicks --window 10min",
         "python -m fastlog.spark.jobs.counts --topic clicks --window 10min --slide 1min --late 5min --table /data/c",
         "python -m fastlog.spark.jobs.counts --topic clicks --session 30min --by 'user=cast(key AS string)'",
     ),
 )
-@command.source_options
-@command.topics_option
-@command.trigger_options
-@command.spark_options
-@command.quiet_option
-@command.table_option(required=False)
-@command.time_option
-@command.late_option
-@command.attempts_option
 @options.option(
     "--window", group="Selection", type=options.Duration(), metavar="TIME", help="How long a window is: 10min."
 )
@@ -67,19 +55,7 @@ _MADE = ("window_start", "window_end", "n", "bytes")
     help="Count for each value of this; may be repeated.  [default: topic=topic]",
 )
 def counts_command(
-    brokers: str,
-    zookeeper: str | None,
-    given: tuple[str, ...],
-    topics: tuple[str, ...],
-    every: float | None,
-    max_bytes: int,
-    master: str | None,
-    settings: tuple[str, ...],
-    no_progress: bool,
-    directory: Path | None,
-    time_of: str,
-    late: float,
-    attempts: int,
+    job: command.JobOptions,
     window: float | None,
     slide: float | None,
     gap: float | None,
@@ -100,30 +76,21 @@ def counts_command(
     for name in columns:
         if name.lower() in _MADE:
             raise ConfigError(f"--by {name}: there is a column of that name")
-    chosen, conf = command.named(given, settings, zookeeper)
-    source = command.source_of(brokers, chosen, topics)
-    windows = Windows(time_of, window, slide, gap, columns)
-    if directory is None:
-        if every is not None:
+    chosen, conf = job.named()
+    source = command.source_of(job.brokers, chosen, job.topics)
+    windows = Windows(job.time_of, window, slide, gap, columns)
+    if job.directory is None:
+        if job.every is not None:
             raise click.UsageError("--every needs a --table")
-        return _of_all(source, windows, master, conf)
-    streamed = {**source, "startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
-    lake = Lake(directory)
-    sink = TableSink(lake, "counts", (), not no_progress)
-    code = report.EXIT_DONE
-    with command.LazySpark("counts", master, conf) as spark, command.batches_unbroken():
+        return _of_all(source, windows, job.master, conf)
+    sink = TableSink(job.lake(), "counts", (), not job.no_progress)
 
-        def make() -> DataFrame:
-            frame = spark.session.readStream.format("fastlog").options(**streamed).load()
-            return windows.counted(frame, late)
+    def make(spark: SparkSession) -> DataFrame:
+        frame = spark.readStream.format("fastlog").options(**source, **job.streamed).load()
+        return windows.counted(frame, job.late)
 
-        run = Run(sink, make, every=every, attempts=attempts)
-        try:
-            run()
-        except signals.Interrupted as stop:
-            code = stop.exit_code
-    lake.reload()
-    command.show_summary({"job": "counts", "table": str(lake.directory), "version": lake.version, **run.to_json()})
+    code, summary = fill_table("counts", job, conf, sink, make)
+    command.show_summary(summary)
     return code
 
 

@@ -9,9 +9,9 @@ import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.streams import Run, TableSink, watched
-from fastlog.spark.lake import Lake, read_table, spark_path
-from fastlog.tools import options, report, signals
+from fastlog.spark.jobs.streams import TableSink, fill_table, watched
+from fastlog.spark.lake import read_table, spark_path
+from fastlog.tools import options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,25 +19,15 @@ if TYPE_CHECKING:
 _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
 
 
-@click.command(
-    cls=options.Command,
-    name="join",
-    exit_codes=command.EXIT_CODES,
+@command.job(
+    "join",
+    table_required=True,
     examples=(
         "python -m fastlog.spark.jobs.join --topic views --with clicks --on key --within 1h --table /data/clicked",
         "python -m fastlog.spark.jobs.join --topic views --with-table users.csv --on 'cast(key AS string)' "
         "--other-on user --table /data/views",
     ),
 )
-@command.source_options
-@command.topics_option
-@command.trigger_options
-@command.spark_options
-@command.quiet_option
-@command.table_option(required=True)
-@command.time_option
-@command.late_option
-@command.attempts_option
 @options.option("--with", "other_topics", group="Selection", multiple=True, metavar="TOPIC", help="The other topic.")
 @options.option(
     "--with-table",
@@ -72,19 +62,7 @@ _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
     help="Also messages that have no other one: once none can come any more.",
 )
 def join_command(
-    brokers: str,
-    zookeeper: str | None,
-    given: tuple[str, ...],
-    topics: tuple[str, ...],
-    every: float | None,
-    max_bytes: int,
-    master: str | None,
-    settings: tuple[str, ...],
-    no_progress: bool,
-    directory: Path,
-    time_of: str,
-    late: float,
-    attempts: int,
+    job: command.JobOptions,
     other_topics: tuple[str, ...],
     static: Path | None,
     on: str,
@@ -103,34 +81,25 @@ def join_command(
         raise click.UsageError("give one of --with and --with-table")
     if (within is None) != (static is not None):
         raise click.UsageError("--within is for --with, which needs it")
-    chosen, conf = command.named(given, settings, zookeeper)
-    side = {"startingOffsets": "earliest", "maxBytesPerTrigger": str(max_bytes)}
-    left = command.source_of(brokers, chosen, topics) | side
-    right = command.source_of(brokers, chosen, other_topics) | side
-    lake = Lake(directory)
-    sink = TableSink(lake, "join", (), not no_progress)
+    chosen, conf = job.named()
+    left = command.source_of(job.brokers, chosen, job.topics) | job.streamed
+    right = command.source_of(job.brokers, chosen, other_topics) | job.streamed
+    sink = TableSink(job.lake(), "join", (), not job.no_progress)
     how = "left" if keep_unmatched else "inner"
-    code = report.EXIT_DONE
-    with command.LazySpark("join", master, conf) as spark, command.batches_unbroken():
 
-        def make() -> DataFrame:
-            first = _side(spark.session, left, "left", on, time_of)
-            if static is not None:
-                return _with_table(first, _static(spark.session, static), other_on or on, how)
-            assert within is not None
-            second = _side(spark.session, right, "right", other_on or on, other_time or time_of)
-            delay = command.interval(late)
-            return _with_topic(
-                first.withWatermark("left_time", delay), second.withWatermark("right_time", delay), within, before, how
-            )
+    def make(spark: SparkSession) -> DataFrame:
+        first = _side(spark, left, "left", on, job.time_of)
+        if static is not None:
+            return _with_table(first, _static(spark, static), other_on or on, how)
+        assert within is not None
+        second = _side(spark, right, "right", other_on or on, other_time or job.time_of)
+        delay = command.interval(job.late)
+        return _with_topic(
+            first.withWatermark("left_time", delay), second.withWatermark("right_time", delay), within, before, how
+        )
 
-        run = Run(sink, make, every=every, attempts=attempts)
-        try:
-            run()
-        except signals.Interrupted as stop:
-            code = stop.exit_code
-    lake.reload()
-    command.show_summary({"job": "join", "table": str(lake.directory), "version": lake.version, **run.to_json()})
+    code, summary = fill_table("join", job, conf, sink, make)
+    command.show_summary(summary)
     return code
 
 

@@ -19,23 +19,16 @@ from fastlog.spark.staging import COMPRESSIONS
 from fastlog.tools import options, report, signals
 
 
-@click.command(
-    cls=options.Command,
-    name="load",
-    exit_codes=command.EXIT_CODES,
+@command.job(
+    "load",
+    table_required=True,
+    timed=False,
     examples=(
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs",
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --every 10s",
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --from 2026-05-17T08:00:00Z",
     ),
 )
-@command.source_options
-@command.topics_option
-@command.trigger_options
-@command.spark_options
-@command.quiet_option
-@command.table_option(required=True)
-@command.attempts_option
 @options.option(
     "--starting",
     group="Selection",
@@ -82,23 +75,13 @@ from fastlog.tools import options, report, signals
     help="Go on behind messages that retention removed before they were read, and write down which.",
 )
 def load_command(
-    brokers: str,
-    zookeeper: str | None,
-    given: tuple[str, ...],
-    topics: tuple[str, ...],
-    every: float | None,
-    max_bytes: int,
-    master: str | None,
-    settings: tuple[str, ...],
-    no_progress: bool,
-    directory: Path,
+    job: command.JobOptions,
     starting: str,
     again_from: str | None,
     time_of: str | None,
     columns: tuple[str, ...],
     compression: str,
     skip_lost: bool,
-    attempts: int,
 ) -> int:
     """Load topics into a Delta table, each message exactly once.
 
@@ -108,23 +91,24 @@ def load_command(
 
     At the end, or after a signal, a JSON summary is written to stdout.
     """
-    chosen, conf = command.named(given, settings, zookeeper)
+    chosen, conf = job.named()
+    assert job.directory is not None
     summary = load(
-        topics,
-        directory,
-        brokers=brokers,
+        job.topics,
+        job.directory,
+        brokers=job.brokers,
         source_options=chosen,
         starting=starting,
         again_from=again_from,
-        every=every,
-        max_bytes=max_bytes,
+        every=job.every,
+        max_bytes=job.max_bytes,
         time=time_of,
         columns=options.named_values("--column", columns),
         compression=compression,
         skip_lost=skip_lost,
-        attempts=attempts,
-        shown=not no_progress,
-        master=master,
+        attempts=job.attempts,
+        shown=not job.no_progress,
+        master=job.master,
         settings=conf,
     )
     command.show_summary(summary)

@@ -18,11 +18,11 @@ from fastlog import errors
 from fastlog.spark.jobs import command
 from fastlog.spark.lake import Change, Lake, Step, spark_path
 from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
-from fastlog.tools import signals
+from fastlog.tools import report, signals
 from fastlog.tools.report import CommandError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -45,7 +45,7 @@ class TableSink:
         self.rows = 0
         self.batches = 0
         self.passed_over = 0
-        self._lake = lake
+        self.lake = lake
         self._job = job
         self._partition_by = partition_by
         self._staging = Staging(lake, partition_by, "snappy")
@@ -54,30 +54,30 @@ class TableSink:
     @property
     def checkpoint(self) -> Path:
         """Where the query keeps its state."""
-        return self._lake.work_directory / CHECKPOINT
+        return self.lake.work_directory / CHECKPOINT
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Around the query: raises ``TableConflictError`` when another process fills the table."""
         with self._staging.alone():
-            if self._lake.exists and not (self.checkpoint / "metadata").exists():
+            if self.lake.exists and not (self.checkpoint / "metadata").exists():
                 raise errors.ConfigError(
-                    f"{self._lake.directory}: the table's rows are of a query whose state is lost:"
+                    f"{self.lake.directory}: the table's rows are of a query whose state is lost:"
                     " give another directory, and it is made anew from the topics"
                 )
             yield
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Bring the rows of a batch into the table, unless they are there."""
-        self._lake.reload()
+        self.lake.reload()
         query = str(frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID))
         name = f"fastlog.query:{query}"
         schema = arrow_schema(frame)
-        if self._lake.exists:
-            self._lake.check_schema(schema, self._partition_by)
+        if self.lake.exists:
+            self.lake.check_schema(schema, self._partition_by)
         else:
-            self._lake.create(schema, self._partition_by)
-        last = self._lake.number(name)
+            self.lake.create(schema, self._partition_by)
+        last = self.lake.number(name)
         if last is not None and last >= batch:
             self.passed_over += 1
             command.say(f"batch {batch}: is in the table already", self._shown)
@@ -88,7 +88,7 @@ class TableSink:
         rows = sum(file.rows for file in files)
         notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
         try:
-            self._lake.commit(Change({name: Step(last, batch)}, files, (), notes))
+            self.lake.commit(Change({name: Step(last, batch)}, files, (), notes))
         except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
             raise
@@ -184,3 +184,21 @@ class Run:
             self.without_time += sum(item.get(WITHOUT_TIME) or 0 for item in observed)
             self.late += sum(item.get("numRowsDroppedByWatermark", 0) for item in found["stateOperators"])
             self.watermark = found.get("eventTime", {}).get("watermark", self.watermark)
+
+
+def fill_table(
+    name: str, job: command.JobOptions, conf: dict[str, str], sink: TableSink, make: Callable[[SparkSession], DataFrame]
+) -> tuple[int, dict[str, Any]]:
+    """Run the stream of a job into its table, to its end or to a signal.
+
+    Returns the exit code, which is 0 unless a signal came, and the summary. Raises as ``Run``.
+    """
+    code = report.EXIT_DONE
+    with command.LazySpark(name, job.master, conf) as spark, command.batches_unbroken():
+        run = Run(sink, lambda: make(spark.session), every=job.every, attempts=job.attempts)
+        try:
+            run()
+        except signals.Interrupted as stop:
+            code = stop.exit_code
+    sink.lake.reload()
+    return code, {"job": name, "table": str(sink.lake.directory), "version": sink.lake.version, **run.to_json()}
