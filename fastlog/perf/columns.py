@@ -16,8 +16,9 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fastlog.errors import ConfigError
 from fastlog.perf.consuming import MODES, ConsumerFigures
+from fastlog.perf.figures import MEGABYTE
 from fastlog.perf.latencies import PERCENTILES, Latencies
-from fastlog.perf.producer_options import CLOCKS, MEGABYTE, ProducerFigures, ProducerOptions
+from fastlog.perf.producer_options import CLOCKS, ProducerFigures, ProducerOptions
 from fastlog.perf.sending import Interval
 
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss:SSS"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastlog.client.addresses import parse_brokers
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
-from fastlog.perf.producer_options import MEGABYTE
+from fastlog.perf.figures import Figures
 from fastlog.topics import valid_topic
 
 MODES = {
@@ -80,18 +80,10 @@ class ConsumerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerFigures:
+class ConsumerFigures(Figures):
     """What was measured; with ``complete`` False there were fewer messages than wanted, or it was stopped."""
 
     options: ConsumerOptions
-    complete: bool
-    started_ms: int
-    """Since 1970, as ``ended_ms``."""
-    ended_ms: int
-    messages: int
-    payload_bytes: int
-    seconds: float
-    """Until the last message."""
     idle_seconds: float
     """Waited in vain after that; not in ``seconds``."""
     partitions: tuple[int | str, ...]
@@ -101,16 +93,3 @@ class ConsumerFigures:
     """``socket``, or with mode ``local`` or ``map`` how the files were read: ``read`` or ``map``."""
     join_seconds: float = 0.0
     """With a group: until the first partition was assigned; part of ``seconds``."""
-    notes: tuple[str, ...] = ()
-    timeline: tuple[tuple[float, float], ...] = ()
-    """(seconds since the start, messages a second since the point before)."""
-
-    @property
-    def messages_per_second(self) -> float:
-        """Over ``seconds``."""
-        return self.messages / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def mb_per_second(self) -> float:
-        """Payload bytes over ``seconds``, in units of 1,048,576."""
-        return self.payload_bytes / MEGABYTE / self.seconds if self.seconds > 0 else 0.0

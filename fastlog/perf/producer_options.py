@@ -10,12 +10,12 @@ from fastlog.client.addresses import Address
 from fastlog.client.registrations import registered_brokers
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
+from fastlog.perf.figures import Figures
 from fastlog.perf.latencies import Latencies
 from fastlog.perf.sending import HOWS
 from fastlog.producer.brokers import ACKS_BY_NAME, parse_broker_list
 from fastlog.topics import valid_topic
 
-MEGABYTE = 2**20
 INT32 = 2**31 - 1
 
 CLOCKS = {
@@ -112,18 +112,10 @@ class ProducerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerFigures:
+class ProducerFigures(Figures):
     """What was measured; with ``complete`` False what there was when it stopped."""
 
     options: ProducerOptions
-    complete: bool
-    started_ms: int
-    """Since 1970, as ``ended_ms``."""
-    ended_ms: int
-    messages: int
-    payload_bytes: int
-    seconds: float
-    """Until visible; when not complete, until it stopped."""
     sent_seconds: float | None
     delivered_seconds: float | None
     clock: str
@@ -134,22 +126,9 @@ class ProducerFigures:
     """By how much it had to grow; None with compression."""
     possible_duplicates: int = 0
     connections: int = 0
-    notes: tuple[str, ...] = ()
-    timeline: tuple[tuple[float, float], ...] = ()
-    """(seconds since the start, messages a second handed to the producers since the point before)."""
     latencies: Latencies | None = None
     cpu_seconds: float = 0.0
     """Processor time of this process over ``seconds``; reading back what a codec run stored is not part of it."""
-
-    @property
-    def messages_per_second(self) -> float:
-        """Over ``seconds``."""
-        return self.messages / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def mb_per_second(self) -> float:
-        """Payload bytes over ``seconds``, in units of 1,048,576."""
-        return self.payload_bytes / MEGABYTE / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def missing_bytes(self) -> int:

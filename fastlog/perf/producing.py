@@ -18,12 +18,12 @@ from fastlog import codecs
 from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
 from fastlog.message import HEADER_BYTES
+from fastlog.perf.figures import MEGABYTE
 from fastlog.perf.latencies import Latencies
 from fastlog.perf.payloads import Cycle, lines_of, random_payloads
 from fastlog.perf.producer_options import (
     CLOCKS,
     INT32,
-    MEGABYTE,
     ProducerFigures,
     ProducerOptions,
     Progress,

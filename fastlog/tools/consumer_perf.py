@@ -115,21 +115,15 @@ def consumer_perf_command(
 
     try:
         date = columns.date_formatter(given["date_format"])
-        chosen = ConsumerOptions(
+        chosen = perf_output.chosen_options(
+            ConsumerOptions,
+            given,
             brokers=_brokers(given["brokers"], server, zookeeper),
             zk_connect=zookeeper or "",
             group=group,
-            topic=given["topic"],
-            messages=given["messages"],
             partition=0 if server is not None and given["partition"] is None else given["partition"],
             fetch_bytes=given["fetch_size"],
-            mode=given["mode"],
-            from_latest=given["from_latest"],
-            threads=given["threads"],
             socket_buffer_bytes=given["socket_buffer_size"],
-            timeout=given["timeout"],
-            connect_timeout=given["connect_timeout"],
-            reporting_interval=given["reporting_interval"] if given["show_detailed_stats"] else None,
         )
     except ConfigError as error:
         raise perf_output.usage(error) from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import click
 
@@ -16,6 +17,11 @@ from fastlog.errors import ConfigError
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
 
+if TYPE_CHECKING:
+    from fastlog.perf.consumer_options import ConsumerOptions
+    from fastlog.perf.producer_options import ProducerOptions
+
+_Options = TypeVar("_Options", "ConsumerOptions", "ProducerOptions")
 FORMATS = ("csv", "human", "kafka", "json")
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss:SSS"
 NO_FLUSH_POLICY = "unknown: the broker does not tell it"
@@ -83,6 +89,17 @@ def chosen_format(format_name: str, as_json: bool, style: str | None) -> str:
     if len(said) > 1:
         raise click.UsageError(f"--format, --style and --json say different things: {', '.join(sorted(said))}")
     return said.pop() if said else format_name
+
+
+def chosen_options(kind: type[_Options], given: Mapping[str, Any], **own: Any) -> _Options:
+    """The options of a measurement: those of the command by their names, and those that are made of others.
+
+    Raises:
+        ConfigError: as ``kind``.
+    """
+    reporting_interval = given["reporting_interval"] if given["show_detailed_stats"] else None
+    named = {field.name: given[field.name] for field in fields(kind) if field.name in given}
+    return kind(**named | {"reporting_interval": reporting_interval} | own)
 
 
 def usage(error: ConfigError) -> CommandError:

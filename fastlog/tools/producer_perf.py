@@ -161,28 +161,15 @@ def producer_perf_command(
     try:
         date = columns.date_formatter(given["date_format"])
         brokers, zk_connect = _where(given["brokers"], zookeeper, brokerinfo)
-        chosen = ProducerOptions(
+        chosen = perf_output.chosen_options(
+            ProducerOptions,
+            given,
             brokers=brokers,
             zk_connect=zk_connect,
-            topic=given["topic"],
-            messages=given["messages"],
-            message_size=given["message_size"],
-            vary_message_size=given["vary_message_size"],
-            payload_file=given["payload_file"],
-            seed=given["seed"],
-            batch_size=given["batch_size"],
-            threads=given["threads"],
-            acks=given["acks"],
             compression_codec=CODECS[given["compression_codec"]],
             how=_how(given["how"], given["asynchronous"]),
-            partition=given["partition"],
-            rate=given["rate"],
             latency=given["latency"] or shown == "kafka",
-            warm_up=given["warm_up"],
             queue_time_ms=int(given["queue_time"] * 1000),
-            timeout=given["timeout"],
-            connect_timeout=given["connect_timeout"],
-            reporting_interval=given["reporting_interval"] if given["show_detailed_stats"] else None,
         )
     except ConfigError as error:
         raise perf_output.usage(error) from error
