@@ -1,6 +1,7 @@
 """What brokers say of their logs: how far they go, where messages begin, which segment a time lies in.
 
-For tools that place or judge offsets. Works with plain 0.7 brokers, where more has to be fetched to know as much.
+For tools that place or judge offsets. Works with plain 0.7 brokers, where more has to be fetched to know as much; and
+with topics of record batches, whose offsets are numbers of records, each of them a boundary.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from fastlog.client.addresses import Address
+from fastlog.client.kafka_connection import NotSpokenError
+from fastlog.client.records import RecordBroker
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
-from fastlog.errors import FastlogError, InvalidMessageError, TransportError, UnsupportedFeatureError, error_for
+from fastlog.errors import (
+    FastlogError,
+    InvalidMessageError,
+    TransportError,
+    UnsupportedFeatureError,
+    WrongPartitionError,
+    error_for,
+)
 from fastlog.wire import responses
 
 MOST_SEGMENTS = 2**20
@@ -50,6 +60,9 @@ class BrokerLogs:
         self._addresses = dict(addresses)
         self._timeout = timeout
         self._consumers: dict[int, SimpleConsumer] = {}
+        self._records: dict[int, RecordBroker] = {}
+        self._of_records: dict[tuple[int, str], bool] = {}
+        """By broker and topic: whether it is one of record batches."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +76,10 @@ class BrokerLogs:
         """Close every connection; may be called again."""
         for consumer in self._consumers.values():
             consumer.close()
+        for records in self._records.values():
+            records.close()
         self._consumers.clear()
+        self._records.clear()
 
     def extents(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent | FastlogError]:
         """How far each log goes, or why that is not known. A partition that was never written to is empty."""
@@ -89,14 +105,19 @@ class BrokerLogs:
         """Where the first segment begins whose last append is not before a time; the end when there is none.
 
         Segments are what a broker knows the times of: nothing that was appended since is left out, and some messages
-        behind that place may be older.
+        behind that place may be older. Of records it is the first one with that time or a later one.
         """
+        records = self._records_or_none(partition)
+        if records is not None:
+            place = partition.topic, partition.partition.partition
+            offset = records.offsets([place], time_ms)[place]
+            return self.extent(partition).end if offset < 0 else offset
         consumer, number = self._reached(partition)
         return offset_at_time(consumer, partition.topic, number, time_ms)
 
     def boundaries(self, partition: TopicPartition, offset: int, extent: Extent) -> Boundaries:
         """The message boundaries around an offset that lies in the log."""
-        if offset in extent:
+        if offset in extent or self._records_or_none(partition) is not None:
             return Boundaries(offset, offset)
         consumer, number = self._reached(partition)
         try:
@@ -113,8 +134,11 @@ class BrokerLogs:
     def estimated_messages(self, partition: TopicPartition, offset: int, end: int) -> int:
         """About how many messages lie between two boundaries: by the average size of some at both ends.
 
-        Exact where there are few. Raises ``InvalidMessageError`` when ``offset`` is not the start of a message.
+        Exact where there are few, and of records. Raises ``InvalidMessageError`` when ``offset`` is not the start of a
+        message.
         """
+        if self._records_or_none(partition) is not None:
+            return end - offset
         count, size = self._sample(partition, offset, end)
         if offset + size < end:
             consumer, number = self._reached(partition)
@@ -148,16 +172,48 @@ class BrokerLogs:
         if metadata is None:
             return {partition: self._plain_extent(consumer, partition) for partition in wanted}
         told = described_extents(metadata)
+        unknown = [topic.name for topic in metadata.topics if topic.error == WrongPartitionError.code]
+        told |= self._extents_of_records(broker, unknown, wanted)
         refused = {
             topic.name: error_for(topic.error, topic=topic.name, broker=self._addresses[broker])
             for topic in metadata.topics
             if topic.error
         }
         return {
-            partition: refused.get(partition.topic)
-            or told.get((partition.topic, partition.partition.partition), Extent(0, 0))
+            partition: told[place] if place in told else refused.get(partition.topic, Extent(0, 0))
             for partition in wanted
+            for place in [(partition.topic, partition.partition.partition)]
         }
+
+    def _extents_of_records(
+        self, broker: int, topics: list[str], wanted: list[TopicPartition]
+    ) -> dict[tuple[str, int], Extent]:
+        """How far the logs of those of the topics go that are of record batches."""
+        if not topics:
+            return {}
+        address = self._addresses[broker]
+        records = self._records.setdefault(broker, RecordBroker([address], timeout=self._timeout))
+        try:
+            found = records.topics(topics)
+        except NotSpokenError:
+            found = {}
+        there = {(name, number) for name, topic in found.items() if topic.code == 0 for number in topic.partitions}
+        self._of_records.update({(broker, name): any(name == place[0] for place in there) for name in topics})
+        places = [
+            (partition.topic, partition.partition.partition)
+            for partition in wanted
+            if (partition.topic, partition.partition.partition) in there
+        ]
+        starts, ends = (records.offsets(places, when) if places else {} for when in (EARLIEST, LATEST))
+        return {place: Extent(starts[place], ends[place]) for place in places}
+
+    def _records_or_none(self, partition: TopicPartition) -> RecordBroker | None:
+        """By whom a partition of record batches is asked; None for one of Kafka 0.7."""
+        broker, topic = partition.partition.broker, partition.topic
+        if (broker, topic) not in self._of_records:
+            self._of_records[broker, topic] = False
+            self.extents([partition])
+        return self._records[broker] if self._of_records[broker, topic] else None
 
     def _plain_extent(self, consumer: SimpleConsumer, partition: TopicPartition) -> Extent | FastlogError:
         try:

@@ -245,6 +245,39 @@ def test_a_template_shows_messages_as_well(broker: RunningBroker) -> None:
         run(broker, "consume", "--topic", "old", *wrong, code=2)
 
 
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_lag_of_another_clients_group_is_told_and_its_offsets_are_set(broker: RunningBroker) -> None:
+    """In records, exactly; of topics that nobody has committed, of what is removed, and by time."""
+    run(broker, "topics", "create", "behind", "--format", "records", "--partitions", "2")
+    fill(broker, "behind", 10)
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "others", "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition("behind", 0, 4)], asynchronous=False)
+    consumer.close()
+
+    def lag() -> dict[int, tuple[object, ...]]:
+        out, _ = run(broker, "lag", "--group", "others", "--json")
+        rows = map(json.loads, out.splitlines())
+        return {
+            row["partition"]: tuple(
+                row[name] for name in ("offset", "log_start", "log_size", "lag", "lag_messages_estimate")
+            )
+            for row in rows
+            if row["topic"] == "behind"
+        }
+
+    def reset(*arguments: str) -> dict[int, tuple[object, ...]]:
+        run(broker, "offsets", "reset", "--group", "others", "--topic", "behind", "--execute", *arguments)
+        return lag()
+
+    assert lag()[0] == (4, 0, 10, 6, 6)
+    assert reset("--to-earliest") == {0: (0, 0, 10, 10, 10), 1: (0, 0, 0, 0, 0)}
+    assert reset("--to-latest") == {0: (10, 0, 10, 0, 0), 1: (0, 0, 0, 0, 0)}
+    assert reset("--to-time", "2023-11-14T22:13:20.003+00:00") == {0: (3, 0, 10, 7, 7), 1: (0, 0, 0, 0, 0)}
+    assert reset("--to-offset", "7", "--partition", "0-0")[0] == (7, 0, 10, 3, 3)
+
+
 # -- produce -----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.coordinator import Coordinator, CoordinatorError, meaning_of
 from fastlog.client.group_requests import Committed, Described, DescribedMember, Identity
 from fastlog.client.kafka_fields import Answer, Place
+from fastlog.client.records import RecordBroker
 from fastlog.consumer.assignment import streams_by_topic
 from fastlog.consumer.broker_groups import assignor
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
@@ -137,7 +138,12 @@ class BrokerGroups:
         if self._all is None:
             if not self._coordinator.cluster:
                 self._coordinator.ask(requests.list_groups(), requests.parse_groups)
-            self._all = find_topics(self._coordinator.address, None, self._timeout)
+            found = find_topics(self._coordinator.address, None, self._timeout)
+            with RecordBroker([self._coordinator.address], timeout=self._timeout) as records:
+                counts = {
+                    name: len(topic.partitions) for name, topic in records.topics().items() if not topic.is_internal
+                }
+            self._all = found._replace(counts=counts | found.counts)
         return self._all
 
     def _viewed(self, told: Described, committed: Mapping[TopicPartition, int]) -> GroupView:
