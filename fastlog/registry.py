@@ -31,6 +31,7 @@ from fastlog.errors import CoordinationError
 from fastlog.log._arena import KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
+from fastlog.retry import Backoff
 from fastlog.workers import child
 from fastlog.zkpaths import (
     BROKER_IDS,
@@ -296,7 +297,7 @@ class Registry:
         self._topics: dict[str, int] = {}
         self._blocked_since: float | None = None
         self._away_since: float | None = None
-        self._pause_seconds = LEAST_PAUSE
+        self._backoff = Backoff(LEAST_PAUSE, MOST_PAUSE, 0.5)
         self._session: Session | None = None
         self._table: Registration | None = None
         self._holds = False
@@ -425,7 +426,7 @@ class Registry:
                 self._blocked_since = None
                 self._failed(error)
                 continue
-            self._pause_seconds = LEAST_PAUSE
+            self._backoff.reset()
             self._problem = ""
             if wanted != shown:
                 _say_topics({topic: count for topic, count in wanted.items() if shown.get(topic) != count})
@@ -528,10 +529,7 @@ class Registry:
 
     def _pause(self) -> None:
         """Wait a while, longer each time, and at random, so that many brokers do not come back at once."""
-        import random  # 5 ms that a start does not need
-
-        self._stopping.wait(self._pause_seconds * random.uniform(0.5, 1.0))
-        self._pause_seconds = min(2 * self._pause_seconds, MOST_PAUSE)
+        self._stopping.wait(self._backoff.next())
 
 
 def _say_topics(topics: Mapping[str, int]) -> None:

@@ -17,6 +17,7 @@ from fastlog.client._inbox import Inbox
 from fastlog.client.addresses import Address, parse_brokers, resolve
 from fastlog.client.slices import sleep, slice_of, wait_ready
 from fastlog.errors import ProtocolError, TransportError, UnsupportedVersionError, error_for
+from fastlog.retry import Backoff
 from fastlog.wire import requests, responses
 
 if TYPE_CHECKING:
@@ -347,21 +348,20 @@ class Patience:
         self._seconds = seconds
         self._waiting = waiting
         self._since: float | None = None
-        self._pause = _LEAST_PAUSE
+        self._backoff = Backoff(_LEAST_PAUSE, 1.0)
 
     def worked(self) -> None:
         """The next failure is a first one again."""
         self._since = None
-        self._pause = _LEAST_PAUSE
+        self._backoff.reset()
 
     def failed(self, error: TransportError) -> None:
         """Return after a pause, to try again, or raise ``error`` when the time is over."""
         now = time.monotonic()
         self._since = self._since if self._since is not None else now
-        if now + self._pause - self._since > self._seconds:
+        if now + self._backoff.seconds - self._since > self._seconds:
             raise error
-        pause(self._pause, self._waiting)
-        self._pause = min(2 * self._pause, 1.0)
+        pause(self._backoff.next(), self._waiting)
 
 
 def _metadata(connection: Connection, topics: tuple[str, ...] | None, version: int) -> responses.MetadataAnswer:

@@ -41,6 +41,7 @@ from fastlog.coordination.session import (
     Watch,
 )
 from fastlog.errors import CoordinationError
+from fastlog.retry import Backoff
 
 log = escaping.logger(__name__)
 
@@ -273,7 +274,7 @@ class ZooKeeperSession:
     def _call(self, start: Callable[..., Any], path: str, *args: Any, **options: Any) -> Any:
         """Do one thing; a lost connection is waited for, since everything here may be done twice."""
         deadline = time.monotonic() + self._timeout
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, 0.5)
         while True:
             if self._lost.is_set():
                 raise SessionLostError(f"the session with ZooKeeper at {self.servers} is over")
@@ -283,8 +284,7 @@ class ZooKeeperSession:
                     raise OperationTimeoutError
                 return start(path, *args, **options).get(timeout=left)
             except (ConnectionLoss, SessionMovedError):
-                self._lost.wait(pause)
-                pause = min(2 * pause, 0.5)
+                self._lost.wait(backoff.next())
             except (SessionExpiredError, ConnectionClosedError):
                 self._lost.set()
             except (KazooTimeoutError, OperationTimeoutError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import select
 import threading
 import time
@@ -21,6 +20,7 @@ from fastlog.errors import ClosedError, FastlogError, ProtocolError, TransportEr
 from fastlog.mirror.config import TargetConfig
 from fastlog.mirror.pieces import Piece
 from fastlog.producer.brokers import Directory, frame_header
+from fastlog.retry import Backoff
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import INT32
 
@@ -97,7 +97,7 @@ class Pipe:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _MOST_PAUSE, 0.25)
         while not self._is_stopping:
             connected_at = 0.0
             try:
@@ -115,9 +115,8 @@ class Pipe:
             if self._is_stopping:
                 break
             if connected_at and time.monotonic() - connected_at > _MOST_PAUSE:
-                pause = _LEAST_PAUSE
-            self._wait(None, pause * random.uniform(0.75, 1))
-            pause = min(2 * pause, _MOST_PAUSE)
+                backoff.reset()
+            self._wait(None, backoff.next())
         self._settle_all(ClosedError("the mirror was stopped"))
 
     def _connect(self) -> Connection:

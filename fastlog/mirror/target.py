@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from fastlog.producer.brokers import BrokerAddress, Directory, parse_broker_list
 from fastlog.producer.discovery import Discovery, OpenSession, View
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import Background
+from fastlog.retry import Backoff
 from fastlog.wire import requests, responses
 
 log = logging.getLogger(__name__)
@@ -69,15 +69,14 @@ class Asking:
         return time.monotonic() - self._since[key]
 
     def _ask(self, key: object, ask: Callable[[], int | None], what: str) -> None:
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _MOST_PAUSE, 0.25)
         while not self.is_stopping:
             try:
                 self._found[key] = ask()
             except FastlogError as error:
-                if pause == _LEAST_PAUSE:
+                if backoff.is_first:
                     log.warning("%s: %s", what, " ".join(str(error).split()))
-                time.sleep(pause * random.uniform(0.75, 1))
-                pause = min(2 * pause, _MOST_PAUSE)
+                time.sleep(backoff.next())
             else:
                 self._on_change()
                 return

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from fastlog.errors import ClosedError, CoordinationError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.waiting import OwnedThread, Turnstile
+from fastlog.retry import Backoff
 
 AUDIT_SECONDS = 60.0
 """How often everything is read again that no watch has reported."""
@@ -79,7 +79,7 @@ class Discovery:
         self._assumed: dict[str, set[int]] = {}
         self._last_counts: dict[tuple[str, int], int] = {}
         self._away_since: float | None = None
-        self._pause_seconds = _LEAST_PAUSE
+        self._backoff = Backoff(_LEAST_PAUSE, config.zk_sync_time_ms / 1000, 0.5)
         self._thread = OwnedThread(ledger, self._run, "fastlog-producer-zookeeper")
 
     # --- for everybody ---
@@ -184,7 +184,7 @@ class Discovery:
                 if not session.is_lost:
                     self._failed(error)
                 continue
-            self._pause_seconds = _LEAST_PAUSE
+            self._backoff.reset()
             self._error = None
             self._publish(view)
             self._audited = max(self._audited, wanted)
@@ -266,9 +266,8 @@ class Discovery:
 
     def _pause(self) -> None:
         """Wait a while, longer each time, and at random, so that many producers do not come back at once."""
-        deadline = time.monotonic() + self._pause_seconds * random.uniform(0.5, 1.0)
+        deadline = time.monotonic() + self._backoff.next()
         self._work.wait(lambda: self._stopping, max(0.0, deadline - time.monotonic()))
-        self._pause_seconds = min(2 * self._pause_seconds, self._config.zk_sync_time_ms / 1000)
 
     def _sleep(self, seconds: float) -> None:
         self._work.wait(lambda: self._has_news or self._stopping, seconds)

@@ -25,6 +25,7 @@ from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.router import ANY, Router, TopicRoute
 from fastlog.producer.waiting import Background, Turnstile
+from fastlog.retry import Backoff
 
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
@@ -159,7 +160,7 @@ class ElasticRouter(Router):
             Background(lambda: self._ask_until_answered(directory), "fastlog-producer-ask", self._ledger)
 
     def _ask_until_answered(self, directory: Directory) -> None:
-        broker, pause = directory.broker.id, _LEAST_PAUSE
+        broker, backoff = directory.broker.id, Backoff(_LEAST_PAUSE, _LONGEST_PAUSE, 0.25)
         while not self.closed and broker in self.discovery.view.addresses:
             try:
                 directory.ask()
@@ -168,8 +169,7 @@ class ElasticRouter(Router):
                 self._failures[broker] = error
                 self._ledger.log(logging.WARNING, f"ask {broker}", f"cannot use: {' '.join(str(error).split())}")
                 self._changed()
-                self._stopped.wait(pause * random.uniform(0.75, 1))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                self._stopped.wait(backoff.next())
             else:
                 self._failures.pop(broker, None)
                 break

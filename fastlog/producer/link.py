@@ -22,6 +22,7 @@ from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.outcomes import Outcomes
 from fastlog.producer.refusals import Refusals
 from fastlog.producer.waiting import Gate, OwnedThread
+from fastlog.retry import Backoff
 
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
@@ -79,7 +80,7 @@ class Link:
         self._replace_at = float("inf")
         self._down_since: float | None = None
         self._next_attempt = 0.0
-        self._pause = _LEAST_PAUSE
+        self._backoff = Backoff(_LEAST_PAUSE, _LONGEST_PAUSE, 0.25)
         self._starting = threading.RLock()
         self._has_begun = False
         self._run_by = threading.Lock()
@@ -231,11 +232,13 @@ class Link:
         if self.is_registered != self._was_registered:
             self._was_registered = self.is_registered
             self._gone_at = float("inf") if self.is_registered else time.monotonic()
-            self._next_attempt, self._pause = 0.0, _LEAST_PAUSE
+            self._next_attempt = 0.0
+            self._backoff.reset()
             self._set_up(self.is_registered and self._connection is not None)
         if self._has_moved:
             self._has_moved = False
-            self._next_attempt, self._pause = 0.0, _LEAST_PAUSE
+            self._next_attempt = 0.0
+            self._backoff.reset()
             self._leave()
 
     def _wants_connection(self) -> bool:
@@ -307,8 +310,7 @@ class Link:
         self._refusals.give_up(error)
 
     def _back_off(self, now: float) -> None:
-        self._next_attempt = now + self._pause * random.uniform(0.75, 1)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._next_attempt = now + self._backoff.next()
 
     def _set_up(self, is_up: bool) -> None:
         if self.is_up != is_up:
@@ -384,7 +386,7 @@ class Link:
                 connection.close()
                 self._connection = None
                 self._next_attempt = 0.0
-                self._pause = _LEAST_PAUSE
+                self._backoff.reset()
             else:
                 self._broken(TransportError(f"{connection.peer} closed the connection"))
 
@@ -410,7 +412,7 @@ class Link:
         self.possible_duplicates += self._flight.rewind()
         self._refusals.after_break()
         if self._answered or now - self._connected_at > _SETTLED_SECONDS:
-            self._pause = _LEAST_PAUSE
+            self._backoff.reset()
             self._next_attempt = now
         else:
             self._back_off(now)

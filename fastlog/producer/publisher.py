@@ -21,6 +21,7 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.producer import Producer
 from fastlog.producer.waiting import Turnstile
+from fastlog.retry import Backoff
 
 Key = str | bytes | None
 
@@ -264,7 +265,7 @@ class Publisher:
     def _send(self, epoch: _Epoch, key: Key, payloads: list[bytes]) -> None:
         """Hand payloads to the producer, again and again while no broker answers."""
         group = _Group(self, epoch, payloads)
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 if self._gives_up:
@@ -276,10 +277,9 @@ class Publisher:
             except TransportError as error:  # only before anything of the topic is known: nothing was sent
                 self._reason = _first_line(error)
                 self._report(_REPORT_SECONDS)
-                until = time.monotonic() + pause
+                until = time.monotonic() + backoff.next()
                 while (left := until - time.monotonic()) > 0 and not self._gives_up:
                     self._sleep(left)
-                pause = min(2 * pause, _LONGEST_PAUSE)
             except Exception as error:  # a partitioner of the program's, too
                 if len(payloads) > 1 and not isinstance(error, ClosedError | ForkedError):
                     for payload in payloads:  # one that is too large keeps no other back

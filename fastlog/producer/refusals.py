@@ -6,7 +6,6 @@ stored. Other partitions go on meanwhile.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from collections.abc import Iterable
 from fastlog.errors import FastlogError, StorageError, error_for, meaning_of
 from fastlog.producer._flight import Flight
 from fastlog.producer._frames import Chunk
+from fastlog.retry import Backoff
 
 RETRIED_BY_CODE = {
     -1: False,  # the broker does not know what went wrong, so neither whether the messages are stored
@@ -47,7 +47,7 @@ class _Hold:
         self.behind: deque[Chunk] = deque()
         self.probe: Chunk | None = None
         self.next_try = 0.0
-        self.pause = _LEAST_PAUSE
+        self.backoff = Backoff(_LEAST_PAUSE, _LONGEST_PAUSE, 0.25)
 
     def chunks(self) -> Iterable[Chunk]:
         yield from self.refused
@@ -116,8 +116,7 @@ class Refusals:
         else:
             self._put(hold.refused, chunk)
         hold.probe = None
-        hold.next_try = time.monotonic() + hold.pause * random.uniform(0.75, 1)
-        hold.pause = min(2 * hold.pause, _LONGEST_PAUSE)
+        hold.next_try = time.monotonic() + hold.backoff.next()
 
     def _answered(self, hold: _Hold, stored: bool, partition: int) -> None:
         """A request of a held partition was stored, or failed for good."""

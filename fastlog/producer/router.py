@@ -26,6 +26,7 @@ from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Crc32Partitioner, Partitioner
 from fastlog.producer.waiting import Background, Gate, wait_ended
+from fastlog.retry import Backoff
 
 ANY = -1
 _REQUEST_ROOM = 65536  # what a frame may hold besides its messages
@@ -176,7 +177,7 @@ class Router:
         """Ask the brokers about a topic, until one answers or the time is over."""
         timeout = self._config.connect_timeout_ms / 1000
         deadline = time.monotonic() + timeout
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, 1.0)
         route = TopicRoute(topic)
         while True:
             errors = self._ask(route, self._directories.values(), 2 * timeout + 1)
@@ -184,10 +185,11 @@ class Router:
                 raise ClosedError("the producer was closed")
             if route.partitions:
                 break
-            if time.monotonic() + pause >= deadline or not all(isinstance(error, TransportError) for error in errors):
+            if time.monotonic() + backoff.seconds >= deadline or not all(
+                isinstance(error, TransportError) for error in errors
+            ):
                 raise (errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))).at(topic=topic)
-            Gate().wait(pause)
-            pause = min(2 * pause, 1.0)
+            Gate().wait(backoff.next())
         kept = self._open(route)
         if errors:
             self._look_for_missing()

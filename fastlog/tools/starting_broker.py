@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from fastlog.client.connection import MAX_ANSWER_BYTES, Broker, Connection, ConnectionRefused, pause
+from fastlog.retry import Backoff
 from fastlog.tools.report import note
 
 _LEAST_PAUSE = 0.05
@@ -28,21 +29,20 @@ class StartingBroker(Broker):
     ) -> Connection:
         """As ``Broker``; says on stderr what it waits for."""
         deadline = time.monotonic() + self.timeout
-        step = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _MOST_PAUSE)
         while True:
             try:
                 connection = super().connect(
                     max_answer_bytes, receive_buffer_bytes=receive_buffer_bytes, send_buffer_bytes=send_buffer_bytes
                 )
             except ConnectionRefused:
-                if not self._may_start or time.monotonic() + step > deadline:
+                if not self._may_start or time.monotonic() + backoff.seconds > deadline:
                     self._may_start = False
                     raise
-                if step == _LEAST_PAUSE:
+                if backoff.is_first:
                     listed = ", ".join(map(str, self.addresses))
                     note(f"nothing listens at {listed} yet: trying for {self.timeout:g} s (--connect-timeout)")
-                pause(step, self._waiting)
-                step = min(2 * step, _MOST_PAUSE)
+                pause(backoff.next(), self._waiting)
             else:
                 self._may_start = False
                 return connection

@@ -275,10 +275,9 @@ def still_link(
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         times = SimpleNamespace(monotonic=clock.monotonic, monotonic_ns=clock.monotonic_ns)
-        by_chance = SimpleNamespace(uniform=lambda low, high: min(max(low, chance), high))
+        patch.setattr("random.uniform", lambda low, high: min(max(low, chance), high))
         for module in (link_module, refusals_module):
             patch.setattr(module, "time", times)
-            patch.setattr(module, "random", by_chance)
         patch.setattr(OwnedThread, "start", lambda thread: None)
 
         def outbox(*arguments: Any) -> StillOutbox:

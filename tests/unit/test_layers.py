@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = {
     "text": "fastlog.escaping fastlog.standard_error",
     "ground": "fastlog.service_manager"
-    " fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.topics fastlog._crc"
+    " fastlog.errors fastlog.installation fastlog.clock fastlog.logs fastlog.retry fastlog.topics fastlog._crc"
     " fastlog._crc32c fastlog._bytes",
     "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._frames fastlog._envelope"
     " fastlog.arguments fastlog.codecs fastlog.batch_codecs fastlog.settings fastlog.java",

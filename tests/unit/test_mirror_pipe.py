@@ -388,7 +388,7 @@ def test_a_target_that_is_away_is_tried_again_with_pauses(monkeypatch: pytest.Mo
         original(self, connection, seconds)
 
     monkeypatch.setattr(Pipe, "_wait", wait)
-    monkeypatch.setattr(pipe_module.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
     made = Giver(away)
     try:
         piece = made.give()

@@ -232,7 +232,7 @@ class At:
         self.now = 50.0
         self.waits: list[float] = []
         monkeypatch.setattr(discovery, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(discovery, "random", SimpleNamespace(uniform=lambda low, high: high))
+        monkeypatch.setattr("random.uniform", lambda low, high: high)
         made._work = cast(Turnstile, SimpleNamespace(wait=lambda is_true, seconds: self.waits.append(seconds)))
 
 
