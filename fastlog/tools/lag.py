@@ -78,8 +78,8 @@ def lag_command(
     """Show each partition's owner, committed offset, end of the log ("log size") and lag.
 
     Offsets of Kafka 0.7 are bytes, and so is the lag. The lag in messages is an estimate, from the sizes of some
-    messages at both ends of what is behind. Of topics of records both are in records. Works with groups of 0.7 consumers and with 0.7 brokers too. Exit code
-    3 when a broker did not answer; its partitions have a note.
+    messages at both ends of what is behind. Of topics of records both are in records. Works with groups of 0.7
+    consumers and with 0.7 brokers too. Exit code 3 when a broker did not answer; its partitions have a note.
     """
     if as_json and form != "table":
         raise click.UsageError("--json contradicts --format 0.7")
