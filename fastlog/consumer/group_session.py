@@ -28,10 +28,10 @@ class GroupSession(MemberSession):
         self._zookeeper = session
         self._watched = Watched(session, work.inbox.wake)
         self._membership = Membership(
-            session, config.group_id, work.consumer_id, work.subscription, work.lease, work.rare_log
+            session, config.group_id, work.consumer_id, work.subscription, work.lease, work.limited_log
         )
         self._registrations = Registrations(
-            session, self._watched, config.group_id, work.consumer_id, work.subscription, work.rare_log
+            session, self._watched, config.group_id, work.consumer_id, work.subscription, work.limited_log
         )
         self._ownership = Ownership(
             session,
@@ -39,7 +39,7 @@ class GroupSession(MemberSession):
             config.group_id,
             work.readers,
             work.store or ZooKeeperOffsets(session),
-            work.rare_log,
+            work.limited_log,
             auto_commit=config.auto_commit,
             most_pause=config.most_backoff,
             trusts_readers=work.store is None,
@@ -83,7 +83,7 @@ class GroupSession(MemberSession):
         wanted = self._registrations.wanted(cluster)
         work.standing.partitions = cluster.partitions
         if not cluster.addresses:
-            work.rare_log.warning(
+            work.limited_log.warning(
                 "no brokers",
                 "event=no_brokers group=%s zookeeper=%s: no broker is registered there; does one run with --zookeeper,"
                 " and with the same path behind the servers?",

@@ -11,9 +11,9 @@ from typing import Protocol
 from fastlog.client.addresses import Address
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Claim, Readers, TopicPartition
-from fastlog.consumer.rare_log import RareLog
 from fastlog.coordination.session import NodeExistsError, SessionLostError
 from fastlog.errors import CoordinationError, OwnershipLostError
+from fastlog.limited_log import LimitedLog
 
 _LEAST_PAUSE = 0.05
 _GATHER_SECONDS = 0.2
@@ -62,7 +62,7 @@ class Holdings:
         group: str,
         readers: Readers,
         store: OffsetStore,
-        log: RareLog,
+        log: LimitedLog,
         *,
         auto_commit: bool,
         most_pause: float,

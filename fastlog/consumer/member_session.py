@@ -13,10 +13,10 @@ from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.holdings import Holdings
 from fastlog.consumer.offsets import OffsetStore, lost_error
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
-from fastlog.consumer.rare_log import RareLog
 from fastlog.consumer.standing import CommitRequest, GroupState, Inbox, Standing
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, OwnershipLostError
+from fastlog.limited_log import LimitedLog
 from fastlog.zkpaths import Subscription
 
 log = escaping.logger(__name__)
@@ -70,7 +70,7 @@ class GroupWork:
         self.lease = lease
         self.standing = Standing()
         self.inbox = Inbox()
-        self.rare_log = RareLog(log)
+        self.limited_log = LimitedLog(log)
         self.source = random.Random()
         self.failures_in_a_row = 0
         self.has_been_member = False
@@ -86,7 +86,7 @@ class GroupWork:
     def commit_failed(self, error: Exception) -> None:
         """Count it, and log one in a while."""
         self.standing.failed_commits += 1
-        self.rare_log.warning("commit", "event=commit_failed group=%s: %s", self.config.group_id, error)
+        self.limited_log.warning("commit", "event=commit_failed group=%s: %s", self.config.group_id, error)
 
     def auto_commit_failed(self, error: Exception) -> None:
         """Count it; too many in a row stop what would have to be done again."""
@@ -240,7 +240,7 @@ class MemberSession:
         except CoordinationError as error:
             standing.error = error
             standing.state = GroupState.FAILING
-            self._work.rare_log.warning("waits", "event=group_waits group=%s: %s", self._work.config.group_id, error)
+            self._work.limited_log.warning("waits", "event=group_waits group=%s: %s", self._work.config.group_id, error)
             while (request := self._work.inbox.next_commit()) is not None:
                 self._work.answer(request, error)  # rather now than after one more silence
             self._failures += 1
@@ -256,11 +256,7 @@ class MemberSession:
             pause = config.auto_commit_interval_ms / 1000
             self._commit_due = now + (pause if self._work.lease.objection is None else min(pause, MOST_PAUSE))
         self._do_more(now)
-        if (
-            self._has_news
-            or self._holdings.is_fenced()
-            or (self._settle_due is not None and now >= self._settle_due)
-        ):
+        if self._has_news or self._holdings.is_fenced() or (self._settle_due is not None and now >= self._settle_due):
             self._settle()
 
     def _next_due(self) -> float:

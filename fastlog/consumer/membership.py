@@ -10,10 +10,10 @@ from fastlog.client.addresses import Address
 from fastlog.client.registrations import read_addresses, read_partitions
 from fastlog.consumer.assignment import TopicFilter, assign_group, streams_by_topic
 from fastlog.consumer.partitions import Lease, TopicPartition
-from fastlog.consumer.rare_log import RareLog
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session, VersionError
 from fastlog.coordination.watched import Watched
 from fastlog.errors import ConfigError, CoordinationError, FastlogError
+from fastlog.limited_log import LimitedLog
 from fastlog.zkpaths import (
     BROKER_TOPICS,
     PartitionId,
@@ -34,7 +34,7 @@ class Membership:
     """The node by which others know of this member, in one session. For one thread."""
 
     def __init__(
-        self, session: Session, group: str, consumer: str, subscription: Subscription, lease: Lease, log: RareLog
+        self, session: Session, group: str, consumer: str, subscription: Subscription, lease: Lease, log: LimitedLog
     ) -> None:
         self._session = session
         self._log = log
@@ -94,7 +94,7 @@ class Registrations:
     """Reads what the members of a group go by. For one thread."""
 
     def __init__(
-        self, session: Session, watched: Watched, group: str, consumer: str, subscription: Subscription, log: RareLog
+        self, session: Session, watched: Watched, group: str, consumer: str, subscription: Subscription, log: LimitedLog
     ) -> None:
         self._session = session
         self._log = log

@@ -10,10 +10,10 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.holdings import Held, Holdings, names_of
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Readers, TopicPartition
-from fastlog.consumer.rare_log import RareLog
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session
 from fastlog.coordination.watched import Watched
 from fastlog.escaping import printable
+from fastlog.limited_log import LimitedLog
 from fastlog.zkpaths import owner_path
 
 _TRIES = 3
@@ -34,7 +34,7 @@ class Ownership(Holdings):
         group: str,
         readers: Readers,
         store: OffsetStore,
-        log: RareLog,
+        log: LimitedLog,
         *,
         auto_commit: bool,
         most_pause: float,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections.abc import Callable
 
 from fastlog.errors import DeliveryError, FastlogError
+from fastlog.limited_log import LimitedLog
 from fastlog.producer._buffer import Quota
 from fastlog.producer._frames import Chunk
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.waiting import Gate, Turnstile
 
 logger = logging.getLogger("fastlog.producer")
-_REPEAT_SECONDS = 10.0
 
 OnDelivery = Callable[[Delivery], object]
 
@@ -55,7 +54,7 @@ class Ledger:
         """Chunks that went from one broker's thread to another's."""
         self._unreported: dict[int, tuple[int, FastlogError]] = {}  # by a number that is given once
         self._numbers = itertools.count()
-        self._logged: dict[str, tuple[float, int]] = {}
+        self._log = LimitedLog(logger)
 
     def failed(self, delivery: Delivery, *, told: bool) -> None:
         """Note a failure; when nobody was ``told``, the next flush or close raises it."""
@@ -85,13 +84,7 @@ class Ledger:
 
     def log(self, level: int, key: str, line: str) -> None:
         """Log a line, lines with the same key at most once in 10 s, with a count of those left out."""
-        now = time.monotonic()
-        last, left_out = self._logged.get(key, (-_REPEAT_SECONDS, 0))
-        if now - last < _REPEAT_SECONDS:
-            self._logged[key] = (last, left_out + 1)
-            return
-        self._logged[key] = (now, 0)
-        logger.log(level, "%s%s", line, f" (and {left_out} more like it)" if left_out else "")
+        self._log.log(level, key, line)
 
 
 def call_back(function: OnDelivery, delivery: Delivery) -> None:

@@ -96,7 +96,8 @@ AREAS = (
     Area(
         "settings",
         _words("fastlog/config.py fastlog/settings.py fastlog/_broker_main.py fastlog/clock.py fastlog/durability.py"
-               " fastlog/installation.py fastlog/topics.py fastlog/logs.py fastlog/escaping.py fastlog/retry.py"),
+               " fastlog/installation.py fastlog/topics.py fastlog/logs.py fastlog/escaping.py fastlog/retry.py"
+               " fastlog/limited_log.py"),
         _unit("config setting_limits topics logs standard_error escaping installation") + _integration("testing"),
     ),
     Area(
@@ -182,9 +183,10 @@ AREAS = (
     Area(
         "ground",
         _words("fastlog/arguments.py fastlog/clock.py fastlog/config.py fastlog/durability.py fastlog/errors.py"
-               " fastlog/escaping.py fastlog/installation.py fastlog/java.py fastlog/logs.py fastlog/retry.py"
-               " fastlog/settings.py fastlog/topics.py"),
-        _unit("arguments config errors escaping installation java logs retry topics producer_config consumer_config"),
+               " fastlog/escaping.py fastlog/installation.py fastlog/java.py fastlog/limited_log.py fastlog/logs.py"
+               " fastlog/retry.py fastlog/settings.py fastlog/topics.py"),
+        _unit("arguments config errors escaping installation java logs retry topics producer_config consumer_config"
+              " group_timing"),
     ),
 )  # fmt: skip
 

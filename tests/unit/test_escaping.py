@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import escaping, message
-from fastlog.consumer.rare_log import RareLog
 from fastlog.escaping import EscapingFormatter, in_json, printable
+from fastlog.limited_log import LimitedLog
 from fastlog.tools import report
 from tests.harness.command_process import run
 from tests.harness.fake_broker import FakeBroker
@@ -42,7 +42,7 @@ def test_log_lines_and_notes_are_escaped(capfd: pytest.CaptureFixture[str]) -> N
     log.propagate = False
     try:
         log.warning("partition=%s offset=%d", HOSTILE, 5)
-        RareLog(log).warning("kind", "path=%s", HOSTILE * 1000)
+        LimitedLog(log).warning("kind", "path=%s", HOSTILE * 1000)
         handler.setFormatter(EscapingFormatter())
         logging.Logger.handle(log, log.makeRecord(log.name, logging.INFO, "", 0, "topic=%s", (HOSTILE,), None))
     finally:

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
+from fastlog import limited_log
 from fastlog.consumer import membership as membership_module
-from fastlog.consumer import rare_log
 from fastlog.consumer.group import Group
 from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.membership import Membership
 from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import Lease
-from fastlog.consumer.rare_log import RareLog
 from fastlog.consumer.standing import CommitRequest, GroupState, Inbox
 from fastlog.coordination.session import NodeExistsError
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError
+from fastlog.limited_log import LimitedLog
 from fastlog.zkpaths import PartitionId, Subscription, member_path, offset_path, owner_path
 from tests.harness.fake_session import FakeSession, FakeZooKeeper
 from tests.harness.groups import GROUP, Cluster, FakeStore, part
@@ -264,7 +264,7 @@ def test_the_lease_is_three_quarters_of_the_session_from_when_the_sign_was_sent(
 ) -> None:
     """Not from when it was answered, nor by what an answer to something else says."""
     lease = Lease(1.0)
-    member = Membership(tree.open(), GROUP, "g_a", Subscription({"s": 1}), lease, RareLog(_Silent()))  # type: ignore[arg-type]
+    member = Membership(tree.open(), GROUP, "g_a", Subscription({"s": 1}), lease, LimitedLog(_Silent()))  # type: ignore[arg-type]
     tree.timeout = 8.0
 
     def slow(session: FakeSession, name: str, path: str) -> None:
@@ -288,14 +288,14 @@ def test_the_lease_is_three_quarters_of_the_session_from_when_the_sign_was_sent(
 
 
 class _Silent:
-    def warning(self, *given: object) -> None:
+    def log(self, *given: object) -> None:
         pass
 
 
 def test_a_sign_of_life_gets_over_what_others_do_to_the_node(tree: FakeZooKeeper, clock: Clock) -> None:
     """Written by others, removed, taken by another session; not for ever."""
     lease = Lease(1.0)
-    member = Membership(tree.open(), GROUP, "g_a", Subscription({"s": 1}), lease, RareLog(_Silent()))  # type: ignore[arg-type]
+    member = Membership(tree.open(), GROUP, "g_a", Subscription({"s": 1}), lease, LimitedLog(_Silent()))  # type: ignore[arg-type]
     member.prove()
     tree.write(MINE, b"other")
     member.prove()
@@ -422,7 +422,7 @@ class Lines:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def warning(self, text: str, *given: object) -> None:
+    def log(self, level: int, text: str, *given: object) -> None:
         self.lines.append(text % given)
 
 
@@ -434,9 +434,9 @@ def test_each_kind_of_line_comes_once_in_ten_seconds_and_says_what_was_left_out(
     class Time:
         monotonic = staticmethod(lambda: now[0])
 
-    monkeypatch.setattr(rare_log, "time", Time)
+    monkeypatch.setattr(limited_log, "time", Time)
     found = Lines()
-    rare = RareLog(found)  # type: ignore[arg-type]
+    rare = LimitedLog(found)  # type: ignore[arg-type]
     for _ in range(4):
         rare.warning("a", "line %d", 1)
     rare.warning("b", "other")
@@ -477,7 +477,7 @@ def owning(tree: FakeZooKeeper, **options: object) -> tuple[Ownership, Stepped]:
         GROUP,
         member.readers,
         FakeStore(),
-        RareLog(_Silent()),  # type: ignore[arg-type]
+        LimitedLog(_Silent()),  # type: ignore[arg-type]
         **settings,  # type: ignore[arg-type]
     )
     return made, member

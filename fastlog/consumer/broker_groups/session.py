@@ -124,7 +124,7 @@ class BrokerGroupSession(MemberSession):
             config.group_id,
             work.readers,
             work.store or self._offsets,
-            work.rare_log,
+            work.limited_log,
             auto_commit=config.auto_commit,
             most_pause=config.most_backoff,
             trusts_readers=work.store is None,
@@ -295,7 +295,7 @@ class BrokerGroupSession(MemberSession):
             try:
                 found[member_id] = MemberView.parse(data)
             except CoordinationError as error:
-                self._work.rare_log.warning(
+                self._work.limited_log.warning(
                     member_id, "event=garbage member=%s: the member gets nothing: %s", member_id, error
                 )
         return found
@@ -380,7 +380,7 @@ class BrokerGroupSession(MemberSession):
         self._found = found = find_topics(self._coordinator.address, names, config.session_timeout / 2)
         self._look_due = time.monotonic() + config.metadata_max_age_ms / 1000
         for topic, error in found.refused.items():
-            work.rare_log.warning(
+            work.limited_log.warning(
                 f"topic {topic}", "event=topic_not_read group=%s topic=%s: %s", config.group_id, topic, error
             )
         try:
@@ -404,4 +404,4 @@ class BrokerGroupSession(MemberSession):
         return {name: counts[name] for name in names if name in counts}
 
     def _bad_filter(self, consumer: str, error: ConfigError) -> None:
-        self._work.rare_log.warning(consumer, "event=garbage consumer=%s: it gets nothing: %s", consumer, error)
+        self._work.limited_log.warning(consumer, "event=garbage consumer=%s: it gets nothing: %s", consumer, error)

@@ -12,14 +12,18 @@ _MOST_REMEMBERED = 1024
 _MOST_CHARACTERS = 2000  # of names and values that others wrote
 
 
-class RareLog:
-    """Safe in several threads, as far as counts may be off by a few."""
+class LimitedLog:
+    """A logger that leaves out lines. Safe in several threads, as far as counts may be off by a few."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._seen: dict[str, tuple[float, int]] = {}
 
     def warning(self, kind: str, message: str, *arguments: object) -> None:
+        """As ``log``."""
+        self.log(logging.WARNING, kind, message, *arguments)
+
+    def log(self, level: int, kind: str, message: str, *arguments: object) -> None:
         """Log it unless one of its kind was logged just now; the next one says how many were left out."""
         now = time.monotonic()
         last, left_out = self._seen.get(kind, (-REPEAT_SECONDS, 0))
@@ -29,6 +33,6 @@ class RareLog:
         if len(self._seen) >= _MOST_REMEMBERED:
             self._seen.clear()
         self._seen[kind] = (now, 0)
-        text = printable(message % arguments, "\n", _MOST_CHARACTERS)
+        text = printable(message % arguments if arguments else message, "\n", _MOST_CHARACTERS)
         more = f" (and {left_out} more like it)" if left_out else ""
-        self._logger.warning("%s%s", text, more)
+        self._logger.log(level, "%s%s", text, more)
