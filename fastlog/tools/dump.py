@@ -38,6 +38,6 @@ def dump_command(
     """
     if as_json and str(file) == "-":
         raise click.UsageError("--json writes to stdout, where the dump goes already: name a FILE")
-    from fastlog.tools.dumping import dump
+    from fastlog.tools.write_dump import dump
 
     dump(topic, file, brokers, zookeeper, connect_timeout, shown=not no_progress, as_json=as_json)

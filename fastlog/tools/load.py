@@ -45,6 +45,6 @@ def load_command(
     Partitions go to brokers of the same ids if there are; else to as many others, in order; else all to one broker.
     Offsets are the same where the dump began at 0; otherwise they begin at 0 here.
     """
-    from fastlog.tools.loading import load
+    from fastlog.tools.append_dump import load
 
     load(topic, file, brokers, zookeeper, connect_timeout, resume=resume, shown=not no_progress, as_json=as_json)

@@ -228,9 +228,9 @@ def produce_command(
         texts["queue.time"] = str(round(queue_time * 1000))
 
     from fastlog.tools.destination import settle
-    from fastlog.tools.producing import Producing
     from fastlog.tools.progress import Progress
     from fastlog.tools.record_topics import record_broker_or_none
+    from fastlog.tools.send_lines import LineSender
 
     framing = options.framing(delimiter, length_prefixed)
     progress = Progress("produced", shown=not no_progress)
@@ -267,9 +267,9 @@ def produce_command(
         _check_partition(found, topic, partition)
     if rule is not None and not found.places and not found.is_elastic:
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
-    producing = Producing(found, topic, partition, rule, progress, framing)
-    producing.as_json = as_json
-    return producing.run(files or ("-",))
+    sender = LineSender(found, topic, partition, rule, progress, framing)
+    sender.as_json = as_json
+    return sender.run(files or ("-",))
 
 
 def _records_sending(

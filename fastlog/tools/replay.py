@@ -138,8 +138,8 @@ def replay_command(
     them. Each message is acknowledged; exit code 1 when one was not. A plain 0.7 broker acknowledges nothing: what it
     was sent is counted as that.
     """
+    from fastlog.tools.copy_topic import Replay, Target
     from fastlog.tools.progress import Progress
-    from fastlog.tools.replaying import Replay, Target
     from fastlog.tools.topic_places import find_all_sites, find_places
 
     if rate is not None and speed:

@@ -71,7 +71,7 @@ def tail_command(
         raise click.UsageError("--json contradicts --format offsets")
     form = "json" if as_json else form
     behind = options.framing(delimiter, length_prefixed, form)
-    from fastlog.tools.tailing import Tail
+    from fastlog.tools.follow_topics import Tail
     from fastlog.tools.topic_places import find_sites
 
     names = tuple(dict.fromkeys(topics))

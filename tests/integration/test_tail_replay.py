@@ -15,7 +15,7 @@ import pytest
 import fastlog
 from fastlog import testing
 from fastlog.envelope import Envelope, wrap
-from fastlog.tools import replaying as replay_module
+from fastlog.tools import copy_topic as replay_module
 from tests.harness.broker import ROOT, wait_until
 from tests.harness.command_line import Commands
 from tests.harness.site import LINES, Site, Tools

@@ -310,7 +310,7 @@ def test_ctrl_c_while_nothing_is_answered() -> None:
             return b""
         return None
 
-    long = "import fastlog.tools.producing as it; it._STOP_SECONDS = 60"
+    long = "import fastlog.tools.send_lines as it; it._STOP_SECONDS = 60"
     with (
         FakeBroker(hook=silent) as fake,
         started("produce", "--brokers", fake.address, "--topic", "t", prepare=long) as process,

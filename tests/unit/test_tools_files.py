@@ -14,8 +14,8 @@ import pytest
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.tools import dump_file, offset_files
+from fastlog.tools.append_dump import assigned
 from fastlog.tools.dump_file import Head, Held, Piece, Reader, Writer
-from fastlog.tools.loading import assigned
 from fastlog.tools.offset_files import Kept
 from fastlog.tools.placing import placed
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_USAGE, CommandError

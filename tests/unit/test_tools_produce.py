@@ -16,7 +16,7 @@ from fastlog import message
 from fastlog._segment import payloads
 from fastlog.tools import lines as lines_module
 from fastlog.tools.lines import LineBatches
-from fastlog.tools.producing import Producing
+from fastlog.tools.send_lines import LineSender
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.command_line import Commands
@@ -194,20 +194,20 @@ def test_progress_counts_what_was_acknowledged(
     may_answer = threading.Event()
     broker.hook = lambda request: _answer_later(request, may_answer)
     reached: list[int] = []
-    show = Producing._show_progress
+    show = LineSender._show_progress
 
-    def look(self: Producing) -> None:
+    def look(self: LineSender) -> None:
         show(self)
         reached.append(self._progress.reached)
         if self._batches.given_bytes == path.stat().st_size:
             may_answer.set()
 
-    monkeypatch.setattr(Producing, "_show_progress", look)
+    monkeypatch.setattr(LineSender, "_show_progress", look)
     path = tmp_path / "lines"
     path.write_bytes(b"x" * 99 + b"\n")
     path.write_bytes(path.read_bytes() * 10_000)
     places: list[int] = []
-    monkeypatch.setattr(Producing, "_summarize", lambda self: (show(self), places.append(self._progress.reached)))
+    monkeypatch.setattr(LineSender, "_summarize", lambda self: (show(self), places.append(self._progress.reached)))
     assert Commands(capfd)("produce", "--brokers", broker.address, "--topic", "t", str(path)).code == 0
     assert set(reached[:-1]) == {0} and len(reached) > 3
     assert places == [path.stat().st_size]

@@ -28,7 +28,7 @@ _FETCH_BYTES = 1024 * 1024
 
 
 class Tail:
-    """For the main thread."""
+    """Prints what comes to topics, from each of their partitions in order. For the main thread."""
 
     def __init__(
         self,

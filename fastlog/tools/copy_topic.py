@@ -132,7 +132,7 @@ class _Due(NamedTuple):
 
 
 class Replay:
-    """One run."""
+    """Sends what the partitions of a topic hold to a ``Target``, at once or at the messages' own pace."""
 
     def __init__(
         self,

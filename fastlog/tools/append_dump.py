@@ -1,4 +1,4 @@
-"""One run of ``fastlog load``."""
+"""One run of ``fastlog load``: checks a dump, decides where its partitions go, and appends what is not there yet."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def load(
         _check(file, source)
         reader = dump_file.Reader(str(file), source)
         name = topic or reader.head.topic
-        loading = Loading(name, reader, resume, timeout, Progress("loaded", shown=shown))
+        appender = DumpAppender(name, reader, resume, timeout, Progress("loaded", shown=shown))
         sites = find_all_sites(name, brokers, zookeeper, timeout)
         try:
-            loading.prepare(sites)
-            loading.run()
+            appender.prepare(sites)
+            appender.run()
         finally:
-            loading.summary(as_json=as_json)
+            appender.summary(as_json=as_json)
 
 
 def _check(file: Path, source: IO[bytes]) -> None:
@@ -57,8 +57,8 @@ def _check(file: Path, source: IO[bytes]) -> None:
     source.seek(0)
 
 
-class Loading:
-    """One run."""
+class DumpAppender:
+    """Appends a dump to a topic whose logs are empty, or hold the beginning of the same bytes."""
 
     def __init__(self, topic: str, reader: dump_file.Reader, resume: bool, timeout: float, progress: Progress) -> None:
         self._topic = topic

@@ -33,8 +33,8 @@ _LEAVE_SECONDS = 0.1
 _MOST_SORTS = 5
 
 
-class Producing:
-    """For the main thread."""
+class LineSender:
+    """Sends the lines of files, and knows which of them have no answer. For the main thread."""
 
     def __init__(
         self,

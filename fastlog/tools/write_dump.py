@@ -1,4 +1,4 @@
-"""One run of ``fastlog dump``."""
+"""One run of ``fastlog dump``: reads every partition to where it ended, and writes the file."""
 
 from __future__ import annotations
 
