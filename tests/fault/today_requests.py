@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,13 @@ SENTINEL = 0x7FFFFFFF
 JOIN_GROUP, SYNC_GROUP = 11, 14
 MAY_WAIT = {JOIN_GROUP, SYNC_GROUP}
 """For other members, as long as a request says."""
+CLIENTS = 6
+"""How many send at once, because most of an answer's time is waiting: for files, and for other members."""
+PAUSE_SECONDS = 0.05
+ENOUGH = 20
+"""Broken promises, after which no more are looked for."""
+MOST_KNOWN, MOST_KNOWN_BYTES = 50_000, 1000
+RECEIVED_BYTES = 1 << 16
 WAIT_SECONDS = 1.0
 BATCH_BYTES = 4000
 MOST_GROWTH_BYTES = (96 << 20) + KEPT_BYTES
@@ -85,18 +96,20 @@ class Served:
 )
 def mutated(count: int, seed: int, directory: Path) -> Outcome:
     """In bursts, each on a connection: answers come in order and can be read, or the connection ends; nobody dies."""
-    requests, outcome = Requests(seed), Outcome()
+    outcome = Outcome()
     with Broker(directory, processors=2, settings=SETTINGS) as broker, contextlib.ExitStack() as stack:
         served = stack.enter_context(contextlib.closing(Served(broker)))
         pids = broker.pids()
         before = 0
-        while outcome.runs < count:
-            frames = requests.burst(min(BURST, count - outcome.runs))
-            play(outcome, broker.port, frames)
-            outcome.runs += len(frames)
-            served.go_on(outcome)
-            if outcome.runs >= count // 4 and not before:
-                before = sum(broker.memory().values())
+        with senders(outcome, broker.port, count, seed) as ones:
+            while not all(one.is_done() for one in ones):
+                served.go_on(outcome)
+                outcome.runs = sum(one.reached for one in ones)
+                if outcome.runs >= count // 4 and not before:
+                    before = sum(broker.memory().values())
+                time.sleep(PAUSE_SECONDS)
+        outcome.runs = sum(one.reached for one in ones)
+        served.go_on(outcome)
         outcome.expect(broker.pids() == pids, f"processes died: {ends(broker.log_text())}")
         grown = sum(broker.memory().values()) - before
         outcome.expect(grown < MOST_GROWTH_BYTES, f"memory grew by {grown >> 20} MiB")
@@ -109,6 +122,46 @@ def mutated(count: int, seed: int, directory: Path) -> Outcome:
         )
         look_at_files(outcome, broker, served.stored)
     return outcome
+
+
+class Sender:
+    """Sends its share, burst after burst."""
+
+    def __init__(self, outcome: Outcome, port: int, share: int, seed: int) -> None:
+        self.reached = 0
+        self.future: Future[None] | None = None
+        self.stopped = threading.Event()
+        self._outcome, self._port, self._share = outcome, port, share
+        self._requests, self._known = Requests(seed), Known()
+
+    def run(self) -> None:
+        """Until all are sent, or there is no need for more."""
+        while self.reached < self._share and not self.stopped.is_set() and len(self._outcome.violations) < ENOUGH:
+            frames = self._requests.burst(min(BURST, self._share - self.reached))
+            self.reached += play(self._outcome, self._port, frames, self._known)
+
+    def is_done(self) -> bool:
+        """Also with an error, which is raised here."""
+        assert self.future is not None
+        if not self.future.done():
+            return False
+        self.future.result()
+        return True
+
+
+@contextlib.contextmanager
+def senders(outcome: Outcome, port: int, count: int, seed: int) -> Iterator[list[Sender]]:
+    """``CLIENTS`` of them, with a thread each, which are over behind the block."""
+    shares = [count // CLIENTS + (number < count % CLIENTS) for number in range(CLIENTS)]
+    ones = [Sender(outcome, port, share, seed * CLIENTS + number) for number, share in enumerate(shares)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for one in ones:
+            one.future = pool.submit(one.run)
+        try:
+            yield ones
+        finally:
+            for one in ones:
+                one.stopped.set()
 
 
 def ends(text: str) -> list[str]:
@@ -144,49 +197,125 @@ def look_at_files(outcome: Outcome, broker: Broker, watched: list[bytes]) -> Non
     outcome.expect(stored == b"".join(watched), "the watched partition is not as it was written")
 
 
-def play(outcome: Outcome, port: int, frames: list[Frame]) -> None:
-    """Send a burst and read what comes; nothing is awaited behind a frame whose head is not as it should be."""
+class Known:
+    """Answers that were read to their end before, but for the number of their request: the next such needs no look."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int, bytes]] = set()
+
+    def read(self, frame: Frame, answer: bytes) -> None:
+        """Raises what kio says of an answer that is not one to this request."""
+        seen = (frame.key, frame.version, answer[:4] + answer[8:])
+        if seen in self._seen:
+            return
+        today.decoded(frame.key, frame.version, answer)
+        if len(answer) > MOST_KNOWN_BYTES:
+            return
+        if len(self._seen) >= MOST_KNOWN:
+            self._seen.clear()
+        self._seen.add(seen)
+
+
+class Answers:
+    """The answers that come on a connection, one by one."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._data = bytearray()
+
+    def next(self) -> bytes:
+        """A frame with its size; EOFError at the end of the connection, TimeoutError as the socket's time says."""
+        while True:
+            have = len(self._data)
+            if have >= 4 and have >= (size := 4 + int.from_bytes(self._data[:4], "big")):
+                answer = bytes(self._data[:size])
+                del self._data[:size]
+                return answer
+            piece = self._client.recv(RECEIVED_BYTES)
+            if not piece:
+                raise EOFError(f"the connection ended, {have} bytes into an answer")
+            self._data += piece
+
+
+def play(outcome: Outcome, port: int, frames: list[Frame], known: Known) -> int:
+    """Send a burst, read what comes, and return how many were reached before the connection ended.
+
+    It may end at a request that is not as it should be, and at none before; nothing is awaited behind a frame whose
+    head is not as it should be, nor behind one that waits for other members.
+    """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
-        today.asked(client, today.API_VERSIONS, 0)  # the first request says which protocol it is
-        is_whole = frames[-1].is_whole
-        try:
-            client.sendall(b"".join(frame.data for frame in frames))
-            if any(frame.key in MAY_WAIT for frame in frames):
-                client.settimeout(WAIT_SECONDS)  # also with the end of the connection, which waits for the answer
-            if is_whole:
-                client.sendall(today.frame(today.API_VERSIONS, 0, b"", correlation=SENTINEL))
+        first = today.frame(today.API_VERSIONS, 0, b"", correlation=SENTINEL)  # says which protocol it is
+        data = b"".join([first, *(frame.data for frame in frames)])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what came before that can be read
+            if frames[-1].is_whole:
+                client.sendall(data + first)
             else:
+                client.sendall(data)
                 client.shutdown(socket.SHUT_WR)
-            read_answers(outcome, client, frames if is_whole else frames[:-1], is_whole)
-        except TimeoutError:
-            shown = [(frame.key, frame.version, frame.data.hex()) for frame in frames]
-            outcome.expect(client.gettimeout() == WAIT_SECONDS, f"no answer and no end of the connection: {shown}")
-        except (OSError, EOFError):
-            is_bent = any(frame.is_bent or frame.key == today.PRODUCE for frame in frames)
-            outcome.expect(is_bent, f"the connection ended at well-formed requests: {frames}")
+        client.settimeout(WAIT_SECONDS)
+        answers = Answers(client)
+        try:
+            is_first = int.from_bytes(answers.next()[4:8], "big") == SENTINEL
+            outcome.expect(is_first, "the first request is not answered first")
+        except (OSError, EOFError) as error:
+            outcome.expect(any(frame.is_bent for frame in frames), f"no answer to the first request: {error!r}")
+            return 0
+        return read_answers(outcome, answers, frames, known)
 
 
-def read_answers(outcome: Outcome, client: socket.socket, frames: list[Frame], is_last_answered: bool) -> None:
+def read_answers(outcome: Outcome, answers: Answers, frames: list[Frame], known: Known) -> int:
     """Each answer belongs to the next frame that has one: all but PRODUCE without acknowledgement have."""
     at = 0
+    waited = 0.0
     while True:
-        answer = today.answer_of(client)
+        try:
+            answer = answers.next()
+        except TimeoutError:
+            waited += WAIT_SECONDS
+            if any(frame.key in MAY_WAIT or not frame.is_whole for frame in up_to_answered(frames[at:])):
+                return at + 1
+            if waited < PATIENCE:
+                continue
+            outcome.expect(False, f"no answer and no end of the connection: {shown(frames[at:])}")
+            return at + 1
+        except (OSError, EOFError) as error:
+            # what was sent behind the end resets it, so that answers to those before may be lost on their way
+            open_ones = frames[at:] if isinstance(error, OSError) else up_to_answered(frames[at:])
+            may_end = [number for number, frame in enumerate(open_ones) if frame.is_bent or frame.key == today.PRODUCE]
+            outcome.expect(bool(may_end), f"the connection ended at well-formed requests: {error!r} {shown(open_ones)}")
+            return at + 1 + (may_end[0] if may_end else 0)
+        waited = 0.0
         correlation = int.from_bytes(answer[4:8], "big")
-        if is_last_answered and correlation == SENTINEL:
+        if correlation == SENTINEL and frames[-1].is_whole:
             left = [frame for frame in frames[at:] if frame.key != today.PRODUCE]
-            outcome.expect(not left, f"not answered: {[(one.key, one.version, one.data.hex()) for one in left]}")
-            return
+            outcome.expect(not left, f"not answered: {shown(left)}")
+            return len(frames)
         while at < len(frames) and int.from_bytes(frames[at].data[8:12], "big") != correlation:
-            outcome.expect(frames[at].key == today.PRODUCE, f"out of order, or not answered: {frames[at]}")
+            outcome.expect(
+                frames[at].key == today.PRODUCE or not frames[at].is_whole, f"not answered: {shown([frames[at]])}"
+            )
             at += 1
         if at == len(frames):
-            outcome.expect(not is_last_answered, f"an answer to nothing that was asked: {answer[:64].hex()}")
-            return
+            outcome.expect(not frames[-1].is_whole, f"an answer to nothing that was asked: {answer[:64].hex()}")
+            return at
         frame = frames[at]
         at += 1
+        if not frame.is_whole:  # of whatever kind it was taken for
+            return at
         try:
-            today.decoded(frame.key, frame.version, answer)
+            known.read(frame, answer)
         except InvalidUnicode as error:  # a name is told as it came
-            outcome.expect(frame.is_bent, f"{frame}: answered {answer.hex()}: {error!r}")
+            outcome.expect(frame.is_bent, f"{shown([frame])}: answered {answer.hex()}: {error!r}")
         except Exception as error:  # whatever the other reading says
-            outcome.expect(False, f"{frame}: answered {answer.hex()}: {error!r}")
+            outcome.expect(False, f"{shown([frame])}: answered {answer.hex()}: {error!r}")
+
+
+def up_to_answered(frames: list[Frame]) -> list[Frame]:
+    """Those among which the next is that is answered: up to the first that is no PRODUCE."""
+    first = next((number for number, frame in enumerate(frames) if frame.key != today.PRODUCE), len(frames))
+    return frames[: first + 1]
+
+
+def shown(frames: list[Frame]) -> list[tuple[int, int, bool, str]]:
+    """As they are told of."""
+    return [(frame.key, frame.version, frame.is_bent, frame.data.hex()) for frame in frames]

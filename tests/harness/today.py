@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import socket
 import struct
@@ -11,11 +12,25 @@ import typing
 from datetime import timedelta
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
+from kio import index
 from kio.serial import entity_reader, entity_writer
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, API_VERSIONS = 0, 1, 2, 3, 8, 18
 NO_ID = bytes(16)
+
+type_hints = functools.cache(typing.get_type_hints)
+
+
+@functools.cache
+def load_request_schema(key: int, version: int) -> Any:
+    """kio's class for a request; kept, because kio looks its module up each time."""
+    return index.load_request_schema(key, version)
+
+
+@functools.cache
+def load_response_schema(key: int, version: int) -> Any:
+    """kio's class for an answer."""
+    return index.load_response_schema(key, version)
 
 
 def request(
@@ -174,7 +189,7 @@ def written(made: Any) -> bytes:
 
 def _build(entity: Any, fields: dict[str, Any]) -> Any:
     """A dataclass of kio from a dict; fields that this version has not are left out."""
-    hints = typing.get_type_hints(entity)
+    hints = type_hints(entity)
     values = {}
     for field in dataclasses.fields(entity):
         if field.name in fields:

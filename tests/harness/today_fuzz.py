@@ -1,7 +1,8 @@
 """Requests of today's protocol that nobody should send, of every kind and version that a broker says it serves.
 
-They are made by kio's schemas: fields of sensible and of odd values, then perhaps bytes changed. A frame says what its
-answer is to be, so that each can be read to its end.
+They are made by kio's schemas: fields of sensible and of odd values, then perhaps fields or bytes changed where they
+stand. Those of each kind and version are made a few at a time and sent many times over, changed or not, because making
+one takes longer than answering it. A frame says what its answer is to be, so that each can be read to its end.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import io
 import random
 import types
 import typing
 import uuid
 from typing import Any, NamedTuple
 
-from kio.index import load_request_schema
+from kio.serial import entity_writer
 
 from fastlog.workers.kafka import kinds
 from tests.harness import raw_batches, today
@@ -28,6 +30,16 @@ NUMBERS = {8: [0, 1, 2, 4, -1], 16: [0, 1, -1, 2], 32: [0, 1, 2, -1, 3, 100], 64
 ODD_SHARE = 0.08
 MOST_MS = 20
 """Of times that a request grants its answer, but for odd ones."""
+KEPT = 16
+"""Bodies of a kind and version that are sent again."""
+NEW_SHARE = 0.05
+COMPILED_WEIGHT = 2
+"""How often what a processor answers by itself, in compiled code, is asked for each time that another is."""
+BENT_SHARE, BENT_HEAD_SHARE = 0.4, 0.02
+FIELD_SHARE = 0.5
+"""Of changes, those that put another value into a field and leave the others where they are."""
+HEAD = (8, 12)
+"""Where the number of a request stands in its frame."""
 
 
 class Frame(NamedTuple):
@@ -40,11 +52,44 @@ class Frame(NamedTuple):
     is_bent: bool = False
 
 
+class Body(NamedTuple):
+    """What follows the head of a request, and where each number, text and count in it begins, with its size."""
+
+    data: bytes
+    places: list[tuple[int, int]]
+
+
+class _Marked(io.BytesIO):
+    """Remembers where each thing that was written begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[tuple[int, int]] = []
+
+    def write(self, data: Any) -> int:
+        if data:
+            self.places.append((self.tell(), len(data)))
+        return super().write(data)
+
+
+def marked(made: Any) -> Body:
+    """The bytes of one of kio's classes, and where its fields are in them."""
+    buffer = _Marked()
+    entity_writer(type(made))(buffer, made)
+    return Body(buffer.getvalue(), buffer.places)
+
+
 @functools.cache
 def fields_of(entity: Any) -> list[tuple[str, Any, str]]:
     """Name, type and kind on the wire of each field of a schema's class."""
-    hints = typing.get_type_hints(entity)
+    hints = today.type_hints(entity)
     return [(one.name, hints[one.name], one.metadata.get("kafka_type", "")) for one in dataclasses.fields(entity)]
+
+
+@functools.cache
+def head_of(key: int, version: int) -> bytes:
+    """The frame of a request without a body."""
+    return today.frame(key, version, b"", correlation=0)
 
 
 class Requests:
@@ -54,30 +99,49 @@ class Requests:
         self.random = random.Random(seed)
         apis = kinds.APIS | kinds.FORWARDED
         self.choices = [
-            (key, version) for key in keys or apis for version in range(apis[key].served, apis[key].last + 1)
+            (key, version)
+            for key in keys or apis
+            for version in range(apis[key].served, apis[key].last + 1)
+            for _ in range(COMPILED_WEIGHT if key in kinds.APIS else 1)
         ]
         self.ids = [uuid.UUID(int=number) for number in (0, 1, 2**128 - 1)]
         self.correlation = 0
+        self.bodies: dict[tuple[int, int], list[Body]] = {choice: [] for choice in self.choices}
 
     def burst(self, most: int) -> list[Frame]:
-        """Frames for one connection: a bent one is the last, because that may be its end."""
+        """Frames for one connection; one whose head is not as it should be is the last."""
         frames: list[Frame] = []
-        while len(frames) < most and not (frames and frames[-1].is_bent):
+        while len(frames) < most and not (frames and not frames[-1].is_whole):
             frames.append(self.frame())
         return frames
 
     def frame(self) -> Frame:
-        """The next one; of a third of them some bytes are not as they should be."""
+        """The next one; of two in five some fields or bytes are not as they should be."""
         key, version = self.random.choice(self.choices)
-        data = today.written(self.entity(load_request_schema(key, version), 0))
+        body = self.body(key, version)
         self.correlation += 1
         way = self.random.random()
-        if way < 0.3:
-            data = self.bent(data)
-        frame = today.frame(key, version, data, correlation=self.correlation)
-        if way >= 0.03:
-            return Frame(key, version, frame, is_bent=way < 0.3)
+        is_bent = way < BENT_SHARE
+        data = self.bent(body.data, body.places) if is_bent else body.data
+        head = bytearray(head_of(key, version))
+        head[:4] = (len(head) - 4 + len(data)).to_bytes(4, "big")
+        head[slice(*HEAD)] = self.correlation.to_bytes(4, "big")
+        frame = bytes(head) + data
+        if way >= BENT_HEAD_SHARE:
+            return Frame(key, version, frame, is_bent=is_bent)
         return Frame(key, version, self.bent_head(frame), False, True)
+
+    def body(self, key: int, version: int) -> Body:
+        """One that was made before, now and then a new one in the place of such."""
+        kept = self.bodies[key, version]
+        if len(kept) == KEPT and self.random.random() >= NEW_SHARE:
+            return self.random.choice(kept)
+        made = marked(self.entity(today.load_request_schema(key, version), 0))
+        if len(kept) < KEPT:
+            kept.append(made)
+        else:
+            kept[self.random.randrange(KEPT)] = made
+        return made
 
     def is_odd(self) -> bool:
         return self.random.random() < ODD_SHARE
@@ -132,6 +196,8 @@ class Requests:
     def of_int32(self, name: str) -> int:
         if "bytes" in name and not self.is_odd():
             return self.random.choice((1, 100, 1 << 20))
+        if name in ("count", "num_partitions") and not self.is_odd():
+            return self.random.choice((1, 2, 3, -1))  # making many takes the time of many requests
         return self._number(32)
 
     def of_int64(self, name: str) -> int:
@@ -174,9 +240,15 @@ class Requests:
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
-    def bent(self, data: bytes) -> bytes:
-        """A few bytes changed, put in, taken out, repeated or cut off."""
+    def bent(self, data: bytes, places: list[tuple[int, int]] | None = None) -> bytes:
+        """A few fields given other values, if it is known where they are, or bytes put in, taken out or cut off."""
         source, out = self.random, bytearray(data)
+        if places and source.random() < FIELD_SHARE:
+            for _ in range(source.choice((1, 1, 1, 2, 3))):
+                place, size = source.choice(places)
+                out[place : place + size] = self.other(bytes(out[place : place + size]))
+            if source.random() < 0.8:
+                return bytes(out)
         for _ in range(source.choice((1, 1, 1, 2, 4))):
             place = source.randrange(len(out) + 1)
             match source.randrange(6):
@@ -193,6 +265,17 @@ class Requests:
                 case _:
                     del out[place:]
         return bytes(out)
+
+    def other(self, value: bytes) -> bytes:
+        """As many bytes for a field: a number at a border or beside what it was, or a text with one byte changed."""
+        source, bits = self.random, 8 * len(value)
+        if len(value) not in (1, 2, 4, 8):
+            place = source.randrange(len(value))
+            return value[:place] + source.randbytes(1) + value[place + 1 :]
+        was = int.from_bytes(value, "big")
+        borders = (0, 1, 2, 2 ** (bits - 1) - 1, 2 ** (bits - 1), 2**bits - 1, 2**bits - 2, was + 1, was - 1, was << 1)
+        number = source.choice((*borders, source.getrandbits(bits)))
+        return bytes((number % 2**bits).to_bytes(len(value), "big"))
 
     def bent_head(self, frame: bytes) -> bytes:
         """The frame with another length, key, version, or client name than it should have."""
