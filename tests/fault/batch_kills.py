@@ -14,7 +14,8 @@ from tests.harness.broker import Broker
 from tests.harness.timing import PATIENCE
 
 PLACES = [("a", 0), ("a", 1), ("b", 0)]
-SETTINGS = {"num.partitions": 2, "log.file.size": 30_000}
+SETTINGS = {"num.partitions": 2, "log.file.size": 30_000, "log.retention.hours": 1_000_000}
+"""The batches' times are those of an old day, and retention goes by them."""
 CALLS = (
     "processor:pwrite",
     "flusher:fdatasync",

@@ -28,6 +28,8 @@ PLACES = [("a", 0), ("b", 1)]
 PARTITIONS = {"num.partitions": 2}
 ID = broker_path(0)
 SERVED_ANSWERS = 20
+PAUSE, LONG_PAUSE = 0.005, 0.05
+"""Of a producer after an answer; the longer one where outages take half an hour, because all that was sent is kept."""
 LONG_SESSION_MS = 20_000
 TOPIC_SECONDS = 0.5
 """Two round trips for each topic, through an ensemble that is busy with other tests."""
@@ -71,7 +73,13 @@ class Cell:
 
 @contextlib.contextmanager
 def cell(
-    directory: Path, connect: str, tree_connect: str, seed: int, outcome: Outcome, session_ms: int | None = None
+    directory: Path,
+    connect: str,
+    tree_connect: str,
+    seed: int,
+    outcome: Outcome,
+    session_ms: int | None = None,
+    pause: float = PAUSE,
 ) -> Iterator[Cell]:
     """A registered broker under load, checked when the block ends."""
     settings = PARTITIONS if session_ms is None else {**PARTITIONS, "zk.sessiontimeout.ms": session_ms}
@@ -79,7 +87,7 @@ def cell(
         registered_broker(directory / "broker", connect, settings=settings) as broker,
         Tree(tree_connect) as tree,
     ):
-        with Load(broker, PLACES, pause=0.005, seed=seed) as load:
+        with Load(broker, PLACES, pause=pause, seed=seed) as load:
             load.wait_acked(SERVED_ANSWERS)
             made = Cell(broker, tree, load, outcome)
             made.expect_shown("at the start")
@@ -137,11 +145,12 @@ def outage(count: int, seed: int, directory: Path) -> Outcome:
     outcome = Outcome()
     source = random.Random(seed)
     longest = 0.5 if count <= 5 else 20.0 if count <= 100 else 120.0
+    pause = PAUSE if count <= 5 else LONG_PAUSE
     with ExitStack() as stack:
         zookeeper = stack.enter_context(testing.zookeeper(3))
         proxies = [zookeeper.proxy(number=number) for number in range(3)]
         connect = ",".join(proxy.address for proxy in proxies)
-        place = stack.enter_context(cell(directory, connect, zookeeper.connect, seed, outcome))
+        place = stack.enter_context(cell(directory, connect, zookeeper.connect, seed, outcome, pause=pause))
         kinds = (_silent, _slow, _resets, _flaps, _loses_a_member)
         for number in range(count):
             kind = kinds[number % len(kinds)]
@@ -403,7 +412,7 @@ def kill_registered(count: int, seed: int, directory: Path) -> Outcome:
         ) as broker,
         Tree(zookeeper.connect) as tree,
     ):
-        with Load(broker, PLACES, pause=0.005, seed=seed) as load:
+        with Load(broker, PLACES, pause=PAUSE, seed=seed) as load:
             load.wait_acked(SERVED_ANSWERS)
             place = Cell(broker, tree, load, outcome)
             for number in range(count):

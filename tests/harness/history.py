@@ -38,7 +38,9 @@ class _Acked:
 class _Partition:
     sent: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # payload: its sender and place in its order
     acked: list[_Acked] = field(default_factory=list)
-    shown: list[tuple[int, bytes]] = field(default_factory=list)
+    image: bytearray = field(default_factory=bytearray)  # what was shown from offset 0 on, kept once
+    apart: list[tuple[int, bytes]] = field(default_factory=list)  # what was shown beyond it
+    shown_bytes: int = 0
     visible_end: int = 0
     stopped_at: int | None = None
 
@@ -84,7 +86,14 @@ class History:
         """A consumer got these bytes from this offset."""
         with self._lock:
             partition = self._partition(place)
-            partition.shown.append((offset, data))
+            partition.shown_bytes += len(data)
+            if offset <= len(partition.image):
+                before = partition.image[offset : offset + len(data)]
+                if not data.startswith(before):
+                    self._early.append(f"I-3 {_name(place)}: others than the {len(data)} bytes at {offset} were shown")
+                partition.image += data[len(before) :]
+            else:
+                partition.apart.append((offset, data))
             partition.visible_end = max(partition.visible_end, offset + len(data))
             self._check_stopped(place, partition, offset + len(data))
 
@@ -130,7 +139,7 @@ class History:
     def shown_bytes(self) -> int:
         """How many bytes consumers got, each time they got them."""
         with self._lock:
-            return sum(len(data) for partition in self._partitions.values() for _, data in partition.shown)
+            return sum(partition.shown_bytes for partition in self._partitions.values())
 
     # --- the verdict ---
 
@@ -184,7 +193,7 @@ def _check(name: str, partition: _Partition, stored: bytes, power_loss: int | No
         found.append(f"I-1 {name}: {len(one.data)} acknowledged bytes are not at {one.base}")
     if power_loss is not None and lost > power_loss:
         found.append(f"I-2 {name}: {lost} messages are missing, at most {power_loss} may be")
-    for offset, data in partition.shown:
+    for offset, data in [(0, partition.image), *partition.apart]:
         if stored[offset : offset + len(data)] != data:
             found.append(f"I-3 {name}: the {len(data)} bytes shown at {offset} are not there any more")
     return found + _check_order(name, partition, chain)

@@ -112,3 +112,28 @@ def test_a_restart_lets_a_stopped_partition_go_on() -> None:
     history.restarted()
     history.visible(PLACE, 3 * SIZE)
     assert history.check({PLACE: WHOLE}) == []
+
+
+def test_what_is_shown_again_is_held_against_what_was_shown_and_kept_once() -> None:
+    history = recorded()
+    for _ in range(1000):
+        history.shown(PLACE, 0, WHOLE)
+        history.shown(PLACE, SIZE, SETS[1])
+    assert history.shown_bytes() == 2 * SIZE + 1000 * (3 * SIZE + SIZE)
+    (partition,) = history._partitions.values()
+    assert (bytes(partition.image), partition.apart) == (WHOLE, [])
+    assert history.check({PLACE: WHOLE}) == []
+    assert "not there any more" in history.check({PLACE: WHOLE[: 2 * SIZE]})[-1]
+
+
+def test_what_is_shown_beyond_the_rest_is_looked_at_too() -> None:
+    history = unseen()
+    history.shown(PLACE, 2 * SIZE, SETS[2])
+    assert history.check({PLACE: WHOLE}) == []
+    assert [line for line in history.check({PLACE: WHOLE[: 2 * SIZE] + SETS[0]}) if "not there any more" in line]
+
+
+def test_the_first_shown_is_what_must_be_there() -> None:
+    history = recorded()
+    history.shown(PLACE, SIZE, SETS[2] + SETS[1])
+    assert len(history.check({PLACE: WHOLE[: 2 * SIZE]})) == 3
