@@ -49,12 +49,11 @@ def decode(frame: bytes) -> Request:
     if len(frame) < 8:
         raise ProtocolError("a request without a whole header")
     _load_library()
-    from kio.index import load_request_schema
     from kio.serial import entity_reader
 
     key, version = (int.from_bytes(frame[at : at + 2], "big", signed=True) for at in (0, 2))
     try:
-        schema = load_request_schema(key, version)
+        schema = _request_schema(key, version)
         shape.check(schema, frame)
         header, used = entity_reader(schema.__header_schema__)(frame, 0)
         fields, read = entity_reader(schema)(frame, used)
@@ -70,10 +69,9 @@ def decode(frame: bytes) -> Request:
 
 def encode(request: Request, answer: Fields) -> bytes:
     """Return the whole frame of an answer, its size before it, in the version of its request."""
-    from kio.index import load_response_schema
     from kio.serial import entity_writer
 
-    schema: Any = load_response_schema(request.key, request.version)
+    schema = _answer_schema(request.key, request.version)
     made = io.BytesIO()
     made.write(bytes(4))
     header: Any = schema.__header_schema__
@@ -82,6 +80,21 @@ def encode(request: Request, answer: Fields) -> bytes:
     data = bytearray(made.getvalue())
     data[:4] = (len(data) - 4).to_bytes(4, "big")
     return bytes(data)
+
+
+@functools.cache
+def _request_schema(key: int, version: int) -> Any:
+    """The library's class; kept, because the library looks its module up by name each time."""
+    from kio.index import load_request_schema
+
+    return load_request_schema(key, version)
+
+
+@functools.cache
+def _answer_schema(key: int, version: int) -> Any:
+    from kio.index import load_response_schema
+
+    return load_response_schema(key, version)
 
 
 @functools.cache
