@@ -31,8 +31,3 @@ cdef inline bint next_entry(const unsigned char* p, Py_ssize_t left, Entry* out)
     out.payload_bytes = <Py_ssize_t>size - header
     out.entry_bytes = LENGTH_BYTES + <Py_ssize_t>size
     return True
-
-
-# A view of a span's bytes that nobody else has, and where they lie for as long as it lives. Not a Py_buffer: an object
-# that keeps one and gets into a cycle has the owner of the bytes torn from it by the garbage collector.
-cdef object span_view(entries, const unsigned char** base, Py_ssize_t* size)

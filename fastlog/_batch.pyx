@@ -9,22 +9,12 @@ The offsets of a span: at the top of a log each entry has its own, ``offset`` th
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
-
-cdef object span_view(entries, const unsigned char** base, Py_ssize_t* size):
-    cdef Py_buffer* view
-    found = PyMemoryView_FromObject(entries)
-    view = PyMemoryView_GET_BUFFER(found)
-    if not PyBuffer_IsContiguous(view, b"C"):
-        raise BufferError("the bytes of a span do not lie in one piece")
-    base[0] = <const unsigned char*>view.buf
-    size[0] = view.len
-    return found
+from fastlog._views cimport view_of
 
 
 cdef int changed() except -1:
@@ -116,7 +106,7 @@ cdef class SpanCursor:
                 return False
             entries, count, offset, next_offset, inner = span
             self.let_go()   # of another thread that was faster
-            self.entries = span_view(entries, &self.base, &self.size)
+            self.entries = view_of(entries, &self.base, &self.size)
             self.at = 0
             self.left = count
             self.offset = offset

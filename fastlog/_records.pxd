@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum RecordsStatus:
     RECORDS_OK = 0          # as many records as were asked for, and nothing behind them
@@ -10,6 +10,142 @@ cdef enum RecordsStatus:
     RECORDS_FIELD = 6       # a field's length, or a number of headers, that cannot be
     RECORDS_OFFSET = 7      # an offset delta that is not the one before plus 1, the first 0
     RECORDS_TIMESTAMP = 8   # a timestamp beyond 64 bits
+
+cdef enum:
+    MIN_RECORD_BYTES = 6          # behind its length: attributes, two deltas, two lengths, the number of headers
+    MIN_HEADER_BYTES = 2
+
+    NUMBER_WHOLE = 0
+    NUMBER_CUT = 1                # the bytes end inside it
+    NUMBER_LONG = 2               # it does not fit its type
+
+cdef extern from *:
+    """
+    #define sum_overflows(a, b, sum) __builtin_add_overflow(a, b, sum)
+    """
+    bint sum_overflows(int64_t a, int64_t b, int64_t* sum) noexcept nogil
+
+
+cdef struct RecordFields:
+    const uint8_t* key
+    const uint8_t* value
+    const uint8_t* headers        # the first one's key; behind their number
+    int32_t key_bytes             # -1: null
+    int32_t value_bytes           # -1: null
+    int32_t header_count
+    int32_t offset_delta
+    int64_t timestamp
+
+
+# What reads one record is here, so that whoever walks records in C has it inline.
+cdef inline int take_int32(const uint8_t** at, const uint8_t* end, int32_t* value) noexcept nogil:
+    """Read a varint of 32 bits and move behind it; answers a ``NUMBER_``, and moves for a whole one only."""
+    cdef const uint8_t* p = at[0]
+    cdef uint32_t bits = 0
+    cdef int shift = 0
+    while True:
+        if p == end:
+            return NUMBER_CUT
+        if shift == 28 and p[0] > 0x0F:
+            return NUMBER_LONG
+        bits |= <uint32_t>(p[0] & 0x7F) << shift
+        if p[0] < 0x80:
+            break
+        p += 1
+        shift += 7
+    at[0] = p + 1
+    value[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
+    return NUMBER_WHOLE
+
+
+cdef inline int take_int64(const uint8_t** at, const uint8_t* end, int64_t* value) noexcept nogil:
+    """The same for 64 bits."""
+    cdef const uint8_t* p = at[0]
+    cdef uint64_t bits = 0
+    cdef int shift = 0
+    while True:
+        if p == end:
+            return NUMBER_CUT
+        if shift == 63 and p[0] > 0x01:
+            return NUMBER_LONG
+        bits |= <uint64_t>(p[0] & 0x7F) << shift
+        if p[0] < 0x80:
+            break
+        p += 1
+        shift += 7
+    at[0] = p + 1
+    value[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
+    return NUMBER_WHOLE
+
+
+cdef inline int field_fault(int number) noexcept nogil:
+    """The status for a number of a record that could not be taken: its bytes end with the record at the latest."""
+    return RECORDS_LENGTH if number == NUMBER_CUT else RECORDS_VARINT
+
+
+cdef inline int take_bytes(
+    const uint8_t** at, const uint8_t* end, int32_t least, const uint8_t** field, int32_t* size
+) noexcept nogil:
+    """Move over a length and so many bytes; ``least`` is -1 where null may be. Answers RECORDS_OK or what is wrong."""
+    cdef int number = take_int32(at, end, size)
+    if number != NUMBER_WHOLE:
+        return field_fault(number)
+    if size[0] < least:
+        return RECORDS_FIELD
+    if size[0] > end - at[0]:
+        return RECORDS_LENGTH
+    field[0] = at[0]
+    if size[0] > 0:
+        at[0] += size[0]
+    return RECORDS_OK
+
+
+cdef inline int read_fields(
+    const uint8_t* p, const uint8_t* end, int64_t least_delta, int64_t most_delta, int64_t base_timestamp,
+    RecordFields* out
+) noexcept nogil:
+    """Check and describe the record p … end, its length field left out; answers RECORDS_OK or what is wrong.
+
+    ``end`` is MIN_RECORD_BYTES behind ``p`` at least. The offset delta is to lie between the two given.
+    """
+    cdef const uint8_t* field = NULL
+    cdef int64_t timestamp_delta = 0
+    cdef int32_t size = 0, left
+    cdef int number, status
+    p += 1                                              # attributes
+    number = take_int64(&p, end, &timestamp_delta)
+    if number != NUMBER_WHOLE:
+        return field_fault(number)
+    if sum_overflows(base_timestamp, timestamp_delta, &out.timestamp):
+        return RECORDS_TIMESTAMP
+    number = take_int32(&p, end, &out.offset_delta)
+    if number != NUMBER_WHOLE:
+        return field_fault(number)
+    if out.offset_delta < least_delta or out.offset_delta > most_delta:
+        return RECORDS_OFFSET
+    status = take_bytes(&p, end, -1, &out.key, &out.key_bytes)
+    if status == RECORDS_OK:
+        status = take_bytes(&p, end, -1, &out.value, &out.value_bytes)
+    if status != RECORDS_OK:
+        return status
+    number = take_int32(&p, end, &out.header_count)
+    if number != NUMBER_WHOLE:
+        return field_fault(number)
+    if out.header_count < 0:
+        return RECORDS_FIELD
+    if out.header_count > (end - p) // MIN_HEADER_BYTES:
+        return RECORDS_LENGTH
+    out.headers = p
+    left = out.header_count
+    while left > 0:
+        status = take_bytes(&p, end, 0, &field, &size)
+        if status == RECORDS_OK:
+            status = take_bytes(&p, end, -1, &field, &size)
+        if status != RECORDS_OK:
+            return status
+        left -= 1
+    return RECORDS_OK if p == end else RECORDS_LENGTH
+
 
 cdef struct RecordsFound:
     uint64_t valid_bytes          # end of the last whole and valid record in the bytes of this walk

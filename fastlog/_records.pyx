@@ -34,21 +34,13 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint
 from libc.string cimport memcpy
 
 cdef enum:
-    MIN_RECORD_BYTES = 6          # behind its length: attributes, two deltas, two lengths, the number of headers
-    MIN_HEADER_BYTES = 2
     MAX_LENGTH_BYTES = 5
     GIL_SPAN_BYTES = 65536        # a shorter walk ends sooner than a second thread could take the lock
 
-    NUMBER_WHOLE = 0
-    NUMBER_CUT = 1                # the bytes end inside it
-    NUMBER_LONG = 2               # it does not fit its type
-
 cdef extern from *:
     """
-    #define sum_overflows(a, b, sum) __builtin_add_overflow(a, b, sum)
     #define difference_overflows(a, b, difference) __builtin_sub_overflow(a, b, difference)
     """
-    bint sum_overflows(int64_t a, int64_t b, int64_t* sum) noexcept nogil
     bint difference_overflows(int64_t a, int64_t b, int64_t* difference) noexcept nogil
 
 RecordsResult = namedtuple("RecordsResult", ("status", "valid_bytes", "count", "max_timestamp", "max_timestamp_delta"))
@@ -69,104 +61,15 @@ globals().update(
 )
 
 
-cdef inline int take_int32(const uint8_t** at, const uint8_t* end, int32_t* value) noexcept nogil:
-    """Read a varint of 32 bits and move behind it; answers a ``NUMBER_``, and moves for a whole one only."""
-    cdef const uint8_t* p = at[0]
-    cdef uint32_t bits = 0
-    cdef int shift = 0
-    while True:
-        if p == end:
-            return NUMBER_CUT
-        if shift == 28 and p[0] > 0x0F:
-            return NUMBER_LONG
-        bits |= <uint32_t>(p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            break
-        p += 1
-        shift += 7
-    at[0] = p + 1
-    value[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
-    return NUMBER_WHOLE
-
-
-cdef inline int take_int64(const uint8_t** at, const uint8_t* end, int64_t* value) noexcept nogil:
-    """The same for 64 bits."""
-    cdef const uint8_t* p = at[0]
-    cdef uint64_t bits = 0
-    cdef int shift = 0
-    while True:
-        if p == end:
-            return NUMBER_CUT
-        if shift == 63 and p[0] > 0x01:
-            return NUMBER_LONG
-        bits |= <uint64_t>(p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            break
-        p += 1
-        shift += 7
-    at[0] = p + 1
-    value[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
-    return NUMBER_WHOLE
-
-
-cdef inline int field_fault(int number) noexcept nogil:
-    """The status for a number of a record that could not be taken: its bytes end with the record at the latest."""
-    return RECORDS_LENGTH if number == NUMBER_CUT else RECORDS_VARINT
-
-
-cdef inline int skip_bytes(const uint8_t** at, const uint8_t* end, int32_t least) noexcept nogil:
-    """Move over a length and so many bytes; ``least`` is -1 where null may be. Answers RECORDS_OK or what is wrong."""
-    cdef int32_t size = 0
-    cdef int number = take_int32(at, end, &size)
-    if number != NUMBER_WHOLE:
-        return field_fault(number)
-    if size < least:
-        return RECORDS_FIELD
-    if size > end - at[0]:
-        return RECORDS_LENGTH
-    if size > 0:
-        at[0] += size
-    return RECORDS_OK
-
-
 cdef int walk_fields(
     const uint8_t* p, const uint8_t* end, int64_t expected_delta, int64_t base_timestamp, int64_t* timestamp
 ) noexcept nogil:
     """Check the record p … end, its length field left out; answers RECORDS_OK or what is wrong."""
-    cdef int64_t timestamp_delta = 0
-    cdef int32_t offset_delta = 0, headers = 0
-    cdef int number, status
-    p += 1                                              # attributes; the caller knows that MIN_RECORD_BYTES are there
-    number = take_int64(&p, end, &timestamp_delta)
-    if number != NUMBER_WHOLE:
-        return field_fault(number)
-    if sum_overflows(base_timestamp, timestamp_delta, timestamp):
-        return RECORDS_TIMESTAMP
-    number = take_int32(&p, end, &offset_delta)
-    if number != NUMBER_WHOLE:
-        return field_fault(number)
-    if offset_delta != expected_delta:
-        return RECORDS_OFFSET
-    status = skip_bytes(&p, end, -1)
+    cdef RecordFields fields
+    cdef int status = read_fields(p, end, expected_delta, expected_delta, base_timestamp, &fields)
     if status == RECORDS_OK:
-        status = skip_bytes(&p, end, -1)
-    if status != RECORDS_OK:
-        return status
-    number = take_int32(&p, end, &headers)
-    if number != NUMBER_WHOLE:
-        return field_fault(number)
-    if headers < 0:
-        return RECORDS_FIELD
-    if headers > (end - p) // MIN_HEADER_BYTES:
-        return RECORDS_LENGTH
-    while headers > 0:
-        status = skip_bytes(&p, end, 0)
-        if status == RECORDS_OK:
-            status = skip_bytes(&p, end, -1)
-        if status != RECORDS_OK:
-            return status
-        headers -= 1
-    return RECORDS_OK if p == end else RECORDS_LENGTH
+        timestamp[0] = fields.timestamp
+    return status
 
 
 cdef void begin_walk(RecordsFound* found) noexcept nogil:

@@ -14,7 +14,8 @@ from cpython.list cimport PyList_Append, PyList_GET_SIZE
 from libc.stdint cimport int64_t
 from posix.time cimport clock_gettime, timespec
 
-from fastlog._batch cimport Entry, next_entry, span_view
+from fastlog._batch cimport Entry, next_entry
+from fastlog._views cimport view_of
 
 from fastlog.arguments import seconds
 from fastlog.errors import ConsumerTimeout, DecodeError, FastlogError
@@ -412,7 +413,7 @@ cdef class Delivery:
             self.offset = self.chunk_end
             return 0
         entries, count, offset, next_offset, inner = span
-        self.entries = span_view(entries, &self.base, &self.size)
+        self.entries = view_of(entries, &self.base, &self.size)
         self.at = 0
         self.left = count
         self.offset = offset

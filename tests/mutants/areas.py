@@ -111,8 +111,9 @@ AREAS = (
     Area(
         "batches",
         _words("fastlog/_records.pyx fastlog/_records.pxd fastlog/_frames.pyx fastlog/_deep_batch.pyx"
-               " fastlog/batch_codecs.py fastlog/record_batches.py"),
-        _unit("records record_batches batch_codecs deep_batch batches_of_clients c_memory")
+               " fastlog/_record_batch.pyx fastlog/_record_batch.pxd fastlog/batch_codecs.py"
+               " fastlog/record_batches.py"),
+        _unit("records record_batch_reader record_batches batch_codecs deep_batch batches_of_clients c_memory")
         + _integration("batch_bombs") + _fault("batches"),
     ),
     Area(
