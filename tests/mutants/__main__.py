@@ -20,7 +20,7 @@ from tests.mutants.areas import area_of, forgotten_tests, sources_of
 from tests.mutants.choosing import equivalents, sample
 from tests.mutants.operators import all_mutants
 from tests.mutants.trees import Tree, copy_checkout
-from tests.mutants.trying import Outcome, Suite, Verdict, try_all
+from tests.mutants.trying import Outcome, Suite, Verdict, nearest, try_all
 
 WANTED_SHARE = 0.85
 COUNTED = (Verdict.KILLED, Verdict.SURVIVED, Verdict.ONCE)
@@ -63,6 +63,12 @@ def arguments() -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="run the tests that reach a line: what python -m tests.mutants.reach wrote",
+    )
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="run only the tests that name the source: most bugs die there, in a tenth of the time. What survives is"
+        " not written to --results, so that a run without this goes on with it",
     )
     return parser.parse_args()
 
@@ -122,6 +128,8 @@ def main() -> int:
     ]
     rest = [mutant for mutant in rest if mutant.name not in done]
     reaching = reach.load(wanted.map) if wanted.map else lambda mutant, files: files
+    if wanted.near:
+        reaching = nearest
     (ROOT / ".tmp").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=ROOT / ".tmp") as directory:
         pristine = Path(directory) / "pristine"
@@ -140,7 +148,8 @@ def main() -> int:
         for outcome in try_all(rest, trees, suites, reaching):
             outcomes.append(outcome)
             print(told(outcome), flush=True)
-            if wanted.results:
+            survived = outcome.verdict in (Verdict.SURVIVED, Verdict.ONCE)
+            if wanted.results and not (wanted.near and survived):
                 with wanted.results.open("a") as file:
                     entry = {"name": outcome.mutant.name, "verdict": outcome.verdict.name, "by": outcome.by}
                     file.write(json.dumps(entry) + "\n")

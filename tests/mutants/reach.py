@@ -8,69 +8,33 @@ process did is not seen. The result chooses the tests of a mutant
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.harness.checkout import ROOT
-from tests.mutants import contexts as test_contexts
 from tests.mutants.areas import AREAS, Area
+from tests.mutants.counters import Notes
 from tests.mutants.operators import Mutant
-from tests.mutants.trees import copy_checkout
+from tests.mutants.watched import Counters, Watched, sum_of
 
-COMPILER = '#!/bin/sh\nexec gcc "$@" --coverage -fprofile-update=atomic -O0 -Wno-error\n'
-BUILD = """
-import runpy, sys
-import Cython.Build
-make = Cython.Build.cythonize
-Cython.Build.cythonize = lambda *given, **options: make(*given, force=True, **options)
-sys.argv = ["setup.py", "-q", "build_ext", "--inplace", "--force"]
-runpy.run_path("setup.py", run_name="__main__")
-"""
-EXIT = """
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-/* _exit leaves the counters in memory: the destructors of the libraries, which exit calls, write them. The child of a
- * vfork lives in its parent's memory and must not run them; fork tells its handlers, vfork does not. */
-static pid_t self;
-static int leaving;
-static void remember(void) { self = getpid(); leaving = 0; }
-__attribute__((constructor)) static void begin(void) { remember(); pthread_atfork(0, 0, remember); }
-void _exit(int code) {
-    if (getpid() == self && !leaving) { leaving = 1; exit(code); }
-    for (;;) syscall(SYS_exit_group, code);
-}
-"""
-COVERAGE = """
-[run]
-branch = True
-parallel = True
-concurrency = thread,multiprocessing
-patch = subprocess,fork,_exit
-source = fastlog
-data_file = {root}/python/data
-"""
-_MARK = re.compile(r'\s*/\* "(?P<source>fastlog/[^"]+)":(?P<line>\d+)$')
 Reached = dict[str, dict[int, set[str]]]
 """By source file, relative to the checkout, and line: the tests, by node id, or a whole file of tests.
 
 Which test of a file it was is known of Python in the process of the tests alone.
 """
+Lines = dict[str, dict[int, bool]]
+"""By source and line of compiled code: whether it is reached."""
 
 
 def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
@@ -84,12 +48,12 @@ def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
 
     def choose(mutant: Mutant, files: list[str]) -> list[str]:
         source = known["sources"].get(mutant.path)
-        if source is None or source["sha256"] != _sum(ROOT / mutant.path):
+        if source is None or source["sha256"] != sum_of(ROOT / mutant.path):
             return files
         # a statement of several lines is counted at one of them
         near = range(mutant.line - 2, mutant.line + len(mutant.before) + 2)
         reaching = {known["tests"][number] for line in near for number in source["lines"].get(str(line), ())}
-        reaching |= {name for name in files if known["files"].get(name) != _sum(ROOT / name)}
+        reaching |= {name for name in files if known["files"].get(name) != sum_of(ROOT / name)}
         # what compiles or reads a source by itself runs nothing that is counted
         reaching |= {name for name in files if mutant.path.rpartition("/")[2] in "\n".join(_text_lines(ROOT / name))}
         found = [name for name in reaching if name.partition("::")[0] in files]
@@ -102,163 +66,100 @@ def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
     return choose
 
 
-def _sum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 @cache
 def _text_lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
 
 
-class Watched:
-    """A copy of the checkout, built so that it counts."""
+@dataclass(frozen=True)
+class Shares:
+    """Of one source: how much there is and how much is reached; what is missing, by its lines."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.compiled: dict[str, set[int]] = defaultdict(set)  # the lines that the compiler made code from
-        self.seconds: dict[str, float] = {}
-        copy_checkout(root)
-        for made in (*root.glob("fastlog/**/*.so"), *root.glob("fastlog/**/*.c")):
-            made.unlink()
-        compiler = root / "counting-gcc"
-        compiler.write_text(COMPILER)
-        compiler.chmod(0o755)
-        (root / "exit.c").write_text(EXIT)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", "exit.so", "exit.c"], cwd=root, check=True)
-        environment = {**os.environ, "CC": str(compiler), "LDSHARED": f"{compiler} -shared", "PYTHONPATH": str(root)}
-        subprocess.run([sys.executable, "-c", BUILD], cwd=root, check=True, env=environment)
-        (root / "python").mkdir()
-        (root / "coverage.ini").write_text(COVERAGE.format(root=root))
+    lines: int
+    lines_reached: int
+    missing: list[int]
+    branches: int = 0
+    branches_reached: int = 0
+    missing_branches: list[list[int]] = field(default_factory=list)
 
-    def run(self, test: str, seconds: float) -> tuple[bool, Reached]:
-        """Run one test file: whether it passed, and what it reached."""
-        for counters in self._root.rglob("*.gcda"):
-            counters.unlink()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self._root),
-            "LD_PRELOAD": str(self._root / "exit.so"),
-            "COVERAGE_CORE": "ctrace",
-            test_contexts.SECONDS_VARIABLE: str(self._root / "seconds"),
-        }
-        (self._root / "seconds").unlink(missing_ok=True)
-        started = time.monotonic()
-        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={self._root / 'coverage.ini'}", "-m", "pytest"]
-        ran = subprocess.run(
-            [*command, "--core", "-p", test_contexts.__name__, "--basetemp", str(self._root / "tmp"), test],
-            cwd=self._root, env=environment, timeout=seconds, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        if ran.returncode not in (0, 5):
-            print(ran.stdout.decode(errors="replace")[-3000:])
-        if (self._root / "seconds").exists():
-            self.seconds |= json.loads((self._root / "seconds").read_text())
-        self.seconds[test] = time.monotonic() - started
-        reached: Reached = defaultdict(lambda: defaultdict(set))
-        for source, counts in self._compiled().items():
-            self.compiled[source] |= set(counts)
-            for line, count in counts.items():
-                if count:
-                    reached[source][line].add(test)
-        for source, by_line in self._python(test).items():
-            for line, names in by_line.items():
-                reached[source][line] |= {name or test for name in names}
-        return ran.returncode in (0, 5), reached
+    @property
+    def share(self) -> float:
+        """Of the lines."""
+        return self.lines_reached / self.lines if self.lines else 1.0
 
-    def _compiled(self) -> dict[str, dict[int, int]]:
-        """Counts by line and source file, of what ran since the counters were removed."""
-        counted: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for counters in self._root.rglob("*.gcda"):
-            shown = subprocess.run(
-                ["gcov", "--json-format", "--stdout", str(counters)], cwd=self._root, capture_output=True, check=True
-            )
-            for text in shown.stdout.splitlines():
-                for file in json.loads(text)["files"]:
-                    path = (self._root / file["file"]).resolve()
-                    if not path.is_relative_to(self._root):
-                        continue
-                    counts = {line["line_number"]: line["count"] for line in file["lines"]}
-                    for source, number, count in self._of_sources(path, counts):
-                        counted[source][number] += count
-        return counted
-
-    def _of_sources(self, path: Path, counts: dict[int, int]) -> Iterable[tuple[str, int, int]]:
-        """Yield source, line and count: a header's own, and for C made by Cython those of its ``.pyx`` and ``.pxd``.
-
-        A statement counts as often as the first line of its C: behind the last one of a function stands what every way
-        out of it runs.
-        """
-        if path.suffix == ".h":
-            name = str(path.relative_to(self._root))
-            yield from ((name, number, count) for number, count in counts.items())
-            return
-        statement = None
-        for number, line in enumerate(_text_lines(path), 1):
-            mark = _MARK.match(line)
-            if mark:
-                statement = mark["source"], int(mark["line"])
-            elif statement and number in counts:
-                yield *statement, counts[number]
-                statement = None
-
-    def _python(self, test: str) -> dict[str, dict[int, list[str]]]:
-        """Combine the data of all processes into one file, which is kept for the summary; contexts by line."""
-        from coverage import CoverageData
-        from coverage.exceptions import DataError
-
-        folder = self._root / "python"
-        whole = CoverageData(str(self._root / f"covered-{hashlib.sha256(test.encode()).hexdigest()[:12]}"))
-        for part in folder.glob("data.*"):
-            data = CoverageData(str(part))
-            # a process that was killed while it wrote leaves a part of a file
-            with contextlib.suppress(DataError):
-                data.read()
-                whole.update(data)
-            part.unlink()
-        whole.write()
-        return {
-            str(Path(name).relative_to(self._root)): whole.contexts_by_lineno(name)
-            for name in whole.measured_files()
-            if Path(name).is_relative_to(self._root)
-        }
-
-    def python_shares(self) -> dict[str, tuple[int, float, float]]:
-        """Return statements, and the shares of statements and of branches that were reached, by file of Python."""
-        command = [sys.executable, "-m", "coverage"]
-        options = f"--rcfile={self._root / 'coverage.ini'}"
-        parts = [str(path) for path in self._root.glob("covered-*")]
-        for arguments in (["combine", "-q", options, "--keep", *parts], ["json", "-q", options, "-o", "shares.json"]):
-            subprocess.run([*command, *arguments], cwd=self._root, check=True, stdout=subprocess.DEVNULL)
-        files = json.loads((self._root / "shares.json").read_text())["files"]
-        sums = {name: found["summary"] for name, found in files.items()}
-        return {
-            name: (
-                found["num_statements"],
-                found["covered_lines"] / max(found["num_statements"], 1),
-                found["covered_branches"] / found["num_branches"] if found["num_branches"] else 1.0,
-            )
-            for name, found in sums.items()
-        }
+    @property
+    def share_of_branches(self) -> float:
+        """Of the branches, which only Python has here."""
+        return self.branches_reached / self.branches if self.branches else 1.0
 
 
-def summary(
-    reached: Reached,
-    compiled: dict[str, set[int]],
-    python: dict[str, tuple[int, float, float]],
-    areas: list[Area],
-) -> Iterable[str]:
+def compiled_lines(root: Path, folder: Path) -> Lines:
+    """What the counters below a folder say of the compiled code, lines that are not reached included."""
+    found: Lines = defaultdict(dict)
+    for path in folder.rglob("*.gcda"):
+        notes = _notes(root, Path("/", path.relative_to(folder)).with_suffix(".gcno"))
+        for source, line, reached in notes.reached(path.read_bytes()):
+            found[source][line] = found[source].get(line, False) or reached
+    return found
+
+
+@cache
+def _notes(root: Path, path: Path) -> Notes:
+    return Notes(root, path)
+
+
+def python_lines(root: Path, counters: Counters) -> dict[str, dict[int, list[str]]]:
+    """The tests of each line of Python that was reached; an empty name is the whole file's."""
+    from coverage import CoverageData
+
+    data = CoverageData(str(counters.covered))
+    data.read()
+    return {
+        str(Path(name).relative_to(root)): data.contexts_by_lineno(name)
+        for name in data.measured_files()
+        if Path(name).is_relative_to(root)
+    }
+
+
+def python_shares(root: Path, all_counters: list[Counters]) -> dict[str, Shares]:
+    """What was reached of each file of Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        rules = Path(folder) / "rules"
+        rules.write_text(f"[run]\nbranch = True\nsource = fastlog\ndata_file = {folder}/data\n")
+        parts = [str(counters.covered) for counters in all_counters]
+        for arguments in (("combine", "--keep", *parts), ("json", "-o", f"{folder}/shares.json")):
+            command = [sys.executable, "-m", "coverage", arguments[0], "-q", f"--rcfile={rules}", *arguments[1:]]
+            subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
+        files = json.loads((Path(folder) / "shares.json").read_text())["files"]
+    return {
+        name: Shares(
+            found["summary"]["num_statements"],
+            found["summary"]["covered_lines"],
+            found["missing_lines"],
+            found["summary"]["num_branches"],
+            found["summary"]["covered_branches"],
+            found["missing_branches"],
+        )
+        for name, found in files.items()
+    }
+
+
+def compiled_shares(lines: Mapping[str, Mapping[int, bool]]) -> dict[str, Shares]:
+    """What was reached of each file of compiled code."""
+    found = {}
+    for source, by_line in lines.items():
+        missing = sorted(line for line, reached in by_line.items() if not reached)
+        found[source] = Shares(len(by_line), len(by_line) - len(missing), missing)
+    return found
+
+
+def summary(shares: dict[str, Shares], areas: list[Area]) -> Iterable[str]:
     """Yield a line for each source of the areas: lines of code, the share reached, the share of Python's branches."""
     yield f"{'source':40} {'lines':>6} {'reached':>8} {'branches':>9}"
-    for source in sorted({*compiled, *python}):
-        if not any(area.owns(source) for area in areas):
-            continue
-        if source in python:
-            count, lines_share, branches_share = python[source]
-            yield f"{source:40} {count:6} {lines_share:8.0%} {branches_share:9.0%}"
-        else:
-            count = len(compiled[source])
-            yield f"{source:40} {count:6} {len(compiled[source] & reached[source].keys()) / count:8.0%}"
+    for source, found in sorted(shares.items()):
+        if any(area.owns(source) for area in areas):
+            branches = f"{found.share_of_branches:9.0%}" if source.endswith(".py") else ""
+            yield f"{source:40} {found.lines:6} {found.share:8.0%} {branches}".rstrip()
 
 
 def document(reached: Reached, seconds: dict[str, float], files: list[str]) -> dict[str, Any]:
@@ -268,10 +169,10 @@ def document(reached: Reached, seconds: dict[str, float], files: list[str]) -> d
     return {
         "tests": tests,
         "seconds": seconds,
-        "files": {name: _sum(ROOT / name) for name in files},
+        "files": {name: sum_of(ROOT / name) for name in files},
         "sources": {
             source: {
-                "sha256": _sum(ROOT / source),
+                "sha256": sum_of(ROOT / source),
                 "lines": {line: sorted(numbers[name] for name in names) for line, names in by_line.items()},
             }
             for source, by_line in reached.items()
@@ -280,32 +181,68 @@ def document(reached: Reached, seconds: dict[str, float], files: list[str]) -> d
     }
 
 
-def main() -> int:
-    """Exit code 0 when every test file passed."""
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.reach", description=__doc__)
-    parser.add_argument("--map", type=Path, required=True, metavar="FILE", help="where the result is written")
+    parser.add_argument("--map", type=Path, metavar="FILE", help="write which tests reach each line, for tests.mutants")
+    parser.add_argument("--shares", type=Path, metavar="FILE", help="write what is reached of each source, as JSON")
     parser.add_argument("--area", action="append", default=[], help="only the tests of this area; may be repeated")
     parser.add_argument("--seconds", type=float, default=900, help="how long one test file may take (default: 900)")
-    wanted = parser.parse_args()
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="how many work at a time (default: the cores)"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=ROOT / ".tmp" / "reached",
+        help="where the copy and its counters are kept: what has been run there on the same sources is not run again"
+        " (default: .tmp/reached)",
+    )
+    parser.add_argument("--no-run", action="store_true", help="run nothing: tell what has been counted so far")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Exit code 0 when every test file passed."""
+    wanted = arguments()
     areas = [area for area in AREAS if not wanted.area or area.name in wanted.area]
     tests = list(dict.fromkeys(name for area in areas for name in area.test_files()))
-    (ROOT / ".tmp").mkdir(exist_ok=True)
-    failed = []
+    watched = Watched(wanted.folder.resolve())
+    if not wanted.no_run:
+        with ThreadPoolExecutor(wanted.processes) as threads:
+            outputs = threads.map(lambda test: watched.run(test, wanted.seconds), tests)
+            for test, output in zip(tests, outputs, strict=True):
+                print(f"{output[-3000:]}{test}: {'FAILED' if output else 'passed'}", flush=True)
+    ended = {test: found for test in tests if (found := watched.counters(test).ended) is not None}
+    all_counters = [watched.counters(test) for test in ended]
+    # what a process counts that was given an environment without GCOV_PREFIX
+    folders = [counters.compiled for counters in all_counters] + [watched.root / "build"]
     reached: Reached = defaultdict(lambda: defaultdict(set))
-    with tempfile.TemporaryDirectory(prefix="reach-", dir=ROOT / ".tmp") as directory:
-        watched = Watched(Path(directory) / "tree")
-        for test in tests:
-            passed, found = watched.run(test, wanted.seconds)
+    lines: Lines = defaultdict(dict)
+    with ProcessPoolExecutor(wanted.processes) as processes:
+        found_of_all = processes.map(compiled_lines, [watched.root] * len(folders), folders)
+        for test, found in zip([*ended, ""], found_of_all, strict=True):
             for source, by_line in found.items():
-                for line, names in by_line.items():
-                    reached[source][line] |= names
-            failed += [] if passed else [test]
-            print(f"{test}: {'passed' if passed else 'FAILED'}", flush=True)
-        lines = list(summary(reached, watched.compiled, watched.python_shares(), areas))
-    wanted.map.write_text(json.dumps(document(reached, watched.seconds, tests)))
-    print("\n".join(lines))
+                for line, is_reached in by_line.items():
+                    lines[source][line] = lines[source].get(line, False) or is_reached
+                    if is_reached and test:
+                        reached[source][line].add(test)
+    shares = python_shares(watched.root, all_counters) | compiled_shares(lines)
+    if wanted.shares:
+        wanted.shares.write_text(json.dumps({name: asdict(of) for name, of in sorted(shares.items())}, indent=1))
+    if wanted.map:
+        for counters in all_counters:
+            for source, names_by_line in python_lines(watched.root, counters).items():
+                for line, names in names_by_line.items():
+                    reached[source][line] |= {name or counters.test for name in names}
+        seconds = {name: taken for found in ended.values() for name, taken in found["seconds"].items()}
+        wanted.map.write_text(json.dumps(document(reached, seconds, list(ended))))
+    print("\n".join(summary(shares, areas)))
+    failed = [test for test, found in ended.items() if not found["passed"]]
     for test in failed:
         print(f"FAILED, and seen in part only: {test}")
+    if len(ended) < len(tests):
+        print(f"not run yet: {len(tests) - len(ended)} of {len(tests)} test files")
     return 1 if failed else 0
 
 

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
+from tests.harness.checkout import ROOT
 from tests.mutants.areas import Area, area_of
 from tests.mutants.operators import Mutant
 from tests.mutants.trees import HUNG, Tree
@@ -74,11 +76,24 @@ class Suite:
             raise RuntimeError(f"the tests of {self.area.name} do not run on the unchanged tree:\n{output[-3000:]}")
 
 
+def nearest(mutant: Mutant, files: list[str]) -> list[str]:
+    """The test files that have the module of the mutant in their name, and behind them those that import it."""
+    package, _, module = mutant.path.rpartition(".")[0].replace("/", ".").rpartition(".")
+    stem = module.partition(".")[0].strip("_")
+    imports = re.compile(rf"\b{package}\.{module}\b|\bfrom {package} import \(?[^)\n]*\b{module}\b")
+    named = [name for name in files if stem in name.rpartition("/")[2]]
+    return named + [name for name in files if name not in named and imports.search(_text(name))]
+
+
 def nearest_first(mutant: Mutant, files: list[str]) -> list[str]:
-    """The test files, those before the others that name the module of the mutant; the order is kept otherwise."""
-    stem = mutant.path.rpartition("/")[2].partition(".")[0].strip("_")
-    near = [name for name in files if stem in name.rpartition("/")[2]]
+    """The test files, those that name the module of the mutant before the others; the order is kept otherwise."""
+    near = nearest(mutant, files)
     return near + [name for name in files if name not in near]
+
+
+@cache
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(errors="replace")
 
 
 def try_one(mutant: Mutant, tree: Tree, suite: Suite, files: list[str]) -> Outcome:

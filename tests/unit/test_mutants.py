@@ -15,7 +15,7 @@ from tests.mutants.areas import AREAS, OF_NO_AREA, area_of
 from tests.mutants.operators import Mutant, all_mutants, mutants_of
 from tests.mutants.sources import masked
 from tests.mutants.trees import Tree
-from tests.mutants.trying import Outcome, Suite, Verdict, try_one
+from tests.mutants.trying import Outcome, Suite, Verdict, nearest, nearest_first, try_one
 
 CYTHON = '''"""About < and >, and call()."""
 from fastlog.log._arena cimport fl_store, fl_fence
@@ -220,6 +220,19 @@ def test_the_tests_that_reach_a_line_are_asked_the_quick_ones_first(tmp_path: Pa
     whole["sources"][source]["sha256"] = "that of another text"
     path.write_text(json.dumps(whole))
     assert asked(6, [one, two]) == [one, two]
+
+
+def test_the_tests_that_name_a_source_are_the_nearest() -> None:
+    """In their own names, then in their imports; all others stand behind them, in their order."""
+    files = [f"tests/unit/test_{name}.py" for name in ("layers", "side_file_races", "log_fences", "flush", "side_file")]
+    mutant = Mutant("m", "fastlog/log/side_file.py", 1, "call", ("a",), ("b",))
+    named = ["tests/unit/test_side_file_races.py", "tests/unit/test_side_file.py"]
+    assert nearest(mutant, files)[:2] == named
+    assert "tests/unit/test_layers.py" not in nearest(mutant, files)
+    assert sorted(nearest_first(mutant, files)) == sorted(files)
+    append, flush, topics = (f"tests/unit/test_{name}.py" for name in ("append", "flush", "topics"))
+    compiled = Mutant("m", "fastlog/log/_append.pyx", 1, "call", ("a",), ("b",))
+    assert nearest(compiled, [topics, flush, append]) == [append, flush]
 
 
 @pytest.mark.parametrize(
