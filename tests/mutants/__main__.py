@@ -18,7 +18,7 @@ from tests.harness.checkout import ROOT
 from tests.mutants import reach
 from tests.mutants.areas import area_of, forgotten_tests, sources_of
 from tests.mutants.choosing import equivalents, sample
-from tests.mutants.operators import all_mutants
+from tests.mutants.operators import all_mutants, compiles
 from tests.mutants.trees import Tree, copy_checkout
 from tests.mutants.trying import Outcome, Suite, Verdict, nearest, try_all
 
@@ -112,7 +112,9 @@ def main() -> int:
     if wanted.only:
         mutants = [mutant for mutant in mutants if mutant.name in wanted.only]
     if wanted.sample is not None:
-        mutants = sample(mutants, wanted.sample, wanted.seed)
+        mutants = sample(mutants, wanted.sample, wanted.seed, compiles)
+    else:
+        mutants = [mutant for mutant in mutants if compiles(mutant)]
     if wanted.list:
         for mutant in mutants:
             print(mutant.shown())
@@ -153,6 +155,8 @@ def main() -> int:
                 with wanted.results.open("a") as file:
                     entry = {"name": outcome.mutant.name, "verdict": outcome.verdict.name, "by": outcome.by}
                     file.write(json.dumps(entry) + "\n")
+        for tree in trees:
+            tree.close()
     return 0 if report(outcomes) >= wanted.share else 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.mutants.areas import area_of
@@ -42,8 +43,10 @@ def equivalents(path: Path = EQUIVALENT_FILE) -> dict[str, str]:
     return found
 
 
-def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Return ``count`` of them: areas take turns, within an area an operator is drawn, then one of its mutants."""
+def sample(
+    mutants: list[Mutant], count: int, seed: int, fits: Callable[[Mutant], bool] = lambda mutant: True
+) -> list[Mutant]:
+    """Return ``count`` that fit: areas take turns, within an area an operator is drawn, then one of its mutants."""
     drawn = random.Random(seed)
     by_area: dict[str, dict[str, list[Mutant]]] = defaultdict(lambda: defaultdict(list))
     for mutant in mutants:
@@ -58,7 +61,8 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
         for name in list(by_area):
             operators = by_area[name]
             operator = drawn.choices(list(operators), [WEIGHTS.get(word, 1.0) for word in operators])[0]
-            chosen.append(operators[operator].pop())
+            drawn_one = operators[operator].pop()
+            chosen += [drawn_one] if fits(drawn_one) else []
             if not operators[operator]:
                 del operators[operator]
             if not operators:

@@ -162,21 +162,21 @@ def summary(shares: dict[str, Shares], areas: list[Area]) -> Iterable[str]:
             yield f"{source:40} {found.lines:6} {found.share:8.0%} {branches}".rstrip()
 
 
-def document(reached: Reached, seconds: dict[str, float], files: list[str]) -> dict[str, Any]:
+def document(reached: Reached, seconds: dict[str, float], files: list[str], root: Path = ROOT) -> dict[str, Any]:
     """What ``load`` reads: sources with the tests of each line, by their numbers, and what they were made from."""
     tests = sorted({name for by_line in reached.values() for names in by_line.values() for name in names})
     numbers = {name: number for number, name in enumerate(tests)}
     return {
         "tests": tests,
         "seconds": seconds,
-        "files": {name: sum_of(ROOT / name) for name in files},
+        "files": {name: sum_of(root / name) for name in files},
         "sources": {
             source: {
-                "sha256": sum_of(ROOT / source),
+                "sha256": sum_of(root / source),
                 "lines": {line: sorted(numbers[name] for name in names) for line, names in by_line.items()},
             }
             for source, by_line in reached.items()
-            if (ROOT / source).exists()
+            if (root / source).exists()
         },
     }
 
@@ -209,6 +209,7 @@ def main() -> int:
     tests = list(dict.fromkeys(name for area in areas for name in area.test_files()))
     watched = Watched(wanted.folder.resolve())
     if not wanted.no_run:
+        watched.prepare()
         with ThreadPoolExecutor(wanted.processes) as threads:
             outputs = threads.map(lambda test: watched.run(test, wanted.seconds), tests)
             for test, output in zip(tests, outputs, strict=True):
@@ -236,7 +237,7 @@ def main() -> int:
                 for line, names in names_by_line.items():
                     reached[source][line] |= {name or counters.test for name in names}
         seconds = {name: taken for found in ended.values() for name, taken in found["seconds"].items()}
-        wanted.map.write_text(json.dumps(document(reached, seconds, list(ended))))
+        wanted.map.write_text(json.dumps(document(reached, seconds, list(ended), watched.root)))
     print("\n".join(summary(shares, areas)))
     failed = [test for test, found in ended.items() if not found["passed"]]
     for test in failed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -19,6 +21,8 @@ TREE_VARIABLE = "FASTLOG_MUTANTS_TREE"
 BUILD_SECONDS = 900
 QUICK_COMPILER = '#!/bin/sh\nexec gcc "$@" -O0\n'
 """A bug is as wrong without the optimizer, which takes five times as long as the rest of the compiler."""
+WARM_SECONDS = 300
+ALREADY_IMPORTED = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
 HUNG = -1000
 """Exit code of a run that did not end in its time."""
 
@@ -40,6 +44,8 @@ class Tree:
     def __init__(self, root: Path, pristine: Path) -> None:
         self.root = root
         self._pristine = pristine
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._answers = b""
         if not root.exists():
             shutil.copytree(pristine, root)
 
@@ -47,12 +53,19 @@ class Tree:
         """Put the bug in and build what depends on it; False when it does not compile, and then nothing has changed."""
         path = self.root / mutant.path
         path.write_text(mutant.apply((self._pristine / mutant.path).read_text()))
+        self._forget_bytecode(path)
         if path.suffix == ".py":
             return True
         if self.build():
             return True
         self.restore()
         return False
+
+    @staticmethod
+    def _forget_bytecode(path: Path) -> None:
+        """Python tells texts apart by size and second: two mutants of one line may well be the same by both."""
+        for made in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            made.unlink()
 
     def build(self) -> bool:
         """Build the extensions that are older than their sources."""
@@ -84,6 +97,7 @@ class Tree:
                     made = target.with_name(f"{target.name}.made")
                     shutil.copy2(source, made)
                     made.replace(target)
+                    self._forget_bytecode(target)
 
     def test(self, tests: list[str], seconds: float, *options: str) -> tuple[int, list[str], str]:
         """Run tests until the first that fails: exit code (``HUNG`` after ``seconds``), failed tests, output.
@@ -95,35 +109,70 @@ class Tree:
         temporary = self.root / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        command = [sys.executable, "-m", "pytest", "-x", "--no-header", "--tb=line", "-p", "no:randomly"]
-        command += [*options, "--failed-tests", str(failed), "--basetemp", str(temporary / "pytest"), *tests]
-        with (self.root / "test.log").open("w+b") as log:
-            process = subprocess.Popen(
-                command, cwd=self.root, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**self._environment(), "TMPDIR": str(temporary)}, start_new_session=True,
-            )  # fmt: skip
-            try:
-                code = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                code = HUNG
-            self._end_processes(process)
-            log.seek(0)
-            output = log.read().decode(errors="replace")
+        arguments = ["-x", "--no-header", "--tb=line", "-p", "no:randomly", "-W", ALREADY_IMPORTED, *options]
+        arguments += ["--failed-tests", str(failed), "--basetemp", str(temporary / "pytest"), *tests]
+        log = self.root / "test.log"
+        try:
+            code = self._run(arguments, {**self._environment(), "TMPDIR": str(temporary)}, log, seconds)
+        finally:
+            self._end_processes()
+        output = log.read_text(errors="replace") if log.exists() else ""
         names = failed.read_text().splitlines() if failed.exists() else []
         return code, names, output
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PYTHONPATH": str(self.root),
-            TREE_VARIABLE: str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+    def _run(self, arguments: list[str], environment: dict[str, str], log: Path, seconds: float) -> int:
+        """The exit code of pytest in a child of the warm process, which is begun where there is none."""
+        if self._warm is not None and self._warm.poll() is not None:
+            self.close()
+        if self._warm is None:
+            self._warm = subprocess.Popen(
+                [sys.executable, "-m", "tests.mutants.warm"], cwd=self.root, env=self._environment(), bufsize=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            self._answers = b""
+            self._answer(WARM_SECONDS)
+        assert self._warm.stdin is not None
+        request = {"arguments": arguments, "environment": environment, "log": str(log)}
+        self._warm.stdin.write(json.dumps(request).encode() + b"\n")
+        child = int(self._answer(WARM_SECONDS))
+        try:
+            return int(self._answer(seconds))
+        except TimeoutError:
+            os.kill(child, signal.SIGKILL)  # its number is not given to another before the warm process waited for it
+            self._answer(WARM_SECONDS)
+            return HUNG
 
-    def _end_processes(self, process: subprocess.Popen[bytes]) -> None:
+    def _answer(self, seconds: float) -> str:
+        """A line of the warm process.
+
+        Raises:
+            TimeoutError: it did not come.
+            RuntimeError: the process is gone.
+        """
+        assert self._warm is not None and self._warm.stdout is not None
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._answers:
+            if not select.select([self._warm.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+                raise TimeoutError
+            more = os.read(self._warm.stdout.fileno(), 1000)
+            if not more:
+                raise RuntimeError("the process that runs pytest has ended")
+            self._answers += more
+        line, _, self._answers = self._answers.partition(b"\n")
+        return line.decode()
+
+    def close(self) -> None:
+        """End the warm process."""
+        if self._warm is not None:
+            self._warm.kill()
+            with self._warm:  # waits for it, and closes its pipes
+                self._warm = None
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.root), TREE_VARIABLE: str(self.root)}
+
+    def _end_processes(self) -> None:
         """Kill what the tests left, which a mutant may well keep from stopping."""
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 30
         while ours := [found for found in psutil.process_iter() if self._is_ours(found)]:
             for found in ours:
@@ -131,11 +180,10 @@ class Tree:
             if time.monotonic() > deadline:  # in the kernel's hands; the next run is told by its failure
                 break
             time.sleep(0.05)
-        process.wait()
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
-            if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+            if process.status() == psutil.STATUS_ZOMBIE or process.pid in (os.getpid(), self._warm and self._warm.pid):
                 return False
             return process.environ().get(TREE_VARIABLE) == str(self.root)
         except psutil.Error:

@@ -94,19 +94,22 @@ class Counters:
 
 
 class Watched:
-    """The copy, and the counters of each test file; a folder with those of the same sources is gone on with."""
+    """The copy, and the counters of each test file; those of the same sources are kept from one run to the next."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "tree"
         self._counters = folder / "counters"
-        stamp = folder / "sources"
+        self._stamp = folder / "sources"
+
+    def prepare(self) -> None:
+        """Copy and build anew where the sources have changed; the tests are those of now."""
         sources = self._sources()
-        if not stamp.exists() or stamp.read_text() != sources:
-            shutil.rmtree(folder, ignore_errors=True)
+        if not self._stamp.exists() or self._stamp.read_text() != sources:
+            shutil.rmtree(self._stamp.parent, ignore_errors=True)
             self._counters.mkdir(parents=True)
             copy_checkout(self.root)
             self._build()
-            stamp.write_text(sources)
+            self._stamp.write_text(sources)
         for name in known_files():
             if name.startswith("tests/"):
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
