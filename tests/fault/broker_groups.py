@@ -7,14 +7,15 @@ commits what is another's, and those that are left share all partitions by the f
 from __future__ import annotations
 
 import random
-import socket
 import time
 from pathlib import Path
+
+import psutil
 
 from fastlog.consumer.partitions import Lease
 from fastlog.errors import CoordinationError
 from tests.fault.registry import Outcome, scenario
-from tests.harness.broker import Broker
+from tests.harness.broker import Broker, lasting_port
 from tests.harness.crew import BrokerCrew
 from tests.harness.load import Load, stored
 from tests.harness.raw_format import deep_payloads
@@ -57,7 +58,7 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
     source = random.Random(seed)
     places = [("t", number) for number in range(PARTITIONS)]
     with (
-        Broker(directory / "broker", settings=SETTINGS, port=_free_port()) as broker,
+        Broker(directory / "broker", settings=SETTINGS, port=lasting_port()) as broker,
         BrokerCrew(directory / "members", f"127.0.0.1:{broker.port}", None, seed) as crew,
         Load(broker, places, producers=1, consumers=0, compressed=0.3, pause=0.01, seed=seed, name="p") as load,
     ):
@@ -74,7 +75,8 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
                     time.sleep(source.uniform(0.0, 1.0))
             _finish(broker, crew, load, outcome)
         except (AssertionError, CoordinationError) as error:
-            outcome.violations += [str(error), *crew.complaints(), f"the broker said {broker.log_text()[-SHOWN:]}"]
+            said = f"the broker's processes are {_states(broker)}, and it said {broker.log_text()[-SHOWN:]}"
+            outcome.violations += [str(error), *crew.complaints(), said]
 
 
 def _fault(source: random.Random, broker: Broker, crew: BrokerCrew) -> None:
@@ -133,8 +135,14 @@ def _finish(broker: Broker, crew: BrokerCrew, load: Load, outcome: Outcome) -> N
     outcome.expect(min(commits.values()) > 0, f"commits of the programs' own and others: {commits}")
 
 
-def _free_port() -> int:
-    """One that nobody has now: the broker has to come back where its members know it."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
+def _states(broker: Broker) -> dict[str, str]:
+    """What each process of it does, and how many connections wait to be taken: why nobody reaches it, if so."""
+    found = {}
+    for role, pid in broker.pids().items():
+        try:
+            found[role] = f"{psutil.Process(pid).status()} in {Path(f'/proc/{pid}/wchan').read_text()}"
+        except (psutil.NoSuchProcess, OSError):
+            found[role] = "gone"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = [row[4] for row in rows if row[1].endswith(f":{broker.port:04X}") and row[3] == "0A"]
+    return {**found, "listening sockets, queues": str(listening)}
