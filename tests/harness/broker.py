@@ -28,6 +28,8 @@ from tests.harness.timing import PATIENCE
 READY = re.compile(r"fastlog-broker: ready\b.*?\bport=(\d+)")
 STARTED = re.compile(r"supervisor\[\d+\] started role=(\S+) pid=(\d+)")
 ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 4 * PATIENCE
+"""Of a start, which reads all its modules first: at the lowest priority a busy machine gives it little time for it."""
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
@@ -64,7 +66,7 @@ class Broker:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         port: int = 0,
-        start_timeout: float = PATIENCE,
+        start_timeout: float = START_SECONDS,
     ) -> None:
         self.directory = Path(directory)
         self.log_dirs = [Path(path) for path in log_dirs] if log_dirs else [self.directory / "data"]

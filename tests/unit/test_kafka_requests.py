@@ -7,20 +7,24 @@ import socket
 import struct
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fastlog.log._append import end_life
 from fastlog.workers.kafka import control, kinds
 from fastlog.workers.kafka._exchange import transitions
 from fastlog.workers.kafka._kinds import Kinds, named
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.processor import CLUSTER_ID
+from tests.harness.shared_log import SharedLog
 from tests.harness.workers import Workers, drain, is_silent
 
 VERSIONS = {"client_software_name": "test", "client_software_version": "1.2.3"}
 NO_OPERATIONS = -(2**31)
+ROUNDS, GOING, ASKED = 6, 100, 200
 
 
 def each(key: int) -> list[int]:
@@ -251,3 +255,27 @@ def test_an_id_that_no_topic_has(client: raw.RawClient) -> None:
 def test_a_silent_connection_costs_nothing(workers: Workers, client: raw.RawClient) -> None:
     workers.wait_still()
     assert is_silent(client)
+
+
+def test_partitions_that_go_while_they_are_described(tmp_path: Path) -> None:
+    """An answer has as many as it says: none of those that are deleted between their count and their row."""
+    topics = [f"going{number}" for number in range(ROUNDS)]
+    settings: dict[str, Any] = {"partitions_by_topic": dict.fromkeys(topics, GOING)}
+    with Workers(tmp_path, slots=GOING * ROUNDS, **settings) as workers, workers.connect() as client:
+        today.asked(client.socket, today.API_VERSIONS, 0)
+        log = SharedLog.over(workers.arena)
+        for topic in topics:
+            today.asked(client.socket, today.METADATA, 1, **named_topics(topic))
+            client.socket.sendall(today.request(today.METADATA, 4, named_topics(topic)) * ASKED)
+            for view in [view for view in workers.arena.views() if view.topic == topic]:
+                while not workers.arena.create_lock():
+                    pass
+                assert end_life(log.appender, view.index)
+                workers.arena.create_unlock()
+            told = []
+            for _ in range(ASKED):
+                _, found = today.decoded(today.METADATA, 4, today.answer_of(client.socket))
+                told.append((found.topics[0].error_code, len(found.topics[0].partitions)))
+            counts = [count for _, count in told]
+            assert counts == sorted(counts, reverse=True)
+            assert all((code == 0) == (count > 0) for code, count in told)

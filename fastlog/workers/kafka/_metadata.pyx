@@ -279,9 +279,36 @@ cdef class Metadata:
 
     cdef void write_topic(self, Conn* c, int version, int code, const uint8_t* name, int size, const uint8_t* topic_id,
                           fl_slot* first, bint operations) noexcept nogil:
-        """Write one topic; ``first`` is a partition of it, NULL where ``code`` says why none is shown."""
+        """Write one topic; ``first`` is a partition of it, NULL where ``code`` says why none is shown.
+
+        Partitions come and go while they are counted and written: what is written is what was counted.
+        """
         cdef Writer* w = &self.out
-        cdef int partition, count, held = 0
+        cdef size_t begin = w.size
+        cdef int held = self.settled_partitions(name, size) if first != NULL else 0
+        cdef int left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
+        while left:
+            w.size = begin
+            self.partitions -= <uint64_t>held
+            held -= left
+            if held == 0:  # it has been deleted since it was looked up
+                first, code = NULL, CODE_UNKNOWN_TOPIC
+            left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
+
+    cdef int settled_partitions(self, const uint8_t* name, int size) noexcept nogil:
+        """How many partitions of a topic clients are told of."""
+        cdef int partition, held = 0
+        cdef fl_slot* s
+        for partition in range(self.engine.partitions.partition_count(name, size)):
+            s = self.engine.partitions.find(name, size, partition)
+            held += s != NULL and is_settled(s)
+        return held
+
+    cdef int write_one(self, Conn* c, int version, int code, const uint8_t* name, int size, const uint8_t* topic_id,
+                       fl_slot* first, int held, bint operations) noexcept nogil:
+        """Write a topic with ``held`` partitions, as far as they are there; how many were not."""
+        cdef Writer* w = &self.out
+        cdef int partition, left = 0
         cdef fl_slot* s
         add16(w, code)
         add_string(w, name, size if version >= 12 else max(size, 0))
@@ -289,21 +316,19 @@ cdef class Metadata:
             add_bytes(w, <const uint8_t*>first.topic_id if first != NULL else topic_id, ID_BYTES)
         if version >= 1:
             add8(w, first != NULL and size >= 2 and name[0] == c"_" and name[1] == c"_")
-        count = self.engine.partitions.partition_count(name, size) if first != NULL else 0
-        for partition in range(count):
-            s = self.engine.partitions.find(name, size, partition)
-            held += s != NULL and is_settled(s)
         add_array(w, held)
         self.partitions += <uint64_t>held
-        if self.partitions <= <uint64_t>MOST_PARTITIONS:
-            for partition in range(count):
+        if held and self.partitions <= <uint64_t>MOST_PARTITIONS:
+            left = held
+            for partition in range(self.engine.partitions.partition_count(name, size)):
                 s = self.engine.partitions.find(name, size, partition)
-                if s != NULL and held and is_settled(s):
-                    held -= 1
+                if s != NULL and left and is_settled(s):
+                    left -= 1
                     self.write_partition(version, s)
         if version >= 8:
             add32(w, self.operations_of(c, name, size) if operations and first != NULL else INT_MIN)
         add_tags(w)
+        return left
 
     cdef void write_partition(self, int version, fl_slot* s) noexcept nogil:
         """Write one partition: this broker leads it, unless it is out of service."""
