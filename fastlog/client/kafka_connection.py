@@ -22,6 +22,8 @@ class KafkaConnection:
     def __init__(self, connection: Connection, client: str) -> None:
         """``client``: what the broker's log calls it."""
         self.peer = connection.peer
+        self.same_host = connection.same_host
+        """See ``Connection``."""
         self.versions: dict[int, tuple[int, int]] = {}
         """The first and the last version of each request that the broker knows; once it was asked."""
         self._connection = connection

@@ -13,6 +13,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import KafkaConnection, NotSpokenError, connected
 from fastlog.client.kafka_fields import Answer, Place, Request
 from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, Setting, TopicPartitions
+from fastlog.client.record_topics import KnownTopic, Stored, known_topics, parse_known_topics, parse_stored, stored
 from fastlog.errors import FastlogError, TransportError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import Record
@@ -132,6 +133,18 @@ class RecordBroker:
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicPartitions]:
         """What there is of these topics, or of all that clients of today see."""
         return self._ask(requests.metadata(names), requests.parse_metadata)
+
+    def known_topics(self, names: Iterable[str] | None = None) -> dict[str, KnownTopic]:
+        """The same, with the id of each topic: one that is made anew under its name has another."""
+        return self._ask(known_topics(names), parse_known_topics)
+
+    def stored(self, places: Iterable[Place]) -> dict[Place, Stored]:
+        """The bytes of these partitions, and the log directories that they are in; without what is not there."""
+        return self._ask(stored(places), parse_stored)
+
+    def reaches_this_host(self) -> bool:
+        """Whether the connection, made for the question if need be, has the same address at both ends."""
+        return self._ready(time.monotonic() + self._timeout).same_host
 
     def sizes(self) -> dict[Place, int]:
         """The bytes of the files of each partition, of topics that today's clients see."""

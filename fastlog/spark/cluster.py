@@ -11,6 +11,9 @@ from typing import NamedTuple, TypeVar
 
 from fastlog import _segment
 from fastlog.client.addresses import Address
+from fastlog.client.kafka_fields import Place
+from fastlog.client.record_topics import KnownTopic
+from fastlog.client.records import RecordBroker
 from fastlog.client.topics import check_described, readable_end
 from fastlog.consumer.broker_logs import MOST_SEGMENTS
 from fastlog.consumer.partitions import TopicPartition
@@ -24,8 +27,9 @@ from fastlog.errors import (
     UnsupportedFeatureError,
 )
 from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, Patience, RegisteredBrokers
-from fastlog.spark.offsets import Interval
+from fastlog.spark.offsets import Interval, is_of_records, log_number
 from fastlog.spark.options import SourceOptions
+from fastlog.spark.record_logs import RecordLogs
 from fastlog.spark.whereabouts import NamedAddress
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
@@ -37,9 +41,9 @@ _LOOK_SECONDS = 0.5
 
 
 class Bounds(NamedTuple):
-    """How far a partition goes: the oldest byte, the end of what is visible, the end of what was appended.
+    """How far a partition goes: the oldest offset, the end of what is visible, the end of what was appended.
 
-    ``created_ms`` is when its log was made, 0 where that is not known.
+    ``created_ms`` says which log it is, as ``offsets`` has it: when it was made, 0 where that is not known.
     """
 
     log_start: int
@@ -47,13 +51,25 @@ class Bounds(NamedTuple):
     log_end: int
     created_ms: int = 0
 
+    @property
+    def is_of_records(self) -> bool:
+        """Whether offsets are those of records, and not bytes."""
+        return is_of_records(self.created_ms)
+
     def until(self, end: int) -> Bounds:
         """The same, as if nothing had been appended behind ``end``."""
         return self._replace(high_watermark=min(self.high_watermark, end), log_end=min(self.log_end, end))
 
     def is_of_another_log(self, created_ms: int) -> bool:
-        """Whether the log is not the one that was made at that time: it was deleted and made anew."""
+        """Whether the log is not the one that is known by that: it was deleted and made anew."""
         return bool(created_ms and self.created_ms and created_ms != self.created_ms)
+
+
+class RecordSource(NamedTuple):
+    """Of a partition of record batches: the id of its topic, and the log directory that has its files."""
+
+    topic_id: bytes
+    directory: str
 
 
 class Cluster:
@@ -68,6 +84,8 @@ class Cluster:
         self._coordination: Coordination | None = None
         self._brokers = brokers if brokers is not None else self._known_brokers()
         self._consumers: dict[Address, SimpleConsumer] = {}
+        self._record_logs: dict[Address, RecordLogs] = {}
+        self._of_records: dict[TopicPartition, bytes] = {}  # with the ids of their topics
         self._addresses: dict[int, Address] = {}  # by broker id: of all that were ever seen
         self._answered: set[Address] = set()
         self._present: set[int] = set()
@@ -78,6 +96,8 @@ class Cluster:
         self._brokers.close()
         for consumer in self._consumers.values():
             consumer.close()
+        for records in self._record_logs.values():
+            records.close()
         if self._coordination is not None:
             self._coordination.close()
 
@@ -155,8 +175,11 @@ class Cluster:
     def offset_at(self, partition: TopicPartition, time_ms: int) -> int | None:
         """The start of the segment in which the first append at or after a time lies; None when there is none so late.
 
-        Segments are what a broker knows the times of: some messages behind that place may be older.
+        Segments are what a broker knows the times of: some messages behind that place may be older. Of record batches
+        it is the first record with such a time.
         """
+        if partition in self._of_records:
+            return self._tried(lambda: self._record_logs_of(partition).offset_at(_place(partition), time_ms))
         consumer, number = self._reached(partition)
         before = self._tried(lambda: consumer.get_offsets_before(partition.topic, number, time_ms - 1, 1))
         borders = self._borders(partition)
@@ -169,7 +192,7 @@ class Cluster:
 
     def next_boundary(self, partition: TopicPartition, offset: int, bounds: Bounds) -> int:
         """The first message boundary at or behind an offset between the bounds; the offset itself if it is one."""
-        if offset in (bounds.log_start, bounds.high_watermark):
+        if bounds.is_of_records or offset in (bounds.log_start, bounds.high_watermark):
             return offset
         consumer, number = self._reached(partition)
         try:
@@ -183,6 +206,9 @@ class Cluster:
 
     def between(self, partition: TopicPartition, interval: Interval, step_bytes: int) -> list[int]:
         """See ``Boundaries``. Raises ``OffsetOutOfRangeError`` when the interval is not in the visible log."""
+        if partition in self._of_records:
+            place = _place(partition)
+            return self._tried(lambda: self._record_logs_of(partition).cuts(place, *interval, step_bytes))
         points = [interval.start]
         try:
             for point in self._told(partition, interval, step_bytes):
@@ -209,6 +235,24 @@ class Cluster:
         if len(points) < 2 or points[0] != interval.start:
             raise InvalidMessageError(f"{partition}: no message begins at offset {interval.start}")
         return points[1]
+
+    def record_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
+        """The bytes of a record, on the average of what there is: of those partitions that are of record batches."""
+        found: dict[TopicPartition, float] = {}
+        for broker, items in self._by_broker(partitions).items():
+            logs = self._records_at(self._addresses[broker])
+            sizes = self._tried(partial(logs.record_bytes, [_place(item) for item in items]))
+            found |= {item: sizes[_place(item)] for item in items}
+        return found
+
+    def record_source(self, partition: TopicPartition) -> RecordSource | None:
+        """What a task has to know of a partition of record batches; None for one of messages."""
+        topic_id = self._of_records.get(partition)
+        if topic_id is None:
+            return None
+        place = _place(partition)
+        stored = self._tried(lambda: self._record_logs_of(partition).stored([place]))
+        return RecordSource(topic_id, stored[place].directory if place in stored else "")
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -244,12 +288,30 @@ class Cluster:
         in_use = {self._addresses[broker] for broker in self._present}
         for address in self._consumers.keys() - in_use:
             self._consumers.pop(address).close()
+            if address in self._record_logs:
+                self._record_logs.pop(address).close()
+        self._check_alone(found)
         return found
+
+    def _check_alone(self, found: Iterable[TopicPartition]) -> None:
+        """Clients of today take each broker for a cluster: two of them may have the same topic without knowing it."""
+        of_topic: dict[str, set[int]] = {}
+        for partition in found:
+            if partition in self._of_records:
+                of_topic.setdefault(partition.topic, set()).add(partition.partition.broker)
+        for topic, brokers in of_topic.items():
+            if len(brokers) > 1:
+                raise ConfigError(
+                    f"{topic!r} is a topic of record batches of brokers {' and '.join(map(str, sorted(brokers)))}, each"
+                    " of which is a cluster of its own: read them one by one"
+                )
 
     def _bounds_of(self, named: NamedAddress) -> Iterator[tuple[TopicPartition, Bounds]]:
         patience = self._patience(has_answered=named.address in self._answered)
         while True:
             try:
+                # These first: what they have of topics of messages is seen to be that by what comes after.
+                today = self._records_at(named.address).topics(self._options.named_topics)
                 answer = self._consumer(named.address).metadata(self._options.named_topics)
                 self._answered.add(named.address)
                 break
@@ -266,6 +328,9 @@ class Cluster:
             yield from self._plain_bounds(named, broker)
             return
         for topic in answer.topics:
+            if topic.error and topic.name in today:
+                continue  # of record batches
+            today.pop(topic.name, None)
             check_described(topic, named.address)
             for item in topic.partitions:
                 partition = TopicPartition(topic.name, PartitionId(broker, item.partition))
@@ -274,6 +339,42 @@ class Cluster:
                 if item.state == responses.STATE_OFFLINE:
                     raise PartitionOfflineError(f"{partition}: {named.address} does not serve it: it is offline")
                 yield partition, Bounds(item.log_start, item.high_watermark, readable_end(item), item.created_ms)
+        yield from self._tried(lambda: self._record_bounds(broker, today)).items()
+
+    def _records_at(self, address: Address) -> RecordLogs:
+        made = self._record_logs.get(address)
+        if made is None:
+            made = RecordLogs(RecordBroker([address], timeout=self._options.fetch_timeout, client="fastlog-spark"))
+            self._record_logs[address] = made
+        return made
+
+    def _record_logs_of(self, partition: TopicPartition) -> RecordLogs:
+        return self._records_at(self._addresses[partition.partition.broker])
+
+    def _by_broker(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        found: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            if partition in self._of_records:
+                found.setdefault(partition.partition.broker, []).append(partition)
+        return found
+
+    def _record_bounds(self, broker: int, topics: dict[str, KnownTopic]) -> dict[TopicPartition, Bounds]:
+        """Those of topics of record batches that the query reads."""
+        every = (
+            TopicPartition(name, PartitionId(broker, number))
+            for name, topic in topics.items()
+            for number in topic.partitions
+        )
+        places = {partition: _place(partition) for partition in every if self._options.wants(partition)}
+        extents = self._records_at(self._addresses[broker]).extents(topics, places.values())
+        for known in [item for item in self._of_records if item.partition.broker == broker]:
+            del self._of_records[known]
+        found = {}
+        for partition, place in places.items():
+            extent = extents[place]
+            self._of_records[partition] = extent.topic_id
+            found[partition] = Bounds(extent.log_start, extent.end, extent.end, log_number(extent.topic_id))
+        return found
 
     def _tried(self, call: Callable[[], _T]) -> _T:
         patience = self._patience()
@@ -360,6 +461,10 @@ class Cluster:
         max_bytes = min(max_bytes, self._options.fetch_bytes)
         found = self._tried(lambda: consumer.fetch(partition.topic, number, offset, max_bytes, wait=wait))
         return found.data[: found.valid_bytes]
+
+
+def _place(partition: TopicPartition) -> Place:
+    return partition.topic, partition.partition.partition
 
 
 def _is_hidden(now: Bounds, appended: Bounds) -> bool:

@@ -32,7 +32,12 @@ ARROW_TYPES = {
     "server": pa.int64(),
     "schemaId": pa.int64(),
     "deduplicationId": pa.binary(),
+    "timestampType": pa.int32(),
+    # as Spark names the items of an array
+    "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
+NO_TIME, CREATE_TIME, APPEND_TIME = -1, 0, 1
+"""Types of timestamps, as Kafka numbers them."""
 _OF_ENVELOPES = ("timestamp", "server", "schemaId", "key", "deduplicationId", "value")
 """In the order in which ``_enveloped.fill`` takes them."""
 
@@ -63,12 +68,16 @@ class BatchMaker:
         self._fail = fail
         self._names = [name for name, _ in fields]
         self._schema = pa.schema([pa.field(name, ARROW_TYPES[name], nullable) for name, nullable in fields])
-        self._same: dict[str, _Repeated] = {
-            "topic": _Repeated(lambda count: pa.repeat(pa.scalar(topic, pa.string()), count)),
-            "broker": _Repeated(lambda count: pa.array(np.full(count, broker, np.int32))),
-            "partition": _Repeated(lambda count: pa.array(np.full(count, partition, np.int32))),
-            "timestamp": _Repeated(lambda count: pa.nulls(count, ARROW_TYPES["timestamp"])),
-            "key": _Repeated(lambda count: pa.nulls(count, ARROW_TYPES["key"])),
+        self._same: dict[str, Repeated] = {
+            "topic": Repeated(lambda count: pa.repeat(pa.scalar(topic, pa.string()), count)),
+            "broker": Repeated(lambda count: pa.array(np.full(count, broker, np.int32))),
+            "partition": Repeated(lambda count: pa.array(np.full(count, partition, np.int32))),
+            "timestamp": Repeated(lambda count: pa.nulls(count, ARROW_TYPES["timestamp"])),
+            "key": Repeated(lambda count: pa.nulls(count, ARROW_TYPES["key"])),
+            "headers": Repeated(lambda count: pa.nulls(count, ARROW_TYPES["headers"])),
+            "timestampType": Repeated(
+                lambda count: pa.array(np.full(count, CREATE_TIME if envelope else NO_TIME, np.int32))
+            ),
         }
 
     def batches(self, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
@@ -185,7 +194,7 @@ def _reason(payload: bytes) -> str:
     return "it has an envelope now"  # the bytes were changed meanwhile
 
 
-class _Repeated:
+class Repeated:
     """A column that is the same in every row, made once for the longest batch so far."""
 
     def __init__(self, make: Callable[[int], pa.Array]) -> None:

@@ -7,21 +7,26 @@ whole range of its batch, and the beginning of a query is a word, or what the us
 
     {"v": 1, "initial": "latest"}                                 only what a query begins with
     {"v": 1, "topics": {"logs": {"0-0": [1048576, 2097152]}},     from, to of each partition, named broker-partition
-     "created": {"logs": {"0-0": 1700000000000}}}                 when its log was made, as far as that is known
+     "created": {"logs": {"0-0": 1700000000000}}}                 which log that is, as far as it is known
 
-An offset alone does not say of which log it is: one made anew in its place has the same for other
-messages.
+An offset alone does not say of which log it is: one made anew in its place has the same for other messages. A log of
+messages is known by the time at which it was made, in ms; one of record batches by a number of 63 bits, the highest of
+them set, out of its topic's id (``log_number``): so the two kinds are never taken for each other. Offsets are bytes of
+the one, and numbers of records of the other.
+
 Spark compares such texts as texts, so keys have one order: topics by name, partitions by number.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError
+from fastlog.segment_files import MAX_PARTITION
 from fastlog.topics import valid_topic
 from fastlog.zkpaths import PartitionId
 
@@ -29,17 +34,47 @@ VERSION = 1
 LATEST = -1
 EARLIEST = -2
 MAX_OFFSET = 2**63 - 1
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+ANY_BROKER = -1
+_OF_TOPIC_ID = 1 << 62
+
+
+class NumberedPartition(PartitionId):
+    """A partition that was named by its number alone, as Kafka's clients do: of whichever broker has the topic."""
+
+    __slots__ = ()
+
+    def __new__(cls, number: int) -> NumberedPartition:
+        return super().__new__(cls, ANY_BROKER, number)
+
+    def __getnewargs__(self) -> tuple[int]:
+        return (self.partition,)
+
+    def __str__(self) -> str:
+        return str(self.partition)
+
+
+def log_number(topic_id: bytes) -> int:
+    """By what offsets of record batches remember the log that they are of."""
+    return int.from_bytes(topic_id[:8]) & (_OF_TOPIC_ID - 1) | _OF_TOPIC_ID
+
+
+def is_of_records(created: int) -> bool:
+    """Whether that is the number of a log of record batches."""
+    return created >= _OF_TOPIC_ID
 
 
 class Interval(NamedTuple):
-    """Bytes of one partition: from ``start`` up to ``end``, both of which are message boundaries."""
+    """Offsets of one partition: from ``start`` up to ``end``. Of messages, both are bytes where one begins."""
 
     start: int
     end: int
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it has."""
+        """How many bytes it has; of record batches, how many records."""
         return self.end - self.start
 
 
@@ -96,6 +131,32 @@ def encode_ranges(ranges: Ranges, created: Mapping[TopicPartition, int] | None =
     return {**found, "created": _nested(known)} if known else found
 
 
+def on_brokers(place: Place, name: str, there: Iterable[TopicPartition]) -> Place:
+    """A place whose partitions that were named by their numbers alone are those of the brokers that have them.
+
+    Raises:
+        ConfigError: several brokers have one of them; begins with ``name``.
+    """
+    if not any(isinstance(partition.partition, NumberedPartition) for partition, _ in place.by_partition):
+        return place
+    known = list(there)
+    found = [(on_broker(partition, name, known), value) for partition, value in place.by_partition]
+    if len({partition for partition, _ in found}) < len(found):
+        raise ConfigError(f"{name}: a partition is named twice, with its broker and without")
+    return replace(place, by_partition=tuple(sorted(found)))
+
+
+def on_broker(partition: TopicPartition, name: str, there: Iterable[TopicPartition]) -> TopicPartition:
+    """The same for one of them; itself where none of ``there`` is meant. Raises ``ConfigError``."""
+    if not isinstance(partition.partition, NumberedPartition):
+        return partition
+    found = [item for item in there if item[0] == partition.topic and item.partition.partition == partition[1][1]]
+    if len(found) > 1:
+        listed = " and ".join(map(str, sorted(found)))
+        raise ConfigError(f"{name}: {partition} may be {listed}: write broker-partition")
+    return found[0] if found else partition
+
+
 def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
     """The beginning of a query, or the ranges of a batch.
 
@@ -108,6 +169,8 @@ def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
         return Place.from_json(offset["initial"])
     ranges = {}
     for partition, value in _items(offset.get("topics"), "offset"):
+        if isinstance(partition.partition, NumberedPartition):
+            raise ConfigError(f"offset: {partition} does not name a broker")
         match value:
             case [int(start), int(end)] if 0 <= start <= end <= MAX_OFFSET:
                 ranges[partition] = Interval(start, end)
@@ -136,14 +199,19 @@ def parse_partitions(nested: Any, name: str, least: int) -> tuple[tuple[TopicPar
 
 
 def parse_partition(topic: object, text: object, name: str) -> TopicPartition:
-    """A partition of a topic by its name ``broker-partition``. Raises ``ConfigError`` that begins with ``name``."""
+    """A partition of a topic by its name ``broker-partition``, or its number. Raises ``ConfigError`` with ``name``."""
     reason = valid_topic(topic) if isinstance(topic, str) else f"{topic!r} is no topic"
     if reason is not None:
         raise ConfigError(f"{name}: {reason}")
+    found = str(text)
+    if _NUMBER.fullmatch(found) and int(found) <= MAX_PARTITION and not isinstance(text, bool):
+        return TopicPartition(str(topic), NumberedPartition(int(found)))
     try:
-        return TopicPartition(str(topic), PartitionId.parse(str(text)))
+        return TopicPartition(str(topic), PartitionId.parse(found))
     except CoordinationError:
-        raise ConfigError(f"{name}: {text!r} of {topic!r} is not broker-partition, such as 0-3") from None
+        raise ConfigError(
+            f"{name}: {text!r} of {topic!r} is neither broker-partition, such as 0-3, nor a number"
+        ) from None
 
 
 def _items(nested: Any, name: str) -> Iterable[tuple[TopicPartition, Any]]:

@@ -1,21 +1,22 @@
 """The options of ``format("fastlog")``: texts in, one checked object out. Knows no Spark.
 
-Names and meanings are those of Spark's source for Kafka where it has them; offsets are bytes, and a partition is named
-``broker-partition``.
+Names and meanings are those of Spark's source for Kafka where it has them. Offsets are bytes of topics of messages, and
+records' numbers of topics of record batches; a partition is named ``broker-partition``, or by its number where one
+broker has the topic.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.settings import unknown_name
 from fastlog.spark import schema
-from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partition, parse_partitions
+from fastlog.spark.offsets import ANY_BROKER, EARLIEST, MAX_OFFSET, Place, parse_partition, parse_partitions
 from fastlog.spark.values import Parse, counted, number, one_of, parse_json, seconds, sized, truth
 from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, at_most_one, check_whereabouts
 from fastlog.topics import valid_topic
@@ -25,12 +26,9 @@ _REFUSED = {
     _PATH_OPTION: "load() takes no path: topics are named with subscribe, subscribePattern or assign",
     "kafka.bootstrap.servers": "this is not Kafka's source: brokers is meant",
     "zookeeper.connect": "zookeeper is meant, or zk.connect as 0.7 writes it",
-    "maxoffsetspertrigger": "offsets are bytes here: maxBytesPerTrigger is meant",
     "minoffsetspertrigger": "there is no lower limit for a batch; the trigger's interval is one",
     "maxtriggerdelay": "there is no lower limit for a batch; the trigger's interval is one",
-    "maxrecordsperpartition": "offsets are bytes here: maxBytesPerPartition is meant",
     "endingoffsetsbytimestampstrategy": "only the start has a strategy: no offset for an ending time is the end",
-    "includeheaders": "messages of Kafka 0.7 have no headers; includeEnvelope is what comes nearest",
     "kafka.group.id": "a query is in no group: its offsets are in its checkpoint; group shows its progress as one",
     "groupidprefix": "a query is in no group: its offsets are in its checkpoint; group shows its progress as one",
 }
@@ -54,8 +52,10 @@ class SourceOptions:
     ending: Place
     unmatched_start: str = "error"
     max_bytes_per_trigger: int | None = None
+    max_offsets_per_trigger: int | None = None
     min_partitions: int = 1
     max_bytes_per_partition: int = 64 * 2**20
+    max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     loss_option: str = "failOnDataLoss=false"
     """What a user gives to go on where data was lost."""
@@ -67,6 +67,8 @@ class SourceOptions:
     retry_timeout: float = 60.0
     columns: tuple[str, ...] = schema.USUAL
     columns_chosen: bool = False
+    schema: str | None = None
+    """Which of the usual sets of columns; None: that which fits the kind of the topics."""
     direct: str = "auto"
     envelope: bool = False
     fail_on_bad_envelope: bool = True
@@ -88,7 +90,16 @@ class SourceOptions:
         """Whether the query reads this partition."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, partition.topic) is not None
-        return partition in self.assigned or partition.topic in self.topics
+        return (
+            partition.topic in self.topics
+            or partition in self.assigned
+            or (partition.topic, (ANY_BROKER, partition.partition.partition)) in self.assigned
+        )
+
+    def of_set(self, name: str) -> SourceOptions:
+        """The same with one of the usual sets of columns, and what was asked for beside it."""
+        usual = schema.SETS[self.schema or schema.FASTLOG]
+        return replace(self, schema=name, columns=(*schema.SETS[name], *self.columns[len(usual) :]))
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -111,7 +122,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
     for key in () if streaming is None else _BATCH_ONLY if streaming else _STREAM_ONLY:
         if key in given:
             raise ConfigError(f"{_KNOWN[key]}: only for {'a batch read' if streaming else 'a streaming query'}")
-    for names in (_CHOICES, _STARTS, _ENDS, ("columns", "includenextoffset"), ("columns", "includeenvelope")):
+    for names in (_CHOICES, _STARTS, _ENDS, _LIMITS, *(("columns", name) for name in _NOT_WITH_COLUMNS)):
         at_most_one(given, [_KNOWN[name] for name in names])
     check_whereabouts(given)
     if "group" in given and not {"zookeeper", "zk.connect"} & given.keys():
@@ -137,7 +148,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
     if "fetch.numretries" in given:
         fields.setdefault("retry_timeout", 0.0)  # so often, and not for so long
     fields["columns_chosen"] = "columns" in given
-    fields["columns"] = _columns(given)
+    fields["columns"] = _columns(given, fields.get("schema") or schema.FASTLOG)
     made = SourceOptions(**fields)
     schema.check_envelope(made.columns, made.envelope)
     if "failonbadenvelope" in given and not made.envelope:
@@ -145,11 +156,15 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
     return made
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+def _columns(given: Mapping[str, str], usual: str) -> tuple[str, ...]:
     if "columns" in given:
         return schema.parse_columns(given["columns"])
-    found = list(schema.USUAL)
-    for key, names in (("includenextoffset", ("nextOffset",)), ("includeenvelope", schema.ENVELOPES_OWN)):
+    found = list(schema.SETS[usual])
+    for key, names in (
+        ("includenextoffset", ("nextOffset",)),
+        ("includeenvelope", schema.ENVELOPES_OWN),
+        ("includeheaders", ("headers",)),
+    ):
         if key in given and truth(_KNOWN[key], given[key]):
             found += names
     return tuple(found)
@@ -212,8 +227,10 @@ def _assigned(name: str, text: str) -> tuple[TopicPartition, ...]:
 _CHOICES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
+_LIMITS = ("maxbytespertrigger", "maxoffsetspertrigger")
+_NOT_WITH_COLUMNS = ("schema", "includenextoffset", "includeenvelope", "includeheaders")
 _BATCH_ONLY = _ENDS
-_STREAM_ONLY = ("maxbytespertrigger", "group")
+_STREAM_ONLY = (*_LIMITS, "group")
 
 _OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
     *WHEREABOUTS,
@@ -229,8 +246,10 @@ _OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
     ("endingTimestamp", None, None),
     ("endingOffsetsByTimestamp", None, None),
     ("maxBytesPerTrigger", "max_bytes_per_trigger", sized(MAX_OFFSET)),
+    ("maxOffsetsPerTrigger", "max_offsets_per_trigger", counted(1, MAX_OFFSET)),
     ("minPartitions", "min_partitions", counted(1, 100_000)),
     ("maxBytesPerPartition", "max_bytes_per_partition", sized(MAX_OFFSET)),
+    ("maxRecordsPerPartition", "max_records_per_partition", counted(1, MAX_OFFSET)),
     ("failOnDataLoss", "fail_on_data_loss", truth),
     ("fetch.size", "fetch_bytes", sized(_LARGEST_FETCH)),
     ("fetch.timeout.ms", "fetch_timeout", seconds),
@@ -238,9 +257,11 @@ _OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
     ("fetch.numRetries", "retries", counted(0, 1000)),
     ("fetch.retryIntervalMs", "retry_interval", seconds),
     ("fetch.retryTimeoutMs", "retry_timeout", seconds),
+    ("schema", "schema", one_of(schema.FASTLOG, schema.KAFKA)),
     ("columns", None, None),
     ("includeNextOffset", None, None),
     ("includeEnvelope", None, None),
+    ("includeHeaders", None, None),
     ("envelope", "envelope", truth),
     ("failOnBadEnvelope", "fail_on_bad_envelope", truth),
     ("direct", "direct", one_of(*DIRECT)),

@@ -1,10 +1,14 @@
 """How much a batch takes of each partition, and how it is cut into tasks. Knows neither Spark nor a broker.
 
-Every place where something ends is a message boundary that ``Boundaries`` has told; none is guessed.
+Every place where something ends is a message boundary that ``Boundaries`` has told; none is guessed. Of partitions of
+record batches offsets are numbers of records, each of which is a boundary, and the bytes of one are an average: what is
+limited by bytes is so about.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from fastlog.consumer.partitions import TopicPartition
@@ -12,6 +16,7 @@ from fastlog.spark.offsets import Interval, Ranges
 
 _FINENESS = 32  # a batch may stay this part below its share, where messages are shorter than that
 _LARGEST_STEP = 8 * 2**20
+_NONE: Mapping[TopicPartition, float] = {}
 
 
 class Boundaries(Protocol):
@@ -31,32 +36,49 @@ class Piece(NamedTuple):
     interval: Interval
 
 
-def limit_batch(ranges: Ranges, max_bytes: int | None, boundaries: Boundaries) -> dict[TopicPartition, Interval]:
+def limit_batch(
+    ranges: Ranges, max_bytes: int | None, boundaries: Boundaries, record_bytes: Mapping[TopicPartition, float] = _NONE
+) -> dict[TopicPartition, Interval]:
     """Shorten ranges so that all of them together have at most ``max_bytes``, each in proportion to its length.
 
     Whole messages only. A partition whose share is smaller than its next message still gets that one, so that each of
-    them moves on: with very small limits a batch is larger than the limit.
+    them moves on: with very small limits a batch is larger than the limit. ``record_bytes`` has the bytes of a record
+    of each partition of record batches; with 1 for all of them, ``max_bytes`` is a number of records.
     """
-    total = sum(interval.size_bytes for interval in ranges.values())
+    total = sum(_bytes_of(partition, interval, record_bytes) for partition, interval in ranges.items())
     if max_bytes is None or total <= max_bytes:
         return dict(ranges)
-    return {
-        partition: _shortened(partition, interval, max_bytes * interval.size_bytes // total, boundaries)
-        for partition, interval in ranges.items()
-    }
+    found = {}
+    for partition, interval in ranges.items():
+        share = max_bytes * interval.size_bytes // total  # of messages bytes, of records their number
+        if partition not in record_bytes:
+            found[partition] = _shortened(partition, interval, share, boundaries)
+        else:
+            taken = min(interval.size_bytes, max(1, share))
+            found[partition] = Interval(interval.start, interval.start + taken)
+    return found
 
 
-def split(ranges: Ranges, max_bytes: int, min_pieces: int, boundaries: Boundaries) -> list[Piece]:
+def split(
+    ranges: Ranges,
+    max_bytes: int,
+    min_pieces: int,
+    boundaries: Boundaries,
+    record_bytes: Mapping[TopicPartition, float] = _NONE,
+    max_records: int | None = None,
+) -> list[Piece]:
     """Cut ranges into pieces, each ending at the first boundary at or behind an equal share of its range.
 
-    Pieces of about ``max_bytes`` at most, and at least ``min_pieces`` of them where there are that many messages.
-    Empty ranges have no piece.
+    Pieces of about ``max_bytes``, and ``max_records`` of a partition of record batches, at most; ``min_pieces`` of them
+    at least, where there are that many messages, or batches. Empty ranges have no piece.
     """
-    total = sum(interval.size_bytes for interval in ranges.values())
+    total = sum(_bytes_of(partition, interval, record_bytes) for partition, interval in ranges.items())
     size = max(1, min(max_bytes, total // min_pieces))
     pieces = []
     for partition, interval in sorted(ranges.items()):
-        count = -(-interval.size_bytes // size)
+        count = min(interval.size_bytes, -(-_bytes_of(partition, interval, record_bytes) // size))
+        if max_records is not None and partition in record_bytes:
+            count = max(count, -(-interval.size_bytes // max_records))
         if count > 1:
             step = -(-interval.size_bytes // count)
             finer = step // (1 + step // _LARGEST_STEP)  # one request walks so far, and no farther
@@ -69,6 +91,11 @@ def split(ranges: Ranges, max_bytes: int, min_pieces: int, boundaries: Boundarie
         if interval.size_bytes:
             pieces.append(Piece(partition, interval))
     return pieces
+
+
+def _bytes_of(partition: TopicPartition, interval: Interval, record_bytes: Mapping[TopicPartition, float]) -> int:
+    each = record_bytes.get(partition)
+    return interval.size_bytes if each is None else math.ceil(interval.size_bytes * each)
 
 
 def _shortened(partition: TopicPartition, interval: Interval, share: int, boundaries: Boundaries) -> Interval:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import BrokerMissingError, ConfigError, DataLossError, OffsetOutOfRangeError
 from fastlog.spark import offsets, planner
-from fastlog.spark.cluster import Bounds, Cluster
-from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.cluster import Bounds, Cluster, RecordSource
+from fastlog.spark.offsets import Interval, Place, is_of_records
 from fastlog.spark.options import SourceOptions
+from fastlog.spark.schema import FASTLOG, KAFKA, usual_set
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _MOST_NAMED = 5
 class Task(NamedTuple):
     """What one task reads, and from where: bytes ``start`` to ``end`` of a partition, both message boundaries.
 
-    ``created_ms`` is when the partition's log was made, 0 where that is not known.
+    ``created_ms`` says which log that is, as ``offsets`` has it. With ``records`` they are numbers of records.
     """
 
     topic: str
@@ -40,9 +41,28 @@ class Task(NamedTuple):
     start: int
     end: int
     created_ms: int = 0
+    records: RecordSource | None = None
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.broker}-{self.partition}, bytes {self.start} to {self.end}"
+        what = "bytes" if self.records is None else "records"
+        return f"{self.topic}/{self.broker}-{self.partition}, {what} {self.start} to {self.end}"
+
+
+def columns_for(bounds: Mapping[TopicPartition, Bounds]) -> str | None:
+    """The set of columns that a query over these partitions has if none is chosen; None where there is no partition.
+
+    Raises:
+        ConfigError: some are of topics of messages, others of topics of record batches.
+    """
+    kinds: dict[bool, str] = {}
+    for partition in sorted(bounds):
+        kinds.setdefault(bounds[partition].is_of_records, partition.topic)
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"schema: {kinds[True]!r} consists of record batches, {kinds[False]!r} of messages of Kafka 0.7: give"
+            " schema=kafka for the columns that Spark's source for Kafka has, or schema=fastlog for those of messages"
+        )
+    return next((KAFKA if is_of_records else FASTLOG for is_of_records in kinds), None)
 
 
 class Plan:
@@ -98,19 +118,49 @@ class Plan:
         log.warning("%s: what is there is read", message)
 
     def _tasks(self, ranges: Mapping[TopicPartition, Interval], created: Mapping[TopicPartition, int]) -> list[Task]:
+        options = self._options
+        ranges = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
         pieces = planner.split(
-            ranges, self._options.max_bytes_per_partition, self._options.min_partitions, self._cluster
+            ranges,
+            options.max_bytes_per_partition,
+            options.min_partitions,
+            self._cluster,
+            self._cluster.record_bytes(ranges),
+            options.max_records_per_partition,
         )
         found = []
         for partition, (start, end) in pieces:
             host, port = self._cluster.address(partition.partition.broker)
-            made = created.get(partition, 0)
-            found.append(Task(partition.topic, *partition.partition, host, port, start, end, made))
+            made, records = created.get(partition, 0), self._cluster.record_source(partition)
+            found.append(Task(partition.topic, *partition.partition, host, port, start, end, made, records))
         return found
+
+    def _check_kinds(self, bounds: Mapping[TopicPartition, Bounds]) -> None:
+        """Raise ``ConfigError`` unless the columns are those that the user gets for topics of these kinds."""
+        options = self._options
+        if options.max_records_per_partition is not None or options.max_offsets_per_trigger is not None:
+            name = "maxOffsetsPerTrigger" if options.max_offsets_per_trigger is not None else "maxRecordsPerPartition"
+            of_messages = sorted(partition for partition, known in bounds.items() if not known.is_of_records)
+            if of_messages:
+                meant = name.replace("Offsets", "Bytes").replace("Records", "Bytes")
+                raise ConfigError(f"{name}: offsets of {of_messages[0].topic!r} are bytes: {meant} is meant")
+        if options.schema is not None or options.columns_chosen:
+            return
+        wanted = columns_for(bounds)
+        if wanted is not None and wanted != (usual_set(options.columns) or wanted):
+            kind = "record batches" if wanted == KAFKA else "messages of Kafka 0.7"
+            raise ConfigError(
+                f"schema: the topics consist of {kind}, which was not so when the columns were chosen: give"
+                f" schema={usual_set(options.columns)} to keep those, or schema={wanted}"
+            )
+
+    def _record_bytes(self, ranges: Mapping[TopicPartition, Interval]) -> Mapping[TopicPartition, float]:
+        return self._cluster.record_bytes(partition for partition, item in ranges.items() if item.size_bytes)
 
     def _resolved(self, name: str, place: Place, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
         """The offset of each partition at a place; ``name`` begins that of the option, for errors."""
         if place.by_partition:
+            place = offsets.on_brokers(place, f"{name}Offsets", bounds)
             named = {partition for partition, _ in place.by_partition}
             for partition in sorted(named ^ bounds.keys()):
                 option = f"{name}Offsets{'' if place.kind == 'offsets' else 'ByTimestamp'}"
@@ -147,35 +197,38 @@ class Plan:
         if nearest != offset:
             raise ConfigError(f"{name}: no message of {partition} begins at {offset}; the next one begins at {nearest}")
 
-    def _still_there(self, partition: TopicPartition, wanted: Interval, bounds: Bounds | None) -> Interval:
-        """What of a range can still be read; what cannot is noted as lost."""
+    def _still_there(
+        self, partition: TopicPartition, wanted: Interval, bounds: Bounds | None, created: int = 0
+    ) -> Interval:
+        """What of a range can still be read; what cannot is noted as lost. ``created``: of which log it is."""
         if bounds is None and self._cluster.is_away(partition.partition.broker):
             return Interval(wanted.start, wanted.start)  # it is read when its broker is back
         if bounds is None:
             wants = self._options.wants(partition)
             gone = "the broker does not have the partition any more" if wants else "the query does not read the topic"
-            self._lost(partition, wanted, gone)
+            self._lost(partition, wanted, gone, is_of_records(created))
             return Interval(wanted.end, wanted.end)
         start, end = wanted
         if start < bounds.log_start:
             lost = Interval(start, min(end, bounds.log_start) if end > start else bounds.log_start)
-            self._lost(partition, lost, f"the log begins at {bounds.log_start}")
+            self._lost(partition, lost, f"the log begins at {bounds.log_start}", bounds.is_of_records)
             start = bounds.log_start
         if max(start, end) > bounds.high_watermark:
             lost = Interval(bounds.high_watermark, max(start, end))
-            self._lost(partition, lost, f"the log ends at {bounds.high_watermark}")
+            self._lost(partition, lost, f"the log ends at {bounds.high_watermark}", bounds.is_of_records)
             start = min(start, bounds.high_watermark)
             end = bounds.high_watermark
         return Interval(start, max(start, end))
 
-    def _lost(self, partition: TopicPartition, lost: Interval, why: str) -> None:
-        self._losses.append(f"{partition}: bytes {lost.start} to {lost.end} cannot be read any more: {why}")
+    def _lost(self, partition: TopicPartition, lost: Interval, why: str, of_records: bool) -> None:
+        what = "records" if of_records else "bytes"
+        self._losses.append(f"{partition}: {what} {lost.start} to {lost.end} cannot be read any more: {why}")
 
     def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: Bounds) -> None:
         """The log that was to be read from an offset on is gone, and another one has its place."""
         self._losses.append(
-            f"{partition}: the log was deleted and made anew at {_moment(bounds.created_ms)}: offset {at} is of the one"
-            f" that was made at {_moment(created_ms)}, and what that had from there on cannot be read any more"
+            f"{partition}: the log was deleted and made anew{_moment(bounds.created_ms)}: offset {at} is of the one"
+            f" {_which(created_ms, bounds)}, and what that had from there on cannot be read any more"
         )
 
 
@@ -197,11 +250,12 @@ class BatchPlan(Plan):
         waits = options.ending.kind == "latest"
         bounds = self._cluster.visible_bounds() if waits else self._cluster.bounds()
         self._check_brokers()
+        self._check_kinds(bounds)
         for topic in options.topics:
             if not any(partition.topic == topic for partition in bounds):
                 raise ConfigError(f"subscribe: no broker has the topic {topic!r}")
         for partition in options.assigned:
-            if partition not in bounds:
+            if offsets.on_broker(partition, "assign", bounds) not in bounds:
                 raise ConfigError(f"assign: there is no {partition}")
         starts = self._resolved("starting", options.starting, bounds)
         ends = self._resolved("ending", options.ending, bounds)
@@ -223,8 +277,20 @@ def _listed(partitions: Sequence[TopicPartition]) -> str:
     return ", ".join([*map(str, partitions[:_MOST_NAMED]), *([f"{more} more"] if more > 0 else [])])
 
 
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+def _moment(created: int) -> str:
+    """When a log was made, where that is known."""
+    if is_of_records(created):
+        return ""
+    return f" at {datetime.fromtimestamp(created / 1000, UTC).isoformat(timespec='milliseconds')}"
+
+
+def _which(created: int, now: Bounds) -> str:
+    """The log that was there before the one that there is now."""
+    if not is_of_records(created):
+        return (
+            f"that was made{_moment(created)}{', of messages and not of record batches' if now.is_of_records else ''}"
+        )
+    return "that the topic of that name had before" if now.is_of_records else "that consisted of record batches"
 
 
 class StreamPlan(Plan):
@@ -244,7 +310,7 @@ class StreamPlan(Plan):
         """Nothing that is appended from now on is read (AvailableNow)."""
         self._targets = self._cluster.visible_bounds()
 
-    def latest(self, start: Any, max_bytes: int | None) -> Any:
+    def latest(self, start: Any, max_bytes: int | None, max_records: int | None = None) -> Any:
         """The end of the next batch, which names its whole range; ``start`` itself when there is nothing new.
 
         Raises:
@@ -252,15 +318,16 @@ class StreamPlan(Plan):
             ConfigError: ``start`` is nothing that this source wrote, or the place to begin at does not exist.
             TransportError: a broker does not answer.
         """
-        return self._settled(lambda: self._next(start, max_bytes))
+        return self._settled(lambda: self._next(start, max_bytes, max_records))
 
     def tasks(self, end: Any) -> list[Task]:
         """What a batch with this end reads, whether it is new or was begun before a crash. Raises as ``latest``."""
         return self._settled(lambda: self._of_batch(end))
 
-    def _next(self, start: Any, max_bytes: int | None) -> Any:
+    def _next(self, start: Any, max_bytes: int | None, max_records: int | None) -> Any:
         begun = offsets.decode(start)
         real = self._seen = self._cluster.bounds()
+        self._check_kinds(real)
         self._check_once([] if isinstance(begun, Place) else begun, real)
         bounds = self._shown(real)
         if isinstance(begun, Place):
@@ -286,8 +353,10 @@ class StreamPlan(Plan):
                     anew.add(partition)
                     at = real[partition].log_start
                 created[partition] = real[partition].created_ms or created.get(partition, 0)
-            ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), real.get(partition))
-        ranges = planner.limit_batch(ranges, max_bytes, self._cluster)
+            ranges[partition] = self._still_there(
+                partition, Interval(at, max(at, end)), real.get(partition), created.get(partition, 0)
+            )
+        ranges = self._limited(ranges, max_bytes, max_records)
         if not (isinstance(begun, Place) or anew) and all(
             interval == (previous.get(partition), previous.get(partition)) for partition, interval in ranges.items()
         ):
@@ -309,8 +378,16 @@ class StreamPlan(Plan):
             if now is not None and now.is_of_another_log(made):
                 self._made_anew(partition, interval.start, made, now)
                 continue
-            there[partition] = self._still_there(partition, interval, now)
+            there[partition] = self._still_there(partition, interval, now, made)
         return self._tasks(there, created)
+
+    def _limited(
+        self, ranges: Mapping[TopicPartition, Interval], max_bytes: int | None, max_records: int | None
+    ) -> dict[TopicPartition, Interval]:
+        if max_records is not None:
+            return planner.limit_batch(ranges, max_records, self._cluster, dict.fromkeys(ranges, 1.0))
+        each = {} if max_bytes is None else self._record_bytes(ranges)
+        return planner.limit_batch(ranges, max_bytes, self._cluster, each)
 
     def _check_once(self, known: Collection[TopicPartition], there: Collection[TopicPartition]) -> None:
         """When the query begins, tell of what it is to read and does not find; that is read when it comes."""
@@ -320,7 +397,12 @@ class StreamPlan(Plan):
         self._check_brokers(known, needed=False)
         options = self._options
         absent = [repr(topic) for topic in options.topics if not any(item.topic == topic for item in there)]
-        absent += [str(partition) for partition in options.assigned if partition not in there]
+        known_there = list(there)
+        absent += [
+            str(partition)
+            for partition in options.assigned
+            if offsets.on_broker(partition, "assign", known_there) not in known_there
+        ]
         if options.pattern is not None and not there:
             absent.append(f"a topic whose name is {options.pattern!r}")
         if absent:

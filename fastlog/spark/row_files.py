@@ -19,11 +19,11 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from fastlog.errors import ConfigError
-from fastlog.spark.columns import ARROW_TYPES, BatchMaker
+from fastlog.spark.columns import ARROW_TYPES
 from fastlog.spark.lake import sync
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
-from fastlog.spark.ranges import read_task
+from fastlog.spark.reading import read_rows
 
 ROW_GROUP_BYTES = 64 * 2**20
 """About; what all files of one task hold in memory before it is written."""
@@ -73,17 +73,9 @@ class RowFiles:
         """
         if not self.directory.is_dir():
             raise ConfigError(f"{self.directory}: a worker does not see what the driver made: is the directory shared?")
-        maker = BatchMaker(
-            [(name, True) for name in self.columns],
-            task.topic,
-            task.broker,
-            task.partition,
-            envelope=self.options.envelope,
-            fail=self.options.fail_on_bad_envelope,
-        )
         files = _Files(self)
         try:
-            for batch in read_task(task, self.options, maker):
+            for batch in read_rows(task, self.options, [(name, True) for name in self.columns]):
                 for day, rows in self._by_day(batch):
                     files.add(day, rows)
             return files.finish()

@@ -1,4 +1,8 @@
-"""The columns of the source: their names, types and order. Knows no Spark."""
+"""The columns of the source: their names, types and order. Knows no Spark.
+
+There are two usual sets of them: fastlog's, in which a message of Kafka 0.7 has its place, and that of Spark's source
+for Kafka. Topics of both kinds can be read into either.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,21 @@ TYPES = {
     "server": "bigint",
     "schemaId": "bigint",
     "deduplicationId": "binary",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
 }
 """Each column and its type in Spark's SQL."""
 
 ENVELOPES_OWN = ("server", "schemaId", "deduplicationId")
 """There are none of these without an envelope."""
-USUAL = tuple(name for name in TYPES if name != "nextOffset" and name not in ENVELOPES_OWN)
-MAYBE_NULL = ("timestamp", "key", *ENVELOPES_OWN)
+FASTLOG, KAFKA = "fastlog", "kafka"
+"""What the usual sets are called."""
+USUAL = ("topic", "broker", "partition", "offset", "idx", "timestamp", "key", "value")
+SETS = {
+    FASTLOG: USUAL,
+    KAFKA: ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+}
+MAYBE_NULL = ("timestamp", "key", "headers", *ENVELOPES_OWN)
 
 _NAMES = {name.lower(): name for name in TYPES}
 
@@ -52,6 +64,18 @@ def parse_columns(text: str) -> tuple[str, ...]:
 def ddl(columns: Sequence[str]) -> str:
     """The schema of these columns in Spark's SQL."""
     return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+
+
+def usual_set(columns: Sequence[str]) -> str | None:
+    """Which of the usual sets columns are, with or without those that come on request; None: they were chosen."""
+    for name, usual in SETS.items():
+        if tuple(columns[: len(usual)]) == usual and set(columns[len(usual) :]) <= {
+            "nextOffset",
+            "headers",
+            *ENVELOPES_OWN,
+        }:
+            return name
+    return None
 
 
 def check_schema(fields: Sequence[tuple[str, str, bool]]) -> None:

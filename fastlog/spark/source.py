@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -14,16 +15,21 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from fastlog.errors import ConfigError
 from fastlog.spark import schema as columns
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.options import SourceOptions, parse_options
-from fastlog.spark.plans import BatchPlan, StreamPlan
+from fastlog.spark.plans import BatchPlan, StreamPlan, columns_for
 from fastlog.spark.progress import Progress
-from fastlog.spark.ranges import read_task
 from fastlog.spark.sink import FastlogStreamWriter, FastlogWriter
 from fastlog.spark.sink_options import parse_sink_options
 
@@ -42,18 +48,23 @@ class FastlogDataSource(DataSource):
         return "fastlog"
 
     def schema(self) -> str:
-        """The columns when the user gives no schema. Whether it is for a stream is not known here."""
-        return columns.ddl(parse_options(self.options, streaming=None).columns)
+        """The columns when the user gives no schema. Whether it is for a stream is not known here.
+
+        Where no option chooses them the brokers are asked of which kind the topics are.
+        """
+        options = parse_options(self.options, streaming=None)
+        if options.schema is None and not options.columns_chosen:
+            with closing(Cluster(options)) as cluster:
+                options = options.of_set(columns_for(cluster.bounds()) or columns.FASTLOG)
+        return columns.ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        options = parse_options(self.options, streaming=False)
-        return FastlogReader(options, _fields(schema, options))
+        return FastlogReader(*_with_fields(schema, parse_options(self.options, streaming=False)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        options = parse_options(self.options, streaming=True)
-        return FastlogStreamReader(options, _fields(schema, options))
+        return FastlogStreamReader(*_with_fields(schema, parse_options(self.options, streaming=True)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``frame.write``."""
@@ -98,8 +109,11 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What ``maxBytesPerTrigger`` says."""
-        most = self._options.max_bytes_per_trigger
+        """What ``maxBytesPerTrigger`` or ``maxOffsetsPerTrigger`` says."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        most = options.max_bytes_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -108,14 +122,16 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """See ``StreamPlan.latest``."""
-        if not isinstance(limit, ReadAllAvailable | ReadMaxBytes):
+        of_rows = isinstance(limit, ReadMaxRows) and self._options.max_offsets_per_trigger is not None
+        if not (of_rows or isinstance(limit, ReadAllAvailable | ReadMaxBytes)):
             raise ConfigError(f"this source cannot limit a batch by {type(limit).__name__}")
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         plan = self._plan
         # Spark asks for the next batch when the one before is written down as done, and this is the only sign of the
         # last one: commit() for it comes with the next batch, or never.
         self._show(start)
-        found: dict[str, Any] = plan.latest(start, most)
+        found: dict[str, Any] = plan.latest(start, most) if rows is None else plan.latest(start, None, rows)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -164,20 +180,12 @@ def _read(partition: InputPartition, options: SourceOptions, fields: Fields) -> 
     task = partition.value
     if task is None:
         return
-    from fastlog.spark.columns import BatchMaker  # pyarrow and numpy, in the workers alone
+    from fastlog.spark.reading import read_rows  # pyarrow and numpy, in the workers alone
 
-    maker = BatchMaker(
-        fields,
-        task.topic,
-        task.broker,
-        task.partition,
-        envelope=options.envelope,
-        fail=options.fail_on_bad_envelope,
-    )
-    yield from read_task(task, options, maker)
+    yield from read_rows(task, options, fields)
 
 
-def _fields(schema: StructType, options: SourceOptions) -> Fields:
+def _with_fields(schema: StructType, options: SourceOptions) -> tuple[SourceOptions, Fields]:
     """Name of each column and whether Spark takes it for one that may be null; the user may have given the schema."""
     columns.check_schema([(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields])
     names = tuple(field.name for field in schema.fields)
@@ -186,4 +194,6 @@ def _fields(schema: StructType, options: SourceOptions) -> Fields:
         raise ConfigError(
             f"columns: {', '.join(options.columns)} and the schema {', '.join(names)} contradict each other"
         )
-    return [(field.name, field.nullable) for field in schema.fields]
+    chosen = options.columns_chosen or columns.usual_set(names) is None
+    fields = [(field.name, field.nullable) for field in schema.fields]
+    return replace(options, columns=names, columns_chosen=chosen), fields

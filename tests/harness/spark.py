@@ -10,8 +10,8 @@ from typing import Any
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import OffsetOutOfRangeError, TransportError
-from fastlog.spark.cluster import Bounds
-from fastlog.spark.offsets import Interval
+from fastlog.spark.cluster import Bounds, RecordSource
+from fastlog.spark.offsets import Interval, log_number
 from fastlog.spark.plans import StreamPlan
 from fastlog.zkpaths import PartitionId
 
@@ -31,6 +31,7 @@ class MadeUpCluster:
         self.times: dict[TopicPartition, dict[int, int | None]] = {}
         self.away: set[int] = set()
         self.created: dict[TopicPartition, int] = {}
+        self.sizes: dict[TopicPartition, float] = {}  # of records, where a partition has those
         for name, items in sizes.items():
             topic, broker, partition = name.rsplit("_", 2)
             self.append(f"{topic}/{broker}-{partition}", *items)
@@ -84,6 +85,18 @@ class MadeUpCluster:
 
     def is_away(self, broker: int) -> bool:
         return broker in self.away
+
+    def make_records(self, name: str, topic_id: bytes, count: int, record_bytes: float) -> None:
+        """Let a partition be one of record batches: every offset is a boundary, and a record has so many bytes."""
+        self.borders[partition_of(name)] = list(range(count + 1))
+        self.created[partition_of(name)] = log_number(topic_id)
+        self.sizes[partition_of(name)] = record_bytes
+
+    def record_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
+        return {item: self.sizes[item] for item in partitions if item in self.sizes}
+
+    def record_source(self, partition: TopicPartition) -> RecordSource | None:
+        return RecordSource(b"i" * 16, "/data") if partition in self.sizes else None
 
     def address(self, broker: int) -> Address:
         return Address(f"host{broker}", 9092)

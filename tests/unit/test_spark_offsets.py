@@ -19,6 +19,10 @@ from fastlog.spark.offsets import (
     decode,
     encode_initial,
     encode_ranges,
+    is_of_records,
+    log_number,
+    on_brokers,
+    parse_partition,
     parse_partitions,
 )
 from fastlog.zkpaths import PartitionId
@@ -103,3 +107,36 @@ def test_numbers_of_partitions_have_limits(least: int, allowed: list[int]) -> No
     for wrong in (least - 1, MAX_OFFSET + 1, True, 1.0, "1", None):
         with pytest.raises(ConfigError, match=f"name: {wrong!r} for .* is not from {least} to {MAX_OFFSET}"):
             parse_partitions({"t": {"0-0": wrong}}, "name", least)
+
+
+def test_a_log_of_record_batches_is_known_by_its_topic_s_id() -> None:
+    """By a number that Delta's and JSON's readers take, and that no time in ms is."""
+    one, other = log_number(bytes(range(16))), log_number(bytes(range(1, 17)))
+    assert one != other
+    assert one == log_number(bytes(range(16)))
+    for topic_id in (bytes(16), b"\xff" * 16, bytes(range(16))):
+        assert 2**62 <= log_number(topic_id) < 2**63
+        assert is_of_records(log_number(topic_id))
+    assert not is_of_records(1_700_000_000_000) and not is_of_records(0)
+
+
+def test_partitions_by_their_numbers() -> None:
+    there = [partition_of(name) for name in ("a/0-0", "a/0-1", "a/2-1", "b/2-1")]
+    numbers = Place("offsets", by_partition=parse_partitions({"b": {"1": 5}, "a": {"0": -2}}, "x", -2))
+    assert Place.from_json(json.loads(json.dumps(numbers.to_json()))) == numbers
+    assert numbers.to_json() == {"offsets": {"a": {"0": -2}, "b": {"1": 5}}}
+    found = on_brokers(numbers, "x", there)
+    assert found.by_partition == ((partition_of("a/0-0"), -2), (partition_of("b/2-1"), 5))
+    named = Place("offsets", by_partition=((partition_of("a/0-1"), 7),))
+    assert on_brokers(named, "x", there) is named
+    with pytest.raises(ConfigError, match="x: a/1 may be a/0-1 and a/2-1: write broker-partition"):
+        on_brokers(Place("offsets", by_partition=parse_partitions({"a": {"1": 5}}, "x", 0)), "x", there)
+    absent = parse_partitions({"c": {"1": 5}}, "x", 0)
+    assert on_brokers(Place("offsets", by_partition=absent), "x", there).by_partition == absent
+    twice = Place("offsets", by_partition=parse_partitions({"b": {"1": 5, "2-1": 6}}, "x", 0))
+    with pytest.raises(ConfigError, match="x: a partition is named twice"):
+        on_brokers(twice, "x", there)
+    for text in ("2147483648", "-1", "", True):
+        with pytest.raises(ConfigError, match="neither broker-partition"):
+            parse_partition("t", text, "x")
+    assert parse_partition("t", 2147483647, "x").partition.partition == 2147483647

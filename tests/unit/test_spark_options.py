@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastlog.client.addresses import Address
+from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.spark import options, schema
-from fastlog.spark.offsets import EARLIEST, Place
+from fastlog.spark.offsets import EARLIEST, NumberedPartition, Place
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.whereabouts import NamedAddress
 from tests.harness.spark import partition_of
@@ -63,6 +65,22 @@ def test_defaults() -> None:
         ("fetch.numRetries", "9", "retry_timeout", 0.0),
         ("columns", "VALUE, offset", "columns", ("value", "offset")),
         ("includeNextOffset", "true", "columns", (*schema.USUAL, "nextOffset")),
+        ("includeHeaders", "true", "columns", (*schema.USUAL, "headers")),
+        ("schema", "Kafka", "schema", "kafka"),
+        ("schema", "kafka", "columns", schema.SETS["kafka"]),
+        (
+            "startingOffsets",
+            '{"logs": {"1": 7, "0": -2}}',
+            "starting",
+            Place(
+                "offsets",
+                by_partition=(
+                    (TopicPartition("logs", NumberedPartition(0)), EARLIEST),
+                    (TopicPartition("logs", NumberedPartition(1)), 7),
+                ),
+            ),
+        ),
+        ("maxRecordsPerPartition", "1000", "max_records_per_partition", 1000),
         ("envelope", "true", "envelope", True),
         ("direct", "only", "direct", "only"),
     ],
@@ -114,6 +132,28 @@ def test_ways_to_choose_partitions() -> None:
     assert [str(item) for item in assigned.assigned] == ["a/0-0", "a/0-2", "b/1-0"]
     assert not assigned.wants(partition_of("a/0-1"))
     assert parsed(subscribe="b, a,b").named_topics == ("a", "b")
+    by_number = parse_options({"brokers": "h", "assign": '{"a": [0, "2"], "b": ["1-0"]}'}, streaming=False)
+    assert [str(item) for item in by_number.assigned] == ["a/0", "a/2", "b/1-0"]
+    assert [by_number.wants(partition_of(name)) for name in ("a/7-0", "a/0-2", "a/0-1", "b/1-0", "b/0-0")] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert pickle.loads(pickle.dumps(by_number)) == by_number
+
+
+def test_the_other_set_of_columns() -> None:
+    """What was asked for beside the usual ones stays behind them."""
+    both = parsed(includeHeaders="true", includeNextOffset="true")
+    assert both.of_set("fastlog").columns == both.columns
+    kafka = both.of_set("kafka")
+    assert (kafka.schema, kafka.columns) == ("kafka", (*schema.SETS["kafka"], "nextOffset", "headers"))
+    assert kafka.of_set("fastlog").columns == both.columns
+    assert parsed(True, maxOffsetsPerTrigger="10").max_offsets_per_trigger == 10
+    with pytest.raises(ConfigError, match="maxBytesPerTrigger and maxOffsetsPerTrigger contradict"):
+        parsed(True, maxOffsetsPerTrigger="10", maxBytesPerTrigger="10")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +164,11 @@ def test_ways_to_choose_partitions() -> None:
         ({"zk.connect": "h:2181"}, "brokers and zk.connect contradict each other"),
         ({"zookeeper.connect": "h:2181"}, "zookeeper.connect: zookeeper is meant"),
         ({"zookeeper.timeout.ms": "5"}, "zookeeper.timeout.ms: brokers are named"),
-        ({"maxOffsetsPerTrigger": "10"}, "maxBytesPerTrigger is meant"),
-        ({"includeHeaders": "true"}, "no headers; includeEnvelope"),
+        ({"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger: only for a streaming query"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition: 0 is not from 1"),
+        ({"columns": "value", "includeHeaders": "true"}, "columns and includeHeaders contradict"),
+        ({"columns": "value", "schema": "kafka"}, "columns and schema contradict"),
+        ({"schema": "avro"}, "schema: 'avro' is none of fastlog, kafka"),
         ({"path": "logs"}, "load.. takes no path"),
         ({"envelope": "yes"}, "envelope: 'yes' is neither true nor false"),
         ({"columns": "server,value"}, "server: it comes from envelopes"),
@@ -149,7 +192,8 @@ def test_ways_to_choose_partitions() -> None:
         ({"columns": "value,Value"}, "columns: value is named twice"),
         ({"columns": ","}, "columns: none is named"),
         ({"startingOffsets": "middle"}, "startingOffsets: 'middle' is neither"),
-        ({"startingOffsets": '{"logs": {"0": 5}}'}, "startingOffsets: '0' of 'logs' is not broker-partition"),
+        ({"startingOffsets": '{"logs": {"x": 5}}'}, "startingOffsets: 'x' of 'logs' is neither broker-partition"),
+        ({"startingOffsets": '{"logs": {"01": 5}}'}, "startingOffsets: '01' of 'logs' is neither"),
         ({"startingOffsets": '{"logs": {"0-0": -3}}'}, "startingOffsets: -3"),
         ({"startingOffsets": '{"logs": {"0-0": true}}'}, "startingOffsets: True"),
         ({"startingOffsets": '{"logs": {"0-0": 1, "0-0": 2}}'}, "startingOffsets: a topic or partition is named twice"),

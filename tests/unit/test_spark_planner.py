@@ -100,3 +100,59 @@ def test_pieces_are_many_enough() -> None:
 def test_nothing_makes_no_pieces() -> None:
     assert split({}, 1, 1, MadeUpCluster()) == []
     assert split({partition_of("t/0-0"): Interval(5, 5)}, 1, 10, MadeUpCluster()) == []
+
+
+# -- partitions of record batches --------------------------------------------------------------------------------------
+
+
+def with_records() -> tuple[MadeUpCluster, dict[TopicPartition, Interval]]:
+    """100 records of 10 bytes and 50 of 40, and 1000 bytes of messages of 10."""
+    cluster = MadeUpCluster(m_0_0=[10] * 100)
+    cluster.make_records("r/0-0", b"a" * 16, 100, 10.0)
+    cluster.make_records("r/0-1", b"a" * 16, 50, 40.0)
+    return cluster, {item: Interval(0, borders[-1]) for item, borders in cluster.borders.items()}
+
+
+def test_bytes_are_shared_by_what_records_take() -> None:
+    cluster, ranges = with_records()
+    each = cluster.record_bytes(ranges)
+    found = limit_batch(ranges, 2000, cluster, each)
+    assert {str(item): interval for item, interval in found.items()} == {
+        "m/0-0": Interval(0, 500),
+        "r/0-0": Interval(0, 50),
+        "r/0-1": Interval(0, 25),
+    }
+    assert limit_batch(ranges, 4000, cluster, each) == ranges
+    small = limit_batch(ranges, 1, cluster, each)
+    assert [interval.end for _, interval in sorted(small.items())] == [10, 1, 1], "each moves on"
+    done = {item: Interval(interval.end, interval.end) for item, interval in ranges.items()}
+    assert limit_batch({**ranges, **dict(list(done.items())[1:])}, 100, cluster, each)[partition_of("r/0-0")] == (
+        100,
+        100,
+    )
+
+
+def test_a_number_of_records() -> None:
+    cluster, ranges = with_records()
+    of_records = {item: interval for item, interval in ranges.items() if item.topic == "r"}
+    found = limit_batch(of_records, 30, cluster, dict.fromkeys(of_records, 1.0))
+    assert [interval for _, interval in sorted(found.items())] == [Interval(0, 20), Interval(0, 10)]
+
+
+def test_pieces_of_records() -> None:
+    """By their bytes, by their number, or as many as there are records; all of them once."""
+    cluster, ranges = with_records()
+    each = cluster.record_bytes(ranges)
+
+    def cuts(size: int, pieces: int, most: int | None = None) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for partition, interval in split(ranges, size, pieces, cluster, each, most):
+            before = found.setdefault(str(partition), [])
+            assert interval.start == (before[-1] if before else 0)
+            before.append(interval.end)
+        return found
+
+    assert cuts(500, 1) == {"m/0-0": [500, 1000], "r/0-0": [50, 100], "r/0-1": [13, 26, 39, 50]}
+    assert cuts(10**6, 1, most=40) == {"m/0-0": [1000], "r/0-0": [34, 68, 100], "r/0-1": [25, 50]}
+    assert cuts(1, 1)["r/0-1"] == list(range(1, 51)), "no piece without a record"
+    assert sum(map(len, cuts(10**6, 8).values())) == 8

@@ -153,7 +153,7 @@ def test_tasks_of_a_batch() -> None:
     cluster = MadeUpCluster(t_0_0=[10] * 10, u_2_0=[10])
     plan = stream_of(cluster, startingOffsets="earliest", maxBytesPerPartition="40")
     tasks = plan.tasks(plan.latest(plan.initial(), None))
-    assert [tuple(task) for task in tasks] == [
+    assert [tuple(task)[:8] for task in tasks] == [
         ("t", 0, 0, "host0", 9092, 0, 40, 0),
         ("t", 0, 0, "host0", 9092, 40, 80, 0),
         ("t", 0, 0, "host0", 9092, 80, 100, 0),

@@ -57,6 +57,7 @@ _OF_THE_JOB = {
     *("subscribe", "subscribepattern", "assign", "columns", "includenextoffset", "failondataloss"),
     *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
     *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "maxbytespertrigger"),
+    *("schema", "maxoffsetspertrigger"),
 }
 
 
@@ -285,7 +286,7 @@ def source_of(brokers: str, found: Mapping[str, str], topics: Iterable[str]) -> 
     for name in found:
         if name.lower() in _OF_THE_JOB:
             raise errors.ConfigError(f"--option {name}: the job sets it itself, or has an option of its own for it")
-    own = {"subscribe": ",".join(topics)}
+    own = {"subscribe": ",".join(topics), "schema": "fastlog"}  # the same columns for both kinds of topics
     if not lowered & {"brokers", "zookeeper", "zk.connect"}:
         own["brokers"] = brokers
     return {**found, **own}

@@ -66,6 +66,8 @@ class Totals:
     replaced_rows: int = 0
     files: int = 0
     size_bytes: int = 0
+    lost_bytes: int = 0
+    lost_records: int = 0
     failures: int = 0
     ranges: dict[TopicPartition, Interval] = field(default_factory=dict)
     lost: dict[TopicPartition, list[Interval]] = field(default_factory=dict)
@@ -78,6 +80,9 @@ class Totals:
         self.rows += rows
         self.files += files
         self.size_bytes += batch.size_bytes
+        lost_bytes, lost_records = batch.lost_sizes()
+        self.lost_bytes += lost_bytes
+        self.lost_records += lost_records
         for partition, interval in batch.ranges.items():
             before = self.ranges.get(partition, interval)
             self.ranges[partition] = Interval(min(before.start, interval.start), max(before.end, interval.end))
@@ -87,7 +92,6 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """For the summary."""
         seconds = time.monotonic() - self.started
-        lost_bytes = sum(interval.size_bytes for intervals in self.lost.values() for interval in intervals)
         return {
             "batches": self.batches,
             "rows": self.rows,
@@ -98,7 +102,8 @@ class Totals:
             "rows_per_second": round(self.rows / seconds) if seconds else None,
             "ranges": offsets.encode_ranges(self.ranges)["topics"],
             "lost": encode_lost(self.lost),
-            "lost_bytes": lost_bytes,
+            "lost_bytes": self.lost_bytes,
+            "lost_records": self.lost_records,
             "failures": self.failures,
             "latency_ms": self.latencies.to_json(),
         }
@@ -116,6 +121,8 @@ class Loader:
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
         # As for a stream: "latest" is a place to begin at.
         self._options = replace(parse_options(given, streaming=None), loss_option="--skip-lost")
+        with_headers = "headers" in self._options.columns and "headers" not in wishes.columns
+        self._columns = (*COLUMNS, "headers") if with_headers else COLUMNS
         self.totals = Totals()
 
     def run(self, *, every: float | None = None, again_from: Place | None = None) -> None:
@@ -194,7 +201,7 @@ class Loader:
 
     def _bring(self, plan: LoadPlan, batch: Batch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
-        self._say(f"batch {number}: {batch.size_bytes} bytes of {len(batch.to_read)} partitions")
+        self._say(f"batch {number}: {_counted(batch.sizes())} of {len(batch.to_read)} partitions")
         began = time.monotonic()
         new: list[NewFile] = []
         kept: list[NewFile] = []
@@ -221,7 +228,7 @@ class Loader:
         if not replaced:
             paths = [self._lake.directory / file.path for file in files]
             self.totals.latencies.add_files(paths, "timestamp", now_us)
-        lost = f", {batch.lost_bytes} bytes lost" if batch.lost else ""
+        lost = f", {_counted(batch.lost_sizes())} lost" if batch.lost else ""
         self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{lost}")
 
     def _written(self, plan: LoadPlan, batch: Batch) -> list[NewFile]:
@@ -231,7 +238,7 @@ class Loader:
             return self._staging.write(self._frame(batch.to_read, now))
         # What is lost is for the driver to find, and to write down.
         options = replace(self._options, fail_on_data_loss=True)
-        return self._staging.write_messages(self._spark.context, plan.tasks(batch), options, COLUMNS, now.date())
+        return self._staging.write_messages(self._spark.context, plan.tasks(batch), options, self._columns, now.date())
 
     def _kept(self, batch: Batch, replaced: list[ActiveFile]) -> list[NewFile]:
         """Files with the rows of replaced ones that are not in a batch's ranges."""
@@ -250,7 +257,7 @@ class Loader:
             return arrow_schema(self._frame({}, datetime.now(UTC)))
         from fastlog.spark.row_files import row_schema
 
-        return row_schema(COLUMNS)
+        return row_schema(self._columns)
 
     def _frame(self, ranges: dict[TopicPartition, Interval], now: datetime) -> DataFrame:
         """The rows of ranges as Spark's SQL makes them; of no ranges, the columns alone."""
@@ -278,10 +285,17 @@ class Loader:
         named = f.when(days.between(FIRST_DAY, LAST_DAY), f.date_from_unix_date(days))
         date: Column = f.coalesce(named, f.lit(now.date()))
         extra = [f.expr(text).alias(name) for name, text in self._wishes.columns.items()]
-        return frame.select("topic", date.alias("date"), *COLUMNS, *extra)
+        return frame.select("topic", date.alias("date"), *self._columns, *extra)
 
     def _say(self, text: str) -> None:
         command.say(text, self._wishes.shown)
+
+
+def _counted(sizes: tuple[int, int]) -> str:
+    """Bytes and records in words."""
+    of_bytes, records = sizes
+    found = [f"{of_bytes} bytes"] if of_bytes or not records else []
+    return " and ".join(found + ([f"{records} records"] if records else []))
 
 
 def _may_hold(lake: Lake, file: ActiveFile, batch: Batch) -> bool:

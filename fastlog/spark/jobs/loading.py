@@ -35,21 +35,39 @@ class Numbers(Protocol):
 
 
 class Batch(NamedTuple):
-    """What one transaction brings: the bytes read of each partition, and those that cannot be read any more."""
+    """What one transaction brings: what is read of each partition, and what cannot be read any more.
+
+    Offsets of the partitions in ``of_records`` are numbers of records, those of others are bytes.
+    """
 
     ranges: dict[TopicPartition, Interval]
     lost: dict[TopicPartition, list[Interval]]
     steps: dict[str, Step]
+    of_records: frozenset[TopicPartition] = frozenset()
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are to be read."""
-        return sum(interval.size_bytes for interval in self.ranges.values())
+        """How many bytes are to be read, of topics of messages."""
+        return self.sizes()[0]
 
     @property
     def lost_bytes(self) -> int:
-        """How many bytes cannot be read."""
-        return sum(interval.size_bytes for intervals in self.lost.values() for interval in intervals)
+        """How many bytes cannot be read, of topics of messages."""
+        return self.lost_sizes()[0]
+
+    def sizes(self) -> tuple[int, int]:
+        """How many bytes are to be read, of topics of messages, and how many records of the others."""
+        return self._summed({partition: [interval] for partition, interval in self.ranges.items()})
+
+    def lost_sizes(self) -> tuple[int, int]:
+        """The same of what cannot be read."""
+        return self._summed(self.lost)
+
+    def _summed(self, intervals: Mapping[TopicPartition, list[Interval]]) -> tuple[int, int]:
+        found = [0, 0]
+        for partition, items in intervals.items():
+            found[partition in self.of_records] += sum(interval.size_bytes for interval in items)
+        return found[0], found[1]
 
     @property
     def to_read(self) -> dict[TopicPartition, Interval]:
@@ -61,7 +79,9 @@ class Batch(NamedTuple):
         found: dict[str, Any] = {"ranges": offsets.encode_ranges(self.ranges)["topics"]}
         if self.lost:
             found["lost"] = encode_lost(self.lost)
-            found["lost_bytes"] = self.lost_bytes
+            found["lost_bytes"], lost_records = self.lost_sizes()
+            if lost_records:
+                found["lost_records"] = lost_records
         return found
 
 
@@ -79,12 +99,12 @@ def offset_name(partition: TopicPartition) -> str:
 
 
 def lost_name(partition: TopicPartition) -> str:
-    """The name under which a table has how many bytes of a partition it will never have."""
+    """The name under which a table has how many bytes of a partition, or records, it will never have."""
     return f"fastlog.lost:{partition}"
 
 
 def created_name(partition: TopicPartition) -> str:
-    """The name under which a table has when the log was made of which that offset is."""
+    """The name under which a table has which log that offset is of, as ``offsets`` has it."""
     return f"fastlog.created:{partition}"
 
 
@@ -222,7 +242,7 @@ class LoadPlan(Plan):
                 )
             end = now.high_watermark if targets is None else min(now.high_watermark, targets[partition].high_watermark)
             ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), now)
-        ranges = planner.limit_batch(ranges, self._max_bytes, self._cluster)
+        ranges = planner.limit_batch(ranges, self._max_bytes, self._cluster, self._record_bytes(ranges))
         moved = {item: ranges[item] for item in ranges if ranges[item].end != self._stand(item)}
         if not moved and not self._found_lost:
             return None
@@ -272,7 +292,8 @@ class LoadPlan(Plan):
             before = self._numbers.number(lost_name(partition))
             size = sum(interval.size_bytes for interval in intervals)
             steps[lost_name(partition)] = Step(before, (before or 0) + size)
-        return Batch(ranges, dict(self._found_lost), steps)
+        of_records = frozenset(item for item, created in self._created.items() if offsets.is_of_records(created))
+        return Batch(ranges, dict(self._found_lost), steps, of_records)
 
     def _stand(self, partition: TopicPartition) -> int | None:
         return self._numbers.number(offset_name(partition))
@@ -289,6 +310,6 @@ class LoadPlan(Plan):
         self._found_anew.add(partition)
         self._found_lost[partition] = [Interval(at, at)]  # nobody knows how far it went
 
-    def _lost(self, partition: TopicPartition, lost: Interval, why: str) -> None:
-        super()._lost(partition, lost, why)
+    def _lost(self, partition: TopicPartition, lost: Interval, why: str, of_records: bool) -> None:
+        super()._lost(partition, lost, why, of_records)
         self._found_lost.setdefault(partition, []).append(lost)

@@ -1,0 +1,154 @@
+"""What a plan over topics of record batches asks beside their offsets: ids, and where the files of partitions are.
+
+Metadata is asked at version 12, the first requests here with tagged fields: numbers of items and lengths of strings are
+varints, one more than what they count (0: null), and a number of tagged fields, which is a varint too, ends each
+structure and both headers.
+
+Source: the schemas of Apache Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from fastlog.client.kafka_fields import Answer, Place, Request, by_topic
+from fastlog.wire.fields import pack
+
+_T = TypeVar("_T")
+_NO_TAGS = b"\0"
+_FALSE = b"\0"
+ID_BYTES = 16
+_MOST_VARINT_BITS = 32
+
+
+class KnownTopic(NamedTuple):
+    """What Metadata says of a topic: an error code, its id, the partitions' numbers, and whether it is the broker's."""
+
+    code: int
+    id: bytes
+    partitions: tuple[int, ...]
+    is_internal: bool
+
+
+class Stored(NamedTuple):
+    """A partition's bytes in files, and the log directory that it is in."""
+
+    size_bytes: int
+    directory: str
+
+
+def known_topics(names: Iterable[str] | None) -> Request:
+    """Which topics there are, of these or of all; none is made by it."""
+    rows = _varint(0)
+    if names is not None:
+        each = [bytes(ID_BYTES) + _varint(len(name.encode()) + 1) + name.encode() + _NO_TAGS for name in names]
+        rows = _varint(len(each) + 1) + b"".join(each)
+    return Request(3, 12, _NO_TAGS + rows + _FALSE + _FALSE + _NO_TAGS)
+
+
+def parse_known_topics(answer: Answer) -> dict[str, KnownTopic]:
+    """What there is of each topic."""
+
+    def number() -> int:
+        return answer.int32("broker")
+
+    def broker() -> None:
+        answer.int32("node id")
+        _text(answer, "host")
+        answer.int32("port")
+        _text(answer, "rack")
+        _skip_tags(answer)
+
+    def partition() -> int:
+        answer.int16("error code")
+        found = answer.int32("partition")
+        answer.int32("leader")
+        answer.int32("leader epoch")
+        for name in ("replicas", "in-sync replicas", "offline replicas"):
+            _items(answer, name, number)
+        _skip_tags(answer)
+        return found
+
+    def topic() -> tuple[str, KnownTopic]:
+        code, name = answer.int16("error code"), _text(answer, "topic")
+        topic_id = answer.take(ID_BYTES, "topic id")
+        is_internal = answer.take(1, "is internal") != _FALSE
+        partitions = tuple(sorted(_items(answer, "partitions", partition)))
+        answer.int32("operations")
+        _skip_tags(answer)
+        return name, KnownTopic(code, topic_id, partitions, is_internal)
+
+    _skip_tags(answer)  # those of the header
+    answer.skip_throttle()
+    _items(answer, "brokers", broker)
+    _text(answer, "cluster id")
+    answer.int32("controller")
+    rows = _items(answer, "topics", topic)
+    _skip_tags(answer)
+    answer.end()
+    return dict(rows)
+
+
+def stored(places: Iterable[Place]) -> Request:
+    """How large these partitions are, and where."""
+    return Request(35, 1, by_topic(places, lambda place: pack("i", place[1])))
+
+
+def parse_stored(answer: Answer) -> dict[Place, Stored]:
+    """The largest copy of each partition; one that is on its way to another directory has two."""
+
+    def one() -> tuple[int, tuple[int, bool]]:
+        number, size = answer.int32("partition"), answer.int64("size")
+        answer.int64("offset lag")
+        return number, (size, answer.take(1, "is future") != _FALSE)
+
+    def directory() -> tuple[str, dict[Place, tuple[int, bool]]]:
+        answer.int16("error code")
+        return answer.text("log directory"), answer.by_place(21, one)
+
+    answer.skip_throttle()
+    found: dict[Place, Stored] = {}
+    for path, rows in answer.items("log directories", 8, directory):
+        found |= {place: Stored(size, path) for place, (size, is_future) in rows.items() if not is_future}
+    answer.end()
+    return found
+
+
+def _items(answer: Answer, name: str, one: Callable[[], _T]) -> list[_T]:
+    count = _number(answer, f"number of {name}") - 1
+    if count > answer.left:
+        raise answer.error(f"it announces {count} {name}, with {answer.left} bytes left")
+    return [one() for _ in range(count)]
+
+
+def _text(answer: Answer, name: str) -> str:
+    size = _number(answer, f"length of {name}") - 1
+    try:
+        return answer.take(max(0, size), name).decode()
+    except UnicodeDecodeError:
+        raise answer.error(f"{name} is not UTF-8") from None
+
+
+def _skip_tags(answer: Answer) -> None:
+    for _ in range(min(_number(answer, "number of tagged fields"), answer.left + 1)):
+        _number(answer, "tag")
+        answer.take(_number(answer, "size of a tagged field"), "tagged field")
+
+
+def _number(answer: Answer, name: str) -> int:
+    found = 0
+    for shift in range(0, _MOST_VARINT_BITS, 7):
+        byte = answer.take(1, name)[0]
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found
+    raise answer.error(f"{name} is longer than a number of 32 bits")
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
