@@ -9,6 +9,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -275,6 +276,22 @@ def test_arrays_end_before_the_set_that_would_make_them_too_large() -> None:
         assert len(batch) == count
         assert batch.next_offset == 11 + (len(batch) - 1) * len(closed)
         assert [batch.payload(number) for number in range(len(batch))] == [b"a", b"x" * 90, b"x" * 90][: len(batch)]
+
+
+@pytest.mark.parametrize(("inside", "count"), [(2**29, 2), (2**29 + 1, 1)])
+def test_an_array_is_never_larger_than_a_gibibyte(monkeypatch: pytest.MonkeyPatch, inside: int, count: int) -> None:
+    """Whatever a set may be inflated to: a set after another is one too many behind 2**30 bytes."""
+
+    def of_sets(*_: object) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(inner=True, entries=range(inside), offset=10 * number, next_offset=10 * number + 10)
+            for number in range(2)
+        ]
+
+    monkeypatch.setattr(fetched, "spans", of_sets)
+    limits = DeepLimits(max_inflated_bytes=2**40)
+    taken, next_offset = fetched._whole_spans("t", 0, memoryview(b""), 0, None, limits)
+    assert (len(taken), next_offset) == (count, 10 * count)
 
 
 def test_columns_have_no_gaps() -> None:

@@ -292,6 +292,16 @@ def test_what_is_committed_is_kept(running: Asked, version: int) -> None:
     assert running.committed("none") == {}
 
 
+@pytest.mark.parametrize(("name", "is_one"), [("", False), ("x" * 1001, False), ("x" * 1000, True)])
+def test_what_is_the_name_of_no_group_has_no_members(running: Asked, name: str, is_one: bool) -> None:
+    """Whatever is asked of it; of one that nobody has joined yet the member is what is unknown."""
+    rows = {"group_id": name, "group_instance_id": None, "generation_id": 1, "member_id": "m"}
+    for key, version, more in ((HEARTBEAT, 4, {}), (SYNC, 3, {"assignments": ()}), (LEAVE, 0, {})):
+        code = running.ask(key, version, **rows, **more).error_code
+        assert code == (Code.UNKNOWN_MEMBER_ID if is_one else Code.INVALID_GROUP_ID), key
+    assert running.groups.names() == []
+
+
 def test_only_members_commit_where_there_are_some(running: Asked) -> None:
     member = running.alone()
     for more, code in (
@@ -1084,6 +1094,9 @@ def test_each_request_asks_for_its_operation(tmp_path: Path) -> None:
         assert running.committed() == {}
         found = running.ask(FETCH, 8, groups=fetches, require_stable=False).groups[0].topics[0].partitions[0]
         assert (found.error_code, found.committed_offset) == (forbidden, -1)
+        topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+        deleted = running.ask(OFFSET_DELETE, 0, group_id="g", topics=topics)
+        assert (deleted.error_code, deleted.topics[0].partitions[0].error_code) == (0, forbidden)
         refused.clear()
         assert running.committed() == {("t", 0): 1}
 

@@ -115,10 +115,10 @@ def test_the_end_and_nonsense_are_found_behind_answers() -> None:
             flight.receive(ours.fileno())
 
 
+@pytest.mark.parametrize("ticket", [object(), None])
 @pytest.mark.parametrize(("written", "answered"), [(0, 0), (2, 0), (2, 1), (2, 2), (3, 0), (3, 1)])
-def test_what_is_not_written_is_pulled_back(written: int, answered: int) -> None:
+def test_what_is_not_written_is_pulled_back(written: int, answered: int, ticket: object) -> None:
     """Frames of one partition come back in order, whole; those of others and the written ones stay."""
-    ticket = object()
     flight = Flight(True)
     flight.add(chunk_of([b"0", b"1", b"2", b"3"], ticket=ticket))
     flight.add(chunk_of([b"x"], partition=1))

@@ -254,6 +254,18 @@ def test_a_frame_is_finished_by_its_last_message_and_not_before(batch: int) -> N
     assert outbox.take(True) == []
 
 
+def test_a_list_may_finish_the_frame_behind_its_last_message() -> None:
+    """It is taken at once, where an open one waits for more; what stood in it before goes with it."""
+    outbox, buffer = outbox_with(batch=100)
+    assert buffer.extend([b"x"] * 3) == 3
+    assert outbox.take() == []
+    assert buffer.extend([b"y"] * 2, 0, None, True, True) == 2
+    (chunk,) = outbox.take()
+    assert (chunk.messages, chunk.frame_count) == (5, 1)
+    assert buffer.extend([], 0, None, True, True) == 0
+    assert outbox.take(True) == []
+
+
 @pytest.mark.parametrize(("room", "frames"), [(-1, 2), (0, 1), (1, 1)])
 def test_a_set_may_have_as_many_bytes_as_are_allowed(room: int, frames: int) -> None:
     """Two messages of 50 bytes are 120 with their heads."""

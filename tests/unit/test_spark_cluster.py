@@ -98,6 +98,25 @@ def test_a_broker_walks_a_part_at_a_time(walked: int, step: int) -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(points)) <= step + ENTRY
 
 
+@pytest.mark.parametrize("size", [300, 5 * ENTRY])
+def test_a_walk_asks_for_no_more_than_the_size_of_a_fetch(size: int) -> None:
+    """However far away the place is."""
+    sizes: list[int] = []
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.FetchRequest):
+            sizes.append(request.max_bytes)
+        return None
+
+    with with_log(LOG, own=False, hook=hook) as fake:
+        cluster = cluster_of(f"0@{fake.address}", assign='{"t": ["0-0"]}', **{"fetch.size": str(size)})
+        bounds = cluster.bounds()[T00]
+        assert cluster.next_boundary(T00, len(LOG) - 1, bounds) == len(LOG)
+        assert cluster.between(T00, Interval(0, len(LOG)), 50 * ENTRY)[0] == 0
+        cluster.close()
+    assert sizes and set(sizes) == {size}
+
+
 def test_the_message_behind(both: Cluster) -> None:
     assert both.after(T00, Interval(5 * ENTRY, len(LOG))) == 6 * ENTRY
     assert both.after(T00, Interval(len(LOG) - ENTRY, len(LOG))) == len(LOG)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from fastlog.errors import ConfigError
 from fastlog.spark import environment
-from fastlog.spark.jobs import load
+from fastlog.spark.jobs import counts, load
 from fastlog.spark.jobs.command import LazySpark, told
 
 IN_A_TASK = """\
@@ -123,6 +123,24 @@ def test_the_zookeeper_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(load.load_command, [*given, *more])
         assert done.exit_code == 2 and "a second time" in done.output
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--window 60 --every 5", "--every needs a --table"),
+        ("", "give one of --window and --session"),
+        ("--window 60 --session 60", "give one of --window and --session"),
+        ("--session 60 --slide 10", "--slide is for --window"),
+        ("--window 60 --slide 61", "--slide is for --window, and not longer"),
+        ("--window 60 --slide 0", "--slide"),
+    ],
+)
+def test_counts_that_cannot_be(given: str, said: str) -> None:
+    """Wrong usage is told before a Spark is started, and nothing that was given is passed over."""
+    done = CliRunner().invoke(counts.counts_command, ["--brokers", "h:1", "--topic", "t", *given.split()])
+    assert done.exit_code == 2
+    assert said in done.output
 
 
 def test_an_option_that_is_wrong_names_where_options_stand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,6 +105,16 @@ def test_a_message_without_an_envelope(payload: bytes, why: str, codec: int) -> 
     assert maker.without_envelope == 2
     assert maker.first_without is not None
     assert place in maker.first_without
+
+
+@pytest.mark.parametrize("payload", [GOOD, b"bare"])
+def test_what_was_read_is_let_go_of(payload: bytes) -> None:
+    """Bytes that somebody still looks at could not grow."""
+    data = bytearray(encode_set([payload]))
+    maker = BatchMaker(FIELDS, "logs", 3, 1, envelope=True, fail=False)
+    assert sum(batch.num_rows for batch in maker.batches(message.spans(data, 0))) == 1
+    gc.collect()
+    data.append(0)
 
 
 def test_a_time_that_spark_cannot_say_is_none() -> None:
