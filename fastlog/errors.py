@@ -264,6 +264,10 @@ class InflateLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 
 
+class UnfitSetError(FastlogError):
+    """A compressed set of 0.7 that today's offsets cannot tell: it holds more messages than it has bytes."""
+
+
 class AuditError(FastlogError):
     """What an audit topic holds makes no sense, or an audit cannot be made from it."""
 

@@ -217,6 +217,23 @@ def deep(data: bytes, base: int = 0) -> list[tuple[bytes, int]]:
     return out
 
 
+def as_records(data: bytes, base: int = 0) -> list[tuple[int, bytes]] | None:
+    """``(offset, payload)`` of an undamaged set as today's consumers get it.
+
+    A message is where it ends, less 1; those of a compressed set stand before its end, one each. None where one has
+    more messages than bytes.
+    """
+    out: list[tuple[int, bytes]] = []
+    for entry in walk(data, base=base)[0]:
+        inner = [entry.payload]
+        if entry.attributes:
+            inner = deep_payloads(inflate(entry.attributes, entry.payload), inside=True)
+        if len(inner) > entry.next_offset - entry.offset:
+            return None
+        out += zip(range(entry.next_offset - len(inner), entry.next_offset), inner, strict=True)
+    return out
+
+
 @dataclass(frozen=True)
 class EnvelopeFields:
     """An envelope, and where the key, the deduplication id and the value lie in the payload."""

@@ -17,6 +17,21 @@ cdef enum CountState:
     COUNT_TOO_LARGE = -3 # of a batch: more comes out of it than the limits allow
     COUNT_MISTIMED = -4  # of a batch: its largest time is none
 
+# Makes record batches of the set of messages that the request's bytes are.
+cdef struct RecordsJob:
+    Job job
+    int state            # a RecordsState
+    int64_t time_ms      # that records get
+    int64_t most         # bytes of a batch
+    uint8_t* made        # the batches, which whoever takes them frees
+    size_t size
+    int64_t count        # records
+
+cdef enum RecordsState:
+    RECORDS_REFUSED = 1  # the set is damaged
+    RECORDS_TOO_LARGE = 2 # a message alone takes more than a batch may have
+    RECORDS_MADE = 3
+
 # Makes a partition of the topic whose name the request's bytes are.
 cdef struct CreateJob:
     Job job
@@ -55,9 +70,11 @@ cdef class Jobs:
     cdef long long check_here(self, Conn* c, const uint8_t* data, size_t size, int64_t* record) noexcept nogil
     cdef long long look(self, Conn* c, const uint8_t* data, size_t size, int64_t* record) noexcept nogil
     cdef void count(self, Conn* c, CountJob* job, size_t at, size_t size, bint is_batch) noexcept nogil
+    cdef void convert(self, Conn* c, RecordsJob* job, size_t at, size_t size, int64_t time_ms, int64_t most) noexcept nogil
     cdef void create(self, Conn* c, CreateJob* job, size_t at, size_t size, int32_t partition) noexcept nogil
     cdef void answer(self, Conn* c, AnswerJob* job, Answering answering, int queue, size_t at, size_t size) noexcept nogil
     cdef bint count_step(self, CountJob* job) noexcept with gil
+    cdef bint convert_step(self, RecordsJob* job) noexcept with gil
     cdef void create_step(self, CreateJob* job) noexcept with gil
 
 # The requests of one protocol that Python answers.

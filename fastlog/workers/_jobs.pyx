@@ -19,6 +19,10 @@ cdef bint do_count(Job* job, void* scratch) noexcept nogil:
     return (<Jobs>job.owner).count_step(<CountJob*>job)
 
 
+cdef bint do_convert(Job* job, void* scratch) noexcept nogil:
+    return (<Jobs>job.owner).convert_step(<RecordsJob*>job)
+
+
 cdef bint do_create(Job* job, void* scratch) noexcept nogil:
     (<Jobs>job.owner).create_step(<CreateJob*>job)
     return False
@@ -33,7 +37,7 @@ cdef class Jobs:
 
     ``services`` counts and creates: ``count_deep(memoryview, name, begun)`` counts deep messages and returns their number,
     COUNT_REFUSED, or what is to be given as ``begun`` for the next step, which is None for the first; ``check_batch`` does
-    the same with a batch of records, and returns a ``CountJob``'s ``count`` and ``record``.
+    the same with a batch of records, and returns a ``CountJob``'s ``count`` and ``record``, ``make_batches`` makes batches of a set.
     ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``.
     """
 
@@ -83,6 +87,13 @@ cdef class Jobs:
         job.record = -1
         self.helper.ask(c, &job.job, do_count, <void*>self, QUEUE_CHECK, at, size)
 
+    cdef void convert(self, Conn* c, RecordsJob* job, size_t at, size_t size, int64_t time_ms, int64_t most) noexcept nogil:
+        """Have a thread make batches of at most ``most`` bytes of the set among the request's bytes."""
+        job.state = RECORDS_REFUSED
+        job.made = NULL
+        job.time_ms, job.most = time_ms, most
+        self.helper.ask(c, &job.job, do_convert, <void*>self, QUEUE_CHECK, at, size)
+
     cdef void create(self, Conn* c, CreateJob* job, size_t at, size_t size, int32_t partition) noexcept nogil:
         """Have a thread make a partition, since that waits for the disk; the topic's name is among the request's bytes."""
         job.partition = partition
@@ -117,6 +128,29 @@ cdef class Jobs:
         except BaseException:
             job.count = COUNT_REFUSED
             return False
+
+    cdef bint convert_step(self, RecordsJob* job) noexcept with gil:
+        cdef Py_ssize_t size
+        try:
+            view = PyMemoryView_FromMemory(<char*>job.job.data, <Py_ssize_t>job.job.size, PyBUF_READ)
+            name = job.job.conn.name
+            found = self.services.make_batches(view, name, self.begun.pop(name, None), job.time_ms, job.most)
+            if isinstance(found, int):
+                job.state = found
+                return False
+            if not isinstance(found, tuple):
+                self.begun[name] = found
+                return True
+            made, job.count = found
+            size = len(<bytes>made)
+            job.made = <uint8_t*>malloc(size)
+            if job.made != NULL:
+                memcpy(job.made, <char*>(<bytes>made), size)
+                job.size = size
+                job.state = RECORDS_MADE
+        except BaseException:
+            job.state = RECORDS_REFUSED
+        return False
 
     cdef void create_step(self, CreateJob* job) noexcept with gil:
         try:

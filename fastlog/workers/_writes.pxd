@@ -17,7 +17,8 @@ cdef enum:
 #
 # Whose memory ``data`` is: the run's own stage, where sets are copied to, except for the one set of a run that is larger
 # than a stage. That one stays where it was received, and ``gather`` takes it only from the connection's own buffer
-# (``keeps``). Its request waits until the run is written, so that the buffer is neither moved nor used again before.
+# (``keeps``), or of what its protocol has
+# made of it (``kept``). Its request waits until the run is written, so that the buffer is neither moved nor used again before.
 cdef struct Run:
     Run* next
     fl_slot* slot
@@ -58,6 +59,7 @@ cdef struct Gathered:
     int run_count
     Receipt* ring                # indexed by the numbers of receipts
     uint32_t room
+    const uint8_t* kept          # of its protocol: what stays until its request goes on, beside the connection's buffer
     uint32_t head                # numbers of the first receipt, and of the one that will be next
     uint32_t tail
 

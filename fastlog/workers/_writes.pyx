@@ -157,7 +157,7 @@ cdef class Writes:
         else:
             if g.run_count == MAX_RUNS:
                 return GATHER_FULL
-            if found.bytes > STAGE_BYTES and not keeps(c, data):
+            if found.bytes > STAGE_BYTES and data != g.kept and not keeps(c, data):
                 return GATHER_NOT_KEPT
             run = self.run_take(c, s)
             if run == NULL:

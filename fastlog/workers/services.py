@@ -13,6 +13,7 @@ from typing import TypeVar
 from fastlog import logs, segment_files
 from fastlog._deep import DeepCount
 from fastlog._deep_batch import DeepBatch
+from fastlog._upconvert import SetBatches
 from fastlog.config import BrokerConfig
 from fastlog.errors import (
     BrokerError,
@@ -21,6 +22,7 @@ from fastlog.errors import (
     InvalidMessageError,
     InvalidTopicError,
     LogError,
+    MessageTooLargeError,
     WrongPartitionError,
 )
 from fastlog.log import _files
@@ -47,6 +49,7 @@ BYTES_PER_BATCH_PIECE = 1024
 STEP_WRAPPERS = 128
 """Opened in one step, for those with little in them."""
 BUSY, FAILED, NOT_CREATED = -2, -3, -4
+NOT_CONVERTED, TOO_LARGE_FOR_BATCH = 1, 2
 REFUSED, OFF_LOOP, TOO_LARGE, MISTIMED = -1, -2, -3, -4
 NO_RECORD = -1
 NO_TIMESTAMP = -1
@@ -58,6 +61,7 @@ MAX_NAME_BYTES = 255
 BYTES = (
     "a message larger than max.message.size was dropped",
     "a batch larger than message.max.bytes",
+    "a message larger than max.message.bytes of its topic was dropped",
     "the announced request size is not allowed",
 )
 """Reasons whose detail is a number of bytes."""
@@ -170,6 +174,23 @@ class Services:
             return self._largest(checking, connection) if done else checking
         except Exception as error:
             return self._refuse_batch(connection, error, checking)
+
+    def make_batches(
+        self, data: memoryview, connection: int, begun: SetBatches | None, time_ms: int, most_bytes: int
+    ) -> SetBatches | tuple[bytes, int] | int:
+        """The record batches of a set that has been checked, and how many records they have.
+
+        After one step of many, what goes on with it. NOT_CONVERTED: it is damaged; TOO_LARGE_FOR_BATCH: one message
+        alone is larger than a batch.
+        """
+        try:
+            making = begun or SetBatches(data, time_ms, most_bytes, self._limits)
+            return (making.made, making.count) if making.step(STEP_BYTES) else making
+        except MessageTooLargeError:
+            return TOO_LARGE_FOR_BATCH
+        except Exception as error:
+            self._refuse_set(connection, error)
+            return NOT_CONVERTED
 
     def _largest(self, checked: DeepBatch, connection: int) -> tuple[int, int]:
         largest, record = checked.max_timestamp, checked.max_timestamp_delta

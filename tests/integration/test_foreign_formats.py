@@ -1,4 +1,4 @@
-"""Clients of Kafka 0.7 beside a topic of record batches: told that it is none of theirs, and it stays as it is."""
+"""Clients of Kafka 0.7 beside a topic of record batches: they may write to it, and are told that they cannot read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog import record_batches
 from fastlog.config import BrokerConfig
 from fastlog.log._append import append_sets
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
@@ -43,14 +44,16 @@ def client(broker: Broker) -> Iterator[raw.RawClient]:
         yield made
 
 
-def test_it_is_not_read(client: raw.RawClient) -> None:
-    """By no kind of fetch: the bytes are no messages."""
+def test_it_is_not_read(broker: Broker, client: raw.RawClient) -> None:
+    """By no kind of fetch: the bytes are no messages. The log says why, once for the client."""
     assert client.fetch("new", 0, 0).error == WRONG_PARTITION
     assert [answer.error for answer in client.multifetch([("new", 0, 0, 100), ("old", 0, 0, 100)])] == [
         WRONG_PARTITION,
         0,
     ]
     assert client.held_fetch("new", 0, 0)[0] == WRONG_PARTITION
+    lines = [line for line in broker.log_text().splitlines() if "a topic of record batches, which" in line]
+    assert len(lines) == 1 and "topic='new' partition=0" in lines[0]
 
 
 def test_it_is_not_listed_and_has_no_offsets(client: raw.RawClient) -> None:
@@ -62,16 +65,22 @@ def test_it_is_not_listed_and_has_no_offsets(client: raw.RawClient) -> None:
     assert client.cut_points("new", 0, 0, 10, 1)[0] == WRONG_PARTITION
 
 
-@pytest.mark.parametrize("partition", [0, 1])
-def test_it_is_not_written_to(broker: Broker, partition: int) -> None:
-    """Neither is a partition made for it that its maker did not want."""
-    with broker.connect() as client:
-        assert client.produce_ack("new", partition, ENTRY)[0] == WRONG_PARTITION
-    with broker.connect() as client:
-        client.produce("new", partition, ENTRY)
-        assert client.is_closed()
+def test_it_is_written_to(broker: Broker, client: raw.RawClient) -> None:
+    """What is there stays as it is, and what comes is a batch behind it."""
+    told = client.produce_ack("new", 0, ENTRY, raw.FLUSHED)
+    assert (told.error, told.base_offset, told.next_offset) == (0, 1, 2)
     stored = (broker.log_dirs[0] / "new-0" / "00000000000000000000.log").read_bytes()
-    assert stored[16:] == STORED[16:]
+    assert stored[16 : len(STORED)] == STORED[16:]
+    (added,) = record_batches.records(stored[len(STORED) :])
+    assert (added.key, added.value, added.offset) == (None, b"a message", 1)
+
+
+def test_no_partition_is_made_that_its_maker_did_not_want(broker: Broker) -> None:
+    with broker.connect() as client:
+        assert client.produce_ack("new", 1, ENTRY)[0] == WRONG_PARTITION
+    with broker.connect() as client:
+        client.produce("new", 1, ENTRY)
+        assert client.is_closed()
     assert not (broker.log_dirs[0] / "new-1").exists()
 
 

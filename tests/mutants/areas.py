@@ -76,7 +76,7 @@ AREAS = (
               " queues turns offsets_answers"
               " flusher_directories worker_start life_after_errors authorization handover deletion lives"
               " second_protocol metrics group_report internal_log recoveries slot_waits c_memory forward"
-              " coordinator* kafka_*")
+              " coordinator* kafka_* kafka07_records")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
                        " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_groups"
@@ -111,9 +111,10 @@ AREAS = (
     Area(
         "batches",
         _words("fastlog/_records.pyx fastlog/_records.pxd fastlog/_frames.pyx fastlog/_deep_batch.pyx"
-               " fastlog/_record_batch.pyx fastlog/_record_batch.pxd fastlog/batch_codecs.py"
-               " fastlog/record_batches.py"),
-        _unit("records record_batch_reader record_batches batch_codecs deep_batch batches_of_clients c_memory")
+               " fastlog/_record_batch.pyx fastlog/_record_batch.pxd fastlog/_upconvert.pyx"
+               " fastlog/batch_codecs.py fastlog/record_batches.py"),
+        _unit("records record_batch_reader record_batches batch_codecs deep_batch batches_of_clients c_memory"
+              " upconvert")
         + _integration("batch_bombs") + _fault("batches"),
     ),
     Area(

@@ -22,8 +22,8 @@ LAYERS = {
     "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._record_batch fastlog._frames"
     " fastlog._envelope"
     " fastlog.arguments fastlog.codecs fastlog.batch_codecs fastlog.settings fastlog.java",
-    "model": "fastlog.message fastlog._deep_batch fastlog.record_batches fastlog.envelope fastlog.config"
-    " fastlog.listening fastlog.durability",
+    "model": "fastlog.message fastlog._deep_batch fastlog._upconvert fastlog.record_batches fastlog.envelope"
+    " fastlog.config fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
     "coordination": "fastlog.coordination",

@@ -36,7 +36,7 @@ from fastlog.workers._writes cimport (
     GATHER_FULL, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, Receipt, receipt_at, receipt_push,
 )
 from fastlog.workers.kafka._codes cimport (
-    CODE_COMPRESSION, CODE_CORRUPT_MESSAGE, CODE_INVALID_ACKS, CODE_INVALID_RECORD, CODE_INVALID_TIMESTAMP,
+    CODE_COMPRESSION, CODE_CORRUPT_MESSAGE, CODE_FORMAT, CODE_INVALID_ACKS, CODE_INVALID_RECORD, CODE_INVALID_TIMESTAMP,
     CODE_INVALID_TOPIC, CODE_NONE, CODE_STORAGE, CODE_TOO_LARGE, CODE_TOPIC_DENIED, CODE_TRANSACTION_DENIED,
     CODE_UNKNOWN_TOPIC, code_of,
 )
@@ -66,6 +66,10 @@ cdef enum:
     RECORD_ERRORS_SINCE = 8
     MOST_AHEAD_MS = 3600000      # message.timestamp.after.max.ms
     SAID_BYTES = 400             # of why a batch is refused, its end included
+
+cdef const char* OF_07 = (
+    "a topic of Kafka 0.7, whose messages have no key, header or time: produce with a client of 0.7, or to a topic of its own"
+)
 
 
 @cython.final
@@ -242,6 +246,8 @@ cdef class Produces:
             r = self.engine.partitions.resolve(name, x.name_size, &chosen, TO_PRODUCE, OF_KAFKA, &s)
         if r != RESOLVED:
             r = CODE_UNKNOWN_TOPIC if r == RESOLVE_ABSENT else code_of(r)
+            if r == CODE_FORMAT:
+                return self.refuse(c, x, head, p, partition, r, OF_07, r)
             return self.refuse(c, x, head, p, partition, r, "produce to a topic or partition that cannot be", r)
         if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
             return self.refuse(c, x, head, p, partition, CODE_STORAGE, "produce to a partition that takes no appends", 0)

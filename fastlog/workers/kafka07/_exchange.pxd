@@ -1,7 +1,8 @@
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free
 
 from fastlog.log._arena cimport fl_slot
-from fastlog.workers._jobs cimport AnswerJob, CountJob, CreateJob
+from fastlog.workers._jobs cimport AnswerJob, CountJob, CreateJob, RecordsJob
 from fastlog.workers._reads cimport Found
 from fastlog.workers._writes cimport Gathered
 from fastlog.workers.net._connection cimport ReadJob
@@ -22,6 +23,7 @@ cdef enum State:
     PRODUCING
     COUNTING
     CREATING
+    CONVERTING
     HOLDING
     READING
     READ
@@ -49,6 +51,7 @@ cdef struct Parts:
 cdef union AnyJob:
     CountJob count
     CreateJob create
+    RecordsJob convert
     ReadJob read
     AnswerJob answer
 
@@ -57,13 +60,18 @@ cdef struct Exchange:
     int state                    # a State; ``enter`` alone changes it
     Gathered gathered
     AnyJob job
-    # PRODUCING, COUNTING, CREATING: the part that was reached
+    # PRODUCING, COUNTING, CREATING, CONVERTING: the part that was reached
     size_t part_offset           # where it begins, from the request id
     int parts_left
     bint owes                    # it is acknowledged: the newest receipt is its own
     int32_t chosen               # the partition drawn for a part that asked for -1; -1: not drawn yet
     long long count              # of the messages in its compressed sets; COUNT_OFF_LOOP: not known
     long long made               # its partition's slot, or a CreateState
+    int converted_state          # a RecordsState: its set as record batches; 0: not converted
+    uint8_t* converted           # these, until the request goes on
+    size_t converted_size
+    int64_t converted_count      # records
+    int64_t converted_ms         # the time that they have
     # HOLDING
     uint64_t hold_until_ns       # how long the request may wait; 0: it has not begun to
     uint64_t hold_end            # OFFSETS: the log end it met, and waits for
@@ -79,6 +87,13 @@ cdef extern from "<assert.h>" nogil:
     void check "assert"(bint)
 
 cdef bint may_follow(int before, int state) noexcept nogil
+
+cdef inline void free_converted(Exchange* x) noexcept nogil:
+    """Give back the batches that were made of a part's set, if they were: they stand in the run, or are not needed."""
+    free(x.converted)
+    x.converted = NULL
+    x.gathered.kept = NULL
+    x.converted_state = 0
 
 cdef inline void enter(Exchange* x, int state) noexcept nogil:
     """The one place that changes the state; builds for debugging end the process at a transition that is not allowed."""

@@ -2,11 +2,12 @@
 
 | state | the request | goes on when | next |
 |---|---|---|---|
-| BETWEEN | none has begun | bytes come | any but COUNTING, CREATING, READ, ANSWERED |
+| BETWEEN | none has begun | bytes come | any but COUNTING, CREATING, CONVERTING, READ, ANSWERED |
 | QUEUED | was looked at; something else comes first | earlier answers, earlier writes or memory are there | as BETWEEN |
-| PRODUCING | is a produce, at one of its parts | its gathered writes can be done | COUNTING, CREATING |
+| PRODUCING | is a produce, at one of its parts | its gathered writes can be done | COUNTING, CREATING, CONVERTING |
 | COUNTING | a thread counts the messages of the part | the thread is done | PRODUCING |
 | CREATING | a thread, or another process, makes the part's partition | it is made | PRODUCING |
+| CONVERTING | a thread makes record batches of the part, whose topic is of these | the thread is done | PRODUCING |
 | HOLDING | is a long poll | the visible end moves, or its time is over | READING, COLLECTING |
 | READING | a thread reads the first bytes of its span | the thread is done | READ |
 | READ | they have been read once, and may be gone again | at once | HOLDING |
@@ -35,9 +36,10 @@ cdef void allow(int state, tuple following) except *:
 
 allow(BETWEEN, (QUEUED, PRODUCING, HOLDING, READING, COLLECTING, ANSWERING))
 allow(QUEUED, (PRODUCING, HOLDING, READING, COLLECTING, ANSWERING))
-allow(PRODUCING, (COUNTING, CREATING))
+allow(PRODUCING, (COUNTING, CREATING, CONVERTING))
 allow(COUNTING, (PRODUCING,))
 allow(CREATING, (PRODUCING,))
+allow(CONVERTING, (PRODUCING,))
 allow(HOLDING, (READING, COLLECTING))
 allow(READING, (READ,))
 allow(READ, (HOLDING,))
@@ -49,7 +51,9 @@ allow(ANSWERED, (ANSWERING,))
 def transitions():
     """The states that may follow each state."""
     cdef int one, other
-    names = "BETWEEN QUEUED PRODUCING COUNTING CREATING HOLDING READING READ COLLECTING ANSWERING ANSWERED".split()
+    names = (
+        "BETWEEN QUEUED PRODUCING COUNTING CREATING CONVERTING HOLDING READING READ COLLECTING ANSWERING ANSWERED"
+    ).split()
     return {
         names[one]: {names[other] for other in range(<int>STATES) if NEXT[one] >> other & 1} for one in range(<int>STATES)
     }

@@ -13,6 +13,7 @@ from fastlog.log._arena cimport (
 )
 from fastlog.log.formats._table cimport OF_KAFKA_07
 from fastlog.workers._engine cimport Engine
+from fastlog.workers._partitions cimport PROBLEM_FORMAT
 from fastlog.workers._reads cimport Found, Reads
 from fastlog.workers.kafka07._codes cimport CODE_UNKNOWN, code_of
 from fastlog.workers.kafka07._exchange cimport (
@@ -59,6 +60,7 @@ cdef class Fetches:
 
     def __cinit__(self, Engine engine, Kinds kinds, max_wait_ms):
         self.reads = engine.reads
+        self.reports = engine.reports
         self.kinds = kinds
         self.counters = engine.counters
         self.max_wait_ms = max_wait_ms
@@ -81,6 +83,14 @@ cdef class Fetches:
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
             return -1
         return 0
+
+    cdef void failed(self, Conn* c, const Found* found, const uint8_t* name, int size) noexcept nogil:
+        """Count a part that has an error. What its code does not say goes to the log, unless ``size`` is -1; ``name`` stands
+        before its partition."""
+        fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        if found.problem == PROBLEM_FORMAT and size >= 0:
+            self.reports.refused(c, "a topic of record batches, which clients of today's Kafka read and those of 0.7 cannot",
+                                 found.problem, name, size, <int32_t>be32(name + size))
 
     cdef bint hold(self, Conn* c, Exchange* x, fl_slot* s, uint64_t visible, uint64_t now_ns) noexcept nogil:
         """Whether a request of 0.7 is to wait until the visible end moves from here.
@@ -140,7 +150,7 @@ cdef class Fetches:
             return WAIT_JOB
         code = code_07(found.problem)
         if code:
-            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            self.failed(c, &found, body + 2, size)
         else:
             self.reads.look_ahead(&found)
         head = out_bytes(c, 6)
@@ -241,7 +251,7 @@ cdef class Fetches:
             if found.entry >= 0:
                 parts.pinned += self.reads.pin(found)
             if found.problem:
-                fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+                self.failed(c, found, body + at + 2, size if parts.waits else -1)
                 parts.owed = NULL
                 parts.waits = False
             else:
@@ -329,7 +339,7 @@ cdef class Fetches:
             # something moved while we said that we wait: look again
         x.hold_until_ns = 0
         if found.problem:
-            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            self.failed(c, &found, body + 10, size)
         else:
             self.reads.look_ahead(&found)
         head = out_bytes(c, 26)

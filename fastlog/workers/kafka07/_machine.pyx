@@ -12,8 +12,8 @@ from libc.stdlib cimport calloc, free
 
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka07._exchange cimport (
-    ANSWERED, ANSWERING, BETWEEN, CLOSE, COUNTING, CREATING, DONE, FRAME_HEAD, PRODUCING, QUEUED, READ, READING, WRITE_FIRST,
-    Exchange, enter,
+    ANSWERED, ANSWERING, BETWEEN, CLOSE, CONVERTING, COUNTING, CREATING, DONE, FRAME_HEAD, PRODUCING, QUEUED, READ, READING,
+    WRITE_FIRST, Exchange, enter, free_converted,
 )
 from fastlog.workers.kafka07._requests cimport Requests
 from fastlog._bytes cimport be32
@@ -49,6 +49,9 @@ cdef class Kafka07(Protocol):
             return
         self.requests.forget(c, x)
         self.writes.discard(c, &x.gathered)
+        if x.state == CONVERTING:
+            free(x.job.convert.made)
+        free_converted(x)
         c.state = NULL
         free(x)
 
@@ -148,6 +151,12 @@ cdef class Kafka07(Protocol):
             enter(x, PRODUCING)
         elif x.state == CREATING:
             x.made = x.job.create.made
+            enter(x, PRODUCING)
+        elif x.state == CONVERTING:
+            x.converted_state = x.job.convert.state
+            x.converted = x.job.convert.made
+            x.converted_size = x.job.convert.size
+            x.converted_count = x.job.convert.count
             enter(x, PRODUCING)
         elif x.state == READING:
             enter(x, READ)

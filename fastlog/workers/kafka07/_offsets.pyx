@@ -62,6 +62,9 @@ cdef class Offsets:
         if s != NULL and not fl_load(&s.state) & FL_STATE_OFFLINE and format_of(s.format).clients & OF_KAFKA_07:
             r = self.answer_from_table(c, s, <int64_t>be64(body + 6 + name_size), <int32_t>be32(body + 14 + name_size))
         else:
+            if s != NULL and format_of(s.format) != NULL and not format_of(s.format).clients & OF_KAFKA_07:
+                self.engine.reports.refused(c, "a topic of record batches, whose offsets clients of 0.7 have no use for", OFFSETS,
+                                            s.name, <int>s.name_bytes, <int32_t>s.partition)
             r = self.answer_from_python(c, body, min(n, <size_t>MAX_OFFSETS_BYTES))
         if r <= 0:
             fl_bump(&self.counters[<int>N_OFFSETS], 1)

@@ -3,6 +3,8 @@
 Gathering never changes results: a request that is refused ends the runs before it, what precedes it is written and
 stays, the refused one leaves nothing. The first message of a partition and large compressed sets are the work of threads.
 
+A topic of record batches gets what its readers can read (``_to_records``).
+
 Source: Kafka 0.7.2 for requests 0 and 3, down to which of them close the connection; 1000 is fastlog's own.
 """
 
@@ -19,7 +21,7 @@ from fastlog.log.formats._table cimport (
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport COUNT_OFF_LOOP, CREATE_AGAIN, CREATE_REFUSED, CREATE_UNASKED
-from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
+from fastlog.workers._partitions cimport PROBLEM_FORMAT, RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
 from fastlog.workers._writes cimport (
     GATHER_FULL, GATHER_NO_MEMORY, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, RECEIPT_READY,
     Receipt, receipt_at, receipt_push,
@@ -29,9 +31,10 @@ from fastlog.workers.kafka07._codes cimport (
     CODE_WRONG_PARTITION, code_of,
 )
 from fastlog.workers.kafka07._exchange cimport (
-    BETWEEN, CLOSE, COUNTING, CREATING, DONE, FRAME_HEAD, PRODUCING, QUEUED, WRITE_FIRST, Exchange, enter,
+    BETWEEN, CLOSE, COUNTING, CREATING, DONE, FRAME_HEAD, PRODUCING, QUEUED, WRITE_FIRST, Exchange, enter, free_converted,
 )
 from fastlog.workers.kafka07._kinds cimport ACKED_PRODUCE, CREATE_TOPIC, MULTIPRODUCE, PRODUCE, Kinds, operation_of
+from fastlog.workers.kafka07._to_records cimport NOT_CONVERTED, TAKEN_IN_PLACE, TOO_LARGE_FOR_BATCH, ToRecords
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.net._connection cimport WAIT_ANSWERS, WAIT_CREATE, WAIT_JOB, WAIT_TURN, Conn, out_bytes, turn_over
 
@@ -48,7 +51,7 @@ cdef enum:
 cdef class Produces:
     """Handles the produce requests of one processor's connections; its loop's thread only."""
 
-    def __cinit__(self, Engine engine, Kinds kinds, max_message):
+    def __cinit__(self, Engine engine, Kinds kinds, max_message, max_batch):
         self.engine = engine
         self.authorizer = engine.authorizer
         self.kinds = kinds
@@ -56,6 +59,7 @@ cdef class Produces:
         self.writes = engine.writes
         self.counters = engine.counters
         self.max_message = max_message
+        self.to_records = ToRecords(engine, max_batch)
 
     cdef int produce(self, Conn* c, Exchange* x, const uint8_t* p, size_t size, int kind) noexcept nogil:
         """Requests 0, 3 and 1000: every part in order; comes back to the part reached when the connection goes on."""
@@ -102,6 +106,8 @@ cdef class Produces:
                 return WRITE_FIRST
             if x.parts_left > 0 and turn_over(c):
                 return WAIT_TURN
+        if x.converted != NULL:
+            free_converted(x)
         return DONE
 
     cdef int begin(self, Conn* c, Exchange* x, const uint8_t* p, size_t size, int kind) noexcept nogil:
@@ -130,6 +136,8 @@ cdef class Produces:
         x.count = COUNT_OFF_LOOP
         x.chosen = -1
         x.made = CREATE_UNASKED
+        if x.converted != NULL:
+            free_converted(x)
 
     cdef void give_up(self, Exchange* x) noexcept nogil:
         """Leave a produce in the middle because the connection closes; an answer it owes must not be waited for."""
@@ -212,12 +220,16 @@ cdef class Produces:
         cdef int32_t partition = <int32_t>be32(name + name_size)
         cdef long long count
         cdef int r
+        cdef bint converts
         if partition == -1:
             partition = x.chosen
         # before the topic is looked up: whether it is there is told to those who may write to it
         if self.authorizer.has_rule and not is_allowed(self.authorizer, c, operation_of(self.kinds, PRODUCE), name, name_size):
             return self.refuse(c, receipt, CODE_DENIED, "not authorized to write", CODE_DENIED, name, name_size, partition)
         r = self.partitions.resolve(name, name_size, &partition, TO_PRODUCE, OF_KAFKA_07, &s)
+        converts = r == PROBLEM_FORMAT
+        if converts:
+            r = self.to_records.resolve(name, name_size, &partition, &s)
         if r != RESOLVED and r != RESOLVE_ABSENT:
             r = code_of(r)
             return self.refuse(c, receipt, r, "produce to a topic or partition that cannot be", r, name, name_size, partition)
@@ -228,7 +240,7 @@ cdef class Produces:
                                partition)
         if size > <size_t>0x7fffffff:
             return CLOSE
-        format_of(s.format if s != NULL else FORMAT_OF_NEW).validate(data, size, self.max_message, &found)
+        format_of(FORMAT_OF_NEW if s == NULL or converts else s.format).validate(data, size, self.max_message, &found)
         if found.status == ENTRIES_TOO_LARGE:
             fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
             self.refuse(c, receipt, CODE_TOO_LARGE, "a message larger than max.message.size was dropped", <int>found.next,
@@ -269,6 +281,8 @@ cdef class Produces:
             if receipt != NULL and self.writes.gather_nothing(&x.gathered, s, receipt) != GATHERED:
                 return WRITE_FIRST
             return DONE
+        if converts:
+            return self.convert(c, x, s, name, name_size, partition, data, &found, receipt, number)
         r = self.writes.gather(c, &x.gathered, s, data, &found, count, number)
         if r == GATHERED:
             return DONE
@@ -279,6 +293,24 @@ cdef class Produces:
         if r == GATHER_NOT_KEPT:
             return WAIT_TURN  # what is left of received bytes is moved to the connection's own buffer
         return CLOSE
+
+    cdef int convert(self, Conn* c, Exchange* x, fl_slot* s, const uint8_t* name, int name_size, int32_t partition,
+                     const uint8_t* data, const Entries* found, Receipt* receipt, uint32_t number) noexcept nogil:
+        """Add a checked set to the run of a partition of record batches; as ``part``."""
+        cdef int r = self.to_records.gather(c, x, s, data, found, x.part_offset + PART_FIELDS + name_size, number)
+        if r == TAKEN_IN_PLACE:
+            return GATHERED_ALL
+        if r == NOT_CONVERTED:
+            fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
+            self.engine.reports.set_refused(c, name, name_size, partition)
+            return self.refuse(c, receipt, CODE_INVALID_MESSAGE, NULL, 0, name, name_size, partition)
+        if r == TOO_LARGE_FOR_BATCH:
+            # as one above max.message.size: dropped, and the connection goes on
+            fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
+            self.refuse(c, receipt, CODE_TOO_LARGE, "a message larger than max.message.bytes of its topic was dropped",
+                        <int>found.bytes, name, name_size, partition)
+            return DONE
+        return r
 
     cdef int create(self, Conn* c, Exchange* x, const uint8_t* name, int32_t partition, int name_size,
                     fl_slot** out) noexcept nogil:

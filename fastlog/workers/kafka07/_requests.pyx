@@ -35,7 +35,7 @@ cdef class Requests:
         self.engine = engine
         self.counters = engine.counters
         self.kinds = Kinds()
-        self.produces = Produces(engine, self.kinds, max_message)
+        self.produces = Produces(engine, self.kinds, max_message, control.max_batch)
         self.fetches = Fetches(engine, self.kinds, max_wait_ms)
         self.offsets = Offsets(engine, self.kinds, self.fetches, control)
         self.own = Own(engine, control)

@@ -25,6 +25,7 @@ class Control:
     ) -> None:
         """``advertised`` as for ``Answers``."""
         self._config = config
+        self.max_batch = config.max_batch_bytes
         self._arena = arena
         self._services = services
         self._advertised = advertised
