@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.log import _files
 from fastlog.log._arena import SlotView
 from fastlog.log.deletion import leave_wish
 from fastlog.log.files import FileOps
@@ -18,7 +19,7 @@ from fastlog.log.manager import LogManager
 from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
 from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.workers.child import Shared
-from fastlog.workers.coordinator import internal_log
+from fastlog.workers.coordinator import dispatch, internal_log
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.metadata_log import Work
 from fastlog.workers.keeper import Keeper
@@ -424,6 +425,30 @@ def test_producer_ids_begin_above_those_that_logs_have(tmp_path: Path, met: int,
 def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
     found = running.ask(22, 4, transactional_id="x", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
     assert (found.error_code, found.producer_id, found.producer_epoch) == (53, -1, -1)
+
+
+def test_no_producer_id_where_it_cannot_be_written_down(running: Coordinated, caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk is told, no number is lost by it, and the next one that asks has one."""
+    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+    _files.arm("pwrite@1=ENOSPC", "test")
+    asked = [running.begin_to_ask(22, 4, **fields) for _ in range(2)]
+    running.turn_until("both are answered", lambda: all(asked))
+    _files.arm("", "test")
+    found = sorted((each[0].error_code, each[0].producer_id, each[0].producer_epoch) for each in asked)
+    assert found == [(Code.NONE, 0, 0), (Code.COORDINATOR_NOT_AVAILABLE, -1, -1)]
+    assert "no producer id: " in caplog.text
+    assert ids(running, 1) == [1]
+
+
+def test_no_producer_id_before_the_metadata_log_is_read(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was given to others stands in it."""
+    monkeypatch.setattr(dispatch, "READY_SECONDS", 0.0)
+    running.topics.is_ready = False
+    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+    found = running.ask(22, 4, **fields)
+    assert (found.error_code, found.producer_id) == (Code.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    running.topics.is_ready = True
+    assert ids(running, 1) == [0]
 
 
 def test_what_is_written_down_waits_for_no_creation(running: Coordinated) -> None:

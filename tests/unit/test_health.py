@@ -260,6 +260,22 @@ def test_the_report(tmp_path: Path) -> None:
     assert found["zookeeper"]["connect"] == "zk:2181/logs" and found["zookeeper"]["topics_announced"] == 1
 
 
+def test_the_partition_that_waits_for_most_is_named(inside: Inside) -> None:
+    """None where nothing waits; of equal ones the first."""
+
+    def largest() -> dict[str, Any] | None:
+        flush = json.loads(inside.pages.answer(Request("GET", "/health", {}, "test")).body)["flush"]
+        return cast("dict[str, Any] | None", flush["largest_unflushed"])
+
+    for name in "abc":
+        inside.manager.create_partition(name, 0)
+    assert largest() is None
+    appender = Appender(inside.arena, SegmentFiles(inside.arena, 8), FIRST_PROCESSOR)
+    for slot, named in ((1, "b"), (2, "b"), (2, "c"), (1, "b"), (0, "b")):
+        assert append_bytes(appender, slot, message(14), 1)[0] == 0
+        assert largest() == {"topic": named, "partition": 0}
+
+
 def test_how_long_a_flush_takes_is_told_in_microseconds(inside: Inside) -> None:
     """On the average since the start; nothing before the first one."""
 

@@ -18,10 +18,25 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.producer import Producer
+from fastlog.producer._send import Routes
 from fastlog.producer.router import Router
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.timing import PATIENCE
+
+
+def test_a_topic_is_held_for_as_long_as_one_of_its_messages_waits() -> None:
+    """The last one lets go of it; one that comes later holds it anew."""
+    routes = Routes()
+    waiting: list[int] = []
+    for _ in range(2):
+        routes.hold("t", waiting, 1)
+        routes.hold("t", waiting, 2)
+        routes.hold("u", waiting, 3)
+        assert [routes.let_go("t", False), routes.is_held("t")] == [False, True]
+        assert [routes.let_go("t", True), routes.is_held("t"), routes.is_held()] == [True, False, True]
+        assert [routes.let_go("u", False), routes.is_held()] == [True, False]
+    assert (waiting, routes.waiting, routes.failed) == ([1, 2, 3] * 2, 0, 2)
 
 
 @pytest.fixture
