@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 COUNTERS: Final[tuple[str, ...]]
+FLUSH_BUCKETS_US: Final[tuple[int, ...]]
+"""Flushes that took up to so many microseconds, and longer than the one before says, have a counter each."""
 FLUSHER: Final[int]
 KEEPER: Final[int]
 ACCEPTOR: Final[int]

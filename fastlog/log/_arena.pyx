@@ -42,6 +42,7 @@ cdef extern from "<unistd.h>" nogil:
     int ftruncate(int, long)
     int close(int)
 
+FLUSH_BUCKETS_US = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000)
 COUNTERS = (
     "produce_requests", "fetch_requests", "offsets_requests", "own_requests", "failed_produce_requests",
     "failed_fetch_requests", "messages_in", "bytes_in", "bytes_out", "received_bytes", "sent_bytes",
@@ -51,8 +52,9 @@ COUNTERS = (
     "flushes_without_room", "flushes_without_files", "flush_ns", "flushed_bytes", "rewritten_bytes", "handovers",
     "accept_pauses", "refused_connections", "read_failures", "kafka_requests",
     "duplicate_batches", "out_of_sequence_batches", "producers_forgotten_early", "fetch_looks", "zookeeper_sessions",
-    "zookeeper_registrations", "zookeeper_failures",
+    "zookeeper_registrations", "zookeeper_failures", *(f"flushes_within_{us}_us" for us in FLUSH_BUCKETS_US),
 )
+assert len(COUNTERS) <= FL_COUNTERS
 COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
 
 FLUSHER = FL_FLUSHER

@@ -4,6 +4,9 @@ from fastlog.log._append cimport Appender
 from fastlog.log._arena cimport Arena, fl_slot, pthread_mutex_t
 
 
+cdef enum:
+    BUCKETS = 12
+
 # What the flusher remembers of one partition; touched by the one thread that works on it.
 cdef struct FlushState:
     int fd                    # the newest segment it knows, or -1
@@ -22,6 +25,8 @@ cdef class PartitionFlusher:
     cdef FlushState* states
     cdef PartitionFlusher beside       # whose states they are; None: its own
     cdef uint64_t* counters
+    cdef uint64_t* flush_buckets       # those among them that say how long flushes took, in the order of bucket_ns
+    cdef uint64_t[BUCKETS] bucket_ns   # up to how long those in a bucket took; longer ones are in none
     cdef uint64_t preallocate_bytes
     cdef uint64_t writeback_bytes
     cdef int64_t keep_bytes            # behind the flushed end, of what the page cache should keep; -1: all
@@ -31,6 +36,7 @@ cdef class PartitionFlusher:
     cdef int descriptors               # segments kept open at most, beside those that are worked on
     cdef int open_count                # any thread, atomically
     cdef int flush(self, fl_slot* s) noexcept nogil
+    cdef void count_flush(self, uint64_t bytes, uint64_t took_ns) noexcept nogil
     cdef int fail(self, fl_slot* s, uint64_t why, int error) noexcept nogil
     cdef int mark(self, fl_slot* s, bint on) noexcept nogil
     cdef int postpone(self, fl_slot* s, int error) noexcept nogil

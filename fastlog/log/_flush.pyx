@@ -30,6 +30,8 @@ from fastlog.log._files cimport (
 from fastlog.log.formats._table cimport ENTRIES_CUT, ENTRIES_WHOLE, Entries, format_of
 from fastlog.log._segments cimport OFFSET_INDEX, PATH_BYTES, TIME_INDEX, SegmentFiles, file_path, flushed_mark_path, marks_path, partition_path, segment_path
 
+from fastlog.log._arena import COUNTER_NUMBER, FLUSH_BUCKETS_US
+
 cdef extern from "<fcntl.h>" nogil:
     int O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY
 
@@ -96,6 +98,9 @@ cdef class PartitionFlusher:
         pthread_mutex_init(&self.append_turn, NULL)
         pthread_mutex_init(&self.marks_turn, NULL)
         self.counters = fl_cell_at(arena.header, process).counters
+        self.flush_buckets = self.counters + <int>COUNTER_NUMBER[f"flushes_within_{FLUSH_BUCKETS_US[0]}_us"]
+        for i, limit_us in zip(range(BUCKETS), FLUSH_BUCKETS_US, strict=True):
+            self.bucket_ns[i] = limit_us * 1000
         self.preallocate_bytes = preallocate_bytes
         self.writeback_bytes = writeback_bytes
         self.keep_bytes = keep_bytes
@@ -374,9 +379,7 @@ cdef class PartitionFlusher:
             fl_store(&s.dir_synced_tail, tail)
             fl_store(&s.parent_synced, 1)
         failpoint(AT_AFTER_SYNC)
-        fl_add(&self.counters[<int>N_FLUSHES], 1)  # first, as in fail()
-        fl_add(&self.counters[<int>N_FLUSHED_BYTES], end.position - high)
-        fl_add(&self.counters[<int>N_FLUSH_NS], fl_monotonic_ns() - started)
+        self.count_flush(end.position - high, fl_monotonic_ns() - started)  # first, as in fail()
         fl_store(&s.last_flush_ns, started)
         failpoint(AT_TIME_STORED)
         fl_end_publish(&s.flushed_end, s.flushed_ends, &end)
@@ -390,6 +393,16 @@ cdef class PartitionFlusher:
         if self.keep_bytes >= 0:
             self.drop_behind(s, high, end.position)
         return 0
+
+    cdef void count_flush(self, uint64_t bytes, uint64_t took_ns) noexcept nogil:
+        cdef int i = 0
+        fl_add(&self.counters[<int>N_FLUSHES], 1)
+        fl_add(&self.counters[<int>N_FLUSHED_BYTES], bytes)
+        fl_add(&self.counters[<int>N_FLUSH_NS], took_ns)
+        while i < BUCKETS and took_ns > self.bucket_ns[i]:
+            i += 1
+        if i < BUCKETS:
+            fl_add(&self.flush_buckets[i], 1)
 
     cdef void drop_behind(self, fl_slot* s, uint64_t start, uint64_t end) noexcept nogil:
         """After [start, end) was flushed: let the kernel forget what lies further back than is to be kept.

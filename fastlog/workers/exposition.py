@@ -34,7 +34,7 @@ class Family(NamedTuple):
 
     name: str
     kind: str
-    """``counter``, whose name ends in ``_total``, ``gauge`` or ``summary``."""
+    """``counter``, whose name ends in ``_total``, ``gauge`` or ``histogram``."""
     meaning: str
     samples: Sequence[Sample]
 

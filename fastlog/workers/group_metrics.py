@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import bisect
+from collections.abc import Callable, Iterator, Sequence
 
-from fastlog.log._arena import SlotView
+from fastlog.log._arena import Segment, SlotView
 from fastlog.workers.exposition import Family, Sample, labels
 from fastlog.workers.group_board import GroupRow
 
 
-def group_families(rows: Sequence[GroupRow] | None, views: Sequence[SlotView]) -> Iterator[Family]:
+class Positions:
+    """Where offsets of a partition lie in its log, as far as the table of its segments tells.
+
+    It tells where each segment begins; in one, bytes are taken to be spread evenly over its offsets. Where offsets
+    count bytes, that is exact.
+    """
+
+    def __init__(self, view: SlotView, segments: Sequence[Segment]) -> None:
+        marks = [(one.base, one.start) for one in segments if one.base < view.visible_offset]
+        self._offsets = [offset for offset, _ in marks] + [view.visible_offset]
+        self._positions = [position for _, position in marks] + [view.visible_end]
+
+    def bytes_from(self, offset: int) -> int:
+        """How many bytes there are between an offset and what consumers can read; all of them for one that is older."""
+        at = bisect.bisect_right(self._offsets, offset) - 1
+        if at < 0:
+            return self._positions[-1] - self._positions[0]
+        if at == len(self._offsets) - 1:
+            return 0
+        low, high = self._offsets[at : at + 2]
+        start, end = self._positions[at : at + 2]
+        return self._positions[-1] - start - (end - start) * (offset - low) // (high - low)
+
+
+def group_families(
+    rows: Sequence[GroupRow] | None,
+    views: Sequence[SlotView],
+    segments: Callable[[SlotView], Sequence[Segment]],
+) -> Iterator[Family]:
     """``rows``: all groups, or None: nobody says how they stand, and the families are empty."""
-    ends = {(view.topic, view.partition): view.visible_offset for view in views}
+    partitions = {(view.topic, view.partition): view for view in views}
+    positions: dict[int, Positions] = {}
     members: list[Sample] = []
     offsets: list[Sample] = []
     lags: list[Sample] = []
+    byte_lags: list[Sample] = []
     offset_sums: dict[str, int] = {}
     lag_sums: dict[str, int] = {}
     for group, count, committed in rows or ():
@@ -24,10 +55,13 @@ def group_families(rows: Sequence[GroupRow] | None, views: Sequence[SlotView]) -
             of_partition = labels(consumergroup=group, topic=topic, partition=partition)
             offsets.append(Sample(of_partition, offset))
             offset_sums[of_topic] = offset_sums.get(of_topic, 0) + offset
-            end = ends.get((topic, partition))
-            if end is not None:  # a partition that has gone, or is being made again, has no end to be behind
-                lag = max(0, end - offset)
+            view = partitions.get((topic, partition))
+            if view is not None:  # a partition that has gone, or is being made again, has no end to be behind
+                lag = max(0, view.visible_offset - offset)
                 lags.append(Sample(of_partition, lag))
+                if view.index not in positions:
+                    positions[view.index] = Positions(view, segments(view))
+                byte_lags.append(Sample(of_partition, positions[view.index].bytes_from(offset)))
                 lag_sums[of_topic] = lag_sums.get(of_topic, 0) + lag
     yield Family(
         "fastlog_groups_known",
@@ -43,6 +77,12 @@ def group_families(rows: Sequence[GroupRow] | None, views: Sequence[SlotView]) -
         ("lag_sum", "The same, of all partitions of the topic.", _samples(lag_sums)),
     ):
         yield Family(f"kafka_consumergroup_{name}", "gauge", meaning, samples)
+    yield Family(
+        "fastlog_consumergroup_lag_bytes",
+        "gauge",
+        "The lag in bytes; in the segment that the offset is in, by the share of its records.",
+        byte_lags,
+    )
 
 
 def _samples(values: dict[str, int]) -> list[Sample]:

@@ -462,7 +462,7 @@ class Keeper:
                 total[name] += value
         changed = {name: value - self._reported.get(name, 0) for name, value in total.items()}
         self._reported = total
-        text = " ".join(f"{name}={value}" for name, value in changed.items() if value)
+        text = " ".join(f"{name}={value}" for name, value in changed.items() if value and "_within_" not in name)
         log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
 
 

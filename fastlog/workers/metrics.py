@@ -13,7 +13,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fastlog.log._arena import COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, SUPERVISOR, SlotView
+from fastlog.log._arena import (
+    COORDINATOR,
+    FIRST_PROCESSOR,
+    FLUSH_BUCKETS_US,
+    FLUSHER,
+    KEEPER,
+    STATE_OFFLINE,
+    SUPERVISOR,
+    SlotView,
+)
 from fastlog.workers import child, stalls
 from fastlog.workers.exposition import Family, Sample, labels
 from fastlog.workers.group_board import GroupBoard, GroupRow
@@ -59,7 +68,9 @@ class Metrics:
         yield from self._topics(views, total)
         yield from self._of_partitions(views)
         if self._shared.groups is not None:
-            yield from group_families(self._group_rows(self._shared.groups), views)
+            yield from group_families(
+                self._group_rows(self._shared.groups), views, lambda view: self._arena.segments(view.index)
+            )
         for name, meaning, counters in COUNTED:
             samples = [Sample(text, total[counter]) for text, counter in counters.items()]
             yield Family(name, "counter", meaning, samples)
@@ -176,11 +187,12 @@ class Metrics:
         yield _gauge("fastlog_unflushed_bytes", "Bytes appended and not flushed, of all partitions.", total)
         text = "Age of the oldest of these bytes, at most."
         yield _gauge("fastlog_oldest_unflushed_seconds", text, round(max(0.0, oldest), 6))
-        yield Family(
+        yield _histogram(
             "fastlog_flush_seconds",
-            "summary",
             "Flushes that made something durable, and the seconds they took.",
-            [Sample("", counted["flush_ns"] / 1e9, "_sum"), Sample("", counted["flushes"], "_count")],
+            {us / 1e6: counted[f"flushes_within_{us}_us"] for us in FLUSH_BUCKETS_US},
+            counted["flushes"],
+            counted["flush_ns"] / 1e9,
         )
 
     def _processes(self) -> Iterator[Family]:
@@ -259,6 +271,19 @@ class Metrics:
 
 def _gauge(name: str, meaning: str, value: float, text: str = "") -> Family:
     return Family(name, "gauge", meaning, [Sample(text, value)])
+
+
+def _histogram(name: str, meaning: str, counts: Mapping[float, int], count: int, total: float) -> Family:
+    """``counts``: how many lie above the bound before theirs and up to theirs, the bounds rising."""
+    samples = []
+    within = 0
+    for bound, here in counts.items():
+        within += here
+        samples.append(Sample(labels(le=bound), within, "_bucket"))
+    # a flush that is just being counted may stand in one of the words alone
+    count = max(count, within)
+    samples.append(Sample(labels(le="+Inf"), count, "_bucket"))
+    return Family(name, "histogram", meaning, [*samples, Sample("", total, "_sum"), Sample("", count, "_count")])
 
 
 def _used(pids: Mapping[int, int]) -> tuple[dict[int, float], dict[int, float]]:

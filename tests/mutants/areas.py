@@ -75,7 +75,7 @@ AREAS = (
               " workers_boundaries stalls loop logs given_back wakeups request_bytes counts worker_limits wait_order"
               " queues turns offsets_answers"
               " flusher_directories worker_start life_after_errors authorization handover deletion lives"
-              " second_protocol metrics group_report internal_log recoveries slot_waits c_memory forward"
+              " second_protocol metrics group_metrics group_report internal_log recoveries slot_waits c_memory forward"
               " coordinator* kafka_* kafka07_records")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"

@@ -14,7 +14,7 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import roll_now
-from fastlog.log._arena import FLUSHER, STAGE_FLUSHER, STATE_OFFLINE, STATE_READ_ONLY
+from fastlog.log._arena import FLUSH_BUCKETS_US, FLUSHER, STAGE_FLUSHER, STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from tests.harness.shared_log import (
     DONE,
@@ -77,6 +77,21 @@ def test_who_sees_a_flush_finds_it_counted(tmp_path: Path) -> None:
     assert (log.counter("flushes", FLUSHER), log.counter("flushed_bytes", FLUSHER)) == (1, 12)
     assert log.counter("flush_ns", FLUSHER) > 0
     flushing.join()
+
+
+def test_how_long_each_flush_took_is_counted(tmp_path: Path) -> None:
+    """A flush of 60 ms is among those of up to 100 ms, and in no other bucket."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    _files.arm("fdatasync@1=slow:60", "test")
+    assert log.flush() == 0
+    names = [f"flushes_within_{us}_us" for us in FLUSH_BUCKETS_US]
+    took_us = log.counter("flush_ns", FLUSHER) / 1000
+    (expected,) = [us for us in FLUSH_BUCKETS_US if took_us <= us][:1]
+    assert expected >= 100_000
+    assert {name: log.counter(name, FLUSHER) for name in names} == {
+        name: int(name == f"flushes_within_{expected}_us") for name in names
+    }
 
 
 @pytest.mark.parametrize("call", ["fdatasync@1", "fdatasync@2", "fdatasync@3", "fsync@1", "fsync@2", "fsync@3"])

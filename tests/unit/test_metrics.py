@@ -22,7 +22,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from fastlog.log._append import Appender, append_bytes, end_life
-from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, STATE_OFFLINE, STATE_READ_ONLY, SlotSpec
+from fastlog.log._arena import (
+    COUNTERS,
+    FIRST_PROCESSOR,
+    FLUSH_BUCKETS_US,
+    FLUSHER,
+    KEEPER,
+    STATE_OFFLINE,
+    STATE_READ_ONLY,
+    SlotSpec,
+)
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.formats import FORMATS, UNKNOWN_FORMAT
 from fastlog.workers import metric_tables
@@ -36,6 +45,7 @@ from tests.harness.metrics_page import MetricsPage, documented
 from tests.harness.shared_log import message
 from tests.unit.test_health import Inside, registered
 
+BUCKETS = {f"flushes_within_{us}_us" for us in FLUSH_BUCKETS_US}
 OPEN = "application/openmetrics-text; version=1.0.0"
 
 
@@ -71,6 +81,8 @@ def test_every_counter_is_on_the_page_as_the_sum_of_all_processes(tmp_path: Path
         by = 10**9 * (place + 1)  # flush_ns is told in seconds
         if name.startswith("zookeeper"):
             inside.arena.count(KEEPER, name, by)
+        elif name in BUCKETS:
+            continue  # each is added to those above it
         elif name.startswith("flush_ns") or name == "flushes":
             inside.arena.count(FLUSHER, name, by)
         else:
@@ -78,7 +90,34 @@ def test_every_counter_is_on_the_page_as_the_sum_of_all_processes(tmp_path: Path
             inside.arena.count(FIRST_PROCESSOR + 1, name, 1)
     told = {number for _, _, number in samples(inside)}
     for place, name in enumerate(COUNTERS):
+        if name in BUCKETS:
+            continue
         assert (place + 1 if name == "flush_ns" else 10**9 * (place + 1)) in told, name
+
+
+def test_the_times_of_flushes_are_a_histogram(inside: Inside) -> None:
+    """Each bucket has those below it too; the last is all flushes, also those that took longer than any bound."""
+    for us, count in {250: 3, 1_000: 2, 5_000_000: 1}.items():
+        inside.arena.count(FLUSHER, f"flushes_within_{us}_us", count)
+    inside.arena.count(FLUSHER, "flushes", 8)
+    inside.arena.count(FLUSHER, "flush_ns", 12_500_000_000)
+    found = [(given["le"], number) for name, given, number in samples(inside) if name == "fastlog_flush_seconds_bucket"]
+    assert found == [
+        ("0.00025", 3), ("0.0005", 3), ("0.001", 5), ("0.0025", 5), ("0.005", 5), ("0.01", 5), ("0.025", 5),
+        ("0.05", 5),
+        ("0.1", 5), ("0.25", 5), ("1.0", 5), ("5.0", 6), ("+Inf", 8),
+    ]  # fmt: skip
+    assert value(inside, "fastlog_flush_seconds_count") == 8
+    assert value(inside, "fastlog_flush_seconds_sum") == 12.5
+
+
+def test_a_flush_that_is_being_counted_is_not_missing_from_the_last_bucket(inside: Inside) -> None:
+    """Buckets never fall, whichever word is read first."""
+    inside.arena.count(FLUSHER, "flushes_within_500_us", 4)
+    inside.arena.count(FLUSHER, "flushes", 3)
+    assert value(inside, "fastlog_flush_seconds_bucket", le="5.0") == 4
+    assert value(inside, "fastlog_flush_seconds_bucket", le="+Inf") == 4
+    assert value(inside, "fastlog_flush_seconds_count") == 4
 
 
 def test_what_a_process_has_counted_stays_when_it_dies(inside: Inside) -> None:

@@ -36,8 +36,8 @@ def known() -> dict[str, Row]:
     """The names of samples; a test of integration holds the documents against a page."""
     every, with_zookeeper = documented()
     found = every | with_zookeeper
-    summaries = {name: row for name, row in found.items() if row.kind == "summary"}
-    return found | {f"{name}{end}": row for name, row in summaries.items() for end in ("_sum", "_count")}
+    histograms = {name: row for name, row in found.items() if row.kind == "histogram"}
+    return found | {f"{name}{end}": row for name, row in histograms.items() for end in ("_bucket", "_sum", "_count")}
 
 
 @pytest.mark.parametrize("name", ["dashboard", "rules"])
