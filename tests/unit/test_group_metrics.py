@@ -74,3 +74,8 @@ def test_every_partition_is_looked_at_once_and_one_that_is_gone_not_at_all() -> 
         Sample('{consumergroup="two",topic="a",partition="1"}', 25),
     ]
     assert [sample.value for sample in families["kafka_consumergroup_lag"].samples] == [6, 0, 5]
+    assert [sample.value for sample in families["kafka_consumergroup_current_offset"].samples] == [4, 1, 10, 5]
+    assert families["kafka_consumergroup_members"].samples == [
+        Sample('{consumergroup="one"}', 1),
+        Sample('{consumergroup="two"}', 0),
+    ]
