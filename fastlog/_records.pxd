@@ -147,6 +147,30 @@ cdef inline int read_fields(
     return RECORDS_OK if p == end else RECORDS_LENGTH
 
 
+# What writes a number of a record.
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
+    return (<uint64_t>number << 1) ^ (0 - (<uint64_t>number >> 63))
+
+
+cdef inline Py_ssize_t varint_bytes(int64_t number) noexcept nogil:
+    cdef uint64_t bits = zigzag(number) >> 7
+    cdef Py_ssize_t count = 1
+    while bits:
+        bits >>= 7
+        count += 1
+    return count
+
+
+cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
+    cdef uint64_t bits = zigzag(number)
+    while bits > 0x7F:
+        at[0] = <uint8_t>(bits | 0x80)
+        at += 1
+        bits >>= 7
+    at[0] = <uint8_t>bits
+    return at + 1
+
+
 cdef struct RecordsFound:
     uint64_t valid_bytes          # end of the last whole and valid record in the bytes of this walk
     uint64_t needed_bytes         # with RECORDS_TAIL: what the next record takes from there; 0 where that is not known yet

@@ -229,29 +229,6 @@ def entries(buffer, int64_t count, int64_t base_timestamp=0, int64_t base_offset
     return result
 
 
-cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
-    return (<uint64_t>number << 1) ^ (0 - (<uint64_t>number >> 63))
-
-
-cdef inline Py_ssize_t varint_bytes(int64_t number) noexcept nogil:
-    cdef uint64_t bits = zigzag(number) >> 7
-    cdef Py_ssize_t count = 1
-    while bits:
-        bits >>= 7
-        count += 1
-    return count
-
-
-cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
-    cdef uint64_t bits = zigzag(number)
-    while bits > 0x7F:
-        at[0] = <uint8_t>(bits | 0x80)
-        at += 1
-        bits >>= 7
-    at[0] = <uint8_t>bits
-    return at + 1
-
-
 cdef Py_ssize_t field_bytes(object field, bint may_be_none) except -1:
     cdef Py_ssize_t size
     if field is None and may_be_none:

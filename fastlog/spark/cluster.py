@@ -25,6 +25,7 @@ from fastlog.errors import (
     PartitionOfflineError,
     TransportError,
     UnsupportedFeatureError,
+    WrongPartitionError,
 )
 from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, Patience, RegisteredBrokers
 from fastlog.spark.offsets import Interval, is_of_records, log_number
@@ -328,8 +329,8 @@ class Cluster:
             yield from self._plain_bounds(named, broker)
             return
         for topic in answer.topics:
-            if topic.error and topic.name in today:
-                continue  # of record batches
+            if topic.error == WrongPartitionError.code:
+                continue  # of record batches: in what came before, unless it was made just now
             today.pop(topic.name, None)
             check_described(topic, named.address)
             for item in topic.partitions:

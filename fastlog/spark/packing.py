@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Patience
@@ -18,7 +19,9 @@ from fastlog.producer._buffer import Buffer
 from fastlog.producer._rows import hash_rows
 from fastlog.producer.rows import RowSender, Stretch
 from fastlog.spark._enveloped import Source, wrap
+from fastlog.spark.record_packing import RecordRows, RecordTopics
 from fastlog.spark.sink_options import SinkOptions
+from fastlog.spark.spans import Spans, numbers_of, spans_of, times_of
 from fastlog.wire.responses import MetadataAnswer
 
 _ANY = -1
@@ -33,19 +36,6 @@ class Report(NamedTuple):
     possible_duplicates: int
 
 
-class Spans(NamedTuple):
-    """A column of bytes: row i lies from ``ends[i]`` to ``ends[i + 1]`` of ``data``; ``valid`` None: no row is null."""
-
-    data: np.ndarray[Any, Any]
-    ends: np.ndarray[Any, Any]
-    valid: np.ndarray[Any, Any] | None
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all rows together."""
-        return int(self.ends[-1] - self.ends[0])
-
-
 def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, columns: Sequence[str]) -> Report:
     """Write every row; return when all are confirmed as ``acks`` says.
 
@@ -55,28 +45,91 @@ def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, colum
         ConfigError: a row has no value, topic or broker where it needs one.
         DeliveryError, TransportError, MessageTooLargeError: not all could be written; some may have been.
     """
-    sender: RowSender | None = None
-    patience = 0.0  # what is on its way when a task fails is written once more when it is tried again
-    try:
-        messages = value_bytes = 0
-        router: _Rows | None = None
+    messages = value_bytes = 0
+    with closing(_Kinds(options)) as kinds:
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            if sender is None or router is None:
-                sender = RowSender(options.producer_config(_addresses(options)))
-                router = _Rows(sender, options)
-            found = {name: batch.column(place) for place, name in enumerate(columns) if name}
-            messages += batch.num_rows
-            value_bytes += router.send(found)
-        if sender is None:
-            return Report(0, 0, {}, 0)
-        sender.flush()
-        patience = options.delivery_timeout
-        return Report(messages, value_bytes, sender.delivered(), sender.possible_duplicates)
-    finally:
-        if sender is not None:
-            sender.close(patience)
+            if batch.num_rows:
+                messages += batch.num_rows
+                value_bytes += kinds.send(batch, columns)
+        return Report(messages, value_bytes, *kinds.finish())
+
+
+class _Kinds:
+    """Sends rows to topics of messages, and of record batches. For one task."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._topics = RecordTopics(options)
+        self._records = RecordRows(options)
+        self._sender: RowSender | None = None
+        self._rows: _Rows | None = None
+        self._patience = 0.0  # what is on its way when a task fails is written once more when it is tried again
+
+    def send(self, batch: pa.RecordBatch, names: Sequence[str]) -> int:
+        """Send the rows of a batch, which has some; the bytes of their values."""
+        if self._options.topic is not None:
+            topics = {self._options.topic: None}
+        else:
+            column = batch.column(names.index("topic"))
+            topics = {name.as_py(): pc.equal(column, name) for name in pc.unique(column) if name.is_valid}
+            if column.null_count:
+                raise ConfigError("column topic: a row is null, and no option names a topic")
+        found = {name: self._topics.find(name) for name in topics}
+        if not any(found.values()):
+            return self._send_messages(_columns(batch, names))
+        sent = 0
+        for name, mask in topics.items():
+            rows = batch if mask is None else batch.filter(mask)
+            topic = found[name]
+            if topic is None:
+                sent += self._send_messages(_columns(rows, names))
+            else:
+                _check_for_records(self._options, name)
+                sent += self._records.send(topic, _columns(rows, names))
+        return sent
+
+    def finish(self) -> tuple[dict[tuple[str, int, int], Stretch], int]:
+        """Wait until everything is confirmed; what was delivered where, and how many messages may be there twice."""
+        delivered = dict(self._records.delivered)
+        if self._sender is None:
+            return delivered, 0
+        self._sender.flush()
+        self._patience = self._options.delivery_timeout
+        return {**delivered, **self._sender.delivered()}, self._sender.possible_duplicates
+
+    def close(self) -> None:
+        """End what was begun."""
+        self._topics.close()
+        if self._sender is not None:
+            self._sender.close(self._patience)
+
+    def _send_messages(self, columns: dict[str, pa.Array]) -> int:
+        if self._sender is None or self._rows is None:
+            if "headers" in columns:
+                raise ConfigError(
+                    "column headers: messages of Kafka 0.7 have none; schema=kafka makes topics of record batches"
+                )
+            if self._options.compression not in ("none", "gzip", "snappy"):
+                raise ConfigError(
+                    f"compression: messages of Kafka 0.7 know gzip and snappy, not {self._options.compression}"
+                )
+            self._sender = RowSender(self._options.producer_config(_addresses(self._options)))
+            self._rows = _Rows(self._sender, self._options)
+        return self._rows.send(columns)
+
+
+def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
+    return {name: batch.column(place) for place, name in enumerate(names) if name}
+
+
+def _check_for_records(options: SinkOptions, topic: str) -> None:
+    """Raise ``ConfigError`` for what messages alone can have."""
+    if options.envelope:
+        raise ConfigError(f"envelope: records of {topic!r} have keys and times of their own: leave it out")
+    if options.acks == "none":
+        raise ConfigError(
+            f"acks: batches of records, of which {topic!r} consists, are acknowledged: flushed or appended"
+        )
 
 
 class _Rows:
@@ -119,9 +172,9 @@ class _Rows:
             has_key = np.ones(count, bool) if keys.valid is None else keys.valid
         by_hand = np.zeros(count, bool)
         if "partition" in columns:
-            partitions = _numbers_of(columns["partition"])
+            partitions = numbers_of(columns["partition"])
             by_hand = partitions != _ANY
-            brokers = _numbers_of(columns["broker"]) if "broker" in columns else np.full(count, _ANY, np.int64)
+            brokers = numbers_of(columns["broker"]) if "broker" in columns else np.full(count, _ANY, np.int64)
         for topic, mask in self._topics(columns, count):
             chosen = mask & by_hand
             if chosen.any():
@@ -177,11 +230,7 @@ class _Rows:
 def _wrapped(values: Spans, columns: dict[str, pa.Array], server_id: int) -> tuple[Any, Any]:
     """Values with envelopes. The time is that of writing where the frame has none."""
     count = len(values.ends) - 1
-    times = np.full(count, time.time_ns() // 1_000_000, np.int64)
-    if "timestamp" in columns:
-        given = columns["timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        there = given.is_valid().to_numpy(zero_copy_only=False)
-        times[there] = given.fill_null(0).to_numpy()[there] // 1000
+    times = times_of(columns.get("timestamp"), count)
     schemas = None
     if "schemaId" in columns:
         schemas = columns["schemaId"].fill_null(_ANY).to_numpy().astype(np.int64)
@@ -197,29 +246,7 @@ def _wrapped(values: Spans, columns: dict[str, pa.Array], server_id: int) -> tup
 
 
 def _source(spans: Spans) -> Source:
-    return Source(spans.data, spans.ends, None if spans.valid is None else spans.valid.view(np.uint8))
-
-
-def spans_of(column: pa.Array) -> Spans:
-    """Where the rows of a column of text or bytes lie; nothing is copied where it has 32-bit offsets."""
-    if column.type not in (pa.binary(), pa.string()):
-        column = column.cast(pa.binary())
-    _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    valid = None
-    if column.null_count:
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-    # An empty column has no data, and Arrow's buffers are of another type than bytes.
-    return Spans(np.frombuffer(data if data is not None else b"", np.uint8), ends, valid)
-
-
-def _numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Whole numbers; -1 for null."""
-    found = column.fill_null(_ANY) if column.null_count else column
-    numbers: np.ndarray[Any, Any] = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    if (numbers < _ANY).any():
-        raise ConfigError(f"{int(numbers.min())} is no number of a broker or of a partition")
-    return numbers
+    return Source(*spans.source())
 
 
 def _addresses(options: SinkOptions) -> dict[int, Address]:

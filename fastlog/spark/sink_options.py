@@ -10,6 +10,7 @@ from fastlog.client.addresses import Address
 from fastlog.errors import ConfigError
 from fastlog.producer.config import ProducerConfig
 from fastlog.settings import unknown_name
+from fastlog.spark import schema
 from fastlog.spark.values import Parse, counted, one_of, seconds, sized, truth
 from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, check_whereabouts
 from fastlog.topics import valid_topic
@@ -21,7 +22,7 @@ _REFUSED = {
     "kafka.compression.type": "compression is meant",
     "compression.codec": "compression is meant",
     "kafka.acks": "acks is meant: flushed, appended or none",
-    "includeheaders": "messages of Kafka 0.7 have no headers",
+    "includeheaders": "messages of Kafka 0.7 have no headers; of topics of record batches a column headers is written",
 }
 _SPARKS_OWN = ("checkpointlocation",)  # a query's, which Spark passes on
 
@@ -34,12 +35,13 @@ TYPES = {
     "timestamp": ("timestamp",),
     "schemaId": ("bigint",),
     "deduplicationId": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
 """The columns that can be written, and their types in Spark's SQL."""
 
-PASSED_OVER = ("offset", "idx", "nextOffset", "server")
+PASSED_OVER = ("offset", "idx", "nextOffset", "server", "timestampType")
 """Columns of the source that are given anew; a frame that was read can be written as it is."""
-_ENVELOPES_OWN = ("timestamp", "schemaId")  # without one there is no place for them
+_ENVELOPES_OWN = ("schemaId",)  # without one there is no place for it
 
 _INT32 = 2**31 - 1
 _LARGEST = 2**30
@@ -62,6 +64,8 @@ class SinkOptions:
     connect_timeout: float = 30.0
     envelope: bool = False
     server: str | None = None
+    schema: str = schema.FASTLOG
+    """Of which kind topics are made that are not there."""
 
     def producer_config(self, addresses: Mapping[int, Address]) -> ProducerConfig:
         """The settings of a task's producer; ``addresses`` by broker id where no ZooKeeper tells them."""
@@ -162,13 +166,14 @@ _OPTIONS: tuple[tuple[str, str, Parse], ...] = (
     *WHEREABOUTS,
     ("topic", "topic", _topic),
     ("acks", "acks", one_of("flushed", "appended", "none")),
-    ("compression", "compression", one_of("none", "gzip", "snappy")),
+    ("compression", "compression", one_of("none", "gzip", "snappy", "lz4", "zstd")),
     ("batch.size", "batch_messages", counted(1, _INT32)),
     ("batch.bytes", "batch_bytes", sized(_LARGEST)),
     ("max.message.size", "max_message_bytes", sized(_LARGEST)),
     ("delivery.timeout.ms", "delivery_timeout", seconds),
     ("connect.timeout.ms", "connect_timeout", seconds),
     ("envelope", "envelope", truth),
+    ("schema", "schema", one_of(schema.FASTLOG, schema.KAFKA)),
     ("server", "server", lambda name, text: text),
 )
 _FIELDS = {name.lower(): (name, field, parse) for name, field, parse in _OPTIONS}

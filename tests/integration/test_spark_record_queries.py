@@ -15,7 +15,7 @@ from fastlog.errors import DataLossError
 from fastlog.record_batches import Record, build
 from tests.harness.broker import Broker
 from tests.harness.lake import rows_of, run_job
-from tests.harness.spark_jobs import Job
+from tests.harness.spark_jobs import Job, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,3 +138,30 @@ def test_a_table(spark: SparkSession, broker: Broker, topic: str, records: Recor
     by_sql = run_job("load", *given[:4], "--table", tmp_path / "sql", "--no-progress", "--column", "size=length(value)")
     assert by_sql["rows"] == 10
     assert sum(row["size"] or 0 for row in rows_of(tmp_path / "sql")) == 9
+
+
+def test_writing(spark: SparkSession, broker: Broker, topic: str, records: RecordBroker, tmp_path: Path) -> None:
+    """A frame with every column, and a stream; what is read of it is what was written."""
+    options = {"brokers": f"127.0.0.1:{broker.port}", "topic": topic}
+    frame = spark.range(0, COUNT, numPartitions=3).selectExpr(
+        "if(id % 4 = 0, null, concat('k', id % 9)) AS key",
+        "if(id % 5 = 0, null, string(id)) AS value",
+        "timestamp_millis(1700000000000 + id) AS timestamp",
+        "if(id % 3 = 0, array(named_struct('key', 'n', 'value', binary(string(id)))), null) AS headers",
+    )
+    frame.write.format("fastlog").mode("append").options(**options, compression="zstd").save()
+    found = frame_of(spark, broker, topic, includeHeaders="true")
+    wanted = ("binary(key) AS key", "binary(value) AS value", "timestamp", "headers")
+    assert sorted(map(str, found.selectExpr(*wanted).collect())) == sorted(
+        map(str, frame.selectExpr(*wanted).collect())
+    )
+    copy = f"{topic}-copy"
+    stream = spark.readStream.format("fastlog").options(
+        brokers=options["brokers"], subscribe=topic, startingOffsets="earliest", includeHeaders="true"
+    )
+    writer = stream.load().drop("topic").writeStream.format("fastlog").option("checkpointLocation", str(tmp_path / "c"))
+    writer = writer.options(brokers=options["brokers"], topic=copy, schema="kafka").trigger(availableNow=True)
+    run_to_end(writer.start)
+    again = frame_of(spark, broker, copy, includeHeaders="true")
+    same = ("key", "value", "partition", "timestamp", "headers")
+    assert sorted(map(str, again.select(*same).collect())) == sorted(map(str, found.select(*same).collect()))
