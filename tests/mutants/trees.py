@@ -18,7 +18,7 @@ from tests.harness.checkout import ROOT, known_files
 from tests.mutants.operators import Mutant
 
 TREE_VARIABLE = "FASTLOG_MUTANTS_TREE"
-BUILD_SECONDS = 900
+BUILD_SECONDS = 3600
 QUICK_COMPILER = '#!/bin/sh\nexec gcc "$@" -O0\n'
 """A bug is as wrong without the optimizer, which takes five times as long as the rest of the compiler."""
 WARM_SECONDS = 300
