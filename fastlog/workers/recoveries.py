@@ -84,10 +84,9 @@ class Recoveries:
             self._work = self._left_over() or self._next()
         work = self._work
         if work is None:
-            return (
-                min((due for due, _ in self._tries.values()), default=time.monotonic() + MOST_SECONDS)
-                - time.monotonic()
-            )
+            now = time.monotonic()
+            # what is due already waits for a deletion, which a disk may hold up for long
+            return max(TURN_SECONDS, min((due for due, _ in self._tries.values()), default=now + MOST_SECONDS) - now)
         if work.thread is not None and work.thread.is_alive():
             return TURN_SECONDS
         work.thread = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
-from fastlog.log._append import Appender
+from fastlog.log._append import Appender, end_life
 from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.manager import LogManager
 from fastlog.segment_files import SIDE_FILE_NAME
-from fastlog.workers.recoveries import MOST_SECONDS, Recoveries
+from fastlog.workers import recoveries
+from fastlog.workers.recoveries import MOST_SECONDS, TURN_SECONDS, Recoveries
 from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE, OFFLINE, SharedLog, message
 from tests.harness.timing import PATIENCE
@@ -179,3 +181,66 @@ def test_what_was_found_damaged_at_the_start_is_for_a_person(case: Case) -> None
     case.recoveries.consider(case.view._replace(state=case.view.state & ~0xFF00 | 0x100))
     case.turn_until(turns=200)
     assert case.view.state
+
+
+@pytest.mark.parametrize(("error", "comes_back"), [(errno.EIO, False), (errno.ENOSPC, True), (errno.EDQUOT, True)])
+def test_its_disk_is_tried_first(
+    case: Case, error: int, comes_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that takes no write would take no recovery either; one that is full may still be read and synced."""
+    tried: list[Path | str] = []
+
+    def refuse(directory: Path | str) -> None:
+        tried.append(directory)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(recoveries, "write_unnamed", refuse)
+    before = case.view
+    case.recoveries.consider(before)
+    if comes_back:
+        case.turn_until(0)
+        assert len(tried) == 1
+        return
+    while len(tried) < 2:
+        case.turn_until(turns=1)
+    assert case.view == before, "nothing is touched"
+    assert "stays out of service topic='t' partition=0" in caplog.text
+    assert f"reason={os.strerror(error)}: tried again" in caplog.text
+    monkeypatch.undo()
+    case.turn_until(0)
+
+
+def test_somebody_who_creates_is_waited_for(case: Case) -> None:
+    """Before the partition is taken out, and before it lives again."""
+    before = case.view
+    case.recoveries.consider(before)
+    case.arena.see(FLUSHER, case.arena.change_count)
+    assert case.arena.create_lock()
+    case.turn_until(turns=200)
+    assert case.view == before
+    case.arena.create_unlock()
+    while case.view.life == before.life:
+        case.turn_until(turns=1)
+    assert case.arena.create_lock()
+    case.arena.see(FLUSHER, case.arena.change_count)
+    case.turn_until(turns=200)
+    assert case.view.life == before.life + 1 and len(case.arena.returning()) == 1
+    case.arena.create_unlock()
+    case.turn_until(0)
+    assert case.view.log_offset == 36
+
+
+def test_one_that_is_deleted_while_it_waits_is_tried_no_more(case: Case) -> None:
+    """While the deletion is under way, which a disk may hold up for long, the keeper pauses between its looks."""
+    view = case.view
+    case.recoveries.consider(view)
+    time.sleep(RETRY_SECONDS)
+    assert end_life(case.log.appender, view.index)
+    pauses = [case.recoveries.turn() for _ in range(10)]
+    assert all(pause is not None and pause >= TURN_SECONDS for pause in pauses), pauses
+    assert case.arena.create_lock()
+    case.arena.free(view.index)
+    case.arena.create_unlock()
+    pause = case.recoveries.turn()
+    assert pause is not None and pause > MOST_SECONDS / 2
+    assert case.arena.returning() == []
