@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastlog.producer.hooks import ProducerData
     from fastlog.producer.producer import Producer
     from fastlog.producer.sync import SyncProducer
+    from fastlog.scanning import scan
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ _MODULES = {
     "TopicPartition": "fastlog.consumer.partitions",
     "aio": "fastlog.aio",
     "errors": "fastlog.errors",
+    "scan": "fastlog.scanning",
     "testing": "fastlog.testing",
 }
 
@@ -74,6 +76,7 @@ __all__ = [
     "__version__",
     "aio",
     "errors",
+    "scan",
     "testing",
 ]
 

@@ -13,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds what an extra brings: ``arrow``, ``metrics``, ``spark``, ``top`` or ``zookeeper``.
+    """The command that adds what an extra of pyproject.toml brings, such as ``arrow`` or ``metrics``.
 
     Where fastlog is installed, from a checkout or not, pip keeps it and adds the rest. A checkout that only stands in
     the path is named by its directory.

@@ -154,7 +154,7 @@ class NumpyBatch:
         Raises:
             MissingDependencyError: pyarrow is not installed.
         """
-        arrow = _pyarrow()
+        arrow = pyarrow_library()
         np = _numpy()
         count = len(self)
         ends = np.empty(count + 1, np.int32)
@@ -242,7 +242,12 @@ def _numpy() -> Any:
     return numpy
 
 
-def _pyarrow() -> Any:
+def pyarrow_library() -> Any:
+    """The module.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
     try:
         import pyarrow
     except ModuleNotFoundError as error:

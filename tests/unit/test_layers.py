@@ -43,7 +43,8 @@ LAYERS = {
     "connections": "fastlog.client",  # what the clients and the commands share
     "measuring": "fastlog.perf",  # what the perf commands are made of
     "mirroring": "fastlog.mirror",
-    "clients": "fastlog.consumer fastlog.producer fastlog.audit fastlog.loghandler fastlog.aio",
+    "clients": "fastlog.consumer fastlog.producer fastlog.audit fastlog.loghandler fastlog.aio"
+    " fastlog.scanning",
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "jobs": "fastlog.spark.jobs",  # commands, as the tools are, that need Spark

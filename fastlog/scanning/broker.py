@@ -1,0 +1,104 @@
+"""A topic of Kafka 0.7 on one broker."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fastlog.consumer.broker_logs import described_extents, offset_at_time, plain_extent, segment_borders
+from fastlog.consumer.fetched import NumpyBatch
+from fastlog.consumer.simple import SimpleConsumer
+from fastlog.errors import UnsupportedFeatureError, WrongPartitionError, error_for
+from fastlog.scanning.parts import COLUMNS, Bounds, Part, arrow_of, schema
+
+
+class BrokerTopic:
+    """Asks the broker, and reads its files where it runs on this machine."""
+
+    def __init__(self, topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> None:
+        self._topic = topic
+        self._broker = broker
+        self._fetch_bytes = fetch_bytes
+        self._timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"topic {self._topic!r} of {self._broker}"
+
+    def columns(self) -> Sequence[str]:
+        """As of all topics of Kafka 0.7."""
+        return COLUMNS
+
+    def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
+        """As of all topics of Kafka 0.7."""
+        return schema(columns)
+
+    def parts(self, bounds: Bounds) -> list[Part]:
+        """One for each partition that has anything.
+
+        Raises:
+            WrongPartitionError: there is no such topic, or it is one of record batches.
+            TransportError: the broker cannot be reached.
+        """
+        with self._connected() as consumer:
+            found = [
+                cut
+                for part in self._extents(consumer)
+                if bounds.has(part.partition)
+                and part.start < part.end
+                and (timed := self._timed(consumer, part, bounds)) is not None
+                and (cut := bounds.cut(timed)) is not None
+            ]
+        return sorted(found)
+
+    def batches(
+        self, parts: Sequence[Part], columns: Sequence[str], topics: Sequence[str]
+    ) -> Iterator[tuple[int, Any]]:
+        """By fetches of a few MiB."""
+        with self._connected() as consumer:
+            for part in parts:
+                yield from arrow_of(self._arrays(consumer, part), part, columns, topics)
+
+    def _connected(self) -> SimpleConsumer:
+        return SimpleConsumer(self._broker, timeout=self._timeout, fetch_bytes=self._fetch_bytes)
+
+    def _extents(self, consumer: SimpleConsumer) -> list[Part]:
+        metadata = consumer.metadata([self._topic])
+        if metadata is None:
+            numbers = range(consumer.partition_count(self._topic))
+            return [Part(self._topic, number, *plain_extent(consumer, self._topic, number)) for number in numbers]
+        for told in metadata.topics:
+            if told.error not in (0, WrongPartitionError.code):
+                raise error_for(told.error, topic=self._topic, broker=self._broker)
+            if told.error or not told.partitions:
+                raise WrongPartitionError(
+                    f"{self._broker} has no topic {self._topic!r} of Kafka 0.7's messages; one of record batches is"
+                    " read by Spark and today's clients"
+                )
+        return [Part(topic, number, *extent) for (topic, number), extent in described_extents(metadata).items()]
+
+    def _timed(self, consumer: SimpleConsumer, part: Part, bounds: Bounds) -> Part | None:
+        """What is left when segments are left out that are surely older, or surely newer."""
+        start, end = part.start, part.end
+        if bounds.since_ms is not None:
+            start = max(start, offset_at_time(consumer, part.topic, part.partition, bounds.since_ms))
+        if bounds.until_ms is not None:
+            borders = segment_borders(consumer, part.topic, part.partition)
+            last = offset_at_time(consumer, part.topic, part.partition, bounds.until_ms)
+            end = min(end, borders[min(bisect_right(borders, last), len(borders) - 1)])
+        return part._replace(start=start, end=end) if start < end else None
+
+    def _arrays(self, consumer: SimpleConsumer, part: Part) -> Iterator[NumpyBatch]:
+        return consumer.numpy_batches(part.topic, part.partition, self._boundary(consumer, part))
+
+    def _boundary(self, consumer: SimpleConsumer, part: Part) -> int:
+        """Where a message begins, not behind the start of the part."""
+        borders = segment_borders(consumer, part.topic, part.partition)
+        at = bisect_left(borders, part.start)
+        if at < len(borders) and borders[at] == part.start:
+            return part.start
+        try:
+            points = consumer.cut_points(part.topic, part.partition, part.start, part.end, part.end - part.start, 1)
+        except UnsupportedFeatureError:
+            points = []
+        return points[0] if points else borders[max(0, at - 1)]
