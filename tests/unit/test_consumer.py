@@ -253,8 +253,10 @@ def test_lag_is_asked_of_the_brokers(broker: FakeBroker, own: bool) -> None:
         for number in range(2):
             group.own(source_of(number), 0, broker.port)
         group.own(source_of(0, "t", 9), 0, 1)  # nobody is there
-        for _ in range(104):
-            stream.poll(0.2)
+        left = len(LINES) + 3
+        while left:  # a poll may end without a message where the machine is busy
+            left -= bool(stream.poll(0.2))
+        stream.poll(0.2)  # who asks again is done with the last one
         assert made.lag(1) == {source_of(0): 0, source_of(1): 0, source_of(0, "t", 9): None}
         broker.logs["t", 0] += pack(LINES)
         assert made.lag(1)[source_of()] == len(pack(LINES))
