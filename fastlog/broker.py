@@ -23,6 +23,7 @@ from fastlog.log import _files, access, retention
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator
+from fastlog.log.discovery import refuse_unfinished
 from fastlog.log.files import FileOps, make_directory, open_lock
 from fastlog.log.manager import LogManager
 from fastlog.log.meta_properties import settle_cluster_id
@@ -85,6 +86,7 @@ def _run(
     locks = []
     for directory in directories:
         locks.append(stack.enter_context(_locked(directory, files)))
+        refuse_unfinished(directory)
         wider = access.opened_wider(directory, config.log_access)
         if wider is not None:
             log.warning("%s", wider)

@@ -29,6 +29,7 @@ CREATORS_NAME = ".fastlog-creators"
 FLUSH_MARKS_NAME = ".fastlog-flushing"
 META_PROPERTIES_NAME = "meta.properties"
 LOG_STARTS_NAME = "log-start-offset-checkpoint"
+MOVING_NAME = ".fastlog-moving"
 FLUSHED_MARK_PREFIX = ".flushed-"
 
 LENGTH_BYTES = 4

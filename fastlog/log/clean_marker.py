@@ -65,6 +65,18 @@ def consume_clean_marker(log_directory: Path, files: FileOps) -> dict[str, int]:
     return ends or {}
 
 
+def read_clean_marker(log_directory: Path, files: FileOps) -> dict[str, int] | None:
+    """The log ends that the marker names, for who only looks; None where there is none, or one that says nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return _parse(files.read_file(log_directory / CLEAN_MARKER_NAME, MAX_BYTES))
+    except FileNotFoundError:
+        return None
+
+
 def _parse(data: bytes) -> dict[str, int] | None:
     try:
         content = json.loads(data)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fastlog.errors import RecoveryError
+from fastlog.errors import LogError, RecoveryError
 from fastlog.escaping import printable
 from fastlog.log.deletion import is_deletions_own
 from fastlog.log.formats import LogFormat
@@ -23,6 +23,7 @@ from fastlog.segment_files import (
     LOCK_NAME,
     LOG_STARTS_NAME,
     META_PROPERTIES_NAME,
+    MOVING_NAME,
     SegmentFile,
     segment_name,
     split_directory_name,
@@ -99,6 +100,12 @@ def scan_log_dirs(directories: Sequence[Path]) -> tuple[list[FoundPartition], li
                 continue
             found.append(FoundPartition(index, path, *name))
     return found, warnings
+
+
+def refuse_unfinished(log_directory: Path) -> None:
+    """Raise ``LogError`` where an import has not come to its end: what lies there looks like less than there was."""
+    if os.path.lexists(log_directory / MOVING_NAME):
+        raise LogError("an import into it has not come to its end: run fastlog import again", path=str(log_directory))
 
 
 def segment_problems(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ FILE_MODE = 0o644  # less the umask, which says who may read: fastlog.log.access
 DIRECTORY_MODE = 0o755
 AGAIN_BYTES = 4 * 1024 * 1024
 BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system
+FICLONE = 0x40049409  # the number of an ioctl of Linux
 ROUNDING_BYTES = 128 * 1024  # a file may have so many more bytes of blocks without any reservation
 
 
@@ -170,6 +172,16 @@ class FileOps:
         """Give a file another name; a file of that name is replaced in one step."""
         self._begin("rename", old)
         old.rename(new)
+
+    def link(self, old: Path, new: Path) -> None:
+        """Give a file a second name; it is no symbolic link."""
+        self._begin("link", old)
+        os.link(old, new, follow_symlinks=False)
+
+    def clone(self, source: int, target: int) -> None:
+        """Let an open file hold what another one holds, sharing its blocks until one of them is written."""
+        self._begin("clone", None)
+        fcntl.ioctl(target, FICLONE, source)
 
     def unlink(self, path: Path) -> None:
         """Remove a name."""

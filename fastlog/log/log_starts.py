@@ -34,9 +34,14 @@ def write_log_starts(log_directory: Path, starts: Mapping[tuple[str, int], int],
     Raises:
         OSError: the former file, if any, may be in place still, or come back.
     """
-    lines = "".join(f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(starts.items()))
-    files.replace_file(log_directory / LOG_STARTS_NAME, f"0\n{len(starts)}\n{lines}".encode(), "starts_file.write")
+    files.replace_file(log_directory / LOG_STARTS_NAME, checkpoint_bytes(starts), "starts_file.write")
     files.fsync_dir(log_directory)
+
+
+def checkpoint_bytes(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """An offset for each partition, as all of Apache Kafka's checkpoints have them."""
+    lines = "".join(f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items()))
+    return f"0\n{len(offsets)}\n{lines}".encode()
 
 
 def read_log_starts(log_directory: Path, files: FileOps) -> Starts:

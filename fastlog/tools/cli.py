@@ -15,6 +15,8 @@ COMMANDS = {
     "replay": ("fastlog.tools.replay", "replay_command", "Produce a topic again, at its own pace or faster."),
     "dump": ("fastlog.tools.dump", "dump_command", "Write a topic with all its partitions to a file."),
     "load": ("fastlog.tools.load", "load_command", "Load such a file into a topic, to the byte."),
+    "import": ("fastlog.tools.import_kafka", "import_command", "Make a log directory of an Apache Kafka's."),
+    "export": ("fastlog.tools.export_kafka", "export_command", "Put topics into an Apache Kafka's log directory."),
     "topics": ("fastlog.tools.topics", "topics_command", "List, describe and create topics; look up offsets."),
     "top": ("fastlog.tools.top", "top_command", "Watch a broker: topics, rates, groups and processes."),
     "groups": ("fastlog.tools.groups", "groups_command", "List consumer groups, their members and what they own."),

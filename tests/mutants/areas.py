@@ -86,6 +86,12 @@ AREAS = (
                  " today_requests coordinator_groups group_members delete_records"),
     ),
     Area(
+        "moving",
+        _words("fastlog/moving/ fastlog/tools/import_kafka.py fastlog/tools/export_kafka.py"
+               " fastlog/tools/moving_report.py"),
+        _unit("moving_*") + _integration("moving_house"),
+    ),
+    Area(
         "processes",
         _words("fastlog/supervisor.py fastlog/acceptor.py fastlog/broker.py fastlog/binding.py fastlog/listening.py"
                " fastlog/service_manager.py"),

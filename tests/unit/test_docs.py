@@ -17,6 +17,7 @@ from fastlog.log import _files
 from fastlog.log._arena import COUNTERS
 from fastlog.log.kafka_files import METADATA_NAME
 from fastlog.mirror import MirrorSettings
+from fastlog.moving.kraft_log import BOOTSTRAP_NAME
 from fastlog.producer.config import ProducerConfig
 from fastlog.segment_files import META_PROPERTIES_NAME
 from fastlog.spark.options import OPTION_NAMES
@@ -185,7 +186,7 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
     """A dotted name in backticks is a setting, a point of ``FASTLOG_FAULTS``, a logger or a module."""
     known = {setting.name for config in (BrokerConfig, ProducerConfig, ConsumerConfig) for setting in config.describe()}
     known |= {setting.name for setting in MirrorSettings.describe()}
-    known |= {*_files.OPS, *OPTION_NAMES, *KEYS, META_PROPERTIES_NAME, METADATA_NAME}
+    known |= {*_files.OPS, *OPTION_NAMES, *KEYS, META_PROPERTIES_NAME, METADATA_NAME, BOOTSTRAP_NAME}
     for text in inline(page.read_text()):
         name = text.partition("=")[0]
         if (

@@ -38,6 +38,7 @@ LAYERS = {
     "kafka": "fastlog.workers.kafka",
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",  # the processes
     "coordinator": "fastlog.workers.coordinator",
+    "moving": "fastlog.moving",  # directories of Apache Kafka's, while no broker has them
     "supervisor": "fastlog.supervisor",
     "broker": "fastlog.broker fastlog.binding",
     "connections": "fastlog.client",  # what the clients and the commands share
@@ -70,6 +71,7 @@ MAY_IMPORT = {
     "kafka": "text ground basics model paths log net engine",  # not wire, which is of 0.7 and fastlog's own
     "workers": f"{SHARED} log coordination net engine kafka07 kafka",
     "coordinator": f"{SHARED} log engine kafka workers",
+    "moving": f"{SHARED} log workers coordinator",
     "supervisor": f"{SHARED} log workers coordinator",
     "broker": f"{SHARED} log workers coordinator supervisor",
     "connections": f"{SHARED} coordination",
@@ -77,14 +79,16 @@ MAY_IMPORT = {
     "measuring": f"{SHARED} connections clients coordination",
     "mirroring": f"{SHARED} connections clients coordination",
     "spark": f"{SHARED} connections clients coordination",
-    "tools": f"{SHARED} connections clients measuring mirroring supervisor broker coordination zkserver",
+    "tools": f"{SHARED} connections clients measuring mirroring moving supervisor broker coordination zkserver",
     "jobs": f"{SHARED} connections clients coordination spark tools",
     "tests": "",  # itself not looked at
     "perf": " ".join(set(LAYERS) - {"jobs"}),  # it imports what it measures, and starts brokers as the tests do
 }
 
 # Commands that work on the files of a log while no broker does.
-EXCEPTIONS = {("fastlog.tools.dump_log", "log"), ("fastlog.tools.fsck", "log")}
+EXCEPTIONS = {
+    (f"fastlog.tools.{name}", "log") for name in ("dump_log", "fsck", "import_kafka", "export_kafka", "moving_report")
+}
 
 MOST_FLOORS = 14
 
