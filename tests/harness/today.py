@@ -46,6 +46,11 @@ def body(key: int, version: int, fields: dict[str, Any]) -> bytes:
     return written(made)
 
 
+def response(key: int, version: int, fields: dict[str, Any]) -> Any:
+    """An answer, for ``written``; ``fields`` are those of every version."""
+    return _build(load_response_schema(key, version), fields)
+
+
 def frame(key: int, version: int, data: bytes, *, correlation: int = 7, client: str | None = "test") -> bytes:
     """A request with any bytes behind its head."""
     entity = load_request_schema(key, version)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
+CONNECTOR_JARS = "FASTLOG_SPARK_KAFKA_JARS"
+"""Names the jars of Spark's own source and sink for Kafka, with commas between them; ``scripts/compat`` does."""
 collect_ignore = [] if VARIABLE in os.environ else ["test_kafka07.py", "test_kafka07_answers.py"]
 """Kafka 0.7 is in no package index: who has built it names it."""
 
@@ -48,6 +50,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
         }
+        if CONNECTOR_JARS in os.environ:
+            settings["spark.jars"] = os.environ[CONNECTOR_JARS]
         made = session("fastlog-tests", master="local[2,4]", settings=settings)
         made.sparkContext.setLogLevel("ERROR")
         yield made

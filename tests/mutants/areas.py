@@ -151,7 +151,7 @@ AREAS = (
     Area(
         "client",
         _words("fastlog/client/ fastlog/registry.py"),
-        _unit("buffers client_* group_requests inbox slices registry* fetching* topics")
+        _unit("buffers client_* group_requests inbox record_topics slices registry* fetching* topics")
         + _integration("registration advertised broker_groups record_commands") + _fault("registration hostile_broker"),
     ),
     Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
@@ -206,8 +206,8 @@ OF_NO_AREA = (
     _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants* packaging peers public_names"
           " scripts")
     + _integration("access_log cluster demo demo_spark kafka07* kafka_files kafka_group_tools kafka_tools perf_ab"
-                   " readme real_input spark_access_log spark_ceiling spark_load_kills spark_submit spark_zookeeper"
-                   " walkthrough")
+                   " readme real_input spark_access_log spark_ceiling spark_kafka_connector spark_load_kills"
+                   " spark_submit spark_zookeeper walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
 

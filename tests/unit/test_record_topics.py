@@ -1,0 +1,119 @@
+"""Ids of topics and sizes of partitions, asked and answered by another reading of the same schemas."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from fastlog.client.kafka_fields import Answer
+from fastlog.client.record_topics import (
+    KnownTopic,
+    Stored,
+    known_topics,
+    parse_known_topics,
+    parse_stored,
+    stored,
+)
+from fastlog.errors import ProtocolError
+from tests.harness import today
+
+ID = uuid.UUID(int=2**127 + 5)
+NAMES = ["a", "ä" * 100, "b" * 249]
+
+
+def metadata(names: list[str]) -> bytes:
+    """An answer with a broker, and these topics; the last one has two partitions."""
+    broker = {"node_id": 3, "host": "h", "port": 9092, "rack": None}
+    partitions = [
+        {
+            "error_code": ErrorCode(0),
+            "partition_index": number,
+            "leader_id": 3,
+            "leader_epoch": 1,
+            "replica_nodes": [3],
+            "isr_nodes": [3],
+            "offline_replicas": [],
+        }
+        for number in (1, 0)
+    ]
+    topics = [
+        {
+            "error_code": ErrorCode(0 if name == names[-1] else 3),
+            "name": name,
+            "topic_id": ID,
+            "is_internal": name == "a",
+            "partitions": partitions if name == names[-1] else [],
+            "topic_authorized_operations": -(2**31),
+        }
+        for name in names
+    ]
+    fields = {
+        "throttle_time": today.seconds(0),
+        "brokers": [broker],
+        "cluster_id": "cluster",
+        "controller_id": 3,
+        "topics": topics,
+    }
+    return b"\0" + today.written(today.response(today.METADATA, 12, fields))
+
+
+def test_the_request_is_metadata_s() -> None:
+    for names in (None, NAMES, []):
+        rows = None if names is None else [{"topic_id": uuid.UUID(int=0), "name": name} for name in names]
+        fields = {"topics": rows, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        assert known_topics(names).body == b"\0" + today.body(today.METADATA, 12, fields)
+    assert (known_topics(None).key, known_topics(None).version) == (3, 12)
+
+
+def test_what_topics_there_are() -> None:
+    found = parse_known_topics(Answer(metadata(NAMES)))
+    assert found == {
+        "a": KnownTopic(3, ID.bytes, (), True),
+        "ä" * 100: KnownTopic(3, ID.bytes, (), False),
+        "b" * 249: KnownTopic(0, ID.bytes, (0, 1), False),
+    }
+
+
+def test_an_answer_that_is_none() -> None:
+    """Cut anywhere, or with numbers that cannot be, it is refused and nothing else."""
+    whole = metadata(NAMES)
+    for size in range(len(whole)):
+        with pytest.raises(ProtocolError):
+            parse_known_topics(Answer(whole[:size]))
+    for bad in (whole + b"\0", b"\xff" * 6 + whole, whole[:5] + b"\xff\xff\xff\xff\x0f" + whole[6:]):
+        with pytest.raises(ProtocolError):
+            parse_known_topics(Answer(bad))
+    with pytest.raises(ProtocolError, match="is not UTF-8"):
+        parse_known_topics(Answer(whole.replace(b"cluster", b"\xff" * 7)))
+
+
+def test_tagged_fields_are_passed_over() -> None:
+    whole = metadata(["t"])
+    found = parse_known_topics(Answer(b"\x02\x05\x01x\x80\x01\x02yz" + whole[1:]))
+    assert list(found) == ["t"]
+
+
+def test_sizes_and_directories() -> None:
+    """Of the partitions that were asked for; a copy that is on its way elsewhere does not count."""
+    assert stored([("t", 1), ("u", 0), ("t", 2)]).body == today.body(
+        35, 1, {"topics": [{"topic": "t", "partitions": [1, 2]}, {"topic": "u", "partitions": [0]}]}
+    )
+
+    def row(number: int, size: int, is_future: bool = False) -> dict[str, object]:
+        return {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": is_future}
+
+    results = [
+        {"error_code": ErrorCode(0), "log_dir": "/a", "topics": [{"name": "t", "partitions": [row(1, 10), row(2, 7)]}]},
+        {
+            "error_code": ErrorCode(0),
+            "log_dir": "/b",
+            "topics": [{"name": "t", "partitions": [row(1, 5, is_future=True)]}],
+        },
+    ]
+    made = today.written(today.response(35, 1, {"throttle_time": today.seconds(0), "results": results}))
+    assert parse_stored(Answer(made)) == {("t", 1): Stored(10, "/a"), ("t", 2): Stored(7, "/a")}
+    for size in range(len(made)):
+        with pytest.raises(ProtocolError):
+            parse_stored(Answer(made[:size]))
