@@ -1,9 +1,15 @@
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t
+
+from fastlog._record_batch cimport FoundRecord, RecordWalk, headers_of
 
 
 cdef enum:
     LENGTH_BYTES = 4
     LEAST_ENTRY_BYTES = 9   # of magic 0 with an empty payload
+    RECORD_MAGIC = 2
+    RECORD_BYTES = 8        # of a record besides its key and its value, about
+    NO_TIME = -1            # as records have it that were made without a time
 
 
 cdef struct Entry:
@@ -31,3 +37,39 @@ cdef inline bint next_entry(const unsigned char* p, Py_ssize_t left, Entry* out)
     out.payload_bytes = <Py_ssize_t>size - header
     out.entry_bytes = LENGTH_BYTES + <Py_ssize_t>size
     return True
+
+
+cdef inline object payload_of(const Entry* entry):
+    """What the entry holds; None for the null of a record."""
+    if entry.payload_bytes < 0:
+        return None
+    return PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+
+
+cdef inline void entry_of(const FoundRecord* record, Entry* entry) noexcept nogil:
+    """A record as far as it is like a message."""
+    entry.payload = record.fields.value
+    entry.payload_bytes = record.fields.value_bytes
+    entry.entry_bytes = max(0, record.fields.key_bytes) + max(0, record.fields.value_bytes) + RECORD_BYTES
+    entry.magic = RECORD_MAGIC
+    entry.attributes = 0
+
+
+cdef inline object key_of(const FoundRecord* record):
+    if record.fields.key_bytes < 0:
+        return None
+    return PyBytes_FromStringAndSize(<const char*>record.fields.key, record.fields.key_bytes)
+
+
+cdef inline tuple headers_in(const FoundRecord* record, const RecordWalk* walk):
+    """The headers of a record that the walk has found."""
+    if not record.fields.header_count:
+        return ()
+    found = headers_of(record.fields.headers, walk.end, record.fields.header_count)
+    if found is None:
+        raise BufferError("the bytes changed while they were read")
+    return found
+
+
+cdef str described(bytes payload)
+cdef str of_record(bytes key, tuple headers, timestamp)

@@ -3,8 +3,10 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer
 
+from fastlog._record_batch import RecordSpan
+
 _Array = Any  # whatever gives a buffer of the right type; numpy's arrays do not tell mypy that they do
-_Span = tuple[memoryview, int, int, int, bool]  # fastlog.message.Span
+_Span = tuple[memoryview, int, int, int, bool] | RecordSpan  # fastlog.message.AnySpan
 
 @final
 class ConsumedMessage:
@@ -13,6 +15,10 @@ class ConsumedMessage:
     ``offset`` is where the message starts in its partition, ``next_offset`` where to go on once it has been consumed
     (what Kafka 0.7 calls the offset of ``MessageAndOffset``). Messages of one wrapper all have the wrapper's offset,
     and go on at it too, except for the last one: who stops in the middle gets the whole wrapper again.
+
+    Of a topic of record batches a message is a record, with ``key``, ``headers`` and ``timestamp`` (milliseconds since
+    1970; None: it was made without one). ``payload`` is None where the record's value is null. ``magic`` is 2 then.
+    Messages of Kafka 0.7 have None for all three.
     """
 
     payload: bytes
@@ -20,13 +26,29 @@ class ConsumedMessage:
     next_offset: int
     magic: int
     attributes: int
-    def __init__(self, payload: bytes, offset: int, next_offset: int, magic: int = 1, attributes: int = 0) -> None: ...
+    key: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] | None
+    def __init__(
+        self,
+        payload: bytes | None,
+        offset: int,
+        next_offset: int,
+        magic: int = 1,
+        attributes: int = 0,
+        key: bytes | None = None,
+        headers: tuple[tuple[bytes, bytes | None], ...] | None = None,
+        timestamp: int | None = None,
+    ) -> None: ...
+    @property
+    def timestamp(self) -> int | None:
+        """Of a record, in milliseconds since 1970."""
+
     @property
     def codec(self) -> int:
         """0, or the number of the codec of a wrapper, which only shallow iteration yields."""
 
 class SpanCursor:
-    """Walks the entries of spans (``fastlog.message.Span``), one span in hand at a time."""
+    """Walks the entries of spans (``fastlog.message.Span``) or spans of records, one span in hand at a time."""
 
     def __init__(self, spans: Iterable[_Span]) -> None: ...
     def close(self) -> None:

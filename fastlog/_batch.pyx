@@ -1,6 +1,7 @@
-"""Turns spans of checked messages into what a consumer hands out: payloads, message objects, arrays.
+"""Turns spans of checked messages and records into what a consumer hands out: payloads, message objects, arrays.
 
-Every function takes whole entries that ``_segment.scan`` has found valid, without wrappers unless it says otherwise,
+Every function takes whole entries that ``_segment.scan`` has found valid, without wrappers unless it says otherwise, or
+a ``RecordSpan``, whose records were found valid when it was made;
 and creates no object for a message but the one it returns. Lengths are compared with the span once more on the way:
 a mapped file may change between two walks, and an exception beats a wild read. ``_segment.pyx`` has the format.
 
@@ -14,6 +15,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
+from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record
+from fastlog._records cimport RECORDS_OK
 from fastlog._views cimport view_of
 
 
@@ -21,7 +24,9 @@ cdef int changed() except -1:
     raise BufferError("the bytes changed while they were read")
 
 
+# Not looked at by the garbage collector: a tuple of pairs of bytes is all that it refers to besides bytes.
 @cython.final
+@cython.no_gc
 @cython.freelist(512)
 cdef class ConsumedMessage:
     """One message as a consumer gets it; read-only. See the ``.pyi``."""
@@ -31,23 +36,35 @@ cdef class ConsumedMessage:
     cdef readonly int64_t next_offset
     cdef readonly unsigned char magic
     cdef readonly unsigned char attributes
+    cdef readonly bytes key
+    cdef readonly tuple headers
+    cdef int64_t time               # NO_TIME: it has none
 
     def __init__(
-        self, bytes payload not None, int64_t offset, int64_t next_offset, unsigned char magic=1,
-        unsigned char attributes=0,
+        self, bytes payload, int64_t offset, int64_t next_offset, unsigned char magic=1, unsigned char attributes=0,
+        bytes key=None, tuple headers=None, timestamp=None,
     ):
+        if payload is None and magic != RECORD_MAGIC:
+            raise TypeError("a message of Kafka 0.7 has a payload")
         self.payload = payload
         self.offset = offset
         self.next_offset = next_offset
         self.magic = magic
         self.attributes = attributes
+        self.key = key
+        self.headers = headers
+        self.time = NO_TIME if timestamp is None else timestamp
 
     @property
     def codec(self):
         return self.attributes & 3
 
+    @property
+    def timestamp(self):
+        return None if self.time == NO_TIME else self.time
+
     def __repr__(self):
-        shown = repr(self.payload) if len(self.payload) <= 64 else f"{self.payload[:61]!r}..."
+        shown = f"{described(self.payload)}{of_record(self.key, self.headers, self.timestamp)}"
         return f"ConsumedMessage(offset={self.offset}, next_offset={self.next_offset}, payload={shown})"
 
     def __eq__(self, other):
@@ -59,7 +76,24 @@ cdef class ConsumedMessage:
         return hash(self.__reduce__())
 
     def __reduce__(self):
-        return ConsumedMessage, (self.payload, self.offset, self.next_offset, self.magic, self.attributes)
+        return ConsumedMessage, (
+            self.payload, self.offset, self.next_offset, self.magic, self.attributes, self.key, self.headers,
+            self.timestamp,
+        )
+
+
+cdef str described(bytes payload):
+    """A payload as far as it is short."""
+    if payload is None or len(payload) <= 64:
+        return repr(payload)
+    return f"{payload[:61]!r}..."
+
+
+cdef str of_record(bytes key, tuple headers, timestamp):
+    """What a record has besides its value; nothing for a message."""
+    if headers is None:
+        return ""
+    return f", key={described(key)}, headers={headers!r}, timestamp={timestamp}"
 
 
 cdef class SpanCursor:
@@ -77,6 +111,9 @@ cdef class SpanCursor:
     cdef Py_ssize_t left        # entries of this span
     cdef int64_t offset
     cdef int64_t next_offset
+    cdef bint is_records        # the span is one of records, and the walk goes over them
+    cdef RecordWalk walk
+    cdef FoundRecord record     # the one that was described last
 
     def __init__(self, spans):
         self.let_go()
@@ -104,8 +141,16 @@ cdef class SpanCursor:
             span = next(self.spans, None)
             if span is None:
                 return False
+            if isinstance(span, RecordSpan):
+                self.let_go()
+                self.entries = span
+                self.walk = (<RecordSpan>span).walk
+                self.left = self.walk.left
+                self.is_records = True
+                return True
             entries, count, offset, next_offset, inner = span
             self.let_go()   # of another thread that was faster
+            self.is_records = False
             self.entries = view_of(entries, &self.base, &self.size)
             self.at = 0
             self.left = count
@@ -117,6 +162,13 @@ cdef class SpanCursor:
 
     cdef int step(self, Entry* entry) except -1:
         """Describe the entry in turn and go on to the next one."""
+        if self.is_records:
+            if next_record(&self.walk, &self.record) != RECORDS_OK:
+                self.let_go()
+                changed()
+            entry_of(&self.record, entry)
+            self.left -= 1
+            return 0
         if not next_entry(self.base + self.at, self.size - self.at, entry):
             self.let_go()
             changed()
@@ -136,9 +188,17 @@ cdef class MessageStream(SpanCursor):
             raise StopIteration
         self.step(&entry)
         message = ConsumedMessage.__new__(ConsumedMessage)
-        message.payload = PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+        message.payload = payload_of(&entry)
         message.magic = entry.magic
         message.attributes = entry.attributes
+        message.time = NO_TIME
+        if self.is_records:
+            message.key = key_of(&self.record)
+            message.headers = headers_in(&self.record, &self.walk)
+            message.time = self.record.fields.timestamp
+            message.offset = self.record.offset
+            message.next_offset = self.record.next_offset
+            return message
         message.offset = self.offset
         if not self.inner:
             self.offset += entry.entry_bytes
@@ -159,7 +219,7 @@ cdef class PayloadStream(SpanCursor):
         if not self.left and not self.ready():
             raise StopIteration
         self.step(&entry)
-        return PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+        return payload_of(&entry)
 
     def take(self, Py_ssize_t count, Py_ssize_t size):
         cdef Entry entry
@@ -172,7 +232,7 @@ cdef class PayloadStream(SpanCursor):
             part = min(self.left, count - len(result))
             for i in range(part):
                 self.step(&entry)
-                result.append(PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes))
+                result.append(payload_of(&entry))
                 size -= entry.entry_bytes
                 if size <= 0:
                     return result

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastlog import _segment, codecs
 from fastlog._deep import DeepCount
+from fastlog._record_batch import RecordSpan
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, ScanResult
 from fastlog.errors import (
     BrokerError,
@@ -110,6 +111,10 @@ class Span(NamedTuple):
     offset: int
     next_offset: int
     inner: bool
+
+
+AnySpan = Span | RecordSpan
+"""What consumers hand out: messages of Kafka 0.7, or records of a batch."""
 
 
 def encode_set(payloads: Sequence[bytes], codec: int = 0, magic: int = 1) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastlog import message
+from fastlog._record_batch import RecordSpan
 from fastlog.audit._tally import Tally
 from fastlog.audit.events import SeenDuplicates, SeenEvent, SeenPage
 from fastlog.consumer.fetched import MessageSet, NumpyBatch
@@ -93,11 +94,16 @@ class Auditor:
         with self._lock:
             known = self._next.get(place, -1)
             tally = self._tally(batch.topic)
+            columns = batch
             if isinstance(batch, MessageSet):
                 for span in batch.spans():
+                    if isinstance(span, RecordSpan):
+                        columns = batch.to_numpy()
+                        break
                     tally.count_entries(span.entries, span.count, begin < known)
-            else:
-                tally.count_columns(batch.buffer, batch.starts, batch.lengths, begin < known)
+            if not isinstance(columns, MessageSet):
+                lengths = columns.lengths if columns.key_lengths is None else columns.lengths.clip(0)  # of nulls
+                tally.count_columns(columns.buffer, columns.starts, lengths, begin < known)
             self._next[place] = max(known, batch.next_offset)
 
     def count_run(self, topic: str, data: Buffer) -> None:

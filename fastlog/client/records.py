@@ -45,6 +45,8 @@ _MEANINGS = {
     73: "the broker's settings do not allow topics to be deleted",
     74: "the broker has been started anew, and what was asked for may be gone",
     87: "a record is malformed",
+    100: "the topic was deleted, or made anew",
+    103: "the topic was deleted, or made anew",
 }
 
 

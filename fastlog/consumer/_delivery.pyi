@@ -1,10 +1,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar, final
 
+from fastlog.consumer.chunks import AnyChunk
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.reader import Chunk
 from fastlog.errors import FastlogError
-from fastlog.message import Span
+from fastlog.message import AnySpan
 from fastlog.zkpaths import PartitionId
 
 _T = TypeVar("_T")
@@ -54,6 +54,10 @@ class GroupMessage:
     ``value`` is what the decoder made of ``payload``; without a decoder, the payload itself. ``offset`` is where the
     message starts in its partition, ``next_offset`` where to go on once it has been consumed. Messages of one
     compressed set all have the set's offset, and go on at it too, except for the last one.
+
+    Of a topic of record batches a message is a record, with ``key``, ``headers`` and ``timestamp`` (milliseconds since
+    1970; None: it was made without one). ``payload`` is None where the record's value is null. ``magic`` is 2 then.
+    Messages of Kafka 0.7 have None for all three.
     """
 
     payload: bytes
@@ -62,18 +66,27 @@ class GroupMessage:
     next_offset: int
     magic: int
     attributes: int
+    key: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] | None
     place: Place
     """Of the stream that gave it; for ``Stream.done``."""
     def __init__(
         self,
         source: TopicPartition,
-        payload: bytes,
+        payload: bytes | None,
         offset: int,
         next_offset: int,
         value: Any = None,
         magic: int = 1,
         attributes: int = 0,
+        key: bytes | None = None,
+        headers: tuple[tuple[bytes, bytes | None], ...] | None = None,
+        timestamp: int | None = None,
     ) -> None: ...
+    @property
+    def timestamp(self) -> int | None:
+        """Of a record, in milliseconds since 1970."""
+
     @property
     def source(self) -> TopicPartition:
         """Topic and partition in one: the key for ``commit_offsets``."""
@@ -125,13 +138,13 @@ class Delivery:
     def batch(self, count: int, size: int, timeout: float) -> Batch | None:
         """Messages of one chunk, at most ``count`` and about ``size`` bytes; None at the end of the stream."""
 
-    def made(self, make: Callable[[Place, Chunk, int, int], tuple[_T | None, int]], timeout: float) -> _T | None:
+    def made(self, make: Callable[[Place, AnyChunk, int, int], tuple[_T | None, int]], timeout: float) -> _T | None:
         """What ``make(place, chunk, offset, passed)`` makes of the rest of a chunk, ``passed`` messages left out.
 
         It also returns where to go on. None for what it made: there was no message; the next chunk is tried.
         """
 
-    def begin_chunk(self, place: Place, chunk: Chunk, start: int, end: int) -> None:
+    def begin_chunk(self, place: Place, chunk: AnyChunk, start: int, end: int) -> None:
         """Take a chunk in hand, the part between two offsets that are boundaries; nothing when its place is over."""
 
     # The half that is not compiled:
@@ -141,7 +154,7 @@ class Delivery:
     def _wait_for_lease(self, timeout: float) -> bool:
         """Return when the lease holds; False at the end of the stream. Raises ``ConsumerTimeout``."""
 
-    def _cut(self, chunk: Chunk, offset: int) -> Iterator[Span]:
+    def _cut(self, chunk: AnyChunk, offset: int) -> Iterator[AnySpan]:
         """The spans of a chunk from an offset on."""
 
     def _stopped(self, place: Place, error: FastlogError) -> None:

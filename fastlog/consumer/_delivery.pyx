@@ -9,12 +9,15 @@ and its spans are cut anew from ``offset``, the top-level message in turn, leavi
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_Append, PyList_GET_SIZE
 from libc.stdint cimport int64_t
 from posix.time cimport clock_gettime, timespec
 
-from fastlog._batch cimport Entry, next_entry
+from fastlog._batch cimport (
+    NO_TIME, RECORD_MAGIC, Entry, described, entry_of, headers_in, key_of, next_entry, of_record, payload_of,
+)
+from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record
+from fastlog._records cimport RECORDS_OK
 from fastlog._views cimport view_of
 
 from fastlog.arguments import seconds
@@ -93,11 +96,16 @@ cdef class GroupMessage:
     cdef readonly int64_t next_offset
     cdef readonly unsigned char magic
     cdef readonly unsigned char attributes
+    cdef readonly bytes key
+    cdef readonly tuple headers
+    cdef int64_t time               # NO_TIME: it has none
 
     def __init__(
-        self, source, bytes payload not None, int64_t offset, int64_t next_offset, value=None, unsigned char magic=1,
-        unsigned char attributes=0,
+        self, source, bytes payload, int64_t offset, int64_t next_offset, value=None, unsigned char magic=1,
+        unsigned char attributes=0, bytes key=None, tuple headers=None, timestamp=None,
     ):
+        if payload is None and magic != RECORD_MAGIC:
+            raise TypeError("a message of Kafka 0.7 has a payload")
         self.place = Place(source)
         self.place.end()
         self.payload = payload
@@ -106,6 +114,13 @@ cdef class GroupMessage:
         self.next_offset = next_offset
         self.magic = magic
         self.attributes = attributes
+        self.key = key
+        self.headers = headers
+        self.time = NO_TIME if timestamp is None else timestamp
+
+    @property
+    def timestamp(self):
+        return None if self.time == NO_TIME else self.time
 
     @property
     def source(self):
@@ -124,7 +139,7 @@ cdef class GroupMessage:
         return self.attributes & 3
 
     def __repr__(self):
-        shown = repr(self.payload) if len(self.payload) <= 64 else f"{self.payload[:61]!r}..."
+        shown = f"{described(self.payload)}{of_record(self.key, self.headers, self.timestamp)}"
         return f"GroupMessage({self.place.source}, offset={self.offset}, next_offset={self.next_offset}, payload={shown})"
 
     def __eq__(self, other):
@@ -137,7 +152,8 @@ cdef class GroupMessage:
 
     def __reduce__(self):
         return GroupMessage, (
-            self.place.source, self.payload, self.offset, self.next_offset, self.value, self.magic, self.attributes
+            self.place.source, self.payload, self.offset, self.next_offset, self.value, self.magic, self.attributes,
+            self.key, self.headers, self.timestamp,
         )
 
 
@@ -190,6 +206,10 @@ cdef class Delivery:
     cdef Py_ssize_t at
     cdef Py_ssize_t left        # entries of this span
     cdef int64_t next_offset    # behind this span
+    cdef bint is_records        # the span is one of records:
+    cdef RecordWalk walk        # over those that are not handed out yet
+    cdef RecordWalk ahead       # the same without the one in turn, which is
+    cdef FoundRecord record
 
     cdef Place handed           # of what was handed out last
     cdef int64_t handed_next
@@ -237,12 +257,20 @@ cdef class Delivery:
         while self.has_turn(timeout, True):
             message = GroupMessage.__new__(GroupMessage)
             self.look(&entry)
-            message.payload = PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+            message.payload = payload_of(&entry)
             message.place = self.place
             message.magic = entry.magic
             message.attributes = entry.attributes
+            message.time = NO_TIME
+            if self.is_records:
+                message.key = key_of(&self.record)
+                message.headers = headers_in(&self.record, &self.ahead)
+                message.time = self.record.fields.timestamp
+                message.offset = self.record.offset
+            else:
+                message.offset = self.offset
             failure = None
-            if self.decode is None:
+            if self.decode is None or message.payload is None:
                 message.value = message.payload
             else:
                 chunk, at = self.chunk, self.at
@@ -252,7 +280,6 @@ cdef class Delivery:
                     failure = error
                 if not self.may_hand_out(message.place, chunk) or not self.left or self.at != at:
                     continue
-            message.offset = self.offset
             self.pass_entry(&entry)
             message.next_offset = self.offset
             self.hand_out()
@@ -412,7 +439,16 @@ cdef class Delivery:
         if span is None:
             self.offset = self.chunk_end
             return 0
+        if isinstance(span, RecordSpan):
+            self.entries = span
+            self.is_records = True
+            self.walk = (<RecordSpan>span).walk
+            self.left = self.walk.left
+            self.offset = (<RecordSpan>span).offset
+            self.inner = False
+            return 0
         entries, count, offset, next_offset, inner = span
+        self.is_records = False
         self.entries = view_of(entries, &self.base, &self.size)
         self.at = 0
         self.left = count
@@ -436,7 +472,7 @@ cdef class Delivery:
         while True:
             while self.left and PyList_GET_SIZE(batch) < count and size > 0:
                 self.look(&entry)
-                payload = PyBytes_FromStringAndSize(<const char*>entry.payload, entry.payload_bytes)
+                payload = payload_of(&entry)
                 PyList_Append(batch, payload)
                 self.pass_entry(&entry)
                 size -= entry.entry_bytes
@@ -448,6 +484,13 @@ cdef class Delivery:
 
     cdef inline int look(self, Entry* entry) except -1:
         """Describe the entry in turn."""
+        if self.is_records:
+            self.ahead = self.walk
+            if next_record(&self.ahead, &self.record) != RECORDS_OK:
+                self.rewind(self.chunk, self.offset, 0)
+                raise BufferError("the bytes changed while they were read")
+            entry_of(&self.record, entry)
+            return 0
         if not next_entry(self.base + self.at, self.size - self.at, entry):
             self.rewind(self.chunk, self.offset, self.passed + self.skip)
             raise BufferError("the bytes changed while they were read")
@@ -457,7 +500,10 @@ cdef class Delivery:
         """Go on to the next entry; ``offset`` is then where to go on once this one has been consumed."""
         self.at += entry.entry_bytes
         self.left -= 1
-        if not self.inner:
+        if self.is_records:
+            self.walk = self.ahead
+            self.offset = self.record.next_offset
+        elif not self.inner:
             self.offset += entry.entry_bytes
         elif self.left or self.next_offset == self.offset:
             self.passed += 1

@@ -38,8 +38,16 @@ class Channel:
     under way in another thread raises ``ClosedError`` at once.
     """
 
-    def __init__(self, broker: Broker, owner: str, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        owner: str,
+        receive_buffer_bytes: int | None = None,
+        greet: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """``greet`` is called with each new connection, before anything else goes over it."""
         self._broker = broker
+        self._greet = greet
         self._owner = owner
         self._receive_buffer_bytes = receive_buffer_bytes
         self._lock = threading.Lock()
@@ -208,6 +216,12 @@ class Channel:
             if self._closed:
                 self._drop()
                 self.check()
+            if self._greet is not None:
+                try:
+                    self._greet(self._connection)
+                except BaseException:
+                    self._drop(keep_pending=True)
+                    raise
         return self._connection
 
     def _drop(self, *, keep_pending: bool = False) -> None:

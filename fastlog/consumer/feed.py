@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from fastlog import escaping
 from fastlog.client.addresses import Address
 from fastlog.consumer._delivery import Place
+from fastlog.consumer.chunks import AnyChunk, Chunk, RecordChunk
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.reader import Chunk
 from fastlog.errors import FastlogError
 
 log = escaping.logger(__name__)
@@ -74,7 +74,7 @@ class Failure(NamedTuple):
     error: FastlogError
 
 
-Item = Chunk | Jump | Failure
+Item = AnyChunk | Jump | Failure
 
 
 class Phase(enum.Enum):
@@ -211,8 +211,8 @@ class Feed:
         while queue and not place.is_over:  # what it has of a place that was given up is nobody's, and no gap
             item = queue[0]
             taken = False
-            if isinstance(item, Chunk):
-                end = item.offset + item.result.valid_bytes
+            if isinstance(item, Chunk | RecordChunk):
+                end = item.end
                 start = max(item.offset, place.expected)
                 if item.offset > place.expected:
                     self._close_gap(fetch, item.offset)
@@ -241,5 +241,5 @@ class Feed:
 class TakesChunks(Protocol):
     """A stream, as a feed sees it."""
 
-    def begin_chunk(self, place: Place, chunk: Chunk, start: int, end: int) -> None:
+    def begin_chunk(self, place: Place, chunk: AnyChunk, start: int, end: int) -> None:
         """Take a part of the chunk in hand."""

@@ -6,12 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastlog import _batch
+from fastlog import _batch, _record_batch
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
+from fastlog._record_batch import BatchScan, RecordSpan, RecordSpans
 from fastlog._segment import ScanResult, scan
-from fastlog.errors import BrokerError, InvalidFetchSizeError, InvalidMessageError, MissingDependencyError
+from fastlog.errors import (
+    BrokerError,
+    InflateLimitError,
+    InvalidFetchSizeError,
+    InvalidMessageError,
+    MissingDependencyError,
+)
 from fastlog.installation import how_to_install
-from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
+from fastlog.message import DEFAULT_LIMITS, AnySpan, DeepLimits, Span, shallow_spans, spans
 
 if TYPE_CHECKING:
     import numpy
@@ -89,11 +96,11 @@ class MessageSet:
         """The messages as an Arrow record batch; see ``NumpyBatch.to_arrow``."""
         return self.to_numpy().to_arrow()
 
-    def spans(self) -> Iterator[Span]:
+    def spans(self) -> Iterator[AnySpan]:
         """The messages in runs that lie in one piece, without an object for any of them. Raises as iterating does."""
         return self._placed(spans(self.data, self.offset, self._limits, self._scanned()))
 
-    def _placed(self, found: Iterator[Span]) -> Iterator[Span]:
+    def _placed(self, found: Iterator[AnySpan]) -> Iterator[AnySpan]:
         try:
             yield from found
         except BrokerError as error:
@@ -114,7 +121,58 @@ class MessageSet:
         return self._result
 
 
-def payload_lists(found: Iterator[Span]) -> Iterator[list[bytes]]:
+class RecordSet(MessageSet):
+    """The same of a topic of record batches: iterating yields its records; a fetch never ends inside the first batch.
+
+    ``data`` are whole batches, and perhaps the beginning of another one; ``offset`` may be inside of the first.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        data: memoryview,
+        *,
+        batches: BatchScan | None = None,
+        limits: DeepLimits = DEFAULT_LIMITS,
+    ) -> None:
+        super().__init__(topic, partition, offset, data, limits=limits)
+        self._batches = batches or _record_batch.scan_batches(data, offset)
+
+    @property
+    def valid_bytes(self) -> int:
+        """Up to where the batches are whole and valid."""
+        return self._batches.valid_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """Where to fetch next, once these records have been consumed."""
+        return self._batches.next_offset
+
+    def shallow(self) -> Iterator[ConsumedMessage]:
+        """The records: a batch is none."""
+        return iter(self)
+
+    def to_numpy(self) -> NumpyBatch:
+        """The records as arrays. Raises as iterating does, but only where no record comes before the damage."""
+        return record_arrays(self.topic, self.partition, self.offset, self.data, self._batches, self._limits)
+
+    def spans(self) -> Iterator[AnySpan]:
+        """The records, batch by batch. Raises as iterating does."""
+        return self._placed(RecordSpans(self.data, self.offset, self._limits))
+
+    def before(self, end: int) -> RecordSet:
+        """The whole batches that begin before the offset ``end``: the last one may go on behind it."""
+        at = 0
+        while at < len(self.data) and int.from_bytes(self.data[at : at + 8], "big") < end:
+            at += 12 + int.from_bytes(self.data[at + 8 : at + 12], "big")
+        return RecordSet(self.topic, self.partition, self.offset, self.data[:at], limits=self._limits)
+
+
+def payload_lists(found: Iterator[AnySpan]) -> Iterator[list[bytes]]:
     """The payloads of spans, in lists of a bounded size; what is before damage comes first."""
     stream = PayloadStream(found)
     while batch := stream.take(_LIST_MESSAGES, _LIST_BYTES):
@@ -128,6 +186,10 @@ class NumpyBatch:
     The payload of message ``i`` is ``buffer[starts[i] : starts[i] + lengths[i]]``. ``offsets`` are where the messages
     start in the partition and ``next_offsets`` where to go on after each; messages of one wrapper share the wrapper's
     offset, and only the last goes on behind it. ``next_offset`` is where to fetch next.
+
+    Of a topic of record batches the messages are records, with more arrays, which are None otherwise: ``key_starts``
+    and ``key_lengths``, ``timestamps`` (milliseconds since 1970, -1: none), and where ``headers`` finds those. A length
+    of -1 is a null.
     """
 
     topic: str
@@ -138,18 +200,50 @@ class NumpyBatch:
     starts: numpy.ndarray[Any, numpy.dtype[numpy.int64]]
     lengths: numpy.ndarray[Any, numpy.dtype[numpy.int32]]
     next_offset: int
+    key_starts: numpy.ndarray[Any, numpy.dtype[numpy.int64]] | None = None
+    key_lengths: numpy.ndarray[Any, numpy.dtype[numpy.int32]] | None = None
+    timestamps: numpy.ndarray[Any, numpy.dtype[numpy.int64]] | None = None
+    header_starts: numpy.ndarray[Any, numpy.dtype[numpy.int64]] | None = None
+    header_counts: numpy.ndarray[Any, numpy.dtype[numpy.int32]] | None = None
 
     def __len__(self) -> int:
         """The number of messages."""
         return len(self.starts)
 
-    def payload(self, number: int) -> bytes:
-        """The payload of one message."""
-        start = int(self.starts[number])
-        return self.buffer[start : start + int(self.lengths[number])].tobytes()
+    def payload(self, number: int) -> bytes | None:
+        """The payload of one message; None for a record whose value is null."""
+        return self._field(self.starts, self.lengths, number)
+
+    def key(self, number: int) -> bytes | None:
+        """The key of one record; None where it has none, as no message of Kafka 0.7 has."""
+        if self.key_starts is None or self.key_lengths is None:
+            return None
+        return self._field(self.key_starts, self.key_lengths, number)
+
+    def headers(self, number: int) -> tuple[tuple[bytes, bytes | None], ...] | None:
+        """The headers of one record; None for a message of Kafka 0.7."""
+        if self.header_starts is None or self.header_counts is None:
+            return None
+        data: Any = self.buffer
+        return _record_batch.headers_at(data, int(self.header_starts[number]), int(self.header_counts[number]))
+
+    def after(self, passed: int) -> dict[str, Any]:
+        """The arrays without the first messages, by their names."""
+        names = (
+            "offsets", "next_offsets", "starts", "lengths", "key_starts", "key_lengths", "timestamps", "header_starts",
+            "header_counts",
+        )  # fmt: skip
+        found = {name: getattr(self, name) for name in names}
+        return {name: None if array is None else array[passed:] for name, array in found.items()}
+
+    def _field(self, starts: Any, lengths: Any, number: int) -> bytes | None:
+        start, size = int(starts[number]), int(lengths[number])
+        return None if size < 0 else self.buffer[start : start + size].tobytes()
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """The columns ``partition``, ``offset``, ``next_offset`` and ``payload`` (binary, copied once).
+
+        Of records also ``key`` (binary) and ``timestamp`` (int64, milliseconds), and nulls where they have them.
 
         Raises:
             MissingDependencyError: pyarrow is not installed.
@@ -157,21 +251,37 @@ class NumpyBatch:
         arrow = pyarrow_library()
         np = _numpy()
         count = len(self)
-        ends = np.empty(count + 1, np.int32)
-        packed = np.empty(int(self.lengths.sum(dtype=np.int64)), np.uint8)
-        _batch.gather(self.buffer, self.starts, self.lengths, ends, packed)
-        buffers = [None, arrow.py_buffer(ends), arrow.py_buffer(packed)]
         columns = [
             arrow.array(np.full(count, self.partition, np.int32)),
             arrow.array(self.offsets),
             arrow.array(self.next_offsets),
-            arrow.Array.from_buffers(arrow.binary(), count, buffers),
+            _binary(arrow, np, self.buffer, self.starts, self.lengths),
         ]
+        names = ["partition", "offset", "next_offset", "payload"]
+        if self.key_starts is not None:
+            columns.append(_binary(arrow, np, self.buffer, self.key_starts, self.key_lengths))
+            columns.append(arrow.array(self.timestamps))
+            names += ["key", "timestamp"]
+        may_be_null = {"payload", "key"} if self.key_starts is not None else set()
         fields = [
-            arrow.field(name, column.type, nullable=False)
-            for name, column in zip(("partition", "offset", "next_offset", "payload"), columns, strict=True)
+            arrow.field(name, column.type, nullable=name in may_be_null)
+            for name, column in zip(names, columns, strict=True)
         ]
         return arrow.RecordBatch.from_arrays(columns, schema=arrow.schema(fields, metadata={"topic": self.topic}))
+
+
+def _binary(arrow: Any, np: Any, buffer: Any, starts: Any, lengths: Any) -> Any:
+    """An Arrow array of fields that lie in a buffer, copied behind one another; a length of -1 is a null."""
+    count = len(starts)
+    is_null = lengths < 0
+    valid = None
+    if is_null.any():
+        lengths = np.maximum(lengths, 0)
+        valid = arrow.py_buffer(np.packbits(~is_null, bitorder="little"))
+    ends = np.empty(count + 1, np.int32)
+    packed = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
+    _batch.gather(buffer, starts, lengths, ends, packed)
+    return arrow.Array.from_buffers(arrow.binary(), count, [valid, arrow.py_buffer(ends), arrow.py_buffer(packed)])
 
 
 def numpy_batch(
@@ -199,6 +309,83 @@ def numpy_batch(
     buffer = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
     buffer.setflags(write=False)
     return NumpyBatch(topic, partition, buffer, offsets, next_offsets, starts, lengths, next_offset)
+
+
+def record_arrays(
+    topic: str, partition: int, offset: int, data: memoryview, scan: BatchScan, limits: DeepLimits
+) -> NumpyBatch:
+    """The records of fetched batches as arrays, from an offset on.
+
+    Without a copy where no batch is compressed. Ends before damage, and before the batch that would make the arrays
+    larger than ``limits`` allow for one, so that a few hostile bytes use up no memory; ``next_offset`` says where.
+
+    Raises:
+        InvalidMessageError, InvalidFetchSizeError: already the first batch is damaged, or not whole.
+    """
+    np = _numpy()
+    is_checked = scan.valid_bytes == len(data)
+    error: Exception | None
+    if not scan.compressed:
+        places, lengths = np.empty((6, scan.records), np.int64), np.empty((3, scan.records), np.int32)
+        count, next_offset, error = _record_batch.index_batches(
+            data, offset, limits.max_messages, is_checked, places, lengths
+        )
+        places, lengths, buffer = places[:, :count], lengths[:, :count], np.frombuffer(data, np.uint8)
+    else:
+        taken, next_offset, error = _record_spans(offset, data, limits, is_checked)
+        if error is None:
+            next_offset = max(next_offset, scan.next_offset)
+        count = sum(span.count for span in taken)
+        places, lengths = np.empty((6, count), np.int64), np.empty((3, count), np.int32)
+        at = shift = 0
+        pieces = []
+        for span in taken:
+            at = _record_batch.index_records(span, shift, at, places, lengths)
+            pieces.append(np.frombuffer(span.records, np.uint8))
+            shift += len(pieces[-1])
+        buffer = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    if error is not None and next_offset == offset:
+        if isinstance(error, BrokerError):
+            raise error.at(topic=topic, partition=partition) from error.__cause__
+        raise error
+    buffer.setflags(write=False)
+    offsets, next_offsets, starts, key_starts, header_starts, timestamps = places
+    value_lengths, key_lengths, header_counts = lengths
+    return NumpyBatch(
+        topic,
+        partition,
+        buffer,
+        offsets,
+        next_offsets,
+        starts,
+        value_lengths,
+        next_offset,
+        key_starts,
+        key_lengths,
+        timestamps,
+        header_starts,
+        header_counts,
+    )
+
+
+def _record_spans(
+    offset: int, data: memoryview, limits: DeepLimits, is_checked: bool
+) -> tuple[list[RecordSpan], int, Exception | None]:
+    """Spans of whole batches, the offset behind them, and why there are no more: None at the end, or at the limit."""
+    taken: list[RecordSpan] = []
+    next_offset = offset
+    total_bytes = 0
+    found = RecordSpans(data, offset, limits, is_checked)
+    try:
+        for span in found:
+            total_bytes += len(span.records)
+            if taken and total_bytes > min(limits.max_inflated_bytes, _ARRAY_BYTES):
+                return taken, next_offset, InflateLimitError("the rest is for the next arrays")
+            taken.append(span)
+            next_offset = span.next_offset
+    except (InvalidMessageError, InvalidFetchSizeError) as error:
+        return taken, next_offset, error
+    return taken, next_offset, None
 
 
 def _whole_spans(

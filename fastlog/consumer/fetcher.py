@@ -15,15 +15,16 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 
 from fastlog import escaping
-from fastlog._segment import SCAN_OK
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.channel import Channel
+from fastlog.consumer.chunks import AnyChunk
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Bell, Failure, Feed, Item, Jump, PartitionState, Phase
 from fastlog.consumer.links import Link, Links
 from fastlog.consumer.offered import Offer
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.reader import Chunk, Reader, open_reader
+from fastlog.consumer.reader import AnyReader, open_reader
+from fastlog.consumer.record_reader import RecordReader, RecordRequests, record_channel
 from fastlog.errors import (
     BrokerError,
     ClosedError,
@@ -85,7 +86,8 @@ class Fetch:
         self._log = place.log
         self._log_asked = self._connected_at = 0.0
         self._channel: Channel | None = None
-        self._reader: Reader | None = None
+        self._reader: AnyReader | None = None
+        self._of_records = False
         self._is_stopped = False
         self._is_paused = False
         self._has_answered = False
@@ -221,27 +223,59 @@ class Fetch:
         """Until it is stopped, or something fails."""
         topic, config = self.place.source.topic, self._config
         offer = link.offers.get()
-        channel = Channel(link.broker, "consumer", config.receive_buffer_bytes)
-        self._channel = channel
+        records = link.records_of(topic) if offer.own_requests else None
+        self._of_records = records is not None
+        channel = self._channel = self._channel_to(link)
         try:
             if self._is_stopped:
                 return
             channel.alone(channel.connect)
             self._check_log(link, channel, offer)
+            if offer.own_requests and link.records_of(topic) != records:
+                return  # made anew since, perhaps as one of the other kind
             if self._offset < 0:
-                self._offset = channel.alone(self._asked, channel, RESET_TIMES[config.auto_offset_reset])
+                when = RESET_TIMES[config.auto_offset_reset]
+                self._offset = channel.alone(self._asked, channel, when)
                 self.place.start(self._offset)
                 self._offset = self.place.expected
                 self._on_begin(self.place.source)
                 if self.place.is_over:  # it was given up just now, and will be stopped
                     self._is_stopped = True
                     return
-            reader = self._reader = open_reader(
-                channel, offer, topic, self._partition, self._offset, config.fetch_bytes, ahead=True, local=config.local
-            )
+            reader: AnyReader
+            if records is not None:
+                reader = RecordReader(
+                    channel,
+                    RecordRequests(channel),
+                    topic,
+                    records.id,
+                    self._partition,
+                    self._offset,
+                    config.fetch_bytes,
+                    ahead=True,
+                )
+            else:
+                reader = open_reader(
+                    channel,
+                    offer,
+                    topic,
+                    self._partition,
+                    self._offset,
+                    config.fetch_bytes,
+                    ahead=True,
+                    local=config.local,
+                )
+            self._reader = reader
             self._read(link, channel, reader, offer)
         finally:
             channel.close()
+
+    def _channel_to(self, link: Link) -> Channel:
+        """A connection to be, for requests of 0.7 and fastlog's own, or for today's protocol."""
+        buffer_bytes = self._config.receive_buffer_bytes
+        if self._of_records:
+            return record_channel(link.broker, "consumer", buffer_bytes)
+        return Channel(link.broker, "consumer", buffer_bytes)
 
     def _check_log(self, link: Link, channel: Channel, offer: Offer) -> None:
         """Whoever answers on another connection may have another log. Raises ``OffsetOutOfRangeError`` then.
@@ -262,6 +296,8 @@ class Fetch:
     def _compare_log(self, link: Link, since: float) -> None:
         made = link.log_of(self.place.source.topic, self._partition, since)
         if made and self._log and made != self._log and self._offset >= 0:
+            if link.records_of(self.place.source.topic) is not None:
+                raise OffsetOutOfRangeError("the topic was made anew, and the offset is of the one before")
             raise OffsetOutOfRangeError(
                 f"the log was made anew at {_clock(made)}, and the offset is of the one that was made at"
                 f" {_clock(self._log)}"
@@ -273,8 +309,8 @@ class Fetch:
         if not any(isinstance(item, Jump) for item in self.queue):  # what is before it was of another log
             self.place.learn(made)
 
-    def _read(self, link: Link, channel: Channel, reader: Reader, offer: Offer) -> None:
-        holds = offer.held_fetch and offer.max_wait_ms > 0
+    def _read(self, link: Link, channel: Channel, reader: AnyReader, offer: Offer) -> None:
+        holds = isinstance(reader, RecordReader) or (offer.held_fetch and offer.max_wait_ms > 0)
         wait = 0.0  # the first answer says at once whether there is anything
         pause = _LEAST_PAUSE
         while not self._is_stopped:
@@ -321,7 +357,7 @@ class Fetch:
         finally:
             self._reading.acquire()
 
-    def _answered(self, reader: Reader, chunk: Chunk | None) -> None:
+    def _answered(self, reader: AnyReader, chunk: AnyChunk | None) -> None:
         if self._failures:
             log.info("partition=%s is read again from offset=%d", self.place.source, self._offset)
         self._has_answered = True
@@ -329,8 +365,7 @@ class Fetch:
         self._error = self._failing_since = None
         if chunk is not None:
             # Damage behind is found again by the next fetch, which begins with it, and told then.
-            whole = chunk.data[: chunk.result.valid_bytes]
-            self._put(Chunk(chunk.offset, whole, chunk.result._replace(status=SCAN_OK)))
+            self._put(chunk.whole())
         self._offset = reader.offset
         self.at_end = reader.offset == reader.high_watermark
 
@@ -379,12 +414,16 @@ class Fetch:
         if self._is_stopped or self.place.is_over:
             return
         try:
-            channel = self._channel = Channel(link.broker, "consumer", self._config.receive_buffer_bytes)
+            own = link.offers.get().own_requests
+            self._of_records = own and link.records_of(self.place.source.topic) is not None
+            channel = self._channel = self._channel_to(link)
             try:
                 channel.alone(channel.connect)
                 made = 0
-                if link.offers.get().own_requests:
+                if own:
                     made = link.log_of(self.place.source.topic, self._partition, channel.connected_at)
+                    if self._of_records != (link.records_of(self.place.source.topic) is not None):
+                        return  # the next try finds the other kind
                 new = channel.alone(self._asked, channel, RESET_TIMES[self._config.auto_offset_reset])
             finally:
                 channel.close()
@@ -412,6 +451,8 @@ class Fetch:
     def _asked(self, channel: Channel, when: int) -> int:
         """The oldest or the newest offset, as the broker says."""
         topic = self.place.source.topic
+        if self._of_records:
+            return RecordRequests(channel).offset(topic, self._partition, when)
         frame = requests.encode_offsets(topic, self._partition, when, 1)
         answer = responses.decode_offsets(bytes(channel.request(frame, _OFFSETS_ANSWER_BYTES)))
         if answer.error:

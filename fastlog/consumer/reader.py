@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastlog import escaping
 from fastlog._segment import SCAN_OK, SCAN_TAIL, ScanResult, scan
-from fastlog.client.connection import pause
+from fastlog.client.connection import Broker, pause
+from fastlog.client.topics import check_described, readable_end
 from fastlog.consumer.channel import Channel
+from fastlog.consumer.chunks import Chunk
 from fastlog.consumer.local import LocalLog, NotLocalError, NotThereYetError, SegmentsChangedError
 from fastlog.consumer.offered import Offer
+from fastlog.consumer.record_reader import RecordReader
 from fastlog.errors import (
     BrokerError,
     ClosedError,
@@ -39,14 +42,6 @@ _LOCAL_TRIES = 3
 _HOLD_MS = 5_000
 _LEAST_PAUSE = 0.01
 _MOST_PAUSE = 0.25
-
-
-class Chunk(NamedTuple):
-    """Bytes of one partition that begin with a whole and valid message; ``result`` says how far they go."""
-
-    offset: int
-    data: memoryview
-    result: ScanResult
 
 
 def check_end(offset: int, data: memoryview) -> None:
@@ -116,6 +111,18 @@ class Reader:
         self.offset = offset
         self._fetch_bytes = fetch_bytes
         self._limit_bytes = max(fetch_bytes, self._offer.max_message_bytes + HEADER_BYTES[1])
+
+    def log_end(self, broker: Broker) -> int:
+        """Up to where the partition can be read once all of it is flushed; the own offset where nobody can say."""
+        metadata = broker.metadata_or_none((self._topic,))
+        for found in metadata.topics if metadata else ():
+            if found.name != self._topic:
+                continue
+            check_described(found, broker.addresses[0])
+            for item in found.partitions:
+                if item.partition == self._partition:
+                    return readable_end(item)
+        return self.offset
 
     @property
     def source(self) -> str:
@@ -369,3 +376,7 @@ def open_reader(
     if local != "off" and log_files is None:
         reader.local_refused = "the broker does not offer it"
     return reader
+
+
+AnyReader = Reader | RecordReader
+"""Of messages of Kafka 0.7, or of record batches."""

@@ -16,9 +16,11 @@ from fastlog.client.connection import Broker
 from fastlog.client.counting import count_partitions
 from fastlog.client.topics import check_described
 from fastlog.consumer.channel import Channel
-from fastlog.consumer.fetched import MessageSet, NumpyBatch, numpy_batch, payload_lists
+from fastlog.consumer.chunks import AnyChunk, Chunk, RecordChunk
+from fastlog.consumer.fetched import MessageSet, NumpyBatch, RecordSet, payload_lists
 from fastlog.consumer.offered import Offer, Offers
-from fastlog.consumer.reader import MAX_FETCH_BYTES, Chunk, Reader, check_end, open_reader
+from fastlog.consumer.reader import MAX_FETCH_BYTES, AnyReader, Reader, check_end, open_reader
+from fastlog.consumer.record_topics import RecordTopics
 from fastlog.consumer.walking import walk
 from fastlog.errors import (
     ArgumentError,
@@ -32,7 +34,7 @@ from fastlog.errors import (
     WrongPartitionError,
     error_for,
 )
-from fastlog.message import DEFAULT_LIMITS, DeepLimits, Span, shallow_spans, spans
+from fastlog.message import DEFAULT_LIMITS, AnySpan, DeepLimits
 from fastlog.wire import requests, responses
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ class SimpleConsumer:
     each iteration has a connection of its own and fetches ahead. A broken connection is made again once in a call.
     ``close`` may be called from any thread and from signal handlers; calls under way end with ``ClosedError``. After a
     fork the child gets ``ForkedError``: the object belongs to its parent.
+
+    Topics of Kafka 0.7 are read by its requests, or from the broker's files; topics of record batches by today's
+    protocol, whether the broker is one of fastlog or of Apache Kafka. Which a topic is, the broker says.
 
     Source: Kafka 0.7.2 (SimpleConsumer).
     """
@@ -102,10 +107,11 @@ class SimpleConsumer:
         self._local = local
         self._limits = limits
         self._channel = self._new_channel()
+        self._records = RecordTopics(self._broker, receive_buffer_bytes, self._channel.check)
         self._streams: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._readers: OrderedDict[tuple[str, int], Reader] = OrderedDict()  # of the one-shot calls, by their lock
         # Those of iterations begun since then, or how they read.
-        self._iterated: OrderedDict[tuple[str, int], Reader | tuple[str, str]] = OrderedDict()
+        self._iterated: OrderedDict[tuple[str, int], AnyReader | tuple[str, str]] = OrderedDict()
 
     def __enter__(self) -> SimpleConsumer:
         self._channel.check()
@@ -123,6 +129,7 @@ class SimpleConsumer:
     def close(self) -> None:
         """Close every connection and file; may be called again, from any thread."""
         self._channel.close()
+        self._records.close()
         for stream in list(self._streams):
             stream.close()
 
@@ -144,7 +151,10 @@ class SimpleConsumer:
         """
         chunk = self._fetch_chunk(topic, partition, offset, max_bytes, wait)
         if chunk is None:
-            return MessageSet(topic, partition, offset, memoryview(b""), limits=self._limits)
+            kind = RecordSet if self._records.knows(topic) else MessageSet
+            return kind(topic, partition, offset, memoryview(b""), limits=self._limits)
+        if isinstance(chunk, RecordChunk):
+            return RecordSet(topic, partition, chunk.offset, chunk.data, batches=chunk.result, limits=self._limits)
         return MessageSet(topic, partition, chunk.offset, chunk.data, result=chunk.result, limits=self._limits)
 
     def fetch_numpy(
@@ -167,7 +177,7 @@ class SimpleConsumer:
         """Several fetches, each (topic, partition, offset[, max bytes]), in one request; one set for each, in order.
 
         A part that fails raises when it is used, and shows its ``error``. A part whose first message is longer than
-        its size is fetched again alone.
+        its size is fetched again alone, and one of a topic of record batches is.
         """
         asked = [_one_fetch(item, self._fetch_bytes) for item in arguments.listed("fetches", fetches)]
         if not asked:
@@ -183,6 +193,9 @@ class SimpleConsumer:
             check_end(offset, data)
             if code:
                 error = self._refused(code, topic, partition, offset)
+                if isinstance(error, WrongPartitionError) and self._is_of_records(topic):
+                    found.append(self.fetch(topic, partition, offset, max_bytes))
+                    continue
             made = MessageSet(topic, partition, offset, data, error=error, limits=self._limits)
             if not error and len(data) >= max_bytes and not made.valid_bytes:
                 made = self.fetch(topic, partition, offset, max_bytes)
@@ -207,7 +220,9 @@ class SimpleConsumer:
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int = 1) -> list[int]:
         """Offsets of segment starts not newer than ``time_ms`` since 1970, newest first, at most ``max_offsets``.
 
-        ``LATEST`` (-1) also gives the end of what is visible, ``EARLIEST`` (-2) the oldest offset held.
+        ``LATEST`` (-1) also gives the end of what is visible, ``EARLIEST`` (-2) the oldest offset held. A topic of
+        record batches knows the times of its records: the one offset is that of the first record of ``time_ms`` or
+        later, or the end where none is so late; ``LATEST`` gives the end and the oldest offset.
 
         Raises:
             WrongPartitionError: the partition does not exist, where the broker says so.
@@ -217,10 +232,21 @@ class SimpleConsumer:
         arguments.whole("max_offsets", max_offsets, 0, 2**24)
         _check_place(topic, partition)
         arguments.offset("time_ms", time_ms)
+        if self._records.knows(topic):
+            try:
+                return self._records.offsets(topic, partition, time_ms, max_offsets)
+            except WrongPartitionError:
+                if self._is_of_records(topic):
+                    raise
         frame = requests.encode_offsets(topic, partition, time_ms, max_offsets)
-        answer = self._asked(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES, responses.decode_offsets)
-        if answer.error:
-            raise self._refused(answer.error, topic, partition)
+        try:
+            answer = self._asked(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES, responses.decode_offsets)
+            if answer.error:
+                raise self._refused(answer.error, topic, partition)
+        except (WrongPartitionError, TransportError) as error:
+            if not self._turns_out_as_records(topic, error):
+                raise
+            return self._records.offsets(topic, partition, time_ms, max_offsets)
         if len(answer.offsets) > max_offsets or min(answer.offsets, default=0) < 0:
             raise self._nonsense(f"{max_offsets} offsets were asked for, the answer is {list(answer.offsets)}")
         return list(answer.offsets)
@@ -271,9 +297,16 @@ class SimpleConsumer:
         metadata = self.metadata([topic])
         for found in metadata.topics if metadata is not None else ():
             if found.name == topic:
+                if found.error and self._is_of_records(topic):
+                    return max(self._records.partitions(topic), default=-1) + 1
                 check_described(found, self._broker.addresses[0])
                 return max([found.configured_partitions, *(item.partition + 1 for item in found.partitions)])
-        return count_partitions(lambda number: self._may_exist(topic, number))
+        try:
+            return count_partitions(lambda number: self._may_exist(topic, number))
+        except (WrongPartitionError, TransportError) as error:
+            if not self._turns_out_as_records(topic, error):
+                raise
+        return max(self._records.partitions(topic), default=-1) + 1
 
     def source_of(self, topic: str, partition: int) -> tuple[str, str]:
         """How a partition was read last, ``"socket"``, ``"read"`` or ``"map"``, and why it was not local.
@@ -331,8 +364,8 @@ class SimpleConsumer:
     ) -> Iterator[list[bytes]]:
         """The payloads from ``offset`` on in lists, wrappers opened; otherwise as ``messages``."""
         with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
-            for found in map(self._spans_of, chunks):
-                yield from payload_lists(found)
+            for chunk in chunks:
+                yield from payload_lists(chunk.spans(self._limits))
 
     def numpy_batches(
         self,
@@ -346,13 +379,9 @@ class SimpleConsumer:
         """What ``fetch_numpy`` gives, from ``offset`` on; otherwise as ``messages``."""
         with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
             for chunk in chunks:
-                at, end = chunk.offset, chunk.offset + len(chunk.data)
-                result = chunk.result
-                while at < chunk.offset + chunk.result.valid_bytes:
-                    part = chunk.data[at - chunk.offset : end - chunk.offset]
-                    batch = numpy_batch(
-                        topic, partition, at, part, result if at == chunk.offset else None, self._limits
-                    )
+                at = chunk.offset
+                while at < chunk.end:
+                    batch = chunk.rest(at).arrays(topic, partition, self._limits)
                     at = batch.next_offset
                     yield batch
 
@@ -361,16 +390,44 @@ class SimpleConsumer:
     def _new_channel(self) -> Channel:
         return Channel(self._broker, "SimpleConsumer", self._receive_buffer_bytes)
 
-    def _fetch_chunk(self, topic: str, partition: int, offset: int, max_bytes: int | None, wait: float) -> Chunk | None:
+    def _fetch_chunk(
+        self, topic: str, partition: int, offset: int, max_bytes: int | None, wait: float
+    ) -> AnyChunk | None:
         _check_place(topic, partition, offset)
         arguments.seconds("wait", wait)
         wanted = self._fetch_bytes if max_bytes is None else max_bytes
         arguments.whole("max_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
+        if self._records.knows(topic):
+            try:
+                return self._records.fetch(topic, partition, offset, wanted, wait)
+            except WrongPartitionError:
+                if self._records.knows(topic):
+                    raise
         try:
             return self._channel.alone(self._next_chunk, self._offers.get(), topic, partition, offset, wanted, wait)
-        except TransportError as error:
-            raise error.at(topic=topic, partition=partition, broker=self._channel.broker) from error.__cause__
+        except (WrongPartitionError, TransportError) as error:
+            if not self._turns_out_as_records(topic, error):
+                raise error.at(topic=topic, partition=partition, broker=self._channel.broker) from error.__cause__
+        return self._records.fetch(topic, partition, offset, wanted, wait)
+
+    def _turns_out_as_records(self, topic: str, error: FastlogError) -> bool:
+        """Whether that is why the topic could not be read as one of Kafka 0.7.
+
+        A broker of fastlog says that it has no such partition. One of today that has nothing else ends the connection,
+        as one of Kafka 0.7 may for any reason.
+        """
+        if isinstance(error, WrongPartitionError):
+            return self._is_of_records(topic)
+        self._channel.check()
+        try:
+            return not self._offers.get().own_requests and self._is_of_records(topic)
+        except TransportError:
+            return False
+
+    def _is_of_records(self, topic: str) -> bool:
+        """Whether the broker says that the topic is one of record batches."""
+        return self._records.find(topic)
 
     def _next_chunk(
         self, offer: Offer, topic: str, partition: int, offset: int, wanted: int, wait: float
@@ -389,7 +446,7 @@ class SimpleConsumer:
     @contextmanager
     def _chunks(
         self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None
-    ) -> Iterator[Iterator[Chunk]]:
+    ) -> Iterator[Iterator[AnyChunk]]:
         """The chunks of one iteration, on a connection that ends with it."""
         _check_place(topic, partition, offset)
         if wait is not None:
@@ -397,23 +454,53 @@ class SimpleConsumer:
         wanted = self._fetch_bytes if fetch_bytes is None else fetch_bytes
         arguments.whole("fetch_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
-        channel = self._new_channel()
-        self._streams.add(channel)
+        channels: list[Channel] = []
         try:
-            offer = self._offers.get()
-            if offset < 0:
-                offset = self._resolved(topic, partition, offset)
-            reader = open_reader(channel, offer, topic, partition, offset, wanted, ahead=True, local=self._local)
-            self._note_way(topic, partition, reader)
-            try:
-                yield walk(self._broker, channel, reader, topic, partition, wait)
-            except FastlogError as error:
-                raise reader.placed(error) from error.__cause__
-            finally:
-                if self._iterated.get((topic, partition)) is reader:
-                    self._iterated[topic, partition] = _way_of(reader)
+            yield self._walked(topic, partition, offset, wait, wanted, channels)
         finally:
+            for channel in channels:
+                channel.close()
+
+    def _walked(
+        self, topic: str, partition: int, offset: int, wait: float | None, wanted: int, channels: list[Channel]
+    ) -> Iterator[AnyChunk]:
+        """The chunks; connections for them are put into the list."""
+        if not (self._records.knows(topic) and self._is_of_records(topic)):  # it may have been made anew
+            channel = self._note_channel(self._new_channel(), channels)
+            start, reader = offset, None
+            try:
+                start = self._resolved(topic, partition, offset) if offset < 0 else offset
+                if not self._records.knows(topic):
+                    reader = open_reader(
+                        channel, self._offers.get(), topic, partition, start, wanted, ahead=True, local=self._local
+                    )
+                    yield from self._followed(channel, reader, topic, partition, wait)
+                    return
+            except (WrongPartitionError, TransportError) as error:
+                has_begun = reader is not None and reader.offset != start
+                if has_begun or not self._turns_out_as_records(topic, error):
+                    raise
             channel.close()
+        channel = self._note_channel(self._records.channel("SimpleConsumer"), channels)
+        of_records = self._records.iterate(channel, topic, partition, offset, wanted)
+        yield from self._followed(channel, of_records, topic, partition, wait)
+
+    def _note_channel(self, channel: Channel, channels: list[Channel]) -> Channel:
+        channels.append(channel)
+        self._streams.add(channel)
+        return channel
+
+    def _followed(
+        self, channel: Channel, reader: AnyReader, topic: str, partition: int, wait: float | None
+    ) -> Iterator[AnyChunk]:
+        self._note_way(topic, partition, reader)
+        try:
+            yield from walk(self._broker, channel, reader, topic, partition, wait)
+        except FastlogError as error:
+            raise reader.placed(error) from error.__cause__
+        finally:
+            if self._iterated.get((topic, partition)) is reader:
+                self._iterated[topic, partition] = _way_of(reader)
 
     def _may_exist(self, topic: str, partition: int) -> bool:
         try:
@@ -424,7 +511,7 @@ class SimpleConsumer:
             pass  # retention was there
         return True
 
-    def _note_way(self, topic: str, partition: int, way: Reader | tuple[str, str]) -> None:
+    def _note_way(self, topic: str, partition: int, way: AnyReader | tuple[str, str]) -> None:
         self._iterated.pop((topic, partition), None)
         self._iterated[topic, partition] = way
         if len(self._iterated) > _KEPT_READERS:
@@ -438,13 +525,10 @@ class SimpleConsumer:
 
     def _stream(
         self, topic: str, partition: int, offset: int, wait: float | None, fetch_bytes: int | None, shallow: bool
-    ) -> Iterator[Span]:
+    ) -> Iterator[AnySpan]:
         with self._chunks(topic, partition, offset, wait, fetch_bytes) as chunks:
-            for found in map(_shallow_spans_of if shallow else self._spans_of, chunks):
-                yield from found
-
-    def _spans_of(self, chunk: Chunk) -> Iterator[Span]:
-        return spans(chunk.data, chunk.offset, self._limits, chunk.result)
+            for chunk in chunks:
+                yield from chunk.shallow(self._limits) if shallow else chunk.spans(self._limits)
 
     def _asked(self, frame: bytes, max_bytes: int, decode: Callable[[memoryview], _T]) -> _T:
         """The answer to a request; one that makes no sense ends the connection."""
@@ -469,17 +553,13 @@ class SimpleConsumer:
         return ProtocolError(f"{self._broker.addresses[0]}: {what}")
 
 
-def _way_of(reader: Reader) -> tuple[str, str]:
+def _way_of(reader: AnyReader) -> tuple[str, str]:
     return reader.source, reader.local_refused
 
 
 def _copied_fetch(body: memoryview) -> tuple[int, bytes]:
     code, data = responses.split_fetch(body)
     return code, bytes(data)
-
-
-def _shallow_spans_of(chunk: Chunk) -> Iterator[Span]:
-    return shallow_spans(chunk.data, chunk.offset, chunk.result)
 
 
 def _one_fetch(item: Any, fetch_bytes: int) -> tuple[str, int, int, int]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from fastlog._segment import ScanResult, scan
 from fastlog.consumer._delivery import Batch, Delivery, GroupMessage, Place
+from fastlog.consumer.chunks import AnyChunk
 from fastlog.consumer.feed import Bell, Feed
-from fastlog.consumer.fetched import NumpyBatch, numpy_batch
+from fastlog.consumer.fetched import NumpyBatch
 from fastlog.consumer.partitions import Lease, TopicPartition
-from fastlog.consumer.reader import Chunk
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, ForkedError
-from fastlog.message import DEFAULT_LIMITS, Span, shallow_spans, spans
+from fastlog.message import DEFAULT_LIMITS, AnySpan
 
 FOREVER = -1.0
 _BATCH_MESSAGES = 1000
@@ -65,16 +64,19 @@ class StreamArrays(NumpyBatch):
 
 
 class Run(NamedTuple):
-    """Whole messages of one partition as they lie in its log, compressed sets closed: what was fetched at once."""
+    """Whole messages of one partition as they lie in its log, compressed sets closed: what was fetched at once.
+
+    Of a topic of record batches, whole batches, the first of which may begin before ``offset``.
+    """
 
     place: Place
     offset: int
     next_offset: int
     data: memoryview
     entries: int
-    """Messages, a compressed set being one."""
+    """Messages, a compressed set being one; or batches."""
     wrappers: int
-    """Of these, compressed sets."""
+    """Of these, compressed ones."""
 
 
 class Stream(Delivery):
@@ -248,35 +250,27 @@ class Stream(Delivery):
         fetches = [feed.fetch for feed in self._feeds]
         return "".join(f"\n{fetch.place.source}: {fetch.error}" for fetch in fetches if fetch.error is not None)
 
-    def _cut(self, chunk: Chunk, offset: int) -> Iterator[Span]:
-        data, result = _from(chunk, offset)
-        if self._shallow:
-            return shallow_spans(data, offset, result)
-        return spans(data, offset, DEFAULT_LIMITS, result)
+    def _cut(self, chunk: AnyChunk, offset: int) -> Iterator[AnySpan]:
+        rest = chunk.rest(offset)
+        return rest.shallow(DEFAULT_LIMITS) if self._shallow else rest.spans(DEFAULT_LIMITS)
 
-    def _run(self, place: Place, chunk: Chunk, offset: int, passed: int) -> tuple[Run, int]:
-        data, known = _from(chunk, offset)
-        result = known or scan(data)
-        end = offset + result.valid_bytes
-        return Run(place, offset, end, data[: result.valid_bytes], result.count, result.wrappers), end
+    def _run(self, place: Place, chunk: AnyChunk, offset: int, passed: int) -> tuple[Run, int]:
+        rest = chunk.rest(offset)
+        data = rest.data[: rest.result.valid_bytes]
+        return Run(place, offset, rest.end, data, rest.entries, rest.wrappers), rest.end
 
-    def _arrays(self, place: Place, chunk: Chunk, offset: int, passed: int) -> tuple[StreamArrays | None, int]:
-        data, result = _from(chunk, offset)
+    def _arrays(self, place: Place, chunk: AnyChunk, offset: int, passed: int) -> tuple[StreamArrays | None, int]:
         source = place.source
-        found = numpy_batch(source.topic, source.partition.partition, offset, data, result, DEFAULT_LIMITS)
+        found = chunk.rest(offset).arrays(source.topic, source.partition.partition, DEFAULT_LIMITS)
         if len(found) <= passed:
             return None, found.next_offset
-        rest = slice(passed, None)
         arrays = StreamArrays(
             topic=found.topic,
             partition=found.partition,
             buffer=found.buffer,
-            offsets=found.offsets[rest],
-            next_offsets=found.next_offsets[rest],
-            starts=found.starts[rest],
-            lengths=found.lengths[rest],
             next_offset=found.next_offset,
             place=place,
+            **found.after(passed),
         )
         return arrays, found.next_offset
 
@@ -287,11 +281,6 @@ class Stream(Delivery):
 
     def _silence(self) -> NoMessage:
         return self.silence()
-
-
-def _from(chunk: Chunk, offset: int) -> tuple[memoryview, ScanResult | None]:
-    """The rest of a chunk, with what is known of it."""
-    return (chunk.data, chunk.result) if offset == chunk.offset else (chunk.data[offset - chunk.offset :], None)
 
 
 __all__ = ["Batch", "GroupMessage", "NoMessage", "Run", "Stream", "StreamArrays"]

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 
 from fastlog.client.connection import Broker
-from fastlog.client.topics import check_described, readable_end
 from fastlog.consumer.channel import Channel
-from fastlog.consumer.reader import Chunk, Reader
+from fastlog.consumer.chunks import AnyChunk
+from fastlog.consumer.reader import AnyReader
 from fastlog.errors import ConsumerTimeout
 
 _STEP_SECONDS = 5.0
@@ -16,8 +16,8 @@ _LOOK_SECONDS = 1.0
 
 
 def walk(
-    broker: Broker, channel: Channel, reader: Reader, topic: str, partition: int, wait: float | None
-) -> Iterator[Chunk]:
+    broker: Broker, channel: Channel, reader: AnyReader, topic: str, partition: int, wait: float | None
+) -> Iterator[AnyChunk]:
     """The chunks of one partition; ends when nothing came for ``wait`` seconds, never when it is None.
 
     0 ends it at the end of what had been appended when it first found nothing: bytes that are not flushed yet are
@@ -41,7 +41,7 @@ def walk(
             return
 
 
-def _to_the_end(broker: Broker, channel: Channel, reader: Reader, topic: str, partition: int) -> Iterator[Chunk]:
+def _to_the_end(broker: Broker, channel: Channel, reader: AnyReader, topic: str, partition: int) -> Iterator[AnyChunk]:
     end: int | None = None
     heard = time.monotonic()
     while end is None or reader.offset < end:
@@ -51,23 +51,10 @@ def _to_the_end(broker: Broker, channel: Channel, reader: Reader, topic: str, pa
             chunk = None
             heard = time.monotonic()
             continue
-        appended = _log_end(broker, topic, partition, reader.offset)
+        appended = reader.log_end(broker)
         end = appended if end is None else min(end, appended)
         if reader.offset < end and time.monotonic() - heard > broker.timeout:
             raise ConsumerTimeout(
                 f"{topic}, partition {partition}: {end - reader.offset} bytes from offset {reader.offset} on were"
                 f" appended and are not visible after {broker.timeout:g} s: the broker does not flush"
             )
-
-
-def _log_end(broker: Broker, topic: str, partition: int, offset: int) -> int:
-    """Up to where the partition can be read once all of it is flushed; ``offset`` where nobody can say."""
-    metadata = broker.metadata_or_none((topic,))
-    for found in metadata.topics if metadata else ():
-        if found.name != topic:
-            continue
-        check_described(found, broker.addresses[0])
-        for item in found.partitions:
-            if item.partition == partition:
-                return readable_end(item)
-    return offset

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fastlog.client.addresses import Address
 from fastlog.client.topics import check_described
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import EARLIEST, SimpleConsumer
 from fastlog.errors import DataLossError, FastlogError, OffsetOutOfRangeError, RangeIncompleteError, TransportError
+from fastlog.message import Span
 from fastlog.spark.discovery import Patience
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
@@ -38,7 +39,7 @@ def read_task(task: Task, options: SourceOptions, maker: BatchMaker) -> Iterator
     """
     for found in _sets(task, options):
         try:
-            yield from maker.batches(found.spans())
+            yield from maker.batches(cast(Iterator[Span], found.spans()))  # of record batches others read
         except FastlogError as error:
             raise _incomplete(task, found.offset, error) from error
     if maker.without_envelope:

@@ -138,7 +138,9 @@ class Tail:
             for number in range(max([site.configured, *(n + 1 for n in known)])):
                 place = known.get(number)
                 offset = 0 if place is None else place.start
-                if place is not None and last is not None:
+                if place is not None and last is not None and site.is_of_records:
+                    offset = max(place.start, place.end - last)
+                elif place is not None and last is not None:
                     offset, skips[number] = _last(consumer, topic, number, last)
                 cursors.append(Cursor(number, offset, None))
         track = Track(self._open, [site.address], topic, cursors)
@@ -175,6 +177,6 @@ def _form(name: str, broker: int) -> Form | None:
 
     def as_offsets(topic: str, partition: int, found: ConsumedMessage) -> bytes:
         place = PartitionId(broker, partition)
-        return f"{topic}\t{place}\t{found.offset}\t".encode() + found.payload
+        return f"{topic}\t{place}\t{found.offset}\t".encode() + (found.payload or b"")
 
     return as_json if name == "json" else as_offsets

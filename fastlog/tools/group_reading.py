@@ -22,7 +22,7 @@ from fastlog.escaping import in_json, printable
 from fastlog.tools import groups_access, signals
 from fastlog.tools.group_places import GroupPlace
 from fastlog.tools.lines import NEWLINE
-from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, write_all
+from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, without_nulls, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, EXIT_USAGE, CommandError, note
 from fastlog.zkpaths import group_path
@@ -44,7 +44,8 @@ def json_line(found: GroupMessage) -> bytes:
 
 def offsets_line(found: GroupMessage) -> bytes:
     """Topic, broker and partition, offset, and the payload, between tabs."""
-    return b"%b\t%d-%d\t%d\t%b" % (printable(found.topic).encode(), *found.partition, found.offset, found.payload)
+    payload = found.payload or b""
+    return b"%b\t%d-%d\t%d\t%b" % (printable(found.topic).encode(), *found.partition, found.offset, payload)
 
 
 def prefixed(found: GroupMessage) -> bytes:
@@ -201,7 +202,7 @@ class GroupReading:
             why = f"{brokers} brokers are registered in the ZooKeeper at {config.zk_connect}, and none announces"
             hint = "fastlog topics list shows what a broker holds; the path behind ZooKeeper's servers counts"
         else:
-            why = f"the broker at {config.brokers} does not have, among its topics of 0.7,"
+            why = f"the broker at {config.brokers} does not have, among its topics,"
             hint = "fastlog topics list shows what it holds; --zookeeper is for groups that are kept there"
         raise CommandError(what, f"{why} what is asked for", hint, EXIT_USAGE)
 
@@ -214,19 +215,20 @@ class GroupReading:
                 batch = stream.batch(most, _BYTES_AT_ONCE, step)
             if batch is None:
                 return False
-            self._write(batch, sum(map(len, batch)))
+            lines = without_nulls(batch)
+            self._write(lines, sum(map(len, lines)))
             stream.done(batch)
             return True
         with signals.waiting():
             found = stream.poll(step)
-        lines: list[bytes] = []
+        lines = []
         given: dict[TopicPartition, GroupMessage] = {}
         size = extra = 0
         error: FastlogError | None = None
         while isinstance(found, GroupMessage):
             lines.append(self._form(found))
             given[found.source] = found
-            size += len(found.payload)
+            size += len(found.payload or b"")
             extra += len(lines[-1])
             if len(lines) >= most or extra >= _BYTES_AT_ONCE:
                 break

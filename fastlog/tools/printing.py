@@ -7,14 +7,16 @@ import contextlib
 import os
 import select
 import zlib
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
+from fastlog._record_batch import RecordSpan
 from fastlog.consumer.fetched import MessageSet
 from fastlog.errors import FastlogError
 from fastlog.escaping import in_json
-from fastlog.message import Span
+from fastlog.message import AnySpan
+from fastlog.record_batches import NO_TIMESTAMP
 from fastlog.tools import signals
 from fastlog.tools.lines import LENGTH, NEWLINE
 from fastlog.tools.progress import Progress
@@ -24,13 +26,20 @@ _BYTES_AT_ONCE = 4 * 2**20
 _STDOUT = 1
 
 Form = Callable[[str, int, ConsumedMessage], bytes]
+Headers = Sequence[tuple[bytes, bytes | None]]
 
 
 class _Shown(Protocol):
-    """A message of either kind."""
+    """A message of a consumer or of a group's stream; of a topic of record batches it has headers."""
 
     @property
     def payload(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers | None: ...
+    @property
+    def timestamp(self) -> int | None: ...
     @property
     def offset(self) -> int: ...
     @property
@@ -45,13 +54,33 @@ def json_text(data: bytes) -> tuple[str, bool]:
         return base64.b64encode(data).decode("ascii"), True
 
 
+def text_or_none(data: bytes | None) -> tuple[str | None, bool]:
+    """The same; None for null."""
+    return (None, False) if data is None else json_text(data)
+
+
 def json_fields(partition: int, found: _Shown) -> str:
     """The fields of a message behind its topic; a payload that is not UTF-8 in base64, and marked."""
-    text, encoded = json_text(found.payload)
-    return (
+    text, encoded = text_or_none(found.payload)
+    fields = (
         f'"partition": {partition}, "offset": {found.offset}, "next_offset": {found.next_offset},'
         f' "payload": {in_json(text)}, "base64": {"true" if encoded else "false"}'
     )
+    if found.headers is None:
+        return fields
+    time = NO_TIMESTAMP if found.timestamp is None else found.timestamp
+    of_record = in_json(record_fields(found.key, time, found.headers))
+    return f"{fields}, {of_record[1:-1]}"
+
+
+def record_fields(key: bytes | None, timestamp: int, headers: Headers) -> dict[str, Any]:
+    """What a record has besides its value, for JSON."""
+    text, encoded = text_or_none(key)
+    rows = []
+    for name, content in headers:
+        value, is_base64 = text_or_none(content)
+        rows.append({"name": name.decode("utf-8", "replace"), "value": value, "base64": is_base64})
+    return {"key": text, "key_base64": encoded, "timestamp": timestamp, "headers": rows}
 
 
 def json_line(topic: str, partition: int, found: _Shown) -> bytes:
@@ -61,12 +90,12 @@ def json_line(topic: str, partition: int, found: _Shown) -> bytes:
 
 def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
     """Partition, offset, and the payload, between tabs."""
-    return b"%d\t%d\t%b" % (partition, found.offset, found.payload)
+    return b"%d\t%d\t%b" % (partition, found.offset, found.payload or b"")
 
 
 def checksum_line(topic: str, partition: int, found: _Shown) -> bytes:
     """The CRC-32 of the payload. Source: Kafka 0.7.2, ``ChecksumMessageFormatter``."""
-    return b"checksum:%d" % zlib.crc32(found.payload)
+    return b"checksum:%d" % zlib.crc32(found.payload or b"")
 
 
 def checksum_form(prefix: str) -> Form:
@@ -77,7 +106,8 @@ def checksum_form(prefix: str) -> Form:
 
 def prefixed_line(topic: str, partition: int, found: _Shown) -> bytes:
     """The payload behind its length, as ``produce --length-prefixed`` reads it."""
-    return LENGTH.pack(len(found.payload)) + found.payload
+    payload = found.payload or b""
+    return LENGTH.pack(len(payload)) + payload
 
 
 FORMS: dict[str, Form | None] = {"text": None, "json": json_line, "offsets": offsets_line, "checksum": checksum_line}
@@ -141,7 +171,7 @@ class Printer:
         if damage is not None:
             raise DamageError(found.partition, at, damage) from damage
 
-    def _take(self, partition: int, span: Span) -> int:
+    def _take(self, partition: int, span: AnySpan) -> int:
         """Make lines of a span; where to go on behind them."""
         skipped = min(self.skip.get(partition, 0), span.count)
         if skipped:
@@ -149,16 +179,18 @@ class Printer:
         end = span.count if self.left is None else min(span.count, skipped + self.left)
         if self.left is not None:
             self.left -= end - skipped
-        self._held_bytes += len(span.entries)
+        size = len(span.records if isinstance(span, RecordSpan) else span.entries)
+        self._held_bytes += size
         if self._form is None and end == span.count:
-            payloads = PayloadStream([span]).take(span.count, len(span.entries) + 1)
+            payloads = without_nulls(PayloadStream([span]).take(span.count, size + span.count))
             self._lines += payloads[skipped:] if skipped else payloads
             return span.next_offset
         messages = list(MessageStream([span]))
         next_offset = messages[end - 1].next_offset if end else span.offset
         for item in messages[skipped:end]:
-            self._extra_bytes -= len(item.payload)
-            self._lines.append(item.payload if self._form is None else self._form(self._topic, partition, item))
+            payload = item.payload or b""
+            self._extra_bytes -= len(payload)
+            self._lines.append(payload if self._form is None else self._form(self._topic, partition, item))
             self._extra_bytes += len(self._lines[-1])
         return next_offset
 
@@ -176,6 +208,11 @@ class Printer:
         self._progress.reached += at - self.positions.get(partition, at)
         self.positions[partition] = at
         self._progress.idle()
+
+
+def without_nulls(payloads: list[bytes]) -> list[bytes]:
+    """The payloads; empty for records whose value is null, which only topics of record batches have."""
+    return [payload or b"" for payload in payloads] if None in payloads else payloads
 
 
 def write_all(data: bytes) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from fastlog.consumer.stream import GroupMessage
 from fastlog.escaping import in_json
-from fastlog.record_batches import Record
+from fastlog.record_batches import NO_TIMESTAMP, Record
 from fastlog.tools.lines import LENGTH
-from fastlog.tools.printing import Form, json_text
+from fastlog.tools.printing import Form, record_fields, text_or_none
 
 RecordForm = Callable[[str, int, Record], bytes]
 """Makes the bytes of a record out of its topic, partition and itself."""
@@ -64,11 +64,13 @@ def of_messages(form: RecordForm) -> Form:
 
 
 def of_group_messages(form: RecordForm) -> Callable[[GroupMessage], bytes]:
-    """The same for messages that a group reads; ``%p`` is the partition's number on its broker."""
+    """The same for messages and records that a group reads; ``%p`` is the partition's number on its broker."""
 
     def made(found: GroupMessage) -> bytes:
         _, number = found.partition
-        return form(found.topic, number, Record(None, found.payload, offset=found.offset))
+        time = NO_TIMESTAMP if found.timestamp is None else found.timestamp
+        record = Record(found.key, found.payload, time, found.headers or (), found.offset)
+        return form(found.topic, number, record)
 
     return made
 
@@ -101,12 +103,7 @@ def checksum_form(prefix: str) -> RecordForm:
 
 def json_line(topic: str, partition: int, record: Record) -> bytes:
     """An object with everything; bytes that are not UTF-8 in base64, and marked."""
-    value, value_encoded = _text(record.value)
-    key, key_encoded = _text(record.key)
-    headers = []
-    for name, content in record.headers:
-        text, encoded = _text(content)
-        headers.append({"name": name.decode("utf-8", "replace"), "value": text, "base64": encoded})
+    value, is_base64 = text_or_none(record.value)
     return in_json(
         {
             "topic": topic,
@@ -114,11 +111,8 @@ def json_line(topic: str, partition: int, record: Record) -> bytes:
             "offset": record.offset,
             "next_offset": record.offset + 1,
             "payload": value,
-            "base64": value_encoded,
-            "key": key,
-            "key_base64": key_encoded,
-            "timestamp": record.timestamp,
-            "headers": headers,
+            "base64": is_base64,
+            **record_fields(record.key, record.timestamp, record.headers),
         }
     ).encode()
 
@@ -130,10 +124,6 @@ FORMS: dict[str, RecordForm] = {
     "checksum": checksum_line,
 }
 """What ``--format`` names."""
-
-
-def _text(data: bytes | None) -> tuple[str | None, bool]:
-    return (None, False) if data is None else json_text(data)
 
 
 def _length(data: bytes | None) -> int:

@@ -66,6 +66,9 @@ def tail_command(
     All brokers that are named are followed; with --zookeeper all that announce a topic, now or later. One that is
     away is tried again for as long as it takes, and nothing of it is left out or comes twice. Messages of one
     partition come in order. Takes no part in any group and commits nothing.
+
+    Topics of record batches are followed as well, without --zookeeper. With --json a line has key, timestamp and
+    headers then, as of fastlog consume.
     """
     if as_json and form == "offsets":
         raise click.UsageError("--json contradicts --format offsets")
@@ -76,7 +79,7 @@ def tail_command(
 
     names = tuple(dict.fromkeys(topics))
     tail = Tail(
-        lambda topic: find_sites(topic, brokers, zookeeper, connect_timeout),
+        lambda topic: find_sites(topic, brokers, zookeeper, connect_timeout, of_records=True),
         connect_timeout,
         form,
         headers=len(names) > 1 and form == "text" and not length_prefixed and not no_headers,

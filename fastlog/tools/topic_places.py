@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fastlog.client.addresses import Address, parse_brokers
+from fastlog.client.connection import Broker
 from fastlog.client.topics import described_in, readable_end
 from fastlog.consumer.broker_logs import plain_extent
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.coordination.session import Session
 from fastlog.errors import CoordinationError, error_for, meaning_of
 from fastlog.tools import groups_access, options
+from fastlog.tools.record_topics import described as described_records
+from fastlog.tools.record_topics import record_broker_or_none
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
@@ -36,10 +39,16 @@ class Site(NamedTuple):
     configured: int
     """How many partitions the topic has there once all of them exist."""
     places: tuple[Place, ...]
+    is_of_records: bool = False
+    """The topic consists of record batches."""
 
 
-def find_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
+def find_sites(
+    topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = False
+) -> list[Site]:
     """Every broker that is named, or that announces the topic in ZooKeeper, by its id.
+
+    ``of_records``: also where the topic is one of record batches, on the brokers that are named.
 
     Raises:
         CommandError: a broker does not tell what is needed, or two are one.
@@ -47,7 +56,7 @@ def find_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) 
         CoordinationError: ZooKeeper cannot be reached.
     """
     if zookeeper is None:
-        found = [_site(topic, address, timeout) for address in parse_brokers(brokers)]
+        found = [_site(topic, address, timeout, of_records=of_records) for address in parse_brokers(brokers)]
     else:
         found = _registered(topic, zookeeper, timeout)
     by_id: dict[int, Site] = {}
@@ -123,9 +132,18 @@ def _read(session: Session, topic: str) -> tuple[dict[int, Address], dict[int, i
     return read_addresses(session, left_out), read_partitions(session, topic, left_out)
 
 
-def _site(topic: str, address: Address, timeout: float, broker: int | None = None, count: int = 0) -> Site:
+def _site(
+    topic: str,
+    address: Address,
+    timeout: float,
+    broker: int | None = None,
+    count: int = 0,
+    *,
+    of_records: bool = False,
+) -> Site:
     """Ask a broker; ``broker`` and ``count`` are what ZooKeeper says of it."""
-    metadata = options.broker_at(str(address), timeout, waits=broker is None).metadata_or_none((topic,))
+    asked = options.broker_at(str(address), timeout, waits=broker is None)
+    metadata = asked.metadata_or_none((topic,))
     if metadata is None:
         if broker is None:
             raise CommandError(
@@ -136,6 +154,10 @@ def _site(topic: str, address: Address, timeout: float, broker: int | None = Non
             )
         return Site(broker, address, True, count, tuple(_plain_places(topic, address, timeout, broker, count)))
     described = described_in(metadata, topic)
+    if described.error and of_records:
+        found = _of_records(topic, asked, address, metadata.broker_id)
+        if found is not None:
+            return found
     if described.error:
         refused = error_for(described.error)
         raise CommandError(
@@ -146,6 +168,19 @@ def _site(topic: str, address: Address, timeout: float, broker: int | None = Non
         for item in sorted(described.partitions, key=_number)
     )
     return Site(metadata.broker_id, address, False, described.configured_partitions, places)
+
+
+def _of_records(topic: str, asked: Broker, address: Address, broker: int) -> Site | None:
+    """Where a topic of record batches is; None when it is none."""
+    records = record_broker_or_none(asked, topic)
+    if records is None:
+        return None
+    with records:
+        rows = described_records(records, topic)
+    places = [
+        Place(PartitionId(broker, row["partition"]), address, row["log_start"], row["high_watermark"]) for row in rows
+    ]
+    return Site(broker, address, False, len(places), tuple(sorted(places)), True)
 
 
 def _plain_places(topic: str, address: Address, timeout: float, broker: int, count: int) -> list[Place]:

@@ -561,3 +561,68 @@ def test_an_answer_that_is_cut_short_is_none(broker: RunningBroker, records: Rec
                     parse(kafka_fields.Answer(wrong))  # type: ignore[operator]
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_group_prints_what_one_broker_prints(broker: RunningBroker, codec: str) -> None:
+    """The same lines as without a group, with the broker's id; and it goes on where it stopped, inside a batch."""
+    topic = f"grouped-{codec}"
+    fill(broker, topic, codec=codec)
+    alone, _ = run(broker, "consume", "--topic", topic, "--exit-at-end", "--json")
+    expected = [{**json.loads(line), "broker": 0} for line in alone.splitlines()]
+    given = ("consume", "--topic", topic, "--group", topic)
+    first, err = run(broker, *given, "--max-messages", "4", "--json")
+    assert f"committed {topic}/0-0:4" in err
+    second, err = run(broker, *given, "--exit-at-end", "--json")
+    assert [json.loads(line) for line in (first + second).splitlines()] == expected
+    assert f"committed {topic}/0-0:6" in err
+    lines, _ = run(broker, "consume", "--topic", topic, "--group", f"{topic}-lines", "--exit-at-end")
+    assert lines == "".join(f"value {number}\n" for number in range(5)) + "\n"
+    template = "%k=%s %K %S %T %h %p %o|"
+    shaped, _ = run(broker, "consume", "--topic", topic, "--group", f"{topic}-f", "--exit-at-end", "-f", template)
+    assert shaped == run(broker, "consume", "--topic", topic, "--exit-at-end", "-f", template)[0]
+    for form in ("offsets", "checksum"):
+        shaped, _ = run(
+            broker, "consume", "--topic", topic, "--group", f"{topic}-{form}", "--exit-at-end", "--format", form
+        )
+        assert len(shaped.splitlines()) == 6
+    prefixed, _ = run(
+        broker, "consume", "--topic", topic, "--group", f"{topic}-l", "--exit-at-end", "--length-prefixed"
+    )
+    assert prefixed.endswith("value 4\0\0\0\0")
+
+
+def test_tail_shows_the_last_records_and_what_comes(broker: RunningBroker) -> None:
+    fill(broker, "tailed")
+    alone, _ = run(broker, "consume", "--topic", "tailed", "--exit-at-end", "--json")
+    expected = [{**json.loads(line), "broker": 0} for line in alone.splitlines()]
+    out, _ = run(broker, "tail", "tailed", "-n", "4", "--max-messages", "4", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == expected[2:]
+    out, _ = run(broker, "tail", "tailed", "-n", "3", "--max-messages", "3")
+    assert out == "value 3\nvalue 4\n\n"
+    out, _ = run(broker, "tail", "tailed", "-n", "1", "--max-messages", "1", "--format", "offsets")
+    assert out == "tailed\t0-0\t5\t\n"
+    command = [
+        sys.executable,
+        "-m",
+        "fastlog",
+        "tail",
+        "tailed",
+        "-n",
+        "0",
+        "--max-messages",
+        "2",
+        "--brokers",
+        broker.address,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as following:
+        for number in range(6, 60):  # until it has begun to follow
+            fill(broker, "tailed", 2, first=2 * number)
+            try:
+                out_bytes, _ = following.communicate(timeout=0.5)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        assert following.returncode == 0
+    first, second = out_bytes.splitlines()
+    assert first.startswith(b"value ") and second == b""

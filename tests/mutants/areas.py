@@ -134,8 +134,8 @@ AREAS = (
         _words("fastlog/consumer/ fastlog/scanning/"),
         _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client"
               " driving patterns")
-        + _integration("simple_consumer local_read group group_reading group_outages group_shared broker_groups"
-                       " scan")
+        + _integration("simple_consumer record_consumers local_read group group_reading group_outages group_shared"
+                       " broker_groups scan")
         + _fault("groups broker_groups exactly_once"),
     ),
     Area(

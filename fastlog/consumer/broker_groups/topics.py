@@ -1,4 +1,4 @@
-"""Which topics of 0.7 a broker has, with how many partitions, for the members of its groups."""
+"""Which topics a broker has, of 0.7 and of record batches, with how many partitions, for the members of its groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker
+from fastlog.client.kafka_connection import NotSpokenError
+from fastlog.client.records import RecordBroker
 from fastlog.errors import FastlogError, GroupCoordinatorError, error_for
 
 
@@ -34,7 +36,32 @@ def find_topics(address: Address, names: Collection[str] | None, timeout: float)
             " today's protocol (listener.protocol.map)"
         )
     counts = {topic.name: topic.configured_partitions for topic in told.topics if topic.partitions and not topic.error}
+    failed = [topic.name for topic in told.topics if topic.error]
+    try:
+        counts |= _of_records(address, failed if names is not None else None, timeout, counts)
+    except FastlogError as error:
+        raise GroupCoordinatorError(f"{address} does not say which topics it has: {error}") from error
     refused: dict[str, FastlogError] = {
-        topic.name: error_for(topic.error, topic=topic.name, broker=address) for topic in told.topics if topic.error
+        topic.name: error_for(topic.error, topic=topic.name, broker=address)
+        for topic in told.topics
+        if topic.error and topic.name not in counts
     }
     return Found(told.broker_id, counts, refused)
+
+
+def _of_records(
+    address: Address, names: Collection[str] | None, timeout: float, others: Collection[str]
+) -> dict[str, int]:
+    """How many partitions the topics of record batches have: those of these names, or all but the broker's own."""
+    if names is not None and not names:
+        return {}
+    with RecordBroker([address], timeout=timeout) as broker:
+        try:
+            found = broker.topics(names)
+        except NotSpokenError:
+            return {}
+    return {
+        name: max(topic.partitions) + 1
+        for name, topic in found.items()
+        if not topic.code and topic.partitions and name not in others and (names is not None or not topic.is_internal)
+    }

@@ -1,0 +1,157 @@
+"""Fetch of one partition of the topic with an id, and of no other: a topic that is made anew has another one.
+
+At version 13, with tagged fields: a number of 32 bits before an array or bytes is a varint of one more, 0 for null; and
+tagged fields, of which a client need not know any, stand behind every structure. The batches of an answer stay where
+they were received.
+
+Source: the schemas of Apache Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from fastlog.client.kafka_fields import Answer, Request
+from fastlog.errors import ProtocolError
+from fastlog.wire.fields import pack
+
+_T = TypeVar("_T")
+
+ID_BYTES = 16
+_NO_TAGS = b"\0"
+_WITHOUT_SESSION = pack("ii", 0, -1)
+_NO_EPOCH = -1
+_ENVELOPE_BYTES = 1024
+
+
+class Batches(NamedTuple):
+    """What Fetch says of a partition. ``data``: whole batches, but for the end of the last one; not copied."""
+
+    code: int
+    high_watermark: int
+    log_start: int
+    data: memoryview
+
+
+def fetch(topic: bytes, partition: int, offset: int, *, max_wait_ms: int, min_bytes: int, max_bytes: int) -> Request:
+    """Batches of a partition of the topic with that id; at most ``max_bytes``, but one batch in any case."""
+    one = pack("iiqiqi", partition, _NO_EPOCH, offset, _NO_EPOCH, -1, max_bytes) + _NO_TAGS
+    return Request(
+        1,
+        13,
+        _NO_TAGS
+        + pack("iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+        + _WITHOUT_SESSION
+        + _uvarint(2)
+        + topic
+        + _uvarint(2)
+        + one
+        + _NO_TAGS
+        + _uvarint(1)  # no topics to be forgotten
+        + _uvarint(1)  # no rack
+        + _NO_TAGS,
+    )
+
+
+def most_answer_bytes(max_bytes: int, batch_bytes: int) -> int:
+    """How long the answer to a fetch may be, when a single batch has at most ``batch_bytes``."""
+    return max(max_bytes, batch_bytes) + _ENVELOPE_BYTES
+
+
+class TaggedAnswer(Answer):
+    """Walks an answer with tagged fields, whose header has some as well. Raises ``ProtocolError`` for what is none."""
+
+    def __init__(self, body: memoryview | bytes, number: int) -> None:
+        """Raises ``ProtocolError`` when it is the answer to another request."""
+        super().__init__(body)
+        told = self.int32("number")
+        if told != number:
+            raise ProtocolError(f"request {number} is answered as {told}")
+        self.skip_tags()
+
+    def uvarint(self, name: str) -> int:
+        """A number without a sign, of at most 32 bits."""
+        value = shift = 0
+        while True:
+            byte = self.int8(name) & 0xFF
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 28:
+                raise self.error(f"{name} is too long a number")
+        return value
+
+    def skip_tags(self) -> None:
+        """Fields of which this client knows nothing."""
+        for _ in range(self.uvarint("number of tagged fields")):
+            self.uvarint("tag")
+            self.skip(self.uvarint("length of a tagged field"), "tagged field")
+
+    def rows(self, name: str, least_bytes: int, one: Callable[[], _T]) -> list[_T]:
+        """An array, each item read by ``one`` and behind it its tagged fields; null is none."""
+        count = self.uvarint(f"number of {name}") - 1
+        if count > self.left // least_bytes:
+            raise self.error(f"it announces {count} {name}, with {self.left} bytes left")
+        found = []
+        for _ in range(count):
+            found.append(one())
+            self.skip_tags()
+        return found
+
+    def skip(self, size: int, name: str) -> None:
+        """Pass over so many bytes."""
+        self.view(size, name)
+
+    def view(self, size: int, name: str) -> memoryview:
+        """The next ``size`` bytes, where they lie."""
+        if not 0 <= size <= self.left:
+            raise self.error(f"{name} claims {size} bytes, {self.left} are left")
+        start = self._position
+        self._position += size
+        return memoryview(self._data)[start : self._position]
+
+    def compact_view(self, name: str) -> memoryview:
+        """Bytes behind their length; null is none."""
+        return self.view(max(0, self.uvarint(f"length of {name}") - 1), name)
+
+
+def parse_batches(answer: TaggedAnswer, topic: bytes, partition: int) -> Batches:
+    """What came of the partition that was asked for."""
+
+    def aborted() -> None:
+        answer.int64("producer id")
+        answer.int64("first offset")
+
+    def one() -> tuple[int, Batches]:
+        number, code, high = answer.int32("partition"), answer.int16("error code"), answer.int64("high watermark")
+        answer.int64("last stable offset")
+        log_start = answer.int64("log start")
+        answer.rows("aborted transactions", 17, aborted)
+        answer.int32("preferred replica")
+        return number, Batches(code, high, log_start, answer.compact_view("batches"))
+
+    def of_topic() -> tuple[bytes, list[tuple[int, Batches]]]:
+        return bytes(answer.view(ID_BYTES, "topic id")), answer.rows("partitions", 36, one)
+
+    answer.skip_throttle()
+    code = answer.int16("error code")
+    answer.int32("session")
+    found = answer.rows("topics", 18, of_topic)
+    answer.skip_tags()
+    answer.end()
+    if code:
+        return Batches(code, -1, -1, memoryview(b""))
+    if len(found) != 1 or found[0][0] != topic or [number for number, _ in found[0][1]] != [partition]:
+        raise answer.error("it is about another partition than the one that was asked for")
+    return found[0][1][0][1]
+
+
+def _uvarint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
