@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         item = scenarios[name]
         started = time.monotonic()
         with _directory(chosen.keep, f"{name}-{seed}") as directory:
-            outcome = item.run(item.counts[chosen.tier], seed, directory)
+            outcome = _run(item, chosen.tier, seed, directory)
             if chosen.keep is not None and not outcome.violations:
                 shutil.rmtree(directory)
         seconds = time.monotonic() - started
@@ -46,6 +47,14 @@ def main(arguments: list[str] | None = None) -> int:
     if len(broken) > SHOWN_VIOLATIONS:
         print(f"and {len(broken) - SHOWN_VIOLATIONS} more")
     return 1 if broken else 0
+
+
+def _run(item: registry.Scenario, tier: str, seed: int, directory: Path) -> registry.Outcome:
+    """What came of it; a scenario that could not go on, as where a broker did not start, has broken a promise."""
+    try:
+        return item.run(item.counts[tier], seed, directory)
+    except Exception:
+        return registry.Outcome(violations=[f"could not go on: {traceback.format_exc()}"])
 
 
 @contextlib.contextmanager

@@ -60,6 +60,26 @@ def test_a_broken_promise_gives_exit_code_1(
     assert any(line.split()[:3] == ["broken", "4", "1"] for line in table)
 
 
+def test_a_scenario_that_cannot_go_on_ends_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"S": 3, "N": 4, "R": 5}
+
+    def failing(*_: object) -> registry.Outcome:
+        raise AssertionError("the broker did not start")
+
+    scenarios = {
+        "failing": registry.Scenario("failing", "all", counts, failing),
+        "kept": registry.Scenario("kept", "nothing", counts, lambda count, *_: registry.Outcome(count)),
+    }
+    monkeypatch.setattr(registry, "SCENARIOS", scenarios)
+    assert command.main(["--seed", "11"]) == 1
+    said = capsys.readouterr().out
+    assert [line.split()[:3] for line in said.splitlines()[2:4]] == [["failing", "0", "1"], ["kept", "3", "0"]]
+    assert "failing --seed 11: could not go on: Traceback" in said
+    assert "the broker did not start" in said
+
+
 def test_what_broken_promises_leave_behind_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of scenarios that kept theirs nothing stays; neither does anything without a place for it."""
     places: list[Path] = []
