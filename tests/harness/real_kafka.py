@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -47,7 +49,7 @@ def free_ports(count: int) -> list[int]:
 class Kafka:
     """One broker, its own controller, with a log directory that stays over restarts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, settings: Mapping[str, object] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log_dir = directory / "data"
         self.port, controller = free_ports(2)
@@ -65,8 +67,9 @@ num.network.threads=1
 num.io.threads=1
 log.segment.bytes=1048576
 """
+            + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         )
-        cluster = run("kafka.tools.StorageTool", "random-uuid").split()[-1]
+        cluster = base64.urlsafe_b64encode(b"a" + os.urandom(15))[:22].decode()  # without starting a Java
         run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._settings))
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -76,7 +76,7 @@ AREAS = (
               " queues turns offsets_answers"
               " flusher_directories worker_start life_after_errors authorization handover deletion lives"
               " second_protocol metrics group_metrics group_report internal_log recoveries slot_waits c_memory forward"
-              " coordinator* kafka_* kafka07_records")
+              " coordinator* kafka_* kafka07_records answers_like_kafka")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
                        " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_groups"

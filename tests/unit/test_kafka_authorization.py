@@ -130,7 +130,11 @@ def test_who_may_see_a_topic_may_not_make_it_for_that(client: raw.RawClient, rul
 def test_the_operations_that_are_allowed_are_told(client: raw.RawClient, rules: Rules) -> None:
     rules.refused = {(WRITE, "mine"), (DELETE, "mine")}
     (told,) = metadata(client, "mine")
-    assert told.topic_authorized_operations == 1 << READ | 1 << CREATE | 1 << DESCRIBE
+    settings = 1 << Operation.ALTER | 1 << Operation.DESCRIBE_CONFIGS | 1 << Operation.ALTER_CONFIGS
+    assert told.topic_authorized_operations == 1 << READ | 1 << CREATE | 1 << DESCRIBE | settings
+    rules.refused = {(Operation.ALTER, "mine"), (Operation.ALTER_CONFIGS, "mine"), (DESCRIBE, "theirs")}
+    (told,) = metadata(client, "mine")
+    assert told.topic_authorized_operations == 0b101_0111_1000
 
 
 def test_without_acknowledgement_a_refusal_ends_the_connection(client: raw.RawClient, rules: Rules) -> None:

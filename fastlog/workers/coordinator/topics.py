@@ -8,9 +8,10 @@ is a lock that others could wait for: the name is taken by the first partition t
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ ID_BLOCK = 1000
 """Producer ids that are taken at once; those of a block that are not given out are lost with the process."""
 MOST_PARTITIONS = 4096
 """Of one topic, made by one request."""
+ILLEGAL_NAME = "Topic name is invalid: the legal characters are ASCII alphanumerics, '.', '_' and '-', 249 at most"
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 class Outcome(NamedTuple):
@@ -59,6 +62,11 @@ class Outcome(NamedTuple):
 
 
 Work = Generator[Wait, Any, Outcome]
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether Kafka lets a topic have this name."""
+    return _LEGAL_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class Pending:
@@ -115,9 +123,15 @@ class Topics:
         views = self._manager.partitions(name)
         return bool(views) and format_name(views[0].format) != RECORD_BATCHES
 
-    def takes_offsets(self, name: str) -> bool:
-        """Whether groups can commit how far they have read a topic: one of either kind, none of the broker's own."""
-        return bool(self.partitions(name)) or self.is_of_kafka07(name)
+    def takes_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, bool]:
+        """Whether groups can commit how far they have read partitions of a topic: by number.
+
+        Partitions of a topic of 0.7 come with what is written to them, so each is taken of which the topic is there.
+        """
+        if self.is_of_kafka07(name):
+            return dict.fromkeys(partitions, True)
+        known = {view.partition for view in self.partitions(name)}
+        return {partition: partition in known for partition in partitions}
 
     def deletes_records(self, name: str) -> bool:
         """Whether the records of a topic may go before it is compacted."""

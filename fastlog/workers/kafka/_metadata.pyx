@@ -35,6 +35,7 @@ from fastlog.workers.net._connection cimport (
 )
 
 cdef enum:
+    LONGEST_TODAY = 249          # bytes of a topic's name, in Kafka
     MOST_PARTITIONS = 131072     # in one answer: a topic is described as often as its name is given
     PARTITION_BYTES = 48         # in an answer, with a share of the topic's name
     KEPT_BYTES = 256 << 10       # of an answer's memory that are kept for the next one
@@ -49,6 +50,11 @@ cdef struct Named:
 cdef uint8_t[5] NO_VARINT
 cdef int READ = Operation.READ, WRITE = Operation.WRITE, CREATE = Operation.CREATE
 cdef int DELETE = Operation.DELETE, DESCRIBE = Operation.DESCRIBE
+cdef int ALTER_CONFIGS = Operation.ALTER_CONFIGS
+cdef int OF_TOPICS = 1 << READ | 1 << WRITE | 1 << CREATE | 1 << DELETE | 1 << <int>Operation.ALTER | 1 << DESCRIBE \
+    | 1 << <int>Operation.DESCRIBE_CONFIGS | 1 << ALTER_CONFIGS
+cdef int OF_CLUSTER = 1 << CREATE | 1 << <int>Operation.ALTER | 1 << DESCRIBE | 1 << <int>Operation.DESCRIBE_CONFIGS \
+    | 1 << ALTER_CONFIGS | 1 << <int>Operation.IDEMPOTENT_WRITE  # as DESCRIBE_CLUSTER has them
 
 
 @cython.final
@@ -222,7 +228,7 @@ cdef class Metadata:
                     named.name, named.size = first.name, <int>first.name_bytes
                 else:
                     first, code = NULL, CODE_UNKNOWN_TOPIC_ID  # who may not see its name is not told of it
-        elif named.size <= 0 or not self.engine.partitions.is_legal(named.name, named.size):
+        elif named.size <= 0 or named.size > LONGEST_TODAY or not self.engine.partitions.is_legal(named.name, named.size):
             code = CODE_INVALID_TOPIC
         elif not is_allowed(self.engine.authorizer, c, DESCRIBE, named.name, named.size):
             code = CODE_TOPIC_DENIED
@@ -352,18 +358,16 @@ cdef class Metadata:
 
     cdef int32_t operations_of(self, Conn* c, const uint8_t* name, int size) noexcept nogil:
         """What the client may do with a topic, a bit for each ``Operation``."""
-        cdef int[5] every
-        cdef int i
+        cdef int operation
         cdef int32_t found = 0
-        every[0], every[1], every[2], every[3], every[4] = READ, WRITE, CREATE, DELETE, DESCRIBE
-        for i in range(5):
-            if is_allowed(self.engine.authorizer, c, every[i], name, size):
-                found |= 1 << every[i]
+        for operation in range(READ, ALTER_CONFIGS + 1):
+            if OF_TOPICS & 1 << operation and is_allowed(self.engine.authorizer, c, operation, name, size):
+                found |= 1 << operation
         return found
 
     cdef int32_t cluster_operations(self) noexcept nogil:
         """The same with the cluster: what a rule says of it is asked where a topic is made."""
-        return 1 << DESCRIBE | (0 if self.engine.authorizer.has_rule else 1 << CREATE)
+        return 1 << DESCRIBE if self.engine.authorizer.has_rule else OF_CLUSTER
 
 
 cdef void read_named(Reader* r, int version, Named* out) noexcept nogil:

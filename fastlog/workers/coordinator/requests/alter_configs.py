@@ -23,7 +23,7 @@ from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.requests.describe_configs import BROKER, TOPIC
 from fastlog.workers.coordinator.topic_settings import KEYS, InvalidSettingError, Type
-from fastlog.workers.coordinator.topics import Outcome
+from fastlog.workers.coordinator.topics import ILLEGAL_NAME, Outcome, is_legal_name
 
 INCREMENTAL = 44
 
@@ -75,6 +75,10 @@ def _alter(resource: Any, is_incremental: bool, validate_only: bool, context: Co
         return Outcome(Code.INVALID_REQUEST, what)
     if not context.may(Operation.ALTER_CONFIGS, name):
         return Outcome(Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+    if not name:
+        return Outcome(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
+    if not is_legal_name(name):
+        return Outcome(Code.INVALID_TOPIC_EXCEPTION, ILLEGAL_NAME)
 
     def change(held: Mapping[str, str]) -> dict[str, str]:
         wanted = _changed(held, resource.configs, broker.config) if is_incremental else _only(resource.configs)

@@ -9,7 +9,6 @@ Source: Apache Kafka 4.2 (ReplicationControlManager) for the order of the checks
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -19,9 +18,7 @@ from fastlog.workers.coordinator.codec import ZERO_ID, Fields, Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline, error
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.requests.describe_configs import topic_rows
-from fastlog.workers.coordinator.topics import Outcome, Pending
-
-LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+from fastlog.workers.coordinator.topics import ILLEGAL_NAME, Outcome, Pending, is_legal_name
 
 
 def handle(request: Request, context: Context) -> Handler:
@@ -49,6 +46,9 @@ def _begin(topic: Any, context: Context, validate_only: bool) -> Outcome | Pendi
     if refused is not None:
         return refused
     count = _count(topic, context)
+    nothing = [each.name for each in topic.configs if each.value is None]
+    if nothing:
+        return Outcome(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {', '.join(nothing)}")
     try:
         settings = topic_settings.checked({each.name: each.value for each in topic.configs})
     except topic_settings.InvalidSettingError as wrong:
@@ -65,9 +65,8 @@ def _refusal(topic: Any, context: Context) -> Outcome | None:
     name = topic.name
     if not context.may(Operation.CREATE, name):
         return Outcome(Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
-    if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
-        text = "the legal characters are ASCII alphanumerics, '.', '_' and '-', 249 at most"
-        return Outcome(Code.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {text}")
+    if not is_legal_name(name):
+        return Outcome(Code.INVALID_TOPIC_EXCEPTION, ILLEGAL_NAME)
     if name.startswith("__"):
         return Outcome(Code.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: names that begin with __ are the broker's")
     if topic.assignments:
@@ -101,8 +100,7 @@ def _count(topic: Any, context: Context) -> int:
 def _answer(topic: Any, outcome: Outcome, context: Context) -> Fields:
     if outcome.code:
         return _refused(topic.name, outcome)
-    given = {each.name: each.value for each in topic.configs if each.value is not None}
-    rows = topic_rows(context.broker.config, given)
+    rows = topic_rows(context.broker.config, {each.name: each.value for each in topic.configs})
     return {
         **error(Code.NONE),
         "name": topic.name,
@@ -122,5 +120,5 @@ def _refused(name: str, outcome: Outcome) -> Fields:
         "num_partitions": -1,
         "replication_factor": -1,
         "topic_config_error_code": 0,
-        "configs": None,
+        "configs": [],
     }

@@ -17,8 +17,12 @@ from fastlog.workers.coordinator.context import Context, Handler, error
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topic_settings import KEYS, Effect, Type
+from fastlog.workers.coordinator.topics import ILLEGAL_NAME, is_legal_name
 
 TOPIC, BROKER = 2, 4
+UNASKED: Mapping[str, Any] = {"documentation": None, "synonyms": []}
+OF_THE_BROKERS_OWN = {"cleanup.policy": "compact"}
+"""Settings of a topic that the broker keeps for itself: its latest records stay, whatever retention says."""
 DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
 
 
@@ -26,18 +30,19 @@ def handle(request: Request, context: Context) -> Handler:
     """Answer from memory."""
     fields = request.fields
     has_texts = bool(getattr(fields, "include_documentation", False))
+    hidden = ([] if has_texts else ["documentation"]) + ([] if fields.include_synonyms else ["synonyms"])
     results = []
     for resource in fields.resources:
         code, message, rows = _describe(resource, context)
         wanted = resource.configuration_keys
-        if wanted is not None:
+        if wanted:  # an empty list asks for all, as no list does
             rows = [row for row in rows if row["name"] in wanted]
         results.append(
             {
                 **error(code, message),
                 "resource_type": resource.resource_type,
                 "resource_name": resource.resource_name,
-                "configs": [row if has_texts else {**row, "documentation": None} for row in rows],
+                "configs": [{**row, **{name: UNASKED[name] for name in hidden}} for row in rows],
             }
         )
     return {"throttle_time": 0, "results": results}
@@ -54,9 +59,12 @@ def _describe(resource: Any, context: Context) -> tuple[Code, str | None, list[d
     if resource.resource_type == TOPIC:
         if not context.may(Operation.DESCRIBE_CONFIGS, name):
             return Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.", []
-        if name.startswith("__") or not broker.topics.partitions(name):
+        if not is_legal_name(name):
+            return Code.INVALID_TOPIC_EXCEPTION, ILLEGAL_NAME, []
+        if not broker.topics.partitions(name):
             return Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.", []
-        return Code.NONE, None, topic_rows(broker.config, broker.topics.settings(name))
+        given = OF_THE_BROKERS_OWN if name.startswith("__") else broker.topics.settings(name)
+        return Code.NONE, None, topic_rows(broker.config, given)
     if resource.resource_type == BROKER:
         if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
             return Code.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.", []

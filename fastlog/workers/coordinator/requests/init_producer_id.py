@@ -1,8 +1,8 @@
 """InitProducerId (22), versions 0 to 4, for idempotent producers: a number that no producer has had, and epoch 0.
 
-Version 3 added the number and epoch that the producer has; one without a transactional id gets a new number whatever
-these are. There are no transactions yet: a transactional id gets a fatal error at once (53), not one that is tried
-again until a time-out.
+Version 3 added the number and epoch that the producer has, both or neither; one without a transactional id gets a new
+number whatever they are. There are no transactions yet: a transactional id gets a fatal error at once (53), not one
+that is tried again until a time-out.
 
 Source: Apache Kafka 4.2 (TransactionCoordinator.handleInitProducerId).
 """
@@ -24,9 +24,12 @@ NONE = -1
 
 def handle(request: Request, context: Context) -> Handler:
     """Wait for the flush of the block that the number is from, where it is the first of it."""
-    topics = context.broker.topics
+    fields, topics = request.fields, context.broker.topics
+    had = getattr(fields, "producer_id", NONE), getattr(fields, "producer_epoch", NONE)
     producer_id, code = NONE, Code.NONE
-    if request.fields.transactional_id is not None:
+    if fields.transactional_id == "" or (NONE in had and had != (NONE, NONE)):
+        code = Code.INVALID_REQUEST
+    elif fields.transactional_id is not None:
         code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not context.may_on_cluster(Operation.IDEMPOTENT_WRITE):
         code = Code.CLUSTER_AUTHORIZATION_FAILED

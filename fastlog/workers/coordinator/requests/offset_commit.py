@@ -9,6 +9,8 @@ Source: Apache Kafka 4.2 (KafkaApis.handleOffsetCommitRequest, OffsetMetadataMan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
@@ -27,12 +29,12 @@ def handle(request: Request, context: Context) -> Handler:
     elif len(fields.group_id.encode()) > MOST_NAME_BYTES:
         code = Code.INVALID_GROUP_ID
     for topic in fields.topics:
-        refused = code or _refusal(topic.name, context)
+        refused = {} if code else refusals(topic.name, [row.partition_index for row in topic.partitions], context)
         for row in topic.partitions:
             place = topic.name, row.partition_index
             text = row.committed_metadata or ""
-            codes[place] = refused
-            if not refused and len(text.encode()) > context.broker.config.offset_metadata_bytes:
+            codes[place] = code or refused[row.partition_index]
+            if not codes[place] and len(text.encode()) > context.broker.config.offset_metadata_bytes:
                 codes[place] = Code.OFFSET_METADATA_TOO_LARGE
             if not codes[place]:
                 rows[place] = row.committed_offset, getattr(row, "committed_leader_epoch", -1), text
@@ -59,9 +61,11 @@ def handle(request: Request, context: Context) -> Handler:
     }
 
 
-def _refusal(topic: str, context: Context) -> Code:
+def refusals(topic: str, partitions: Sequence[int], context: Context) -> dict[int, Code]:
+    """Why nothing can be kept of partitions, each by its number; NONE where it can."""
     if not context.may(Operation.READ, topic):
-        return Code.TOPIC_AUTHORIZATION_FAILED
-    if topic.startswith("__") or not context.broker.topics.takes_offsets(topic):
-        return Code.UNKNOWN_TOPIC_OR_PARTITION
-    return Code.NONE
+        return dict.fromkeys(partitions, Code.TOPIC_AUTHORIZATION_FAILED)
+    if topic.startswith("__"):
+        return dict.fromkeys(partitions, Code.UNKNOWN_TOPIC_OR_PARTITION)
+    taken = context.broker.topics.takes_offsets(topic, partitions)
+    return {number: Code.NONE if taken[number] else Code.UNKNOWN_TOPIC_OR_PARTITION for number in partitions}

@@ -86,10 +86,10 @@ def _looked_up(topic: Any, context: Context) -> list[Asked]:
 
 
 def _problem(view: SlotView, current_epoch: int) -> Code:
-    """Why a client that takes this epoch for the current one, below 0 any, gets no answer about a partition."""
+    """Why a client that takes this epoch for the current one, -1 for any, gets no answer about a partition."""
     if view.state or not view.life & 1:
         return Code.KAFKA_STORAGE_ERROR
-    if 0 <= current_epoch < view.epoch:
+    if UNDEFINED != current_epoch < view.epoch:
         return Code.FENCED_LEADER_EPOCH
     return Code.UNKNOWN_LEADER_EPOCH if current_epoch > view.epoch else Code.NONE
 
