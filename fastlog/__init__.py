@@ -12,7 +12,7 @@ if sys.platform != "linux":
     raise ImportError(f"fastlog runs on Linux only, clients included; this is {sys.platform}: use a container or a VM")
 
 if TYPE_CHECKING:
-    from fastlog import aio, errors, testing
+    from fastlog import aio, errors, metrics, testing
     from fastlog.consumer.connector import Consumer
     from fastlog.consumer.database import DatabaseOffsets
     from fastlog.consumer.offsets import FileOffsets
@@ -50,6 +50,7 @@ _MODULES = {
     "TopicPartition": "fastlog.consumer.partitions",
     "aio": "fastlog.aio",
     "errors": "fastlog.errors",
+    "metrics": "fastlog.metrics",
     "scan": "fastlog.scanning",
     "testing": "fastlog.testing",
 }
@@ -76,6 +77,7 @@ __all__ = [
     "__version__",
     "aio",
     "errors",
+    "metrics",
     "scan",
     "testing",
 ]

@@ -9,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.harness.checkout import ROOT
 
+_OF_CLIENTS = "## Of producers and consumers"
+
 
 class Row(NamedTuple):
     """A family: its type, the sets of label names that its samples have, and what it means."""
@@ -47,9 +49,18 @@ class MetricsPage:
 
 def documented() -> tuple[dict[str, Row], dict[str, Row]]:
     """The rows of the page in the documents: those of every broker, and those of one with ZooKeeper."""
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    text = _page().partition(_OF_CLIENTS)[0]
     every, _, with_zookeeper = text.partition("### With ZooKeeper")
     return _rows(every), _rows(with_zookeeper)
+
+
+def documented_of_clients() -> dict[str, Row]:
+    """The rows about producers and consumers."""
+    return _rows(_page().partition(_OF_CLIENTS)[2])
+
+
+def _page() -> str:
+    return (ROOT / "docs" / "metrics.md").read_text()
 
 
 def _rows(text: str) -> dict[str, Row]:

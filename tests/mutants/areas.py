@@ -125,9 +125,9 @@ AREAS = (
     ),
     Area(
         "producer",
-        _words("fastlog/producer/ fastlog/loghandler.py"),
-        _unit("produc* loghandler partitioners stamp sync_producer* errors arguments")
-        + _integration("producer* loghandler") + _fault("exits interrupts overload"),
+        _words("fastlog/producer/ fastlog/loghandler.py fastlog/metrics/"),
+        _unit("produc* loghandler client_metrics partitioners stamp sync_producer* errors arguments")
+        + _integration("producer* loghandler client_metrics") + _fault("exits interrupts overload"),
     ),
     Area(
         "consumer",
