@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -93,12 +93,9 @@ class BrokerTopic:
 
     def _boundary(self, consumer: SimpleConsumer, part: Part) -> int:
         """Where a message begins, not behind the start of the part."""
-        borders = segment_borders(consumer, part.topic, part.partition)
-        at = bisect_left(borders, part.start)
-        if at < len(borders) and borders[at] == part.start:
-            return part.start
         try:
             points = consumer.cut_points(part.topic, part.partition, part.start, part.end, part.end - part.start, 1)
-        except UnsupportedFeatureError:
-            points = []
-        return points[0] if points else borders[max(0, at - 1)]
+        except UnsupportedFeatureError:  # a broker of Kafka 0.7
+            borders = segment_borders(consumer, part.topic, part.partition)
+            points = [border for border in borders if border <= part.start][-1:]
+        return points[0] if points else part.start

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import duckdb
@@ -16,7 +18,16 @@ import pytest
 
 import fastlog
 from fastlog import testing
-from fastlog.errors import ArgumentError, CorruptLogError, MissingDependencyError, TransportError, WrongPartitionError
+from fastlog.errors import (
+    ArgumentError,
+    ConfigError,
+    CorruptLogError,
+    MissingDependencyError,
+    TransportError,
+    UnsupportedFeatureError,
+    WrongPartitionError,
+)
+from fastlog.scanning import broker
 from fastlog.segment_files import list_segments
 
 SIZE = 14  # of a message with 4 bytes of payload
@@ -27,16 +38,16 @@ COUNT = 3_000
 def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A broker with a topic of two partitions and small segments, as address and log directory."""
     directory = tmp_path_factory.mktemp("broker")
-    with testing.broker(directory=directory, partitions=2, segment_bytes=16_384) as broker:
-        with fastlog.Producer(broker.address) as producer:
+    with testing.broker(directory=directory, partitions=2, segment_bytes=16_384) as running:
+        with fastlog.Producer(running.address) as producer:
             for partition in (0, 1):
                 for begin in range(0, COUNT, 100):
                     values = [b"%04d" % number for number in range(begin, begin + 100)]
                     producer.send("logs", values, partition=partition)
-        with fastlog.SimpleConsumer(broker.address) as consumer:
+        with fastlog.SimpleConsumer(running.address) as consumer:
             for partition in (0, 1):
                 assert sum(1 for _ in consumer.payloads("logs", partition)) == COUNT  # so all of it is flushed
-        yield broker.address, directory / "data"
+        yield running.address, directory / "data"
 
 
 def payloads(scan: fastlog.scanning.Scan) -> list[int]:
@@ -167,23 +178,23 @@ def test_columns_that_are_not_wanted_are_not_made(place: dict[str, str]) -> None
 
 
 def test_what_comes_later_is_not_in_it() -> None:
-    with testing.broker() as broker, fastlog.Producer(broker.address, acks="flushed") as producer:
+    with testing.broker() as running, fastlog.Producer(running.address, acks="flushed") as producer:
         producer.send("a", [b"1", b"2"])
-        found = fastlog.scan("a", broker=broker.address)
+        found = fastlog.scan("a", broker=running.address)
         producer.send("a", b"3")
         assert payloads(found) == payloads(found) == [1, 2]
-        assert payloads(fastlog.scan("a", broker=broker.address)) == [1, 2, 3]
+        assert payloads(fastlog.scan("a", broker=running.address)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("batch_bytes", [64, 4096, 2**22])
 def test_compressed_sets_are_opened(batch_bytes: int, tmp_path: Path) -> None:
-    with testing.broker(directory=tmp_path) as broker:
-        with fastlog.Producer(broker.address, compression="gzip", acks="flushed") as producer:
+    with testing.broker(directory=tmp_path) as running:
+        with fastlog.Producer(running.address, compression="gzip", acks="flushed") as producer:
             for begin in range(0, 300, 100):
                 producer.send("a", [b"%d" % number for number in range(begin, begin + 100)])
         folder = tmp_path / "data"
         for found in (
-            fastlog.scan("a", broker=broker.address, batch_bytes=batch_bytes),
+            fastlog.scan("a", broker=running.address, batch_bytes=batch_bytes),
             fastlog.scan(folder / "a-0", batch_bytes=batch_bytes),
         ):
             assert payloads(found) == list(range(300))
@@ -237,7 +248,7 @@ def test_what_cannot_be_scanned_says_why(
         with pytest.raises(ArgumentError, match="since"):
             fastlog.scan("logs", broker=address, since=time)  # type: ignore[arg-type]
     assert repr(fastlog.scan("logs", broker=address)) == f"<Scan of topic 'logs' of {address}: 2 parts, 84,000 bytes>"
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match="pyarrow is not installed: pip install"):
         fastlog.scan("logs", broker=address)
 
@@ -251,3 +262,93 @@ def test_a_topic_of_record_batches_is_refused(topic: tuple[str, Path]) -> None:
         WrongPartitionError, match=r"no topic 'records' of Kafka 0\.7's messages; one of record batches"
     ):
         fastlog.scan("records", broker=address)
+
+
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make brokers be of Kafka 0.7: they tell neither where messages begin nor what there is."""
+
+    def refuse(*_: object) -> None:
+        raise UnsupportedFeatureError("not here")
+
+    monkeypatch.setattr(fastlog.SimpleConsumer, "cut_points", refuse)
+    monkeypatch.setattr(fastlog.SimpleConsumer, "metadata", lambda *_: None)
+
+
+def test_a_plain_broker_is_read_from_the_borders_of_its_segments(
+    topic: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but what is wanted comes, from the first segment and from another, whose border is met or not."""
+    address, folder = topic
+    border = list_segments(folder / "logs-1")[1].base // SIZE
+    plain(monkeypatch)
+    monkeypatch.setattr(fastlog.SimpleConsumer, "partition_count", lambda *_: 2)
+    for first in (0, 1, border - 1, border, border + 1):
+        found = fastlog.scan("logs", broker=address, start={0: 2**40, 1: SIZE * first}, end=SIZE * (first + 5))
+        assert payloads(found) == list(range(first, first + 5))
+        begun = []
+        arrays = fastlog.SimpleConsumer.numpy_batches
+
+        def watched(consumer: fastlog.SimpleConsumer, name: str, partition: int, offset: int) -> Any:
+            begun.append(offset)  # noqa: B023
+            return arrays(consumer, name, partition, offset)  # noqa: B023
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fastlog.SimpleConsumer, "numpy_batches", watched)
+            assert payloads(found) == list(range(first, first + 5))
+        assert begun == [0 if first < border else SIZE * border]
+    whole = fastlog.scan("logs", broker=address)
+    assert [(part.start, part.end) for part in whole.parts] == [(0, SIZE * COUNT)] * 2
+
+
+def test_what_retention_has_removed_meanwhile_is_not_passed_over(
+    topic: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that cannot have all that it said is refused by the broker, which is asked for what was there."""
+    address, _ = topic
+    found = fastlog.scan("logs", broker=address, partitions=[0], start=SIZE)
+    plain(monkeypatch)
+    monkeypatch.setattr(broker, "segment_borders", lambda *_: [SIZE * 10])
+    begun = []
+    monkeypatch.setattr(
+        fastlog.SimpleConsumer, "numpy_batches", lambda _, name, partition, offset: begun.append(offset) or iter(())
+    )
+    assert payloads(found) == []
+    assert begun == [SIZE]
+
+
+def test_how_much_is_read_at_once_has_bounds(topic: tuple[str, Path]) -> None:
+    for size in (0, 2**31, 1.5):
+        with pytest.raises((ArgumentError, ConfigError), match="batch_bytes"):
+            fastlog.scan(topic[1] / "logs-0", batch_bytes=size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("library", ["tqdm", "rich", "none"])
+def test_a_bar_is_moved_and_ended(
+    library: str, topic: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the library that is there; it is ended also where the reader stops before."""
+    calls: list[str] = []
+    if library != "tqdm":
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        if library == "none":
+            monkeypatch.setitem(sys.modules, "rich.progress", None)
+        else:
+            import rich.progress
+
+            for name in ("start", "stop", "advance"):
+                monkeypatch.setattr(rich.progress.Progress, name, lambda *_, name=name: calls.append(name))
+    else:
+        import tqdm.auto
+
+        for name, told in {"update": "advance", "close": "stop"}.items():
+            monkeypatch.setattr(tqdm.auto.tqdm, name, lambda *_, told=told: calls.append(told))
+    found = fastlog.scan(topic[1] / "logs-0")
+    assert len(found.to_arrow(progress=True)) == COUNT
+    assert (
+        calls
+        == {
+            "tqdm": ["advance"] * len(found.parts) + ["stop"],
+            "rich": ["start"] + ["advance"] * len(found.parts) + ["stop"],
+            "none": [],
+        }[library]
+    )
