@@ -344,11 +344,8 @@ def test_a_bar_is_moved_and_ended(
             monkeypatch.setattr(tqdm.auto.tqdm, name, lambda *_, told=told: calls.append(told))
     found = fastlog.scan(topic[1] / "logs-0")
     assert len(found.to_arrow(progress=True)) == COUNT
-    assert (
-        calls
-        == {
-            "tqdm": ["advance"] * len(found.parts) + ["stop"],
-            "rich": ["start"] + ["advance"] * len(found.parts) + ["stop"],
-            "none": [],
-        }[library]
-    )
+    expected: list[str] = {"tqdm": [], "rich": ["start"], "none": []}[library]
+    if library != "none":
+        expected += ["advance"] * len(found.parts) + ["stop"]
+    assert calls[: len(expected)] == expected
+    assert set(calls[len(expected) :]) <= {"stop"}  # one that is collected may say it again
