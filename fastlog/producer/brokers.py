@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
+from fastlog.client.kafka_connection import NotSpokenError
+from fastlog.client.records import RecordBroker
 from fastlog.client.topics import check_described
 from fastlog.errors import (
     ArgumentError,
@@ -14,6 +16,7 @@ from fastlog.errors import (
     ProtocolError,
     TransportError,
     UnsupportedFeatureError,
+    WrongPartitionError,
 )
 from fastlog.wire import requests
 from fastlog.wire.responses import MetadataAnswer
@@ -101,7 +104,7 @@ class Directory:
         return self.offer
 
     def partitions_or_none(self, topic: str) -> int | None:
-        """How many partitions a topic may have there, asking if need be; None when the broker does not tell.
+        """How many partitions a topic of either kind may have there, asking if need be; None: the broker does not tell.
 
         Raises:
             TransportError: the broker cannot be reached.
@@ -118,6 +121,9 @@ class Directory:
         for found in answer.topics:
             if found.name != topic:
                 continue
+            if found.error == WrongPartitionError.code and (count := self._partitions_of_records(topic)):
+                self._partitions[topic] = count
+                return count
             check_described(found, self.broker.address)
             count = max(found.configured_partitions, len(found.partitions))
             if count < 1:
@@ -127,6 +133,15 @@ class Directory:
             self._partitions[topic] = count
             return count
         raise TransportError(f"{self.broker.address} told nothing about topic {topic!r}")
+
+    def _partitions_of_records(self, topic: str) -> int:
+        """How many partitions a topic of record batches has there; 0 when it is none. Raises ``TransportError``."""
+        with RecordBroker(self.connector.addresses, timeout=self.connector.timeout) as records:
+            try:
+                known = records.known_topics([topic]).get(topic)
+            except NotSpokenError:
+                return 0
+        return 0 if known is None or known.code else max(known.partitions, default=-1) + 1
 
     def acks(self, wanted: str | None) -> int:
         """The acknowledgement to ask this broker for, as the wire has it; 0 for none.

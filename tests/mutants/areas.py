@@ -127,7 +127,7 @@ AREAS = (
         "producer",
         _words("fastlog/producer/ fastlog/loghandler.py fastlog/metrics/"),
         _unit("produc* loghandler client_metrics partitioners stamp sync_producer* errors arguments")
-        + _integration("producer* loghandler client_metrics") + _fault("exits interrupts overload"),
+        + _integration("producer* record_producers loghandler client_metrics") + _fault("exits interrupts overload"),
     ),
     Area(
         "consumer",
@@ -151,7 +151,7 @@ AREAS = (
     Area(
         "client",
         _words("fastlog/client/ fastlog/registry.py"),
-        _unit("buffers client_* group_requests inbox record_topics slices registry* fetching* topics")
+        _unit("buffers client_* group_requests inbox record_topics record_fetching slices registry* fetching* topics")
         + _integration("registration advertised broker_groups record_commands") + _fault("registration hostile_broker"),
     ),
     Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),

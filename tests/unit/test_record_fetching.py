@@ -1,0 +1,126 @@
+"""Fetch by the id of a topic: what is asked byte by byte, and answers that are none are told apart from others."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastlog.client.record_fetching import Batches, TaggedAnswer, fetch, most_answer_bytes, parse_batches
+from fastlog.errors import ProtocolError
+
+TOPIC = bytes(range(16))
+
+
+def uvarint(number: int) -> bytes:
+    """A number without a sign in base 128, written a second time."""
+    digits = []
+    while True:
+        digits.append(number % 128)
+        number //= 128
+        if not number:
+            return bytes([*(digit + 128 for digit in digits[:-1]), digits[-1]])
+
+
+def compact(data: bytes | None) -> bytes:
+    return uvarint(0) if data is None else uvarint(len(data) + 1) + data
+
+
+def answered(
+    data: bytes | None = b"batches", *, code: int = 0, whole: int = 0, topic: bytes = TOPIC, partition: int = 3,
+    aborted: list[tuple[int, int]] | None = None, tags: bytes = b"\0", number: int = 7, rows: int = 1,
+) -> bytes:  # fmt: skip
+    """An answer of version 13."""
+    pairs = b"" if aborted is None else b"".join(struct.pack(">qq", *pair) + tags for pair in aborted)
+    count = uvarint(0 if aborted is None else len(aborted) + 1)
+    one = (
+        struct.pack(">ihqqq", partition, code, 100, 90, 5)
+        + count
+        + pairs
+        + struct.pack(">i", -1)
+        + compact(data)
+        + tags
+    )
+    of_topic = topic + uvarint(rows + 1) + one * rows + tags
+    return struct.pack(">i", number) + tags + struct.pack(">ihi", 0, whole, 0) + uvarint(2) + of_topic + tags
+
+
+def parsed(answer: bytes, number: int = 7) -> Batches:
+    return parse_batches(TaggedAnswer(memoryview(answer), number), TOPIC, 3)
+
+
+def test_what_is_asked_is_what_the_schema_has() -> None:
+    request = fetch(TOPIC, 3, 1234567890123, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20)
+    assert (request.key, request.version) == (1, 13)
+    expected = b"\0" + struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0) + struct.pack(">ii", 0, -1)
+    expected += uvarint(2) + TOPIC + uvarint(2)
+    expected += struct.pack(">iiqiqi", 3, -1, 1234567890123, -1, -1, 1 << 20) + b"\0" + b"\0"
+    expected += uvarint(1) + compact(b"") + b"\0"
+    assert request.body == expected
+
+
+TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=200)), max_size=2).map(
+    lambda rows: uvarint(len(rows)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in rows)
+)
+
+
+@given(st.none() | st.binary(max_size=500), TAGS, st.none() | st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))))
+def test_an_answer_is_read_whatever_tags_it_has(
+    data: bytes | None, tags: bytes, aborted: list[tuple[int, int]] | None
+) -> None:
+    found = parsed(answered(data, tags=tags, aborted=aborted))
+    assert found[:3] == (0, 100, 5)
+    assert bytes(found.data) == (data or b"")
+
+
+def test_batches_stay_where_they_were_received() -> None:
+    answer = memoryview(bytearray(answered(b"batches")))
+    found = parse_batches(TaggedAnswer(answer, 7), TOPIC, 3)
+    answer[bytes(answer).index(b"batches")] = ord("B")
+    assert bytes(found.data) == b"Batches"
+
+
+@pytest.mark.parametrize("code", [1, 3, 100])
+def test_an_error_of_the_partition_and_one_of_all(code: int) -> None:
+    assert parsed(answered(None, code=code)) == (code, 100, 5, b"")
+    empty = struct.pack(">i", 7) + b"\0" + struct.pack(">ihi", 0, code, 0) + uvarint(1) + b"\0"
+    assert parsed(empty) == (code, -1, -1, b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (answered(topic=b"x" * 16), "another partition"),
+        (answered(partition=4), "another partition"),
+        (answered(rows=2), "another partition"),
+        (answered(rows=0), "another partition"),
+        (answered() + b"\0", "1 bytes follow"),
+        (answered(number=8), "request 7 is answered as 8"),
+        (struct.pack(">i", 7) + b"\xff" * 6, "too long a number"),
+        (struct.pack(">i", 7) + b"\0" + struct.pack(">ihi", 0, 0, 0) + uvarint(1 << 20), "it announces 1048575 topics"),
+    ],
+)
+def test_what_is_no_answer_is_refused(answer: bytes, words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        parsed(answer)
+
+
+@given(st.data())
+def test_no_cut_answer_is_read(data: st.DataObject) -> None:
+    answer = answered(b"x" * 40, aborted=[(1, 2)], tags=uvarint(1) + uvarint(200) + uvarint(3) + b"abc")
+    cut = data.draw(st.integers(0, len(answer) - 1))
+    with pytest.raises(ProtocolError):
+        parsed(answer[:cut])
+
+
+def test_a_number_has_32_bits_at_most() -> None:
+    assert TaggedAnswer(struct.pack(">i", 1) + b"\0" + b"\xff\xff\xff\xff\x0f", 1).uvarint("n") == 2**32 - 1
+    with pytest.raises(ProtocolError, match="too long a number"):
+        TaggedAnswer(struct.pack(">i", 1) + b"\0" + b"\x80\x80\x80\x80\x80\x00", 1).uvarint("n")
+
+
+def test_an_answer_may_be_as_long_as_what_was_asked_for_or_one_batch() -> None:
+    assert most_answer_bytes(1000, 10) == 1000 + 1024
+    assert most_answer_bytes(10, 1000) == 1000 + 1024
