@@ -384,6 +384,41 @@ def test_whoever_makes_the_first_partition_has_the_name(running: Coordinated) ->
     assert {view.topic_id for view in running.topics.partitions("t")} == {theirs}
 
 
+@pytest.mark.parametrize(
+    ("brokers", "code"),
+    [
+        ([[7], [7]], Code.NONE),
+        ([[7]], Code.INVALID_REPLICA_ASSIGNMENT),
+        ([[7], [7], [7]], Code.INVALID_REPLICA_ASSIGNMENT),
+        ([], Code.INVALID_REPLICA_ASSIGNMENT),
+        ([[7], [8]], Code.INVALID_REPLICA_ASSIGNMENT),
+        ([[7], [7, 8]], Code.INVALID_REPLICA_ASSIGNMENT),
+        ([[7], []], Code.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_new_partitions_may_be_given_to_this_broker_by_name(
+    running: Coordinated, brokers: list[list[int]], code: Code
+) -> None:
+    """For each new one an assignment, and there is one broker."""
+    running.create("t", 2)
+    row = {"name": "t", "count": 4, "assignments": [{"broker_ids": ids} for ids in brokers]}
+    for only, count in ((True, 2), (False, 2 if code else 4)):
+        (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=only).results
+        assert found.error_code == code
+        assert len(running.topics.partitions("t")) == count
+
+
+def test_partitions_are_not_made_where_it_is_forbidden(tmp_path: Path) -> None:
+    """Nor said to be possible by a request that only asks; the topic is there from before."""
+    with Coordinated(tmp_path / "log") as running:
+        running.create("t", 1)
+    with Coordinated(tmp_path / "log", create_topic_requests=False) as running:
+        row = {"name": "t", "count": 2, "assignments": None}
+        (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
+        assert found.error_code == Code.POLICY_VIOLATION
+        assert len(running.topics.partitions("t")) == 1
+
+
 # -- producer ids ------------------------------------------------------------------------------------------------------
 
 
