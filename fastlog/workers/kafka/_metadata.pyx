@@ -295,11 +295,11 @@ cdef class Metadata:
         cdef int left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
         while left:
             w.size = begin
-            self.partitions -= <uint64_t>held
             held -= left
             if held == 0:  # it has been deleted since it was looked up
                 first, code = NULL, CODE_UNKNOWN_TOPIC
             left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
+        self.partitions += <uint64_t>held
 
     cdef int settled_partitions(self, const uint8_t* name, int size) noexcept nogil:
         """How many partitions of a topic clients are told of."""
@@ -323,8 +323,7 @@ cdef class Metadata:
         if version >= 1:
             add8(w, first != NULL and size >= 2 and name[0] == c"_" and name[1] == c"_")
         add_array(w, held)
-        self.partitions += <uint64_t>held
-        if held and self.partitions <= <uint64_t>MOST_PARTITIONS:
+        if held and self.partitions + <uint64_t>held <= <uint64_t>MOST_PARTITIONS:
             left = held
             for partition in range(self.engine.partitions.partition_count(name, size)):
                 s = self.engine.partitions.find(name, size, partition)
