@@ -204,7 +204,7 @@ AREAS = (
 
 OF_NO_AREA = (
     _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants* packaging peers public_names"
-          " scripts")
+          " scripts typing")
     + _integration("access_log cluster demo demo_spark kafka07* kafka_files kafka_group_tools kafka_tools perf_ab"
                    " readme real_input spark_access_log spark_ceiling spark_kafka_connector spark_load_kills"
                    " spark_submit spark_zookeeper walkthrough")
