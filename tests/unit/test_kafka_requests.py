@@ -282,6 +282,7 @@ def test_partitions_that_go_while_they_are_described(tmp_path: Path) -> None:
             answer = today.answer_of(client.socket)
             told.append(int.from_bytes(answer[rows - 4 : rows], "big"))
             assert len(answer) == rows + told[-1] * ROW_BYTES
+            assert int.from_bytes(answer[rows - 14 : rows - 12], "big") == (0 if told[-1] else 3)
         sender.join(PATIENCE)
         assert told == sorted(told, reverse=True)
         (topic,) = today.asked(client.socket, today.METADATA, 4, **named_topics("going")).topics
