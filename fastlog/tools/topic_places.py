@@ -154,10 +154,15 @@ def _site(
             )
         return Site(broker, address, True, count, tuple(_plain_places(topic, address, timeout, broker, count)))
     described = described_in(metadata, topic)
-    if described.error and of_records:
-        found = _of_records(topic, asked, address, metadata.broker_id)
-        if found is not None:
+    if described.error and (found := _of_records(topic, asked, address, metadata.broker_id)) is not None:
+        if of_records:
             return found
+        raise CommandError(
+            f"topic {topic!r} is one of record batches",
+            "this command copies messages of Kafka 0.7 as they are",
+            "fastlog consume --length-prefixed and fastlog produce copy values; fastlog export copies whole topics",
+            EXIT_USAGE,
+        )
     if described.error:
         refused = error_for(described.error)
         raise CommandError(

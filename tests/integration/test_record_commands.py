@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
+import fastlog
 from fastlog import testing
 from fastlog.client import kafka_fields, record_requests
 from fastlog.client.addresses import Address
@@ -626,3 +627,23 @@ def test_tail_shows_the_last_records_and_what_comes(broker: RunningBroker) -> No
         assert following.returncode == 0
     first, second = out_bytes.splitlines()
     assert first.startswith(b"value ") and second == b""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dump", "--topic", "not-copied", "-"),
+        ("replay", "--input-topic", "not-copied", "--output-topic", "elsewhere"),
+        ("replay", "--input-topic", "a-log-of-messages", "--output-topic", "not-copied"),
+    ],
+)
+def test_what_copies_messages_of_0_7_says_so(
+    broker: RunningBroker, records: RecordBroker, arguments: tuple[str, ...]
+) -> None:
+    if "not-copied" not in records.topics():
+        fill(broker, "not-copied")
+        with fastlog.Producer(broker.address) as producer:
+            producer.send("a-log-of-messages", b"a")
+    _, err = run(broker, *arguments, code=2)
+    assert "topic 'not-copied' is one of record batches" in err
+    assert "this command copies messages of Kafka 0.7 as they are" in err
