@@ -4,7 +4,7 @@ once.
 Producers go on all the time, and remember what was acknowledged as flushed. In the end the job runs once more to the
 end of the topic, and what four readers see in the table is what lies in the segment files behind the place at which
 the first run said that it begins. Beside it a second topic, whose producers tell how much they send, goes into the same
-table: the audit job finds nothing missing.
+table: the audit job finds nothing missing. A third topic, of one of the brokers, consists of record batches.
 """
 
 from __future__ import annotations
@@ -28,18 +28,26 @@ from typing import Any, Self
 import psutil
 
 from fastlog import Producer
+from fastlog.client.addresses import Address
+from fastlog.client.records import RecordBroker, RecordsError
+from fastlog.errors import TransportError
+from fastlog.record_batches import Record, build
 from tests.fault.programs import environment
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_client as raw
+from tests.harness import raw_records, stored_batches
 from tests.harness.broker import Broker, die_with_parent, wait_until
 from tests.harness.history import History
 from tests.harness.lake import run_job
 from tests.harness.load import Load, stored
+from tests.harness.raw_batches import HEADER
 from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
 
 TOPIC = "t"
 AUDITED, TOLD = "audited", "told"
 """A topic with envelopes, and the one in which its producers tell what they sent."""
+RECORDS = "records"
+"""A topic of record batches, of the first broker."""
 WINDOW_MS = 1000
 PARTITIONS = 2
 BROKERS = 2
@@ -58,7 +66,8 @@ Finish = Callable[[Path, list[Broker]], tuple[int, dict[str, Any]]]
 
 def arguments(directory: Path, brokers: list[Broker], *more: object) -> list[str]:
     """What every run of the job is told. Bare messages are all value, so one run reads both topics."""
-    given = ["--brokers", _addresses(brokers), "--topic", TOPIC, "--topic", AUDITED, "--table", directory / "table"]
+    given = ["--brokers", _addresses(brokers), "--topic", TOPIC, "--topic", AUDITED, "--topic", RECORDS]
+    given += ["--table", directory / "table"]
     for option in ("fetch.numRetries=3", "direct=off", "envelope=true", "failOnBadEnvelope=false"):
         given += ["-o", option]
     given += ["-o", "includeEnvelope=true", "--column", "deduplicationId=deduplicationId"]
@@ -194,6 +203,38 @@ class Audited:
             self._failed.append(error)
 
 
+class Recording:
+    """Writes records to both partitions of their topic until it is stopped; what becomes of each the files tell."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        with self._reached() as records:
+            records.create(RECORDS, PARTITIONS, {"segment.bytes": "100000"})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(END_SECONDS)
+
+    def _reached(self) -> RecordBroker:
+        return RecordBroker([Address("127.0.0.1", self._broker.port)], timeout=10)
+
+    def _run(self) -> None:
+        number = 0
+        with self._reached() as records:
+            while not self._stopped.wait(0.05):
+                made = [Record(b"%d" % at, b"record %d" % at, at) for at in range(number, number + 10)]
+                number += 10
+                # The broker, or the process that was asked, may have been killed.
+                with contextlib.suppress(TransportError, RecordsError):
+                    records.append({(RECORDS, number // 10 % PARTITIONS): build(made)}, is_flushed=True)
+
+
 @scenario("spark-load", "kill -9 of the load job, of processors and of brokers", small=3, nightly=12, release=60)
 def spark_load(count: int, seed: int, directory: Path, finish: Finish = by_itself) -> Outcome:
     """``count`` kills of the job; every third time a broker or one of its processes is killed before."""
@@ -230,6 +271,7 @@ def spark_load(count: int, seed: int, directory: Path, finish: Finish = by_itsel
             for number, broker in enumerate(brokers)
         ]
         audited = stack.enter_context(Audited(brokers))
+        recording = stack.enter_context(Recording(brokers[0]))
         begun_before: dict[tuple[int, int], int] = {}
         for life in range(count):
             batch = source.choice(SMALL_BATCHES) if life < 2 else source.choice([*SMALL_BATCHES, LARGE_BATCH])
@@ -251,6 +293,7 @@ def spark_load(count: int, seed: int, directory: Path, finish: Finish = by_itsel
         for producer in producers:
             producer.stop()
         outcome.violations += audited.stop()
+        recording.__exit__()
         code, summary = finish(directory, brokers)
         outcome.expect(code == 0, f"the last run ended with {code}")
         outcome.expect(not summary["lost"], f"the last run found messages lost: {summary['lost']}")
@@ -266,6 +309,9 @@ def spark_load(count: int, seed: int, directory: Path, finish: Finish = by_itsel
         outcome.expect(len(expected) > 0, "nothing was sent")
         outcome.violations += compare(directory / "table", expected)
         outcome.violations += audit(directory / "table", brokers)
+        recorded = Counter(_stored_records(brokers[0], _begun(directory / "table", RECORDS)))
+        outcome.expect(len(recorded) > 0, "no record was stored")
+        outcome.violations += compare(directory / "table", recorded, RECORDS)
     return outcome
 
 
@@ -278,19 +324,19 @@ def audit(table: Path, brokers: list[Broker]) -> list[str]:
     return [] if right else [f"the audit is not green: {found['windows']}, {found['lines'][:5]}"]
 
 
-def compare(table: Path, expected: Counter[Row]) -> list[str]:
+def compare(table: Path, expected: Counter[Row], topic: str = TOPIC) -> list[str]:
     """What each reader of the table misses, has twice, or invents."""
     found = []
-    for name, rows in _readers(table):
+    for name, rows in _readers(table, topic):
         seen = Counter(rows)
         missing, extra = expected - seen, seen - expected
         if missing or extra:
             some = [row[:4] for row in [*missing, *extra][:5]]
-            found.append(f"{name}: {missing.total()} missing, {extra.total()} too many, such as {some}")
+            found.append(f"{topic}, {name}: {missing.total()} missing, {extra.total()} too many, such as {some}")
     return found
 
 
-def _readers(table: Path) -> Iterator[tuple[str, list[Row]]]:
+def _readers(table: Path, topic: str) -> Iterator[tuple[str, list[Row]]]:
     import duckdb
     import polars
     from deltalake import DeltaTable
@@ -301,13 +347,13 @@ def _readers(table: Path) -> Iterator[tuple[str, list[Row]]]:
 
     names = ["broker", "partition", "offset", "idx", "value"]
     dataset = DeltaTable(str(table)).to_pyarrow_dataset()
-    columns = dataset.to_table(columns=names, filter=dataset_field("topic") == TOPIC)
+    columns = dataset.to_table(columns=names, filter=dataset_field("topic") == topic)
     yield "pyarrow", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
-    yield "polars", polars.read_delta(str(table)).filter(polars.col("topic") == TOPIC).select(names).rows()
+    yield "polars", polars.read_delta(str(table)).filter(polars.col("topic") == topic).select(names).rows()
     with contextlib.closing(duckdb.connect()) as connection:
         quoted = ", ".join(f'"{name}"' for name in names)
-        yield "DuckDB", connection.sql(f"SELECT {quoted} FROM dataset WHERE topic = '{TOPIC}'").fetchall()
-    frame = read_table(session("spark-load", master="local[2]"), table).where(f"topic = '{TOPIC}'")
+        yield "DuckDB", connection.sql(f"SELECT {quoted} FROM dataset WHERE topic = '{topic}'").fetchall()
+    frame = read_table(session("spark-load", master="local[2]"), table).where(f"topic = '{topic}'")
     columns = frame.select(*names).toArrow()
     yield "Spark", list(zip(*(columns.column(name).to_pylist() for name in names), strict=True))
 
@@ -355,7 +401,7 @@ def _ends(brokers: list[Broker]) -> dict[tuple[int, int], int]:
     return found
 
 
-def _begun(table: Path) -> dict[tuple[int, int], int]:
+def _begun(table: Path, topic: str = TOPIC) -> dict[tuple[int, int], int]:
     """Where the table says that it begins."""
     from fastlog.spark.lake import Lake
 
@@ -363,11 +409,21 @@ def _begun(table: Path) -> dict[tuple[int, int], int]:
     assert len(notes) == 1, notes
     found = {}
     for name, at in notes[0].items():
-        if name.rpartition("/")[0] != TOPIC:
+        if name.rpartition("/")[0] != topic:
             continue
         broker, _, partition = name.rpartition("/")[2].partition("-")
         found[int(broker), int(partition)] = at
     return found
+
+
+def _stored_records(broker: Broker, begun: dict[tuple[int, int], int]) -> Iterator[Row]:
+    for partition in range(PARTITIONS):
+        for path in sorted(broker.partition_directory(RECORDS, partition).glob("*.log")):
+            for found in stored_batches.batches(path.read_bytes()):
+                records, _, _ = raw_records.decode(found.data[HEADER.size :], found.last - found.base + 1)
+                for offset, record in enumerate(records, found.base):
+                    if offset >= begun[0, partition] and record.value is not None:
+                        yield 0, partition, offset, 0, record.value
 
 
 def _stored_rows(number: int, broker: Broker, begun: dict[tuple[int, int], int]) -> Iterator[Row]:
