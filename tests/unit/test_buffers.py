@@ -34,8 +34,9 @@ def test_memory_follows_what_is_asked_for() -> None:
     buffers = Buffers()
     large = buffers.take(10**6)
     assert buffers.take(1000) is not large
-    huge = buffers.take(64 * 2**20)
-    assert buffers.take(64 * 2**20) is not huge
+    for size, is_kept in ((16 * 2**20, True), (16 * 2**20 + 1, False)):
+        huge = buffers.take(size)
+        assert (buffers.take(size) is huge) == is_kept
 
 
 def test_as_many_are_kept_as_are_looked_at_within_a_limit() -> None:

@@ -68,6 +68,15 @@ def test_an_answer_that_is_cut_is_the_end_of_the_connection(cut: int, end: Calla
         assert not connection.is_quiet()
 
 
+def test_a_wait_for_an_answer_costs_no_processor_time() -> None:
+    """It sleeps until something comes, or its time is over, rather than ask again and again."""
+    with connected(0.5) as (connection, _):
+        before = time.thread_time()
+        with pytest.raises(TransportError, match="did not answer"):
+            connection.receive()
+        assert time.thread_time() - before < 0.1
+
+
 @pytest.mark.parametrize("cut", range(len(ANSWER)))
 def test_an_answer_that_is_late_is_kept_as_far_as_it_came(cut: int) -> None:
     """Silent after every byte: the time-out says so, and the rest makes it whole."""
