@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 RECORDS = 500
 
 
@@ -87,3 +91,29 @@ def test_what_one_console_writes_the_other_reads(address: str, codec: str) -> No
     assert "\n".join(run(CONSUMER, address, *words)) + "\n" == told
     words = ["--topic", "t", "--partition", "0", "--offset", str(RECORDS - 2), "--max-messages", "2"]
     assert run(CONSUMER, address, *words) == [f"line {number}" for number in range(RECORDS - 2, RECORDS)]
+
+
+def test_the_verifiable_producer_and_consumer(address: str) -> None:
+    """Those of Kafka's own system tests: an idempotent producer with acks=all, and a group that reads all of it once."""
+    words = ["--topic", "t", "--max-messages", str(RECORDS), "--acks", "-1"]
+    told = [json.loads(line) for line in run(VERIFIABLE_PRODUCER, address, *words)]
+    sent = [each["value"] for each in told if each["name"] == "producer_send_success"]
+    assert sorted(map(int, sent)) == list(range(RECORDS))
+    assert [each for each in told if each["name"] == "producer_send_error"] == []
+    words = ["--topic", "t", "--group-id", "g", "--max-messages", str(RECORDS), "--reset-policy", "earliest"]
+    told = [json.loads(line) for line in run(VERIFIABLE_CONSUMER, address, *words, "--verbose")]
+    read = [each for each in told if each["name"] == "record_data"]
+    assert [(each["offset"], each["value"]) for each in read] == list(enumerate(sent))
+    committed = [each for each in told if each["name"] == "offsets_committed"]
+    assert committed and all(each["success"] for each in committed)
+    assert committed[-1]["offsets"] == [{"topic": "t", "partition": 0, "offset": RECORDS}]
+
+
+def test_log_directories_are_described(address: str) -> None:
+    run(TOPICS, address, "--create", "--topic", "t", "--partitions", "2")
+    lines = run(LOG_DIRS, address, "--describe", "--topic-list", "t")
+    (told,) = [json.loads(line) for line in lines if line.startswith("{")]
+    (broker,) = told["brokers"]
+    (directory,) = broker["logDirs"]
+    assert directory["error"] is None
+    assert {(each["partition"], each["size"]) for each in directory["partitions"]} == {("t-0", 0), ("t-1", 0)}
