@@ -51,7 +51,15 @@ COMMANDS = {
 )
 @click.version_option(__version__, prog_name="fastlog")
 def fastlog() -> None:
-    """A client for fastlog and Kafka 0.7 brokers. The broker itself is fastlog-broker."""
+    """A client for fastlog and Kafka 0.7 brokers. The broker itself is fastlog-broker.
+
+    \b
+    Coming from kcat: -P is produce, -C consume, -L topics list, and
+    -Q topics offsets. From Kafka: kafka-topics is topics,
+    kafka-dump-log is dump-log, and
+    kafka-consumer-groups is groups, lag and offsets.
+    docs/coming-from-kafka.md has the options.
+    """
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ from fastlog import __version__, _crc, message
 from fastlog.client.addresses import parse_brokers
 from fastlog.errors import ConfigError
 from fastlog.tools.broker_command import make_config
+from tests.harness.checkout import ROOT
 from tests.harness.command_process import refused, run
 from tests.harness.fake_broker import FakeBroker
 
@@ -193,3 +195,23 @@ def test_a_group_alone_shows_its_help(group: list[str]) -> None:
     """As it stands, and not as the reason of an error."""
     code, out, err = run(*group)
     assert (code, out) == (2, b"") and err.startswith("Examples:\n") and "why:" not in err
+
+
+def test_the_help_leads_those_who_come_from_kafka_to_commands_that_exist() -> None:
+    """Each tool with its command, and the page with the options."""
+    code, out, _ = run("--help")
+    text = " ".join(out.decode().split())
+    assert code == 0
+    for tool, command in {
+        "-P is": "produce",
+        "-C": "consume",
+        "-L": "topics list",
+        "-Q": "topics offsets",
+        "kafka-topics is": "topics",
+        "kafka-consumer-groups is": "groups, lag and offsets",
+        "kafka-dump-log is": "dump-log",
+    }.items():
+        assert f"{tool} {command}" in text
+        for name in re.split(", | and ", command):
+            assert run(*name.split(), "--help")[0] == 0
+    assert "docs/coming-from-kafka.md" in text and (ROOT / "docs" / "coming-from-kafka.md").is_file()
