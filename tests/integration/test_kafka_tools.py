@@ -94,7 +94,7 @@ def test_what_one_console_writes_the_other_reads(address: str, codec: str) -> No
 
 
 def test_the_verifiable_producer_and_consumer(address: str) -> None:
-    """Those of Kafka's own system tests: an idempotent producer with acks=all, and a group that reads all of it once."""
+    """Those of Kafka's own system tests: an idempotent producer, and a group that reads all of it once."""
     words = ["--topic", "t", "--max-messages", str(RECORDS), "--acks", "-1"]
     told = [json.loads(line) for line in run(VERIFIABLE_PRODUCER, address, *words)]
     sent = [each["value"] for each in told if each["name"] == "producer_send_success"]
