@@ -74,12 +74,6 @@ class Refusal(NamedTuple):
     text: str
 
 
-def metadata(topics: Iterable[str] | None) -> Request:
-    """Which topics there are, of these or of all; none is made by it."""
-    rows = pack("i", -1) if topics is None else array(map(string, topics))
-    return Request(3, 4, rows + pack("b", 0))
-
-
 def list_offsets(places: Iterable[Place], time_ms: int) -> Request:
     """The first offset whose record has that time or a later one; ``EARLIEST``, ``LATEST``."""
     return Request(2, 2, pack("ib", -1, 0) + by_topic(places, lambda place: pack("iq", place[1], time_ms)))
@@ -147,37 +141,6 @@ def alter_settings(topic: str, changes: Mapping[str, str | None]) -> Request:
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
-
-
-def parse_metadata(answer: Answer) -> dict[str, TopicPartitions]:
-    """What there is of each topic."""
-
-    def broker() -> None:
-        answer.int32("node id")
-        answer.text("host")
-        answer.int32("port")
-        answer.text("rack")
-
-    def partition() -> int:
-        answer.int16("error code")
-        number = answer.int32("partition")
-        answer.int32("leader")
-        answer.items("replicas", 4, lambda: answer.int32("replica"))
-        answer.items("in-sync replicas", 4, lambda: answer.int32("replica"))
-        return number
-
-    def topic() -> tuple[str, TopicPartitions]:
-        code, name = answer.int16("error code"), answer.text("topic")
-        is_internal = answer.take(1, "is internal") != b"\0"
-        return name, TopicPartitions(code, tuple(sorted(answer.items("partitions", 18, partition))), is_internal)
-
-    answer.skip_throttle()
-    answer.items("brokers", 12, broker)
-    answer.text("cluster id")
-    answer.int32("controller")
-    rows = answer.items("topics", 9, topic)
-    answer.end()
-    return dict(rows)
 
 
 def parse_offsets(answer: Answer) -> dict[Place, tuple[int, int]]:

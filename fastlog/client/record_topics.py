@@ -20,6 +20,7 @@ _NO_TAGS = b"\0"
 _FALSE = b"\0"
 ID_BYTES = 16
 _MOST_VARINT_BITS = 32
+_MESSAGES_VERSION = 5
 
 
 class KnownTopic(NamedTuple):
@@ -29,6 +30,10 @@ class KnownTopic(NamedTuple):
     id: bytes
     partitions: tuple[int, ...]
     is_internal: bool
+
+
+NO_TOPIC = KnownTopic(3, bytes(ID_BYTES), (), is_internal=False)
+"""What is said of one that is not there."""
 
 
 class Stored(NamedTuple):
@@ -48,7 +53,10 @@ def known_topics(names: Iterable[str] | None) -> Request:
 
 
 def parse_known_topics(answer: Answer) -> dict[str, KnownTopic]:
-    """What there is of each topic."""
+    """What there is of each topic of record batches.
+
+    A broker shows topics of 0.7 to clients of today as well: the ids of these alone are UUIDs of version 5.
+    """
 
     def number() -> int:
         return answer.int32("broker")
@@ -87,7 +95,7 @@ def parse_known_topics(answer: Answer) -> dict[str, KnownTopic]:
     rows = _items(answer, "topics", topic)
     _skip_tags(answer)
     answer.end()
-    return dict(rows)
+    return {name: topic for name, topic in rows if topic.id[6] >> 4 != _MESSAGES_VERSION}
 
 
 def stored(places: Iterable[Place]) -> Request:

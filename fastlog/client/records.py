@@ -13,7 +13,15 @@ from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import KafkaConnection, NotSpokenError, connected
 from fastlog.client.kafka_fields import Answer, Place, Request
 from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, Setting, TopicPartitions
-from fastlog.client.record_topics import KnownTopic, Stored, known_topics, parse_known_topics, parse_stored, stored
+from fastlog.client.record_topics import (
+    NO_TOPIC,
+    KnownTopic,
+    Stored,
+    known_topics,
+    parse_known_topics,
+    parse_stored,
+    stored,
+)
 from fastlog.errors import FastlogError, TransportError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import Record
@@ -133,12 +141,17 @@ class RecordBroker:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicPartitions]:
-        """What there is of these topics, or of all that clients of today see."""
-        return self._ask(requests.metadata(names), requests.parse_metadata)
+        """What there is of these topics of record batches, or of all of them."""
+        return {
+            name: requests.TopicPartitions(found.code, found.partitions, found.is_internal)
+            for name, found in self.known_topics(names).items()
+        }
 
     def known_topics(self, names: Iterable[str] | None = None) -> dict[str, KnownTopic]:
         """The same, with the id of each topic: one that is made anew under its name has another."""
-        return self._ask(known_topics(names), parse_known_topics)
+        wanted = None if names is None else list(names)
+        found = self._ask(known_topics(wanted), parse_known_topics)
+        return dict.fromkeys(wanted or (), NO_TOPIC) | found
 
     def stored(self, places: Iterable[Place]) -> dict[Place, Stored]:
         """The bytes of these partitions, and the log directories that they are in; without what is not there."""

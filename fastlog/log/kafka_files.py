@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import uuid
 from pathlib import Path
 
 from fastlog.log.files import FileOps
@@ -24,6 +25,8 @@ METADATA_NAME = "partition.metadata"
 EPOCHS_NAME = "leader-epoch-checkpoint"
 NO_TOPIC_ID = bytes(16)
 MAX_BYTES = 1 << 20
+MESSAGES = uuid.UUID("3c0a5d5e-6f5b-5d0c-9c3f-0f0e7a0b0c07")
+"""Where the ids of topics of 0.7 come from."""
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,15 @@ log = logging.getLogger(__name__)
 def topic_id_text(topic_id: bytes) -> str:
     """Return a topic id of 16 bytes as Kafka writes it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def messages_topic_id(topic: str, created_ms: int) -> bytes:
+    """The id that clients of today know a topic of 0.7 by, whose oldest partition was made then.
+
+    It stands nowhere: a name and a time make it again at each start, and another one for a topic that was deleted and
+    made anew.
+    """
+    return uuid.uuid5(MESSAGES, f"{created_ms}/{topic}").bytes
 
 
 def write_metadata(directory: Path, topic_id: bytes, files: FileOps) -> None:

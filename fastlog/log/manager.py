@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastlog.config import BrokerConfig, TopicSettings
@@ -29,6 +29,7 @@ from fastlog.log.kafka_files import (
     EPOCHS_NAME,
     METADATA_NAME,
     NO_TOPIC_ID,
+    messages_topic_id,
     topic_id_text,
     write_epochs,
     write_metadata,
@@ -116,6 +117,10 @@ class LogManager:
             here = [partition for index, partition in found if index == dir_index]
             if all(not item.sync_failed and (not in_doubt or item.state == "ok") for item in here):
                 mark.settle(self._arena.slots)
+        ids = _ids_of_messages(partition for _, partition in found)
+        found = [
+            (index, replace(each, topic_id=ids[each.topic]) if each.topic in ids else each) for index, each in found
+        ]
         given = [
             self._give_slot(index, _unless_other(partition, topics), settled=_is_settled(partition, topics))
             for index, partition in found
@@ -197,7 +202,10 @@ class LogManager:
 
     def put_back(self, former: SlotView, found: RecoveredPartition) -> int:
         """Give a partition a slot that was recovered while the broker runs; the caller holds the creation lock."""
-        return self._arena.add(self._spec_of(former.directory, found), spare=True, like=former.index)
+        spec = self._spec_of(former.directory, found)
+        if spec.topic_id == NO_TOPIC_ID:
+            spec = spec._replace(topic_id=former.topic_id)
+        return self._arena.add(spec, spare=True, like=former.index)
 
     def _spec_of(self, dir_index: int, found: RecoveredPartition) -> SlotSpec:
         # what new producers get is above all that were met; an id that nobody gave out does not use up the numbers
@@ -422,6 +430,9 @@ class LogManager:
             dir_index, directory = self._place(topic, partition)
             now_ms = time.time_ns() // 1_000_000
             self._make_files(directory, now_ms, made, topic_id)
+            if format_name == KAFKA_0_7:
+                others = self.partitions(topic)
+                topic_id = others[0].topic_id if others else messages_topic_id(topic, now_ms)
             index = self._arena.add(
                 self._spec(
                     topic,
@@ -493,6 +504,15 @@ class LogManager:
         except OSError:
             return False
         return side is None or (side.format == made.name and side.checkpoint == 0)
+
+
+def _ids_of_messages(found: Iterable[RecoveredPartition]) -> dict[str, bytes]:
+    """The ids of the topics of 0.7 among these: by the oldest of their partitions, since others are made later."""
+    oldest: dict[str, int] = {}
+    for each in found:
+        if each.format == KAFKA_0_7:
+            oldest[each.topic] = min(each.created_ms, oldest.get(each.topic, each.created_ms))
+    return {topic: messages_topic_id(topic, created_ms) for topic, created_ms in oldest.items()}
 
 
 def _is_settled(found: RecoveredPartition, topics: Mapping[str, Topic]) -> bool:

@@ -3,6 +3,7 @@ from libc.stdint cimport uint64_t
 from fastlog.log._arena cimport Arena
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
+from fastlog.workers._bridge cimport Bridge
 from fastlog.workers._jobs cimport Jobs
 from fastlog.workers._partitions cimport Partitions
 from fastlog.workers._reads cimport Reads
@@ -24,3 +25,4 @@ cdef class Engine:
     cdef readonly SlotWaits slot_waits
     cdef Writes writes
     cdef Reads reads
+    cdef Bridge bridge

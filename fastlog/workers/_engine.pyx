@@ -2,6 +2,7 @@
 
 from fastlog.log._arena cimport Arena, fl_cell_at
 from fastlog.log._segments cimport SegmentFiles
+from fastlog.workers._bridge cimport Bridge
 from fastlog.workers._jobs cimport Jobs
 from fastlog.workers._partitions cimport Partitions
 from fastlog.workers._reads cimport Reads
@@ -27,6 +28,7 @@ cdef class Engine:
         self.slot_waits = SlotWaits(arena, process)
         self.writes = Writes(arena, files, process, self.reports, self.slot_waits)
         self.reads = Reads(arena, files, self.authorizer, self.partitions, helper, process, self.reports, self.slot_waits)
+        self.bridge = Bridge(arena, files, self.partitions, helper, self.reads, services)
 
     def take_over(self):
         """At start: finish what a predecessor in this place left in the middle of an append, if it did."""

@@ -93,7 +93,7 @@ class Services:
         self._process = process
         self._manager = LogManager(config, arena, FileOps())
         self._creation_manager = LogManager(config, arena, FileOps())
-        self._limits = DeepLimits(
+        self.limits = self._limits = DeepLimits(
             max_inflated_bytes=config.max_inflated_bytes,
             max_depth=config.max_inflated_depth,
             max_messages=config.max_inflated_messages,
@@ -248,6 +248,12 @@ class Services:
         why = os.strerror(error) if error else "the file is shorter than the log"
         extra = logs.about("read failed", topic, partition, error)
         log.error(line, _shown(topic), partition, offset, path, position, _errno(error), why, extra=extra)
+
+    def not_converted(self, topic: bytes, partition: int, offset: int, reason: str) -> None:
+        """Say that clients of today cannot read on in a topic of 0.7, and why."""
+        line = "cannot be read by clients of today topic=%r partition=%d offset=%d reason=%s"
+        extra = logs.about("not converted", topic, partition)
+        log.error(line, _shown(topic), partition, offset, reason, extra=extra)
 
     def _directory(self, topic: bytes, partition: int) -> Path:
         view = self._manager.slot(topic.decode(), partition)

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 
 import fastlog
 from fastlog import testing
-from fastlog.client import kafka_fields, record_requests
+from fastlog.client import kafka_fields, record_requests, record_topics
 from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import NotSpokenError, connected
 from fastlog.client.records import EARLIEST, LATEST, RecordBroker, RecordsError, records_in
@@ -526,7 +526,7 @@ def test_a_broker_without_todays_protocol_is_told_apart() -> None:
 
 
 ASKED = [
-    (record_requests.metadata(None), record_requests.parse_metadata),
+    (record_topics.known_topics(None), record_topics.parse_known_topics),
     (record_requests.list_offsets([("cut", 0)], LATEST), record_requests.parse_offsets),
     (
         record_requests.fetch({("cut", 0): 0}, max_wait_ms=0, min_bytes=0, max_bytes=1000),

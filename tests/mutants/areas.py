@@ -79,8 +79,8 @@ AREAS = (
               " coordinator* kafka_* kafka07_records answers_like_kafka")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"
                        " greedy_clients broker_log fuzz_requests monitor metrics access handover advertised"
-                       " delete kafka_clients kafka_java foreign_formats batch_lookup coordinator kafka_groups"
-                       " kafka_listeners idempotent_clients")
+                       " delete kafka_clients kafka_old_topics kafka_java foreign_formats batch_lookup coordinator"
+                       " kafka_groups kafka_listeners idempotent_clients")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
                  " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
                  " today_requests coordinator_groups group_members delete_records"),

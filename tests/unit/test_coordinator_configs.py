@@ -174,7 +174,7 @@ def test_no_value_is_no_setting(running: Coordinated) -> None:
     ("kind", "name", "code"),
     [
         (TOPIC, "none", Code.UNKNOWN_TOPIC_OR_PARTITION),
-        (TOPIC, "old", Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "old", Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
         (TOPIC, "__fastlog_metadata", Code.UNKNOWN_TOPIC_OR_PARTITION),
         (BROKER, "7", Code.INVALID_REQUEST),
         (BROKER, "", Code.INVALID_REQUEST),

@@ -189,8 +189,10 @@ def test_more_partitions_than_a_step_reads(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_has_no_epochs(running: Coordinated) -> None:
-    running.manager.create_partition("old", 0)
-    assert answered(running, ("old", [(0, -1, 0)])) == [("old", 0, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1, -1)]
+    running.manager.create_partition("old topic", 0)
+    assert answered(running, ("old topic", [(0, -1, 0)])) == [
+        ("old topic", 0, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1, -1)
+    ]
 
 
 def test_what_is_out_of_service_is_for_another_time(running: Coordinated) -> None:

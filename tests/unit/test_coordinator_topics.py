@@ -221,14 +221,14 @@ def test_a_topic_that_goes_while_all_are_listed_fails_nothing(
 
 
 def test_what_is_not_there_is_not_deleted(running: Coordinated) -> None:
-    """Nor a topic of 0.7, which today's clients do not see, nor the broker's own."""
+    """Nor a topic of 0.7 that today's clients do not see, nor the broker's own."""
     running.create("t")
-    running.manager.create_partition("old", 0)
-    for name in ("none", "old", "__fastlog_metadata"):
+    running.manager.create_partition("old topic", 0)
+    for name in ("none", "old topic", "__fastlog_metadata"):
         assert running.delete(name) == Code.UNKNOWN_TOPIC_OR_PARTITION
     both = [{"name": "t", "topic_id": uuid.uuid4().bytes}]
     assert running.ask(20, 6, topics=both, timeout=1).responses[0].error_code == Code.INVALID_REQUEST
-    assert running.topics.names() == ["t"] and running.manager.partitions("old")
+    assert running.topics.names() == ["t"] and running.manager.partitions("old topic")
 
 
 def test_two_who_delete_one_topic_are_both_told(running: Coordinated) -> None:

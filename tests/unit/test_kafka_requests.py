@@ -231,14 +231,14 @@ def test_the_cluster_is_this_broker(client: raw.RawClient, version: int) -> None
 
 
 @pytest.mark.parametrize("version", each(today.METADATA))
-def test_topics_of_07_are_hidden(client: raw.RawClient, version: int) -> None:
+def test_topics_of_07_are_shown(client: raw.RawClient, version: int) -> None:
     found = today.asked(client.socket, today.METADATA, version, **named_topics("old", "a/b", ""))
-    assert [(topic.name, topic.error_code) for topic in found.topics] == [("old", 3), ("a/b", 17), ("", 17)]
-    assert all(topic.partitions == () for topic in found.topics)
+    assert [(topic.name, topic.error_code) for topic in found.topics] == [("old", 0), ("a/b", 17), ("", 17)]
+    assert [len(topic.partitions) for topic in found.topics] == [1, 0, 0]
     if version >= 8:
-        assert {topic.topic_authorized_operations for topic in found.topics} == {NO_OPERATIONS}
+        assert {topic.topic_authorized_operations for topic in found.topics[1:]} == {NO_OPERATIONS}
     every = named_topics() if version == 0 else {**named_topics(), "topics": None}
-    assert "old" not in {topic.name for topic in today.asked(client.socket, today.METADATA, version, **every).topics}
+    assert "old" in {topic.name for topic in today.asked(client.socket, today.METADATA, version, **every).topics}
 
 
 def test_only_version_0_means_all_topics_by_none(client: raw.RawClient, workers: Workers) -> None:

@@ -31,8 +31,8 @@ LAYERS = {
     "log": "fastlog.log",
     "net": "fastlog.workers.net",  # connections, whatever is spoken on them
     "engine": "fastlog.workers.authorization fastlog.workers.services fastlog.workers._authorizer"
-    " fastlog.workers._engine fastlog.workers._forward fastlog.workers._jobs fastlog.workers._partitions"
-    " fastlog.workers._reads fastlog.workers._reports fastlog.workers._unreadable"
+    " fastlog.workers._bridge fastlog.workers._engine fastlog.workers._forward fastlog.workers._jobs"
+    " fastlog.workers._partitions fastlog.workers._reads fastlog.workers._reports fastlog.workers._unreadable"
     " fastlog.workers._writes",  # the log, whatever asks for it
     "kafka07": "fastlog.workers.kafka07",
     "kafka": "fastlog.workers.kafka",

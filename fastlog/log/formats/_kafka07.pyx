@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from fastlog._crc cimport crc32_span
 from fastlog._segment cimport SCAN_TOO_LARGE, Scan, scan_set
 from fastlog.log.formats._table cimport (
-    ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA_07, Entries, EntryHead, Format, add_format,
+    ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA_07, READ_BY_KAFKA, Entries, EntryHead, Format, add_format,
 )
 
 
@@ -70,7 +70,7 @@ def register():
     """Give the format its number: the first, when the package is imported."""
     FORMAT.name = "kafka-0.7"
     FORMAT.suffix = ".kafka"
-    FORMAT.clients = OF_KAFKA_07
+    FORMAT.clients = OF_KAFKA_07 | READ_BY_KAFKA
     FORMAT.validate = validate
     FORMAT.scan = scan
     FORMAT.locate = locate

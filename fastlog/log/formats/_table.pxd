@@ -32,6 +32,7 @@ cdef enum EntryStatus:
 cdef enum Clients:
     OF_KAFKA_07 = 1
     OF_KAFKA = 2
+    READ_BY_KAFKA = 4        # today's clients can read it, converted (``_bridge``), and cannot write it
 
 # The beginning of an entry.
 cdef struct EntryHead:

@@ -120,6 +120,8 @@ def checked(given: Mapping[str, str | None]) -> dict[str, str]:
 
 def _checked(name: str, value: str | None) -> str:
     key = KEYS.get(name)
+    if name.startswith("fastlog."):
+        raise InvalidSettingError(f"{name} is told of topics of Kafka 0.7, and of none that clients of today make")
     if key is None or value is None:
         raise InvalidSettingError(f"Unknown topic config name: {name}")
     text = value.strip()

@@ -1,5 +1,7 @@
 """Making and deleting topics of record batches: intent, work, done, each flushed before the next.
 
+And what can be done of that with topics of 0.7, whose partitions are all that says that they are there.
+
 What was answered is there after any crash; what was not is finished or taken back by the next coordinator. Nothing here
 is a lock that others could wait for: the name is taken by the first partition that is made under it, whoever makes it
 (``LogManager.create_partition``), and the creation lock is held for one partition at a time.
@@ -28,6 +30,7 @@ from fastlog.log.formats import format_name
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import CreationBusyError, LogManager, OtherTopicError
 from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, producer_ids, topic_change
+from fastlog.segment_files import KAFKA_0_7
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.internal_log import Disk
@@ -51,6 +54,7 @@ MOST_PARTITIONS = 4096
 """Of one topic, made by one request."""
 ILLEGAL_NAME = "Topic name is invalid: the legal characters are ASCII alphanumerics, '.', '_' and '-', 249 at most"
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+OF_KAFKA07 = "a topic of Kafka 0.7, whose settings are those of the broker (topic.*)"
 
 
 class Outcome(NamedTuple):
@@ -123,6 +127,16 @@ class Topics:
         views = self._manager.partitions(name)
         return bool(views) and format_name(views[0].format) != RECORD_BATCHES
 
+    def of_kafka07(self, name: str) -> list[SlotView]:
+        """The partitions of a topic of 0.7 that somebody has written to.
+
+        Empty where there is none that clients of today may know of.
+        """
+        if not is_legal_name(name) or name.startswith("__"):
+            return []
+        views = self._manager.partitions(name)
+        return views if views and format_name(views[0].format) == KAFKA_0_7 else []
+
     def takes_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, bool]:
         """Whether groups can commit how far they have read partitions of a topic: by number.
 
@@ -141,9 +155,14 @@ class Topics:
         """The topics of record batches, in order; the broker's own are not among them."""
         return [name for name, _ in self._found()]
 
+    def names_of_kafka07(self) -> list[str]:
+        """The topics of 0.7 that clients of today may know of, in order."""
+        return [name for name in self._manager.topics() if self.of_kafka07(name)]
+
     def by_id(self, topic_id: bytes) -> str | None:
         """The name of the topic that has an id."""
-        return next((name for name, views in self._found() if views[0].topic_id == topic_id), None)
+        every = ((name, self.partitions(name) or self.of_kafka07(name)) for name in self._manager.topics())
+        return next((name for name, views in every if views and views[0].topic_id == topic_id), None)
 
     def _found(self) -> Iterator[tuple[str, list[SlotView]]]:
         """Each topic with its partitions, of which it has one at least: others delete while this is read."""
@@ -163,6 +182,10 @@ class Topics:
     def is_there(self, name: str) -> bool:
         """Whether a topic of any kind has the name, or is about to."""
         return name in self._busy or bool(self._manager.partitions(name))
+
+    def shown_count(self, name: str) -> int:
+        """How many partitions clients are told that a topic has; of one of 0.7, as many as it may have."""
+        return self._manager.partition_count(name) if self.of_kafka07(name) else len(self.partitions(name))
 
     def partition_count(self, name: str) -> int:
         """How many partitions a topic was made with; 0: it was not."""
@@ -258,7 +281,7 @@ class Topics:
             return pending
         views = self._manager.partitions(name)
         if views:
-            return Code.NONE if format_name(views[0].format) == RECORD_BATCHES else Code.UNKNOWN_TOPIC_OR_PARTITION
+            return Code.NONE
         count = self._config.partition_count(name)
         refused = self.refusal(name, count)
         if refused is not None:
@@ -361,6 +384,12 @@ class Topics:
         views = self.partitions(name)
         if not self.is_ready or name in self._busy:
             return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the topic is being changed")
+        if self.of_kafka07(name):
+            held = self._manager.partition_count(name)
+            if count <= held:
+                text = f"Topic may have {held} partitions already (num.partitions), {count} is no increase."
+                return Outcome(Code.INVALID_PARTITIONS, text)
+            return self._no_room(count - held)
         if not views or name.startswith("__"):
             return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         held = self._count(name, views)
@@ -369,6 +398,8 @@ class Topics:
         return self._no_room(count - held)
 
     def _grow(self, name: str, count: int) -> Work:
+        if self.of_kafka07(name):
+            return (yield from self._grow_of_kafka07(name, count))
         views = self.partitions(name)
         if not views:
             return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -382,6 +413,31 @@ class Topics:
         yield from self._log.write([topic_change(CREATED, topic)])
         self._settle(topic)
         return Outcome(topic=topic)
+
+    def _grow_of_kafka07(self, name: str, count: int) -> Work:
+        """Make the last partitions: that they are there is what says how many the topic has."""
+        number = self._manager.partition_count(name)
+        while number < count:
+
+            def make(begin: int = number) -> int:
+                made = begin
+                for partition in range(begin, min(count, begin + STEP_PARTITIONS)):
+                    try:
+                        self._arena.demand_flush(self._workers_manager.create_partition(name, partition, count=count))
+                    except CreationBusyError:
+                        break
+                    made = partition + 1
+                return made
+
+            try:
+                made = yield Step(make)
+            except (OSError, FastlogError) as error:
+                _say(name, "grown", error)
+                return Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
+            if made == number:
+                yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
+            number = made
+        return Outcome()
 
     def _count(self, name: str, views: list[SlotView]) -> int:
         known = self._log.state.topics.get(name)
@@ -405,6 +461,8 @@ class Topics:
         if not self.is_ready:
             return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
         views = self.partitions(name)
+        if self.of_kafka07(name):
+            return Outcome(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, OF_KAFKA07)
         if not views or name.startswith("__"):
             return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         settings = change(self.settings(name))
@@ -443,12 +501,17 @@ class Topics:
     def delete(self, name: str) -> Pending | Outcome:
         """Delete a topic of record batches; what is against it, or what goes on."""
         views = self.partitions(name)
+        old = self.of_kafka07(name)
         if not self.is_ready:
             return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
         pending = self._busy.get(name)
         if pending is not None and pending.deletes:
             return pending
         known = self._log.state.topics.get(name)
+        if old and pending is None:
+            pending = self._start(name, self._delete_of_kafka07(Topic(name, old[0].topic_id, len(old))))
+            pending.deletes = True
+            return pending
         if pending is not None or not views or name.startswith("__"):
             return Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         if known is None or known.topic_id != views[0].topic_id:
@@ -468,6 +531,20 @@ class Topics:
     def _finish_deletion(self, topic: Topic) -> Work:
         """From the flushed intent on. Not of a topic that came to the name after this one had gone."""
         _files.reach("topic.deleting")
+        yield from self._put_away(topic)
+        _files.reach("topic.gone")
+        yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
+        self.on_deleted(topic.name)
+        return Outcome(topic=topic)
+
+    def _delete_of_kafka07(self, topic: Topic) -> Work:
+        """Nothing is written down of it: the wish that is left in its log directories is what a crash does not undo."""
+        yield from self._put_away(topic)
+        self.on_deleted(topic.name)
+        return Outcome(topic=topic)
+
+    def _put_away(self, topic: Topic) -> Generator[Wait, Any, None]:
+        """Have the keeper put all partitions of a topic away, durably; returns once its name is free."""
         while True:
             try:
                 is_there = any(view.topic_id == topic.topic_id for view in self._manager.partitions(topic.name))
@@ -482,10 +559,6 @@ class Topics:
             except OSError as error:
                 _say(topic.name, "deleted", error)
                 yield Until(lambda: False, time.monotonic() + RETRY_SECONDS)
-        _files.reach("topic.gone")
-        yield from self._log.write([topic_change(DELETED, topic)], needs_room=False)
-        self.on_deleted(topic.name)
-        return Outcome(topic=topic)
 
     def _is_gone(self, topic: Topic) -> bool:
         """Whether the keeper has put all of it away, durably; on the worker's thread."""

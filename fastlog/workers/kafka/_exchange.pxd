@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
+from fastlog.workers._bridge cimport BridgeJob
 from fastlog.workers._forward cimport ForwardJob
 from fastlog.workers._jobs cimport AnswerJob, CountJob
 from fastlog.workers._reads cimport Found
@@ -30,6 +31,8 @@ cdef enum State:
     READ
     HOLDING
     PUTTING
+    BRIDGING
+    BRIDGED_PART
     FORWARDING
     FORWARDED
     STATES
@@ -40,6 +43,7 @@ cdef union AnyJob:
     ForwardJob forward
     CountJob check
     ReadJob read
+    BridgeJob bridge
 
 # The answer to a produce that has been taken, in part or as a whole; it leaves when it is whole and nothing is pending.
 cdef struct Owed:
@@ -71,6 +75,11 @@ cdef struct FetchPart:
     uint64_t life                # of the slot that ``found`` is of
     bint is_pinned
     bint is_first_pin            # of its descriptor, see ``Reads.pin``
+    bint is_bridged              # it is of a topic of 0.7: ``found.size`` is about what it gets, until it is converted
+    bint is_absent               # of one whose partition nobody has written to
+    bint is_whole                # its first record may make it larger than ``most``
+    int32_t most                 # bytes that it may get
+    uint64_t end                 # where the visible bytes end in the file that was found
     Found found
 
 # A fetch that is under way.
@@ -83,10 +92,12 @@ cdef struct Fetching:
     int asked                    # parts that it waits for, once it waits: all, unless that takes more than a turn
     SlotWait* moved              # of these, the ones that have moved since they were looked at
     FetchPart* due               # those that are still to be looked at in this round, after the first
+    FetchPart* absent            # those of topics of 0.7 that nobody has written to when they were looked at
     FetchPart* ready             # those that had something when they were looked at in this round
     int begun
     int put                      # parts that stand in the answer
     int topic_put                # the topic of the last of them
+    uint64_t bridged             # bytes that are to be converted for the parts looked at, about
     uint64_t taken               # bytes of records that the parts looked at get
     uint64_t total               # bytes of the answer so far
     size_t total_at              # where its size stands among the bytes to be sent
@@ -124,7 +135,7 @@ cdef struct Exchange:
     bint is_transactional
     long long checked            # 1 + the largest time in the part's compressed batch; COUNT_OFF_LOOP: not known
     int64_t checked_record       # with ``checked``, see ``CountJob``
-    # LOOKING, READING, READ, HOLDING, PUTTING
+    # LOOKING, READING, READ, HOLDING, PUTTING, BRIDGING, BRIDGED_PART
     Fetching* fetching           # NULL: not begun
     uint32_t rotation            # fetches that were answered: with which part the next one begins
     uint64_t hold_until_ns       # how long the request may wait; 0: it has not begun to

@@ -14,7 +14,9 @@
 | READING | a thread reads the first bytes of a part, or looks where they are | the thread is done | READ |
 | READ | they have been read once, and may be gone again | at once | READING, HOLDING, PUTTING |
 | HOLDING | waits for a visible end | that moves, or its time is over | READING, PUTTING, LISTING |
-| PUTTING | some of its parts stand in the answer | others have had a turn | |
+| PUTTING | some of its parts stand in the answer | others have had a turn | BRIDGING |
+| BRIDGING | a thread converts what the next part gets | the thread is done | BRIDGED_PART |
+| BRIDGED_PART | it is converted, or it is known why not | at once | PUTTING |
 | FORWARDING | the coordinator answers it | the answer has come, or the coordinator died | FORWARDED |
 | FORWARDED | its answer has come, or none will | at once | |
 
@@ -49,7 +51,9 @@ allow(LOOKING, (READING, HOLDING, PUTTING))
 allow(READING, (READ,))
 allow(READ, (READING, HOLDING, PUTTING))
 allow(HOLDING, (READING, PUTTING, LISTING))
-allow(PUTTING, ())
+allow(PUTTING, (BRIDGING,))
+allow(BRIDGING, (BRIDGED_PART,))
+allow(BRIDGED_PART, (PUTTING,))
 allow(FORWARDING, (FORWARDED,))
 allow(FORWARDED, ())
 
@@ -58,8 +62,8 @@ def transitions():
     """The states that may follow each state."""
     cdef int one, other
     names = (
-        "BETWEEN QUEUED CREATING CREATED LISTING LISTED PRODUCING CHECKING LOOKING READING READ HOLDING PUTTING FORWARDING"
-        " FORWARDED"
+        "BETWEEN QUEUED CREATING CREATED LISTING LISTED PRODUCING CHECKING LOOKING READING READ HOLDING PUTTING BRIDGING"
+        " BRIDGED_PART FORWARDING FORWARDED"
     ).split()
     return {
         names[one]: {names[other] for other in range(<int>STATES) if NEXT[one] >> other & 1} for one in range(<int>STATES)

@@ -6,7 +6,7 @@ they want each time. The last stable offset is the visible end, as there are no 
 
 A round looks at every part, in an order that begins with another part each time, so that none goes short for ever where there is
 more than the answer may hold; the answer has them in the order of the request. Whatever its limits, it has one batch as a
-whole, so that every client goes on. Its bytes go from file to socket.
+whole, so that every client goes on. Its bytes go from file to socket; those of topics of 0.7 are converted before (``_bridge``).
 
 Source: Apache Kafka 4.2 (KafkaApis, ReplicaManager.fetchMessages, UnifiedLog.read).
 """
@@ -18,21 +18,24 @@ from libc.string cimport memcpy, memset
 
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
-    N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
+    N_BYTES_OUT, N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
 )
 from fastlog.log.formats._table cimport OF_KAFKA
+from fastlog.workers._bridge cimport (
+    BRIDGE_DAMAGED, BRIDGE_LARGE, BRIDGE_NO_CODEC, BRIDGE_UNFIT, BRIDGE_UNREADABLE, BRIDGE_WAITS, BRIDGED, BridgeJob,
+)
 from fastlog.workers._engine cimport Engine
-from fastlog.workers._partitions cimport PROBLEM_NONE, PROBLEM_RANGE
+from fastlog.workers._partitions cimport PROBLEM_FORMAT, PROBLEM_NONE, PROBLEM_RANGE
 from fastlog.workers._reads cimport Found
 from fastlog.workers.kafka._codes cimport (
-    CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_SESSION, CODE_STORAGE, CODE_UNKNOWN_TOPIC, CODE_UNKNOWN_TOPIC_ID, code_of,
+    CODE_COMPRESSION, CODE_CORRUPT_MESSAGE, CODE_FORMAT, CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_OUT_OF_RANGE, CODE_SESSION, CODE_STORAGE, CODE_UNKNOWN_TOPIC, CODE_UNKNOWN_TOPIC_ID, code_of,
 )
 from fastlog.workers.kafka._exchange cimport (
-    CLOSE, DONE, HOLDING, LOOKING, MALFORMED, PUTTING, READING, Exchange, Fetching, FetchPart, FetchTopic, Head,
+    BRIDGED_PART, BRIDGING, CLOSE, DONE, HOLDING, LOOKING, MALFORMED, PUTTING, READING, Exchange, Fetching, FetchPart, FetchTopic, Head,
     enter,
 )
 from fastlog.workers.kafka._kinds cimport FETCH, Kinds, api_of
-from fastlog.workers.kafka._topics cimport ID_BYTES, Topics
+from fastlog.workers.kafka._topics cimport ID_BYTES, Topics, is_bridged, is_todays
 from fastlog.workers.kafka._wire cimport (
     FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_bytes, add_string, add_tags, add_varint, begin_answer,
     get8, get32, get64, get_array, get_string, skip_tags, take, writer_free,
@@ -47,6 +50,8 @@ cdef enum:
     MOST_BYTES = 1 << 30         # of records in an answer, whose size is a signed 32-bit number
     IDS_SINCE = 13               # version
     COMMITTED = 1                # isolation level
+    MOST_CONVERTED = 1 << 20     # bytes that a part of a topic of 0.7 gets, unless one message is larger
+    MOST_BRIDGED = 4 << 20       # of all such parts together, about; the others come with the next request
     MOST_READS = 4               # of the beginning of a part, before it counts as one that memory does not hold
 
 
@@ -60,6 +65,7 @@ cdef class Fetches:
         self.kinds = kinds
         self.topics = topics
         self.reads = engine.reads
+        self.bridge = engine.bridge
         self.slot_waits = engine.slot_waits
         self.counters = engine.counters
         self.max_wait_ms = max_wait_ms
@@ -76,7 +82,7 @@ cdef class Fetches:
             if result != DONE or x.fetching == NULL:
                 return result
             f = x.fetching
-        if x.state != PUTTING:
+        if x.state != PUTTING and x.state != BRIDGED_PART:
             if x.state == HOLDING and f.due == NULL:
                 self.begin_round(f)
             while True:
@@ -90,17 +96,20 @@ cdef class Fetches:
                     f.is_held = True
                     fl_bump(&self.counters[<int>N_HELD_FETCHES], 1)
                 enter(x, HOLDING)
-                result = self.await_more(c, f, &work)
+                result = self.await_more(c, f, p, &work)
                 if result != DONE:
                     return result
                 if f.moved == NULL:
                     x.hold_until_ns = f.until_ns
-                    return WAIT_VISIBLE | WAIT_SLOTS
+                    # a partition that is not there is no slot to wait for
+                    return <int>WAIT_VISIBLE if f.absent != NULL else <int>(WAIT_VISIBLE | WAIT_SLOTS)
                 # something moved while we said that we wait: look again
                 self.begin_round(f)
+            if f.bridged and not answer_admitted(c, f.bridged):
+                return WAIT_ROOM
             enter(x, PUTTING)
             c.incomplete = True
-        result = self.put_parts(c, head, f, p, &work)
+        result = self.put_parts(c, x, head, p, &work)
         if result <= 0:
             self.forget(c, x)
             x.rotation += 1
@@ -242,6 +251,7 @@ cdef class Fetches:
         cdef Fetching* f = x.fetching
         cdef FetchPart* part
         cdef int r
+        cdef bint was_absent
         while f.looked < f.part_count or f.due != NULL:
             part = f.due if f.looked == f.part_count else &f.parts[(f.begun + f.looked) % f.part_count]
             if work[0] == 0:
@@ -250,6 +260,7 @@ cdef class Fetches:
             if part.wait.conn != NULL:
                 # before it is looked at, so that no move goes by
                 self.reads.ask_for_more(part.found.slot)
+            was_absent = part.is_absent
             r = self.look_at(c, x, p, part)
             if r != DONE:
                 return r
@@ -261,6 +272,14 @@ cdef class Fetches:
             f.taken += part.found.size
             if part.code:
                 f.failed = True
+            elif part.is_absent:
+                part.next_due = f.absent
+                f.absent = part
+            elif was_absent and f.asked == f.part_count:
+                # it has been made while the others were waited for
+                part.wait.moved = &f.moved
+                self.slot_waits.join(&part.wait, c, part.found.slot)
+                self.note_moved(f, part)
             elif part.wait.conn != NULL and part.wait.slot != part.found.slot.index:
                 # the partition lives in another slot now: once more, when that is waited for
                 self.slot_waits.join(&part.wait, c, part.found.slot)
@@ -277,12 +296,17 @@ cdef class Fetches:
         f.due = f.ready
         f.ready = NULL
         f.moved = NULL
-        f.taken = 0
+        f.taken = f.bridged = 0
+        while f.absent != NULL:
+            part = f.absent
+            f.absent = part.next_due
+            part.next_due = f.due
+            f.due = part
         while wait != NULL:
             part = <FetchPart*>wait
             wait.is_moved = False
             wait = wait.next_moved
-            if part.found.ahead == 0:  # else it is there already
+            if part.found.ahead == 0 and not part.is_absent:  # else it is there already
                 part.next_due = f.due
                 f.due = part
 
@@ -307,15 +331,23 @@ cdef class Fetches:
             name, name_size = s.name, <int>s.name_bytes
         if f.taken < f.max_bytes and not self.reads.descriptors_are_short():
             limit = <int32_t>min(<uint64_t>max(part.limit, 0), f.max_bytes - f.taken)
+        part.is_bridged = part.is_absent = False
+        part.is_whole = f.taken == 0
         if f.taken == 0:
             limit = max(limit, 1)  # whatever the limits: one batch as a whole
         self.reads.find(c, api_of(self.kinds, FETCH).operation, name, name_size, part.partition, OF_KAFKA, part.offset, limit, found)
+        if found.problem == PROBLEM_FORMAT or (found.problem == PROBLEM_NONE and found.slot == NULL):
+            self.find_bridged(c, f, part, name, name_size, limit)
         if found.problem == PROBLEM_RANGE and self.is_appended(part):
             found.problem = PROBLEM_NONE  # who has produced it may know it before it is visible, and waits for it
         if found.problem:
             part.code = code_of(found.problem)
         elif found.slot == NULL:
-            part.code = CODE_UNKNOWN_TOPIC
+            if not part.is_absent:
+                part.code = CODE_UNKNOWN_TOPIC
+            elif part.offset:
+                part.code = CODE_OUT_OF_RANGE
+                part.is_absent = False
         elif part.epoch >= 0 and <uint32_t>part.epoch != found.slot.epoch:
             part.code = CODE_OLD_EPOCH if <uint32_t>part.epoch < found.slot.epoch else CODE_NEW_EPOCH
         if part.code:
@@ -323,7 +355,16 @@ cdef class Fetches:
             found.size = 0
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
             return DONE
+        if part.is_absent:
+            return DONE
         part.life = fl_load(&found.slot.life)
+        if part.is_bridged:
+            if found.size:
+                f.bridged += found.size
+                part.is_pinned = True
+                part.is_first_pin = self.reads.pin(found)
+            self.reads.look_ahead(found)
+            return DONE
         if found.cold and (found.walks or f.read_count < MOST_READS) and self.reads.read_ahead(c, &x.job.read, found):
             f.read_count += 1
             enter(x, READING)
@@ -342,6 +383,19 @@ cdef class Fetches:
         self.reads.look_ahead(found)
         return DONE
 
+    cdef void find_bridged(self, Conn* c, Fetching* f, FetchPart* part, const uint8_t* name, int size, int32_t limit) noexcept nogil:
+        """The same for a part of a topic of 0.7, unless it is none that clients may know of."""
+        cdef fl_slot* first = self.topics.first_of(name, size)
+        if first == NULL or is_todays(first) or not is_bridged(first):
+            return
+        part.most = min(limit, <int32_t>MOST_CONVERTED)
+        if f.bridged >= <uint64_t>MOST_BRIDGED:
+            part.most = 0
+        self.bridge.find(c, api_of(self.kinds, FETCH).operation, name, size, part.partition, part.offset, part.most, &part.found,
+                         &part.end)
+        part.is_absent = part.found.problem == PROBLEM_NONE and part.found.slot == NULL
+        part.is_bridged = part.found.slot != NULL
+
     cdef bint is_appended(self, FetchPart* part) noexcept nogil:
         """Whether an offset that is not visible lies between the visible end and the end of the log."""
         cdef fl_end end
@@ -350,23 +404,43 @@ cdef class Fetches:
         fl_end_read(&part.found.slot.log_end, part.found.slot.log_ends, &end)
         return <uint64_t>part.offset <= end.offset
 
-    cdef int await_more(self, Conn* c, Fetching* f, int* work) noexcept nogil:
+    cdef int await_more(self, Conn* c, Fetching* f, const uint8_t* p, int* work) noexcept nogil:
         """Wait for the slots of all parts; DONE, or WAIT_TURN. A part that has moved by now stands among the moved ones."""
         cdef FetchPart* part = f.ready
         while part != NULL:
             self.unpin(part)
+            part = part.next_due
+        part = f.absent
+        while part != NULL:
+            if not self.await_absent(&f.topics[part.topic], part, p):
+                self.note_moved(f, part)
             part = part.next_due
         while f.asked < f.part_count:
             if work[0] == 0:
                 return WAIT_TURN
             work[0] -= 1
             part = &f.parts[f.asked]
+            if part.is_absent:
+                f.asked += 1
+                continue
             part.wait.moved = &f.moved
             self.slot_waits.join(&part.wait, c, part.found.slot)
             if not self.reads.await_visible(part.found.slot, part.found.visible) or fl_load(&part.found.slot.life) != part.life:
                 self.note_moved(f, part)
             f.asked += 1
         return DONE
+
+    cdef bint await_absent(self, const FetchTopic* topic, const FetchPart* part, const uint8_t* p) noexcept nogil:
+        """Have this process woken when a partition of a topic of 0.7 is made; False when it, or all of it, has changed by now."""
+        cdef const uint8_t* name = p + topic.name_at
+        cdef int size = topic.name_size
+        cdef fl_slot* s
+        if size < 0:
+            s = self.topics.by_id(p + topic.id_at)
+            if s == NULL:
+                return False
+            name, size = s.name, <int>s.name_bytes
+        return self.reads.await_partition(name, size, part.partition)
 
     cdef void note_moved(self, Fetching* f, FetchPart* part) noexcept nogil:
         """Have the next round look at a part."""
@@ -383,9 +457,12 @@ cdef class Fetches:
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
-    cdef int put_parts(self, Conn* c, const Head* head, Fetching* f, const uint8_t* p, int* work) noexcept nogil:
+    cdef int put_parts(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int* work) noexcept nogil:
         """Add the answer, part by part; nothing of it may leave before its end, when its size is known."""
         cdef Writer* w = &self.out
+        cdef Fetching* f = x.fetching
+        cdef FetchPart* part
+        cdef int r
         cdef const FetchTopic* topic
         if f.total == 0:
             begin_answer(w, head.correlation, head.flexible, head.flexible)
@@ -418,7 +495,16 @@ cdef class Fetches:
             if work[0] == 0:
                 return WAIT_TURN
             work[0] -= 1
-            if self.put_part(c, head, f, &f.parts[f.put]) != 0:
+            part = &f.parts[f.put]
+            if part.is_bridged and part.found.size:
+                r = self.convert(c, x, part)
+                if r != DONE:
+                    return r
+                r = self.put_part(c, head, f, part, x.job.bridge.made.data)
+                self.bridge.forget(c, &x.job.bridge)
+            else:
+                r = self.put_part(c, head, f, part, NULL)
+            if r != 0:
                 return CLOSE
             f.put += 1
         w.size = 0
@@ -429,12 +515,53 @@ cdef class Fetches:
         put32(c.out + f.total_at, <uint32_t>(f.total - FRAME_HEAD))
         return DONE
 
-    cdef int put_part(self, Conn* c, const Head* head, Fetching* f, FetchPart* part) noexcept nogil:
-        """Add one partition with its bytes; -1 without memory. Where these cannot be read it has an error instead."""
+    cdef int convert(self, Conn* c, Exchange* x, FetchPart* part) noexcept nogil:
+        """Convert what a part of a topic of 0.7 gets: DONE, with ``found.size`` and ``code``, or what to wait for."""
+        cdef BridgeJob* job = &x.job.bridge
+        cdef int status
+        if x.state == BRIDGED_PART:
+            status = job.status
+            enter(x, PUTTING)
+        else:
+            status = self.bridge.convert(c, job, &part.found, part.end, part.offset, <uint64_t>part.most, part.is_whole, False)
+        if status == BRIDGE_LARGE:
+            self.bridge.forget(c, job)
+            if not answer_admitted(c, job.needed):
+                return WAIT_ROOM
+            status = self.bridge.convert(c, job, &part.found, part.end, part.offset, <uint64_t>part.most, part.is_whole, True)
+        if status == BRIDGE_WAITS:
+            enter(x, BRIDGING)
+            return WAIT_JOB
+        part.found.size = job.made.size if status == BRIDGED else 0
+        if status != BRIDGED:
+            part.code = CODE_STORAGE
+            if status == BRIDGE_DAMAGED:
+                part.code = CODE_CORRUPT_MESSAGE
+            elif status == BRIDGE_UNFIT:
+                part.code = CODE_FORMAT
+            elif status == BRIDGE_NO_CODEC:
+                part.code = CODE_COMPRESSION
+            elif status == BRIDGE_UNREADABLE:
+                self.reads.unreadable.failed(part.found.entry, job.at, job.error)
+            if part.code != CODE_STORAGE:
+                self.bridge.say(c, part.found.slot, job)
+            fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        return DONE
+
+    cdef int put_part(self, Conn* c, const Head* head, Fetching* f, FetchPart* part, const uint8_t* made) noexcept nogil:
+        """Add one partition with its bytes, those that were ``made`` or the file's; -1 without memory. Where these cannot be
+        read it has an error instead."""
+        cdef uint8_t* room
         self.write_part(head, f, part)
         if not self.put_bytes(c, f):
             return -1
-        if part.found.size and self.reads.put(c, &part.found) != 0:
+        if made != NULL and part.found.size:
+            room = out_bytes(c, part.found.size)
+            if room == NULL:
+                return -1
+            memcpy(room, made, part.found.size)
+            fl_bump(&self.counters[<int>N_BYTES_OUT], part.found.size)
+        elif part.found.size and self.reads.put(c, &part.found) != 0:
             out_give_back(c, self.out.size)
             f.total -= self.out.size
             part.code = CODE_STORAGE
@@ -489,6 +616,8 @@ cdef class Fetches:
         cdef int i
         if f == NULL:
             return
+        if x.state == BRIDGING or x.state == BRIDGED_PART:
+            self.bridge.forget(c, &x.job.bridge)
         for i in range(f.part_count):
             self.unpin(&f.parts[i])
             self.slot_waits.leave(&f.parts[i].wait)

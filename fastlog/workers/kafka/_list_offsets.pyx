@@ -3,6 +3,9 @@
 Versions 1 to 9. 2 brings the isolation level, 4 leader epochs, 6 is the first flexible one, 7 brings the largest time, 8 and 9
 the beginning of what is here and the end of what is stored elsewhere: all of a log is here.
 
+Of topics of 0.7 the last record has the offset before the end. Their messages have no time, so a time leads to the first of the
+segment that was appended to then or later: nothing that is newer lies before it.
+
 Times are looked up in files, by a thread (``times``). Whoever has produced and asks for the end sees it: the answer waits until what was appended when it came is visible, for a
 bounded time.
 
@@ -16,21 +19,23 @@ from libc.string cimport memcpy
 
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_bump, fl_end, fl_end_read, fl_first_offset, fl_load, fl_slot,
+    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_first_ms_at,
+    fl_first_offset, fl_header, fl_last_ms_at, fl_load, fl_slot,
 )
-from fastlog.log.formats._table cimport OF_KAFKA
+from fastlog.log.formats._table cimport OF_KAFKA, READ_BY_KAFKA
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport ANSWER_MADE, Answering
 from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_READ
 from fastlog.workers.kafka._codes cimport (
-    CODE_INVALID_REQUEST, CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_STORAGE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
+    CODE_FORMAT, CODE_INVALID_REQUEST, CODE_NEW_EPOCH, CODE_NONE, CODE_OLD_EPOCH, CODE_STORAGE, CODE_TOPIC_DENIED, CODE_UNKNOWN_TOPIC,
     code_of,
 )
 from fastlog.workers.kafka._exchange cimport (
     CLOSE, DONE, HOLDING, LISTED, LISTING, MALFORMED, Exchange, Head, enter, free_made,
 )
 from fastlog.workers.kafka._kinds cimport LIST_OFFSETS, Kinds, api_of
+from fastlog.workers.kafka._topics cimport Topics, is_bridged, is_todays
 from fastlog.workers.kafka._wire cimport (
     FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_string, add_tags, begin_answer, get8, get32, get64,
     get_array, get_string, skip_tags, writer_free,
@@ -65,8 +70,9 @@ cdef packed struct Row:
 cdef class ListOffsets:
     """Answers LIST_OFFSETS of one processor; its loop's thread only."""
 
-    def __cinit__(self, Engine engine, Kinds kinds, control):
+    def __cinit__(self, Engine engine, Kinds kinds, Topics topics, control):
         self.engine = engine
+        self.topics = topics
         self.kinds = kinds
         self.answering = Answering(engine.jobs, control.look_up_times)
         self.counters = engine.counters
@@ -165,7 +171,7 @@ cdef class ListOffsets:
                     x.ends[number] = 0
                     if one.time == LATEST or one.time == LARGEST:
                         self.look(c, &one)
-                        if one.code == CODE_NONE:
+                        if one.code == CODE_NONE and one.slot != NULL:
                             x.ends[number] = fl_load(&one.slot.log_end)
                 number += 1
             skip_tags(&r)
@@ -208,7 +214,7 @@ cdef class ListOffsets:
                 read_part(&r, head, &one)
                 if one.time >= 0 or one.time == LARGEST:
                     self.look(c, &one)
-                    if one.code == CODE_NONE:
+                    if one.code == CODE_NONE and not one.is_bridged:
                         return <int>QUEUE_DISK + <int>one.slot.directory
             skip_tags(&r)
         return -1
@@ -235,7 +241,9 @@ cdef class ListOffsets:
             for k in range(parts):
                 read_part(&r, head, &one)
                 self.look(c, &one)
-                if (one.time >= 0 or one.time == LARGEST) and one.code == CODE_NONE and made_size >= (number + 1) * sizeof(Row):
+                if one.is_bridged:
+                    self.look_up(&one)
+                elif (one.time >= 0 or one.time == LARGEST) and one.code == CODE_NONE and made_size >= (number + 1) * sizeof(Row):
                     memcpy(&row, made + number * sizeof(Row), sizeof(Row))
                     one.code, one.timestamp, one.offset, one.offset_epoch = row.code, row.timestamp, row.offset, row.epoch
                 number += 1
@@ -256,15 +264,31 @@ cdef class ListOffsets:
         """Find what is asked for of one partition; every use of one passes here, and is authorized."""
         cdef fl_end visible
         cdef int32_t partition = one.partition
+        cdef fl_slot* first
         cdef int r = RESOLVE_ABSENT
         one.code = CODE_NONE
         one.offset = one.timestamp = -1
         one.offset_epoch = -1
+        one.is_bridged = False
+        one.slot = NULL
         if not is_allowed(self.engine.authorizer, c, api_of(self.kinds, LIST_OFFSETS).operation, one.name, one.name_size):
             one.code = CODE_TOPIC_DENIED
             return
         if partition >= 0:
-            r = self.engine.partitions.resolve(one.name, one.name_size, &partition, TO_READ, OF_KAFKA, &one.slot)
+            r = self.engine.partitions.resolve(one.name, one.name_size, &partition, TO_READ, OF_KAFKA | READ_BY_KAFKA, &one.slot)
+        if r == RESOLVED and not is_todays(one.slot):
+            one.is_bridged = is_bridged(one.slot)
+            if not one.is_bridged:
+                one.code = CODE_FORMAT
+                return
+        elif r == RESOLVE_ABSENT:
+            first = self.topics.first_of(one.name, one.name_size)
+            if first != NULL and not is_todays(first) and is_bridged(first):
+                # nobody has written to it yet: it begins and ends at 0
+                one.is_bridged = True
+                if one.time == EARLIEST or one.time == EARLIEST_HERE or one.time == LATEST:
+                    one.offset = 0
+                return
         if r != RESOLVED:
             one.code = CODE_UNKNOWN_TOPIC if r == RESOLVE_ABSENT else code_of(r)
         elif fl_load(&one.slot.state) & FL_STATE_OFFLINE:
@@ -277,8 +301,46 @@ cdef class ListOffsets:
             fl_end_read(&one.slot.visible_end, one.slot.visible_ends, &visible)
             one.offset = <int64_t>visible.offset
             one.offset_epoch = <int32_t>one.slot.epoch
+            if one.is_bridged:
+                self.engine.bridge.note_end(one.slot)
         elif one.time < 0 and one.time != LARGEST and one.time != LATEST_ELSEWHERE:
             one.code = CODE_INVALID_REQUEST
+
+    cdef void look_up(self, Listed* one) noexcept nogil:
+        """Where a time leads to in a topic of 0.7, by the times of appends to its segments, or its last message's.
+
+        As for 0.7's OFFSETS, entries that retention dropped meanwhile have it look again.
+        """
+        cdef fl_header* h = self.engine.arena.header
+        cdef fl_slot* s = one.slot
+        cdef fl_end visible
+        cdef uint64_t head, tail, index, ms
+        if s == NULL or one.code != CODE_NONE or (one.time < 0 and one.time != LARGEST):
+            return
+        while True:
+            one.offset = one.timestamp = -1
+            tail = fl_load(&s.table_tail)
+            head = fl_load(&s.table_head)
+            if head >= tail:
+                continue
+            fl_end_read(&s.visible_end, s.visible_ends, &visible)
+            for index in range(head, tail):
+                if fl_load(fl_base_at(h, s, index)) >= visible.offset:
+                    break
+                ms = fl_load(fl_last_ms_at(h, s, index))
+                ms = max(ms, fl_load(fl_first_ms_at(h, s, index)))
+                if one.time == LARGEST:
+                    one.timestamp = <int64_t>ms
+                    one.offset = <int64_t>visible.offset - 1
+                elif <int64_t>ms >= one.time:
+                    one.timestamp = <int64_t>ms
+                    one.offset = <int64_t>max(fl_load(fl_base_at(h, s, index)), fl_first_offset(s))
+                    break
+            fl_fence()
+            if fl_load(&s.table_head) == head:
+                break
+        if one.offset >= 0:
+            one.offset_epoch = <int32_t>s.epoch
 
 
 cdef int begin_request(Reader* r, const Head* head) noexcept nogil:

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward
 from fastlog.workers.kafka._exchange cimport (
-    BETWEEN, CHECKING, CLOSE, CREATED, CREATING, DONE, FORWARDED, FORWARDING, LISTED, LISTING, PRODUCING, QUEUED, READ,
+    BETWEEN, BRIDGED_PART, BRIDGING, CHECKING, CLOSE, CREATED, CREATING, DONE, FORWARDED, FORWARDING, LISTED, LISTING, PRODUCING, QUEUED, READ,
     READING, WRITE_FIRST, Exchange, enter,
 )
 from fastlog.workers.kafka._requests cimport Requests
@@ -156,6 +156,9 @@ cdef class Kafka(Protocol):
             x.checked = x.job.check.count
             x.checked_record = x.job.check.record
             enter(x, PRODUCING)
+        elif x.state == BRIDGING:
+            self.engine.bridge.take(&x.job.bridge)
+            enter(x, BRIDGED_PART)
         elif x.state == READING:
             self.engine.reads.learn_place(&x.job.read)
             enter(x, READ)

@@ -49,8 +49,8 @@ cdef class Metadata:
     cdef void write_all(self, Conn* c, const Asked* asked) noexcept nogil
     cdef void write_topic(self, Conn* c, int version, int code, const uint8_t* name, int size, const uint8_t* topic_id,
                           fl_slot* first, bint operations) noexcept nogil
-    cdef int settled_partitions(self, const uint8_t* name, int size) noexcept nogil
+    cdef int settled_partitions(self, const uint8_t* name, int size, bint bridged) noexcept nogil
     cdef int write_one(self, Conn* c, int version, int code, const uint8_t* name, int size, const uint8_t* topic_id,
                        fl_slot* first, int held, bint operations) noexcept nogil
-    cdef void write_partition(self, int version, fl_slot* s) noexcept nogil
+    cdef void write_partition(self, int version, int partition, fl_slot* s) noexcept nogil
     cdef int32_t operations_of(self, Conn* c, const uint8_t* name, int size) noexcept nogil

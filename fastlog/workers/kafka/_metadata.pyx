@@ -1,8 +1,8 @@
 """METADATA: who the cluster is, this broker alone, and which topics and partitions it has.
 
 An answer is written anew each time: what a partition costs, some 50 ns, is less than to know that nothing has changed.
-Topics that are not of record batches are hidden: today's clients are told that they are not there. So are topics, and
-partitions, that are being made: the coordinator makes them, also those that a client wants made that asks for them, and
+Topics of 0.7 are shown as far as their names are Kafka's, with all the partitions that they may have, as clients take them to be
+numbered without gaps. Topics, and partitions, that are being made are hidden: the coordinator makes them, also those that a client wants made that asks for them, and
 says when it is written down that they are there.
 """
 
@@ -24,7 +24,7 @@ from fastlog.workers.kafka._codes cimport (
 )
 from fastlog.workers.kafka._exchange cimport CLOSE, CREATED, CREATING, DONE, MALFORMED, Exchange, Head, enter, free_made
 from fastlog.workers.kafka._kinds cimport METADATA, Kinds, api_of
-from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, is_settled, is_todays, is_zero
+from fastlog.workers.kafka._topics cimport ID_BYTES, NO_ID, Topics, is_bridged, is_settled, is_todays, is_zero
 from fastlog.workers.kafka._wire cimport (
     FRAME_HEAD, Reader, Writer, add8, add16, add32, add_array, add_bytes, add_string, add_tags, begin_answer, get8, get_array,
     get_string, skip_tags, spoil, take, writer_free,
@@ -218,7 +218,7 @@ cdef class Metadata:
                 code = CODE_VERSION  # ids were introduced in answers only
             else:
                 first = self.topics.by_id(named.topic_id)
-                if first != NULL and not is_settled(first):
+                if first != NULL and not (is_settled(first) and (is_todays(first) or is_bridged(first))):
                     first = NULL
                 if self.topics.are_in_part():
                     first = NULL
@@ -240,7 +240,7 @@ cdef class Metadata:
                 first, code = NULL, CODE_TOPIC_DENIED
             elif first == NULL:
                 code = made if made != CODE_NONE else CODE_UNKNOWN_TOPIC
-            elif not is_todays(first):
+            elif not is_todays(first) and not is_bridged(first):
                 first, code = NULL, CODE_UNKNOWN_TOPIC
         self.write_topic(c, version, code, named.name, named.size, named.topic_id, first, operations)
 
@@ -268,7 +268,8 @@ cdef class Metadata:
                 first = self.topics.first_of(topic.name, topic.size) if topic.name != NULL else NULL
                 if self.engine.partitions.known != known:
                     break  # the table is another one now
-                if first == NULL or not is_todays(first) or not is_settled(first) or self.topics.are_in_part() \
+                if first == NULL or not (is_todays(first) or is_bridged(first)) or not is_settled(first) \
+                        or self.topics.are_in_part() \
                         or not is_allowed(self.engine.authorizer, c, DESCRIBE, topic.name, topic.size):
                     continue
                 self.write_topic(c, asked.version, CODE_NONE, first.name, <int>first.name_bytes, first.topic_id, first,
@@ -291,7 +292,7 @@ cdef class Metadata:
         """
         cdef Writer* w = &self.out
         cdef size_t begin = w.size
-        cdef int held = self.settled_partitions(name, size) if first != NULL else 0
+        cdef int held = self.settled_partitions(name, size, not is_todays(first)) if first != NULL else 0
         cdef int left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
         while left:
             w.size = begin
@@ -301,13 +302,13 @@ cdef class Metadata:
             left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
         self.partitions += <uint64_t>held
 
-    cdef int settled_partitions(self, const uint8_t* name, int size) noexcept nogil:
-        """How many partitions of a topic clients are told of."""
+    cdef int settled_partitions(self, const uint8_t* name, int size, bint bridged) noexcept nogil:
+        """How many partitions of a topic clients are told of; of one of 0.7 all that it may have."""
         cdef int partition, held = 0
         cdef fl_slot* s
         for partition in range(self.engine.partitions.partition_count(name, size)):
             s = self.engine.partitions.find(name, size, partition)
-            held += s != NULL and is_settled(s)
+            held += bridged or (s != NULL and is_settled(s))
         return held
 
     cdef int write_one(self, Conn* c, int version, int code, const uint8_t* name, int size, const uint8_t* topic_id,
@@ -315,6 +316,7 @@ cdef class Metadata:
         """Write a topic with ``held`` partitions, as far as they are there; how many were not."""
         cdef Writer* w = &self.out
         cdef int partition, left = 0
+        cdef bint bridged = first != NULL and not is_todays(first)
         cdef fl_slot* s
         add16(w, code)
         add_string(w, name, size if version >= 12 else max(size, 0))
@@ -327,23 +329,23 @@ cdef class Metadata:
             left = held
             for partition in range(self.engine.partitions.partition_count(name, size)):
                 s = self.engine.partitions.find(name, size, partition)
-                if s != NULL and left and is_settled(s):
+                if left and (bridged or (s != NULL and is_settled(s))):
                     left -= 1
-                    self.write_partition(version, s)
+                    self.write_partition(version, partition, s)
         if version >= 8:
             add32(w, self.operations_of(c, name, size) if operations and first != NULL else INT_MIN)
         add_tags(w)
         return left
 
-    cdef void write_partition(self, int version, fl_slot* s) noexcept nogil:
-        """Write one partition: this broker leads it, unless it is out of service."""
+    cdef void write_partition(self, int version, int partition, fl_slot* s) noexcept nogil:
+        """Write one partition: this broker leads it, unless it is out of service. NULL: nobody has written to it."""
         cdef Writer* w = &self.out
-        cdef bint offline = fl_load(&s.state) & FL_STATE_OFFLINE != 0
+        cdef bint offline = s != NULL and fl_load(&s.state) & FL_STATE_OFFLINE != 0
         add16(w, CODE_LEADER_NOT_AVAILABLE if offline else CODE_NONE)
-        add32(w, <int32_t>s.partition)
+        add32(w, partition)
         add32(w, -1 if offline else self.broker_id)
         if version >= 7:
-            add32(w, <int32_t>s.epoch)
+            add32(w, <int32_t>s.epoch if s != NULL else 0)
         add_array(w, 1)
         add32(w, self.broker_id)
         add_array(w, 0 if offline else 1)

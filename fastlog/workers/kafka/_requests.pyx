@@ -44,7 +44,7 @@ cdef class Requests:
         self.metadata = Metadata(engine, self.kinds, self.topics, forward, control)
         self.produces = Produces(engine, self.kinds, control.max_batch)
         self.fetches = Fetches(engine, self.kinds, self.topics, control.max_wait_ms)
-        self.list_offsets = ListOffsets(engine, self.kinds, control)
+        self.list_offsets = ListOffsets(engine, self.kinds, self.topics, control)
         self.versions = [*control.api_versions, control.api_versions_refused]
         if len(self.versions) > VERSIONS_KEPT:
             raise ValueError("too many versions of API_VERSIONS")

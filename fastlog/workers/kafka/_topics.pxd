@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastlog.log._arena cimport fl_load, fl_slot
-from fastlog.log.formats._table cimport OF_KAFKA, Format, format_of
+from fastlog.log.formats._table cimport OF_KAFKA, READ_BY_KAFKA, Format, format_of
 from fastlog.workers._engine cimport Engine
 
 cdef enum:
@@ -28,9 +28,16 @@ cdef inline bint is_todays(fl_slot* s) noexcept nogil:
     return made != NULL and made.clients & OF_KAFKA != 0
 
 
+cdef inline bint is_bridged(fl_slot* s) noexcept nogil:
+    """Whether a partition is one of 0.7 that today's clients can read, and know of: its name is one that they may use."""
+    cdef const Format* made = format_of(s.format)
+    return made != NULL and made.clients & READ_BY_KAFKA != 0 and has_kafkas_name(s.name, <int>s.name_bytes)
+
+
 cdef inline bint is_settled(fl_slot* s) noexcept nogil:
     """Whether clients may be told of a partition: it is written down that it is there."""
     return fl_load(&s.settled) != 0
 
 
 cdef bint is_zero(const uint8_t* topic_id) noexcept nogil
+cdef bint has_kafkas_name(const uint8_t* name, int size) noexcept nogil

@@ -8,12 +8,28 @@ from libc.string cimport memcmp, memcpy, memset
 from fastlog.log._arena cimport fl_header, fl_is_shown, fl_load, fl_slot, fl_slot_at
 from fastlog.workers._engine cimport Engine
 
+cdef enum:
+    LONGEST_NAME = 249           # that Kafka allows
+
 cdef uint8_t[ID_BYTES] ZERO
 NO_ID = ZERO
 
 
 cdef bint is_zero(const uint8_t* topic_id) noexcept nogil:
     return memcmp(topic_id, NO_ID, ID_BYTES) == 0
+
+
+cdef bint has_kafkas_name(const uint8_t* name, int size) noexcept nogil:
+    """Whether a name of 0.7's is one for Kafka, too, and not like those of the broker's own topics."""
+    cdef int i
+    if size < 1 or size > LONGEST_NAME or (name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))) \
+            or (size >= 2 and name[0] == c"_" and name[1] == c"_"):
+        return False
+    for i in range(size):
+        if not (c"a" <= name[i] <= c"z" or c"A" <= name[i] <= c"Z" or c"0" <= name[i] <= c"9"
+                or name[i] == c"." or name[i] == c"_" or name[i] == c"-"):
+            return False
+    return True
 
 
 cdef inline uint64_t hash_of(const uint8_t* topic_id) noexcept nogil:

@@ -12,6 +12,8 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError
 from fastlog.log._arena import Arena
 from fastlog.log.files import FileOps
+from fastlog.log.formats import format_name
+from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import LogManager
 from fastlog.log.times import TimedOffset, TimeLookup
 from fastlog.message import DeepLimits
@@ -84,7 +86,7 @@ class Times:
         if manager is None:
             manager = self._managers[queue] = LogManager(self._config, self._arena, FileOps())
         view = manager.slot(one.topic, one.partition)
-        if view is None:
+        if view is None or format_name(view.format) != RECORD_BATCHES:
             return NOTHING
         name = segment_files.partition_directory_name(one.topic, one.partition)
         directory = Path(self._arena.log_dirs[view.directory], name)

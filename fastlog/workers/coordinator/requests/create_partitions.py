@@ -1,4 +1,4 @@
-"""CreatePartitions (37), versions 0 to 3: more partitions for topics of record batches.
+"""CreatePartitions (37), versions 0 to 3: more partitions for topics of either kind.
 
 The versions differ in their encoding and in the errors that a quota gives, of which there are none.
 
@@ -43,7 +43,7 @@ def _begin(topic: Any, context: Context, validate_only: bool) -> Outcome | Pendi
     if refused is not None:
         return refused
     if topic.assignments is not None:
-        more = topic.count - len(topics.partitions(topic.name))
+        more = topic.count - topics.shown_count(topic.name)
         if len(topic.assignments) != more:
             return Outcome(Code.INVALID_REPLICA_ASSIGNMENT, f"{more} partitions are new, and need as many assignments")
         if any(tuple(each.broker_ids) != (config.broker_id,) for each in topic.assignments):

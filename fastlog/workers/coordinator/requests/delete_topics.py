@@ -1,4 +1,4 @@
-"""DeleteTopics (20), versions 1 to 6: deletes topics of record batches, by name or, from version 6 on, by id.
+"""DeleteTopics (20), versions 1 to 6: deletes topics of either kind, by name or, from version 6 on, by id.
 
 Version 5 added messages to errors. Answered when the name can be used again.
 

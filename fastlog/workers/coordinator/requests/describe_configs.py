@@ -1,4 +1,6 @@
-"""DescribeConfigs (32), versions 1 to 4: the settings of topics of record batches, and of this broker.
+"""DescribeConfigs (32), versions 1 to 4: the settings of topics, and of this broker.
+
+Those of a topic of 0.7 are the broker's and cannot be altered; two more tell consoles what its offsets are.
 
 Version 1 added where a value comes from and its synonyms, 3 its type and a text about it.
 
@@ -24,6 +26,11 @@ UNASKED: Mapping[str, Any] = {"documentation": None, "synonyms": []}
 OF_THE_BROKERS_OWN = {"cleanup.policy": "compact"}
 """Settings of a topic that the broker keeps for itself: its latest records stay, whatever retention says."""
 DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5
+OF_KAFKA07 = (
+    ("fastlog.format", "messages", "A topic of Kafka 0.7: today's clients read it, and cannot write to it."),
+    ("fastlog.offsets", "bytes", "Offsets, and so lag, count bytes of the log and not records."),
+)
+"""Name, value and text of what is told of topics of 0.7 alone."""
 
 
 def handle(request: Request, context: Context) -> Handler:
@@ -61,6 +68,8 @@ def _describe(resource: Any, context: Context) -> tuple[Code, str | None, list[d
             return Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.", []
         if not is_legal_name(name):
             return Code.INVALID_TOPIC_EXCEPTION, ILLEGAL_NAME, []
+        if broker.topics.of_kafka07(name):
+            return Code.NONE, None, rows_of_kafka07(broker.config, name)
         if not broker.topics.partitions(name):
             return Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.", []
         given = OF_THE_BROKERS_OWN if name.startswith("__") else broker.topics.settings(name)
@@ -87,6 +96,24 @@ def topic_rows(config: BrokerConfig, given: Mapping[str, str]) -> list[dict[str,
             _row(key.name, given[key.name] if is_own else key.default(config), source, key.type, text or key.note)
         )
     return rows
+
+
+def rows_of_kafka07(config: BrokerConfig, topic: str) -> list[dict[str, Any]]:
+    """The same for a topic of 0.7: what it is, and the broker's settings for it by Kafka's names."""
+    held = config.for_topic(topic)
+    rows = [_row(name, value, DYNAMIC_TOPIC_CONFIG, Type.STRING, text) for name, value, text in OF_KAFKA07]
+    for name, value in (
+        ("cleanup.policy", "delete"),
+        ("retention.ms", str(held.retention_ms)),
+        ("retention.bytes", str(-1 if held.retention_bytes is None else held.retention_bytes)),
+        ("segment.bytes", str(held.segment_bytes)),
+        ("segment.ms", str(held.roll_ms)),
+        ("flush.messages", str(held.flush_interval_messages)),
+        ("flush.ms", str(held.flush_interval_ms)),
+        ("min.insync.replicas", "1"),
+    ):
+        rows.append(_row(name, value, STATIC_BROKER_CONFIG, KEYS[name].type, "Of the broker, for this topic."))
+    return [{**row, "read_only": True} for row in rows]
 
 
 def broker_rows(config: BrokerConfig) -> list[dict[str, Any]]:

@@ -29,10 +29,11 @@ def handle(request: Request, context: Context) -> Handler:
     if request.fields.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.fields.topics}
     found: list[dict[str, dict[int, dict[str, Any]]]] = [{} for _ in arena.log_dirs]
-    for name in context.broker.topics.names():
+    topics = context.broker.topics
+    for name in (*topics.names(), *topics.names_of_kafka07()):
         if wanted is not None and name not in wanted:
             continue
-        for view in context.broker.topics.partitions(name):
+        for view in topics.partitions(name) or topics.of_kafka07(name):
             if wanted is not None and view.partition not in wanted[name]:
                 continue
             first = arena.segments(view.index)[0]
@@ -43,9 +44,9 @@ def handle(request: Request, context: Context) -> Handler:
                 "is_future_key": False,
             }
     results = []
-    for directory, topics in zip(arena.log_dirs, found, strict=True):
+    for directory, held in zip(arena.log_dirs, found, strict=True):
         code, total, usable = yield Step(functools.partial(_room, directory))
-        rows = [{"name": name, "partitions": list(each.values())} for name, each in sorted(topics.items())]
+        rows = [{"name": name, "partitions": list(each.values())} for name, each in sorted(held.items())]
         results.append(
             {
                 "error_code": int(code),

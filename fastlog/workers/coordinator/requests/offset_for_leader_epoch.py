@@ -2,7 +2,8 @@
 
 After a stop that was not clean a partition has another leader epoch, and clients ask with the epoch of the last record
 they have read whether the log still has all up to it, before they read on. kafka-python asks whether or not a broker
-says that it answers this, and reads nothing of a partition before it has an answer.
+says that it answers this, and reads nothing of a partition before it has an answer. A topic of 0.7 has one epoch for
+ever: what its readers have seen is flushed, and never cut.
 
 Source: Apache Kafka 4.2 (Partition.lastOffsetForLeaderEpoch, LeaderEpochFileCache.endOffsetFor).
 """
@@ -70,12 +71,16 @@ def end_of_epoch(epoch: int, epochs: Epochs, log_end: int) -> tuple[int, int]:
 
 def _looked_up(topic: Any, context: Context) -> list[Asked]:
     topics = context.broker.topics
-    views = {view.partition: view for view in topics.partitions(topic.topic)}
+    old = topics.of_kafka07(topic.topic)
+    views = {view.partition: view for view in topics.partitions(topic.topic) or old}
     refused = Code.NONE
     if not context.may(Operation.DESCRIBE, topic.topic):
         refused = Code.TOPIC_AUTHORIZATION_FAILED
-    elif topics.is_of_kafka07(topic.topic):
+    elif topics.is_of_kafka07(topic.topic) and not old:
         refused = Code.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    elif old:
+        for partition in range(topics.shown_count(topic.topic)):
+            views.setdefault(partition, old[0]._replace(partition=partition, log_start=0, log_offset=0, state=0))
     asked = []
     for each in topic.partitions:
         found: SlotView | Code = refused or views.get(each.partition, Code.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,463 @@
+"""Clients of today at topics of 0.7: what they read, from where they may begin, and what they cannot do."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastlog import message, record_batches
+from fastlog.log.manager import LogManager
+from fastlog.record_batches import BatchHeader
+from tests import reference
+from tests.harness import raw_client as raw
+from tests.harness import today
+from tests.harness.workers import Workers, is_silent
+from tests.unit.test_kafka_data import EARLIEST, LARGEST, LATEST, Client, batch, each
+from tests.unit.test_upconvert import records_of
+
+OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, INVALID_TOPIC, FORMAT = 1, 2, 3, 17, 43
+SEGMENT_BYTES = 1 << 23
+LARGE_BYTES = 3 << 20
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    settings = {
+        "partitions": PARTITIONS,
+        "max_message_bytes": LARGE_BYTES,
+        "segment_bytes": SEGMENT_BYTES,
+        "fetch_max_wait_ms": 60_000,
+        "flush_interval_ms": 50,
+    }
+    with Workers(tmp_path_factory.mktemp("log"), slots=256, **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def client(workers: Workers) -> Iterator[Client]:
+    with Client(workers) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"old-{uuid.uuid4().hex}"
+
+
+def write(workers: Workers, topic: str, data: bytes, partition: int = 0) -> int:
+    """Have a set stored as a client of 0.7 does, and visible; where the log ends."""
+    with workers.connect() as old:
+        told = old.produce_ack(topic, partition, data, raw.FLUSHED)
+        assert told.error == 0
+    return told.next_offset
+
+
+def sample(seed: int = 0) -> bytes:
+    """A set of everything that 0.7's clients write."""
+    source = random.Random(seed)
+    parts = []
+    for number in range(6):
+        inner = [source.randbytes(source.randrange(60)) for _ in range(source.randrange(1, 9))]
+        nested = raw.entry(b"in front") + raw.wrapper(raw.message_set(inner, 0), 1) + raw.entry(b"behind")
+        parts += [
+            raw.entry(source.randbytes(number * 40), number % 2),
+            raw.entry(b"", 1),
+            raw.wrapper(raw.message_set(inner, 1), 1),
+            raw.wrapper(raw.message_set(inner, 0), 2),
+            raw.wrapper(nested, 2),
+            raw.wrapper(b"", 1),
+        ]
+    return b"".join(parts)
+
+
+def read(client: Client, topic: str, offset: int = 0, most_bytes: int = 1 << 20, partition: int = 0) -> list[Any]:
+    """What a consumer gets that reads from an offset to the high watermark, and stops there."""
+    found = []
+    while True:
+        (part,) = client.fetch((topic, partition, offset), limit=most_bytes, max_wait=0)
+        assert part.error_code == 0
+        assert part.last_stable_offset == part.high_watermark
+        if offset == part.high_watermark:
+            assert not part.records
+            return found
+        data = bytes(part.records)
+        got = [one for one in records_of(data) if one[0] >= offset]
+        assert all(one[0] >= offset for one in records_of(data))
+        found += got
+        following = BatchHeader.parse(data).next_offset
+        assert following > offset
+        offset = following
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most_bytes", [1, 150, 1 << 20])
+def test_all_is_read_and_the_end_is_reached(workers: Workers, client: Client, topic: str, most_bytes: int) -> None:
+    """Every codec and magic, sets in sets, empty messages and sets, in answers of any size."""
+    data = sample()
+    end = write(workers, topic, data)
+    assert read(client, topic, 0, most_bytes) == reference.as_records(data)
+    (part,) = client.fetch((topic, 0, end), max_wait=0)
+    assert (part.high_watermark, part.log_start_offset, part.error_code) == (end, 0, 0)
+
+
+def test_every_offset_is_one_to_begin_at(workers: Workers, client: Client, topic: str) -> None:
+    """Inside of a message it is that message, inside of a set the rest of it; what is behind the end is refused."""
+    data = raw.entry(b"one") + raw.wrapper(raw.message_set([b"%d" % at for at in range(9)]), 1) + raw.entry(b"x", 0)
+    data += raw.wrapper(raw.message_set([b"a", b"bc"]), 2)
+    end = write(workers, topic, data)
+    expected = reference.as_records(data)
+    assert expected is not None
+    for offset in range(end):
+        assert read(client, topic, offset) == [one for one in expected if one[0] >= offset]
+    assert [client.fetch((topic, 0, offset))[0].error_code for offset in (end + 1, -1)] == [OUT_OF_RANGE] * 2
+
+
+def test_a_message_in_a_message_is_no_place_to_begin(workers: Workers, client: Client, topic: str) -> None:
+    """Bytes that are whole and valid messages, as a set that snappy stores as it is has them, are not taken for any."""
+    inner = raw.message_set([b"inner %02d" % at for at in range(30)])
+    stored = reference.encode(reference.snappy_literal(inner), 1, 2)
+    data = raw.entry(b"before") + raw.entry(inner) + stored + raw.entry(b"after")
+    write(workers, topic, data)
+    expected = reference.as_records(data)
+    assert expected is not None
+    for offset in range(len(data)):
+        assert read(client, topic, offset) == [one for one in expected if one[0] >= offset]
+
+
+def test_a_reader_of_07_goes_on_from_the_same_numbers(workers: Workers, client: Client, topic: str) -> None:
+    """A record's offset and one is 0.7's next offset, and the other way round."""
+    data = sample(1)
+    end = write(workers, topic, data)
+    with workers.connect() as old:
+        for entry in reference.walk(data)[0]:
+            if entry.next_offset < end:
+                body = old.fetch_ok(topic, 0, entry.next_offset)
+                assert body == data[entry.next_offset :]
+        for offset, _ in read(client, topic):
+            following = offset + 1
+            if following in {entry.next_offset for entry in reference.walk(data)[0]} and following < end:
+                assert old.fetch_ok(topic, 0, following) == data[following:]
+
+
+def test_far_into_a_segment(workers: Workers, topic: str) -> None:
+    """By a processor that has seen nothing of it: the message is searched for from the segment's beginning, once."""
+    source = random.Random(5)
+    payloads = [source.randbytes(source.randrange(300)) for _ in range(40_000)]
+    for start in range(0, len(payloads), 5000):
+        write(workers, topic, raw.message_set(payloads[start : start + 5000]))
+    expected = reference.as_records(raw.message_set(payloads))
+    assert expected is not None
+    with Workers(workers.directory, slots=256, partitions=PARTITIONS, makes_topics=False) as other:
+        LogManager(other.processors[0].config, other.arena).load([{}])
+        with Client(other) as client:
+            for number in (39_000, 20_000, 20_001, 35_000, 100, 39_990):
+                offset = expected[number][0]
+                (part,) = client.fetch((topic, 0, offset - 3), limit=2000)
+                inside = offset - 3 > expected[number - 1][0]
+                assert records_of(bytes(part.records))[0] == expected[number if inside else number - 1]
+            assert read(client, topic, expected[39_000][0]) == expected[39_000:]
+
+
+def test_fetches_of_every_version(workers: Workers, client: Client, topic: str) -> None:
+    """By name, and by the id that Metadata tells."""
+    data = sample(2)
+    write(workers, topic, data)
+    (described,) = client.make(topic)
+    assert described.error_code == 0
+    for version in each(today.FETCH):
+        (part,) = client.fetch((topic, 0, 0), version=version, ids={topic: described.topic_id})
+        assert records_of(bytes(part.records)) == reference.as_records(data)
+
+
+def test_a_message_larger_than_the_limit_comes_as_a_whole(workers: Workers, client: Client, topic: str) -> None:
+    """Whatever it takes, and alone; behind another it waits for its turn. So does what a large set holds."""
+    payloads = [b"small", bytes(range(256)) * (LARGE_BYTES // 256), b"next", bytes(70_000)]
+    data = raw.message_set(payloads)
+    write(workers, topic, data)
+    assert [value for _, value in read(client, topic, 0, 1)] == payloads
+    (part,) = client.fetch((topic, 0, 0))
+    assert [value for _, value in records_of(bytes(part.records))] == [b"small"]
+    large = message.encode_set([bytes([at % 256]) * 1000 for at in range(4000)], 1)
+    write(workers, topic, large, 1)
+    assert read(client, topic, 0, 1 << 16, partition=1) == reference.as_records(large)
+
+
+def test_limits_count_what_is_answered(workers: Workers, client: Client, topic: str) -> None:
+    """Of a part and of all parts together; those that get nothing are first in their turn later."""
+    for partition in range(PARTITIONS):
+        write(workers, topic, raw.message_set([b"%d" % partition * 100] * 200), partition)
+    every = [(topic, partition, 0) for partition in range(PARTITIONS)]
+    (part, *_) = client.fetch(*every, limit=1000)
+    assert 800 < len(part.records) <= 1000
+    served = set()
+    for _ in range(PARTITIONS):
+        parts = client.fetch(*every, max_bytes=3000)
+        sizes = [len(one.records or b"") for one in parts]
+        assert 2500 < sum(sizes) <= 3000
+        served |= {one.partition_index for one in parts if one.records}
+    assert served == set(range(PARTITIONS))
+
+
+def test_who_waits_gets_what_comes(workers: Workers, client: Client, topic: str) -> None:
+    """Also where nobody has written yet: such a partition is empty, and is there when somebody does."""
+    write(workers, topic, raw.entry(b"first"), 1)
+    begun = time.monotonic()
+    fields = today.fetched((topic, 0, 0), (topic, 1, len(raw.entry(b"first"))), (topic, 2, 0), max_wait=50_000)
+    client.socket.sendall(today.request(today.FETCH, 12, fields))
+    assert is_silent(client.raw)
+    write(workers, topic, raw.entry(b"made"), 2)
+    _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+    parts = {part.partition_index: part for response in answer.responses for part in response.partitions}
+    assert [parts[number].error_code for number in range(3)] == [0, 0, 0]
+    assert records_of(bytes(parts[2].records)) == [(len(raw.entry(b"made")) - 1, b"made")]
+    assert (parts[0].high_watermark, bytes(parts[0].records or b"")) == (0, b"")
+    assert time.monotonic() - begun < 40
+    # and again, now that they are there
+    fields = today.fetched((topic, 1, len(raw.entry(b"first"))), max_wait=50_000)
+    client.socket.sendall(today.request(today.FETCH, 12, fields))
+    assert is_silent(client.raw)
+    write(workers, topic, raw.entry(b"second"), 1)
+    _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+    assert [value for _, value in records_of(bytes(answer.responses[0].partitions[0].records))] == [b"second"]
+
+
+def test_a_wait_for_a_partition_that_is_not_there_ends(workers: Workers, client: Client, topic: str) -> None:
+    write(workers, topic, raw.entry(b"x"))
+    (part,) = client.fetch((topic, 1, 0), max_wait=50)
+    assert (part.error_code, part.high_watermark, bytes(part.records or b"")) == (0, 0, b"")
+    assert client.fetch((topic, 1, 5))[0].error_code == OUT_OF_RANGE
+    assert client.fetch((topic, PARTITIONS, 0))[0].error_code == UNKNOWN_TOPIC
+
+
+def test_both_kinds_in_one_fetch(workers: Workers, client: Client, topic: str) -> None:
+    new = f"new-{uuid.uuid4().hex}"
+    client.make(new)
+    assert client.produce((new, 0, batch(b"new")), acks=-1)[0].error_code == 0
+    write(workers, topic, raw.entry(b"old"))
+    first, second = client.fetch((new, 0, 0), (topic, 0, 0))
+    assert [record.value for record in record_batches.records(bytes(first.records))] == [b"new"]
+    assert [value for _, value in records_of(bytes(second.records))] == [b"old"]
+
+
+# -- what cannot be read -----------------------------------------------------------------------------------------------
+
+
+def test_damage_is_an_error_of_its_partition(
+    workers: Workers, client: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once what is before it has been read; the log says where. What is behind can be read from there."""
+    data = raw.message_set([b"%03d" % at * 20 for at in range(50)])
+    write(workers, topic, data)
+    write(workers, topic, raw.entry(b"other"), 1)
+    size = len(data) // 50
+    path = workers.directory / f"{topic}-0" / f"{0:020}.kafka"
+    with path.open("r+b") as file:
+        file.seek(20 * size + 30)
+        file.write(b"!")
+    for _ in range(2):
+        (part,) = client.fetch((topic, 0, 0))
+        assert len(records_of(bytes(part.records))) == 20
+        with caplog.at_level(logging.ERROR):
+            broken, whole = client.fetch((topic, 0, 20 * size), (topic, 1, 0))
+        assert (broken.error_code, broken.high_watermark, bytes(broken.records or b"")) == (CORRUPT, -1, b"")
+        assert whole.error_code == 0 and len(records_of(bytes(whole.records))) == 1
+    assert f"topic='{topic}' partition=0 offset={20 * size} reason=no valid message" in caplog.text
+    assert len(read(client, topic, 21 * size)) == 29
+    # a length that is wrong, which nobody can walk past: where a valid message is asked for, it is believed
+    with path.open("r+b") as file:
+        file.seek(30 * size)
+        file.write(b"\x7f\xff\xff\xff")
+    assert client.fetch((topic, 0, 30 * size))[0].error_code == CORRUPT
+    assert len(read(client, topic, 31 * size)) == 19
+
+
+def test_damage_inside_of_a_set(workers: Workers, client: Client, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A set that was stored before sets were checked: its own checksum is right."""
+    bad = raw.wrapper(raw.entry(b"x", crc=7), 1)
+    fine = raw.entry(bytes(len(bad) - 10))
+    end = write(workers, topic, raw.entry(b"before") + fine + raw.entry(b"after"))
+    path = workers.directory / f"{topic}-0" / f"{0:020}.kafka"
+    begin = len(raw.entry(b"before"))
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(bad)
+    with caplog.at_level(logging.ERROR):
+        assert client.fetch((topic, 0, begin))[0].error_code == CORRUPT
+    assert "of what it holds is damaged" in caplog.text
+    assert [value for _, value in read(client, topic, begin + len(bad))] == [b"after"] and end
+
+
+def test_a_set_with_more_messages_than_bytes_is_refused_and_says_so(
+    workers: Workers, client: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0.7's clients may write it, and read it; for today's there are no offsets. They can go on behind it."""
+    unfit = raw.wrapper(raw.message_set([b"the same"] * 5000), 1)
+    assert len(unfit) < 5000
+    data = raw.entry(b"before") + unfit + raw.entry(b"after")
+    end = write(workers, topic, data)
+    assert [value for _, value in records_of(bytes(client.fetch((topic, 0, 0))[0].records))] == [b"before"]
+    begin = len(raw.entry(b"before"))
+    with caplog.at_level(logging.ERROR):
+        for offset in (begin, begin + 1, begin + len(unfit) - 1):
+            assert client.fetch((topic, 0, offset))[0].error_code == FORMAT
+    assert f"offset={begin} reason=a compressed set of {len(unfit)} bytes holds 5000 messages" in caplog.text
+    assert [value for _, value in read(client, topic, begin + len(unfit))] == [b"after"]
+    with workers.connect() as old:
+        assert len(raw.deep_payloads(old.read_all(topic, 0))) == 5002 and end == len(data)
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_by_place_and_by_time(workers: Workers, client: Client, topic: str) -> None:
+    """A time leads to the segment that was appended to then or later, and never behind a newer message."""
+    before = round(time.time() * 1000) - 20
+    data = raw.message_set([b"x" * 100] * 50)
+    end = write(workers, topic, data)
+    now = round(time.time() * 1000)
+    for version in each(today.LIST_OFFSETS):
+        assert client.offset(topic, 0, EARLIEST, version).offset == 0
+        assert client.offset(topic, 0, LATEST, version).offset == end
+    largest = client.offset(topic, 0, LARGEST)
+    assert largest.offset == end - 1 and before <= largest.timestamp <= now + 20
+    found = client.offset(topic, 0, before)
+    assert found.offset == 0 and found.timestamp >= before
+    assert client.offset(topic, 0, now + 60_000).offset == -1
+    for when, offset in ((EARLIEST, 0), (LATEST, 0), (LARGEST, -1), (before, -1)):
+        absent = client.offset(topic, 1, when)
+        assert (absent.error_code, absent.offset) == (0, offset)
+    assert client.offset(topic, PARTITIONS, LATEST).error_code == UNKNOWN_TOPIC
+
+
+def test_the_end_is_a_place_to_begin_whatever_comes_then(workers: Workers, client: Client, topic: str) -> None:
+    """A consumer that asks for the end and begins there is served, when the log has gone on, without a search."""
+    end = write(workers, topic, raw.message_set([b"x"] * 100))
+    assert client.offset(topic, 0, LATEST).offset == end
+    write(workers, topic, raw.message_set([b"y"] * 3))
+    assert [value for _, value in read(client, topic, end)] == [b"y"] * 3
+
+
+def test_what_retention_dropped_is_out_of_range(workers: Workers, client: Client, topic: str) -> None:
+    one = raw.message_set([bytes(100_000)] * 20)
+    for _ in range(6):
+        end = write(workers, topic, one)
+    segments = sorted((workers.directory / f"{topic}-0").glob("*.kafka"))
+    assert len(segments) > 1
+    second = int(segments[1].stem)
+    values = read(client, topic)
+    assert len(values) == 120
+    assert [one for one in read(client, topic, second)] == [one for one in values if one[0] >= second] and end
+
+
+def test_other_requests_after_a_thread_has_read(workers: Workers, client: Client, topic: str) -> None:
+    """What a job has pinned is let go once: the next job of the connection stands where that one did."""
+    write(workers, topic, raw.wrapper(raw.message_set([b"x"] * 9), 1))
+    for _ in range(3):
+        assert client.fetch((topic, 0, 0))[0].error_code == 0
+        assert client.make(f"new-{uuid.uuid4().hex}")[0].error_code == 0
+    workers.wait_still()
+    assert workers.held()["pins"] == 0
+
+
+# -- what else they are told -------------------------------------------------------------------------------------------
+
+
+def test_metadata_shows_topics_as_kafka_has_them(workers: Workers, client: Client, topic: str) -> None:
+    """With all the partitions that they may have and an id; the same whoever asks, and however often."""
+    write(workers, topic, raw.entry(b"x"), 1)
+    (found,) = client.make(topic)
+    assert (found.error_code, found.name, found.is_internal) == (0, topic, False)
+    assert [part.partition_index for part in found.partitions] == list(range(PARTITIONS))
+    assert {(part.leader_id, part.leader_epoch, part.error_code) for part in found.partitions} == {(0, 0, 0)}
+    assert found.topic_id is not None and found.topic_id.int
+    write(workers, topic, raw.entry(b"x"), 0)
+    assert client.make(topic) == [found]
+    fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    every = client.ask(today.METADATA, 12, topics=None, **fields).topics
+    assert found in every
+    by_id = [{"topic_id": found.topic_id, "name": None}]
+    assert client.ask(today.METADATA, 12, topics=by_id, **fields).topics == (found,)
+
+
+@pytest.mark.parametrize("name", ["a b", "\u00e9", "x" * 250, "a:b"])
+def test_names_that_kafka_has_not_stay_hidden(workers: Workers, client: Client, name: str) -> None:
+    write(workers, name, raw.entry(b"x"))
+    fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    every = client.ask(today.METADATA, 12, topics=None, **fields).topics
+    assert name not in {topic.name for topic in every}
+    asked = [{"topic_id": None, "name": name}]
+    (found,) = client.ask(today.METADATA, 12, topics=asked, **fields).topics
+    assert found.error_code in (UNKNOWN_TOPIC, INVALID_TOPIC) and found.partitions == ()
+    assert client.fetch((name, 0, 0))[0].error_code == FORMAT
+    assert client.offset(name, 0, LATEST).error_code == FORMAT
+
+
+@pytest.mark.parametrize("version", each(today.PRODUCE))
+def test_todays_producers_are_told_why_they_cannot(workers: Workers, client: Client, topic: str, version: int) -> None:
+    """In words from version 8 on; nothing is stored, of an idempotent producer neither."""
+    end = write(workers, topic, raw.entry(b"x"))
+    numbered = record_batches.build(
+        [record_batches.Record(b"k", b"v")], producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    for data in (batch(b"y"), numbered):
+        (told,) = client.produce((topic, 0, data), version=version, acks=-1)
+        assert told.error_code == FORMAT
+        if version >= 8:
+            assert "a topic of Kafka 0.7" in told.error_message
+    assert client.offset(topic, 0, LATEST).offset == end
+
+
+# -- who goes away -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_readers_that_go(workers: Workers, topic: str) -> None:
+    """While a thread converts for them, and while they wait, also for a partition that is not there."""
+    write(workers, topic, message.encode_set([bytes([at % 256]) * 1000 for at in range(4000)], 1))
+    with Client(workers) as client:
+        client.fetch((topic, 0, 0))
+    workers.wait_still()
+    before = workers.held()
+    for parts in (((topic, 0, 0),), ((topic, 0, 0), (topic, 1, 0)), ((topic, 1, 0),)):
+        for _ in range(3):
+            with Client(workers) as client:
+                fields = today.fetched(*parts, max_wait=50_000, min_bytes=1 << 30)
+                client.socket.sendall(today.request(today.FETCH, 12, fields))
+    workers.wait_held(before)
+
+
+def test_many_readers_of_one_log(workers: Workers, topic: str) -> None:
+    """Each at its own place, all in one processor: they get what they would get alone."""
+    source = random.Random(9)
+    data = b"".join(sample(seed) for seed in range(3)) + raw.message_set(
+        [source.randbytes(source.randrange(400)) for _ in range(3000)]
+    )
+    write(workers, topic, data)
+    expected = reference.as_records(data)
+    assert expected is not None
+    clients = [Client(workers) for _ in range(12)]
+    places = [0] * len(clients)
+    found: list[list[Any]] = [[] for _ in clients]
+    try:
+        while any(place < len(data) for place in places):
+            for number, client in enumerate(clients):
+                fields = today.fetched((topic, 0, places[number]), max_wait=0, limit=source.randrange(1, 90_000))
+                client.socket.sendall(today.request(today.FETCH, 12, fields))
+            for number, client in enumerate(clients):
+                _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+                part = answer.responses[0].partitions[0]
+                if part.records:
+                    found[number] += records_of(bytes(part.records))
+                    places[number] = BatchHeader.parse(bytes(part.records)).next_offset
+    finally:
+        for client in clients:
+            client.__exit__()
+    assert all(one == expected for one in found)
