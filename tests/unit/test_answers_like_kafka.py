@@ -16,7 +16,7 @@ from tests.compat.differential.target import batches, differences, keyed
 from tests.harness.checkout import ROOT
 from tests.harness.coordinated import Coordinated
 
-OFFSET_COMMIT, CREATE_TOPICS, INIT_PRODUCER_ID, EPOCH, DESCRIBE, OFFSET_DELETE, CLUSTER = 8, 19, 22, 23, 32, 47, 60
+OFFSET_COMMIT, OFFSET_FETCH, INIT_PRODUCER_ID, EPOCH, DESCRIBE, OFFSET_DELETE, CLUSTER = 8, 9, 22, 23, 32, 47, 60
 TOPIC = 2
 NONE = -1
 
@@ -55,6 +55,9 @@ def test_offsets_are_kept_of_partitions_that_are_there(running: Coordinated, ver
     topics = [{"name": "t", "partitions": [{"partition_index": at} for at in (1, 2)]}]
     (topic,) = running.ask(OFFSET_DELETE, 0, group_id="g", topics=topics).topics
     assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(1, 0), (2, 3)]
+    (group,) = running.ask(OFFSET_FETCH, 8, groups=[{"group_id": "g", "topics": None}], require_stable=False).groups
+    kept = [(topic.name, each.partition_index) for topic in group.topics for each in topic.partitions]
+    assert kept == [("t", 0)]
 
 
 def test_synonyms_come_when_they_are_asked_for(running: Coordinated) -> None:
