@@ -76,7 +76,6 @@ def carry_out_export(
             staging.write(staging.path / name, checkpoint_bytes(offsets))
         marker = {"version": 0, "brokerEpoch": BROKER_EPOCH}
         staging.write(staging.path / CLEAN_MARKER_NAME, json.dumps(marker).encode())
-    done.partitions = len(partitions)
     done.ways.discard("")
     return done
 

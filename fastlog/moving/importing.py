@@ -34,7 +34,6 @@ Turn = Callable[[int, int], None]
 class Done:
     """What was done."""
 
-    partitions: int = 0
     ways: set[str] = field(default_factory=set)
     """How segments came there: clone, link, copy."""
 
@@ -62,7 +61,6 @@ def carry_out(plan: Plan, target: Path, way: str, files: FileOps, turn: Turn = l
         _make_metadata(topics, plan.next_producer_id, staging, ends, files)
         _write_log_directory(plan, partitions, staging)
         write_clean_marker(staging.path, ends, files)
-    done.partitions = len(partitions)
     done.ways.discard("")
     return done
 
