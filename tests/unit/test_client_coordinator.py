@@ -222,6 +222,8 @@ def test_a_connection_that_breaks_while_an_answer_is_waited_for(server: FakeCoor
             while made.poll(0.05) is None:
                 pass
         assert not made.is_connected
+        with pytest.raises(NotReachedError, match="nothing was posted"):  # nobody waits for what is lost
+            made.poll(0)
         del server.scripts[12]
         assert beat(made) == 0
 

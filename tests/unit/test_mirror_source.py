@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastlog.audit.events import SeenEvent, decode
+from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ClosedError, ConfigError, CoordinationError, OwnershipLostError, TransportError
 from fastlog.mirror import Forwarded, Mirror
@@ -191,8 +192,16 @@ def damage(entry: bytes) -> bytes:
 def test_damaged_messages_are_left_out_one_by_one(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, ...], gives: bool
 ) -> None:
-    """Counted, told and named; each message behind them is forwarded once."""
+    """Counted, told and named; each message behind them is forwarded once. What is not damaged is not looked at."""
     monkeypatch.setattr(source_module, "_RETRY_SECONDS", 0.01)
+    looked_at: set[int] = set()
+    behind = source_module.behind_damage
+
+    def looks(address: Address, source: TopicPartition, offset: int, seconds: float) -> int | None:
+        looked_at.add(offset)
+        return behind(address, source, offset, seconds)
+
+    monkeypatch.setattr(source_module, "behind_damage", looks)
     found = site()
     data = b"".join(damage(entry) if index in wrong else entry for index, entry in enumerate(pieces(SET)))
     source = found.sources["one"]
@@ -225,6 +234,7 @@ def test_damaged_messages_are_left_out_one_by_one(
         totals = mirror.sources[0].totals
         assert mirror.sources[0].waiting == {}
     assert found.stored() == b"".join(entry for index, entry in enumerate(pieces(SET)) if index not in wrong) + MORE
+    assert looked_at == {index * ENTRY for index in wrong}
     assert (totals.entries, totals.left_out) == (30 - len(wrong), len(wrong))
     assert totals.bytes == (30 - len(wrong)) * ENTRY
     assert totals.by_topic["t"].left_out == len(wrong)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from fastlog.errors import ConfigError
 from fastlog.spark import environment
-from fastlog.spark.jobs import counts, load
+from fastlog.spark.jobs import command, counts, load
 from fastlog.spark.jobs.command import LazySpark, told
 
 IN_A_TASK = """\
@@ -123,6 +123,16 @@ def test_the_zookeeper_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(load.load_command, [*given, *more])
         assert done.exit_code == 2 and "a second time" in done.output
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", ["subscribe", "startingOffsets", "ENDINGOFFSETS", "failOnDataLoss", "columns"])
+def test_what_a_job_decides_is_no_option_of_its_source(name: str) -> None:
+    """One of two would be passed over, whichever it is; the same in any case of letters."""
+    with pytest.raises(ConfigError, match=f"--option {name}: the job sets it itself"):
+        command.source_of("h:1", {"envelope": "true", name: "x"}, ["t"])
+    assert command.source_of("h:1", {"envelope": "true"}, ["t", "u"]).items() >= {
+        ("envelope", "true"), ("subscribe", "t,u"), ("brokers", "h:1"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -233,3 +234,19 @@ def test_files_are_moved_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="No space left"):
         staging._moved(found)
     assert list(lake.directory.rglob("*.parquet")) == []
+
+
+def test_who_fills_a_table_is_named_to_the_next(tmp_path: Path) -> None:
+    """By the process, also where another had the lock before; once it is gone, its lock is free."""
+    lake = made(tmp_path)
+    lake.work_directory.mkdir(parents=True, exist_ok=True)
+    (lake.work_directory / "lock").write_text("99999999\n")
+    first, second = (Staging(lake, ["topic"], "none") for _ in range(2))
+    with (
+        first.alone(),
+        pytest.raises(TableConflictError, match=rf"another process fills this table \(pid {os.getpid()}\)$"),
+        second.alone(),
+    ):
+        pass
+    with second.alone():
+        assert (lake.work_directory / "lock").read_text() == f"{os.getpid()}\n"
