@@ -78,7 +78,7 @@ class _Child:
     proven: bool = False  # one of this role has run for a while: what ends the next one may pass
     start_at: float = 0.0
     asked_at: float = 0.0  # when the polite signal went out
-    seen: stalls.Sighting | None = None  # what the kernel said of it then, or since
+    seen: stalls.Sighting | None = None  # what the kernel said of it then
     named_at: float = 0.0  # when the log last said what it waits for
     is_named: bool = False  # and it has not gone on since
     exit_code: int | None = None
@@ -291,8 +291,7 @@ class Supervisor:
                 _kill(item.pid, signal.SIGUSR1)
                 item.seen = stalls.look_at(item.pid)
             elif now - item.asked_at >= POLITE_SECONDS:
-                before, item.seen = item.seen, stalls.look_at(item.pid)
-                if stalls.gets_no_time(before, item.seen):
+                if stalls.gets_no_time(item.seen, stalls.look_at(item.pid)):
                     self._name(item, "gets no processor time", silent)
                     continue
                 log.error("silent role=%s pid=%d: killed", child.role_name(item.number), item.pid)

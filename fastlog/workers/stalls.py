@@ -7,6 +7,7 @@ written is lost for nothing.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from fastlog.log._arena import Arena
 
 STALL_SECONDS = 1.0
 """A call to a disk that takes as long is said, and prolongs a stop."""
+LOOP_SECONDS = 1.0
+"""So much processor time of its own brings every loop around, however little of a second it is given."""
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
 """Places behind the name of the program in ``/proc/PID/stat``."""
 
@@ -69,9 +72,11 @@ def disk_wait(arena: Arena, number: int, now_ns: int) -> float:
     return silent if since_ns or seen.in_disk else 0.0
 
 
-def gets_no_time(before: Sighting | None, now: Sighting | None) -> bool:
-    """Whether a process wanted to run from one sighting to the other and was not let."""
-    return before is not None and now is not None and before.state == now.state == "R" and before.ticks == now.ticks
+def gets_no_time(asked: Sighting | None, now: Sighting | None) -> bool:
+    """Whether a process wants to run, and has had less than ``LOOP_SECONDS`` of a processor since it was asked for a sign."""
+    if asked is None or now is None or now.state != "R":
+        return False
+    return now.ticks - asked.ticks < LOOP_SECONDS * os.sysconf("SC_CLK_TCK")
 
 
 def what_it_writes(arena: Arena, number: int) -> str:

@@ -128,12 +128,28 @@ def test_a_disk_that_is_slow_with_every_write_is_named_once_in_a_while(
 
 
 def test_a_process_that_is_not_let_run_is_left_alone(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    """On a machine that has no time for it, the next one would get none either; one that runs and is silent loops."""
+    """On a machine that has no time for it, the next one would get none either; one that runs and is silent loops.
+
+    What counts is the time since it was asked: a tick now and then does not bring it around.
+    """
+    watched.seen = Sighting("S", False, 10)
+    watched.supervisor._watch()
+    enough = int(stalls.LOOP_SECONDS * os.sysconf("SC_CLK_TCK"))
+    for ticks in (10, 11, 10 + enough // 2, 10 + enough - 1):
+        watched.seen = Sighting("R", False, ticks)
+        assert watched.watch() == ["SIGUSR1"]
+    assert caplog.messages[-1].startswith("gets no processor time role=processor-0")
+    watched.seen = Sighting("R", False, 10 + enough)
+    watched.supervisor._watch()
+    assert watched.signals == ["SIGUSR1", "SIGKILL"]
+
+
+def test_a_process_that_sleeps_and_is_silent_is_ended_however_little_it_ran(watched: Watched) -> None:
     watched.seen = Sighting("R", False, 10)
     assert watched.watch() == ["SIGUSR1"]
-    assert caplog.messages[-1].startswith("gets no processor time role=processor-0")
-    watched.seen = Sighting("R", False, 11)
-    assert watched.watch() == ["SIGUSR1", "SIGKILL"]
+    watched.seen = Sighting("S", False, 10)
+    watched.supervisor._watch()
+    assert watched.signals == ["SIGUSR1", "SIGKILL"]
 
 
 @pytest.mark.parametrize(("state", "signals"), [("S", []), ("T", ["SIGUSR1", "SIGKILL"])])
