@@ -73,7 +73,7 @@ def disk_wait(arena: Arena, number: int, now_ns: int) -> float:
 
 
 def gets_no_time(asked: Sighting | None, now: Sighting | None) -> bool:
-    """Whether a process wants to run, and has had less than ``LOOP_SECONDS`` of a processor since it was asked for a sign."""
+    """Whether a process wants to run, and since it was asked for a sign has had less than ``LOOP_SECONDS`` to do so."""
     if asked is None or now is None or now.state != "R":
         return False
     return now.ticks - asked.ticks < LOOP_SECONDS * os.sysconf("SC_CLK_TCK")
