@@ -28,7 +28,6 @@ from fastlog.moving.topic_plan import MovingPlan, TopicPlan
 from fastlog.segment_files import KAFKA_0_7, META_PROPERTIES_NAME, split_directory_name
 
 INTERNAL = (metadata.TOPIC, kafka_groups.TOPIC)
-MOST_PRODUCERS = 1 << 62
 UNKNOWN_THERE = ("message.format.version", "message.downconversion.enable")
 """Settings that Kafka 4 has no more, and that do nothing here."""
 LEAST_SEGMENT_BYTES = 1 << 20
@@ -112,7 +111,7 @@ def plan_export(
     if left_out:
         notes.append(f"offsets of topics that are not taken are not either: {', '.join(sorted(left_out))}")
     met = [each.survey.largest_producer for plan in plans for each in plan.partitions]
-    largest = max((number for number in met if number < MOST_PRODUCERS), default=-1)
+    largest = max(met, default=-1)
     return MovingPlan(plans, groups.without(left_out), max(state.next_producer_id, largest + 1), notes)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fastlog.errors import CorruptLogError
 from fastlog.log.files import FileOps
+from fastlog.log.manager import MOST_PRODUCERS
 from fastlog.moving.stored_records import StoredBatch, batches_of, records_of
 from fastlog.record_batches import NO_PRODUCER_ID
 from fastlog.segment_files import SegmentFile
@@ -24,19 +25,16 @@ class Survey:
     records: int = 0
     size: int = 0
     """Bytes of its segments."""
+    is_numbered: bool = False
+    """Whether a producer has numbered a batch."""
     largest_producer: int = NO_PRODUCER_ID
-    """Of those that have numbered their batches."""
+    """Of those that have; an id that no broker gives out does not count."""
     missing: tuple[int, int] | None = None
     """The first offset that compaction has left out, and the next one that is there."""
     aborted: int = 0
     """Transactions with records here that came to nothing."""
     open: int = 0
     """Transactions with records here whose end is not."""
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether a producer has numbered a batch."""
-        return self.largest_producer != NO_PRODUCER_ID
 
 
 def survey(
@@ -63,7 +61,10 @@ def survey(
                 found.missing = header.base_offset, header.next_offset
             found.end = header.next_offset
             found.records += header.record_count
-            found.largest_producer = max(found.largest_producer, header.producer_id)
+            if header.producer_id != NO_PRODUCER_ID:
+                found.is_numbered = True
+                if header.producer_id < MOST_PRODUCERS:
+                    found.largest_producer = max(found.largest_producer, header.producer_id)
             if header.is_transactional and header.next_offset > log_start:
                 if not header.is_control:
                     in_transaction.add(header.producer_id)

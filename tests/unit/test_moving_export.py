@@ -130,6 +130,12 @@ def test_what_came_from_a_kafka_goes_back_the_same(tmp_path: Path, into: Path) -
     assert state.next_producer_id == 0
 
 
+def test_an_id_that_no_broker_gives_out_does_not_use_up_the_numbers(tmp_path: Path, into: Path) -> None:
+    batches = [data_batch(n, b"a", producer_id=each, base_sequence=0) for n, each in enumerate((7, 2**62, 2**62 - 1))]
+    logs = log_directory(tmp_path, Topic("t", {0: [Segment(0, batches)]}))
+    assert plan_export([logs], (), (), FILES).next_producer_id == 2**62
+
+
 def test_kafkas_own_files_stay(logs: Path, into: Path) -> None:
     """Those of a dynamic quorum, whose snapshot names its voters."""
     snapshot = into / "__cluster_metadata-0" / f"{0:020}-{0:010}.checkpoint"
@@ -201,6 +207,10 @@ def test_a_directory_that_is_not_formatted_or_was_used_is_refused(tmp_path: Path
     assert (formatted.node_id, formatted.directory_id) == (1, bytes(range(16)))
     (into / ".lock").touch()
     read_formatted(into, FILES)
+    (into / "bootstrap.checkpoint").rename(into / "kept")
+    with pytest.raises(LogError, match="which kafka-storage format makes"):
+        read_formatted(into, FILES)
+    (into / "kept").rename(into / "bootstrap.checkpoint")
     (into / "t-0").mkdir()
     with pytest.raises(LogError, match="a Kafka was started on it"):
         read_formatted(into, FILES)

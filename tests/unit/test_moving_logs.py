@@ -142,6 +142,18 @@ def test_records_that_are_not_there_are_damage(tmp_path: Path, count: int) -> No
         list(records_of(batch))
 
 
+def test_a_field_that_is_longer_than_its_record_is_damage(tmp_path: Path) -> None:
+    """It would be cut short in silence."""
+    made = data_batch(0, b"abc")
+    payload = bytearray(made.payload)
+    payload[4] = 2 * 60  # the length of the key
+    segment(tmp_path, replace(made, payload=bytes(payload)))
+    (one,) = segments_of(tmp_path)
+    (batch,) = batches_of(one, FILES, whole=True)
+    with pytest.raises(CorruptLogError, match="longer than its record"):
+        list(records_of(batch))
+
+
 # -- a whole log -------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +171,7 @@ def test_a_sound_log_is_counted(tmp_path: Path) -> None:
         segment(tmp_path, *batches, base=base)
     found = survey(segments_of(tmp_path), 0, FILES, lambda *each: seen.append(each))
     sizes = [sum(len(each.encode()) for each in batches) for batches in (first, second)]
-    assert found == Survey(9, records=4, size=sum(sizes), largest_producer=2000)
+    assert found == Survey(9, records=4, size=sum(sizes), largest_producer=2000, is_numbered=True)
     assert found.is_numbered and not Survey(9).is_numbered
     assert seen == [(2, sizes[0]), (2, sizes[1]), (0, 0)]
 
