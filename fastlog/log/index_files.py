@@ -51,7 +51,7 @@ def settle(
 
 
 def last_time(files: FileOps, segment: SegmentFile) -> int | None:
-    """Return the time that a segment's time index ends with; None when there is none."""
+    """Return the time that a segment's time index ends with; None when there is none, or none that records have."""
     try:
         with files.open(segment.path.with_suffix(TIME_SUFFIX), os.O_RDONLY) as fd:
             entry = memoryview(bytearray(TIME_ENTRY_BYTES))
@@ -60,7 +60,8 @@ def last_time(files: FileOps, segment: SegmentFile) -> int | None:
                 return None
     except OSError:
         return None
-    return int.from_bytes(entry[:8], "big", signed=True)
+    found = int.from_bytes(entry[:8], "big", signed=True)
+    return found if found >= 0 else None
 
 
 def _is_right(files: FileOps, segment: SegmentFile, format_number: int) -> bool:

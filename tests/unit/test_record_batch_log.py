@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -293,6 +294,29 @@ def test_indexes_that_are_missing_or_of_other_bytes_are_made_anew(tmp_path: Path
     log.restart(clean=True)
     log.check_indexes()
     assert not log.folder.joinpath("00000000000000999999.index").exists()
+
+
+@pytest.mark.parametrize("kept", ["side file", "time indexes", "nothing"])
+def test_segments_whose_records_have_no_time_are_as_old_as_their_files(tmp_path: Path, kept: str) -> None:
+    """Retention goes by that, as in Kafka; as records of 1970 they would be removed at once."""
+    log = BatchLog(tmp_path, **{"log.file.size": "30000"})
+    for number in range(90):
+        log.append(batch(b"x" * (600 + number), time_ms=-1))
+    log.log.flush()
+    before = time.time_ns() // 1_000_000
+    if kept != "side file":
+        for path in log.folder.iterdir():
+            if path.suffix not in (".log", ".index", ".timeindex"):
+                path.unlink()
+    for segment in log.segments():
+        if kept == "nothing":
+            segment.path.with_suffix(".timeindex").unlink(missing_ok=True)
+        elif kept == "time indexes":
+            # as some write it, without a time and with the last record's offset
+            segment.path.with_suffix(".timeindex").write_bytes(b"\xff" * 8 + bytes(4))
+    log.restart(clean=True)
+    found = [segment.last_ms for segment in log.arena.segments(log.view.index)]
+    assert len(found) > 1 and all(before - 60_000 <= at <= before + 60_000 for at in found)
 
 
 def test_batches_are_found_behind_damage(tmp_path: Path) -> None:
