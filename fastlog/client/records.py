@@ -88,10 +88,13 @@ class RecordBroker:
 
     def __init__(self, addresses: Sequence[Address], *, timeout: float, client: str = "fastlog") -> None:
         """``addresses``: of one broker, tried in their order. ``client``: what its log calls this client."""
+        self._connection: KafkaConnection | None = None
         self.addresses = list(addresses)
         self._timeout = timeout
         self._client = client
-        self._connection: KafkaConnection | None = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Self:
         return self

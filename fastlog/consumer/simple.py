@@ -455,16 +455,26 @@ class SimpleConsumer:
         arguments.whole("fetch_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
         channels: list[Channel] = []
+        readers: list[AnyReader] = []
         try:
-            yield self._walked(topic, partition, offset, wait, wanted, channels)
+            yield self._walked(topic, partition, offset, wait, wanted, channels, readers)
+        except FastlogError as error:  # of whoever takes chunks apart, too
+            raise (readers[-1].placed(error) if readers else error) from error.__cause__
         finally:
             for channel in channels:
                 channel.close()
 
     def _walked(
-        self, topic: str, partition: int, offset: int, wait: float | None, wanted: int, channels: list[Channel]
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        wait: float | None,
+        wanted: int,
+        channels: list[Channel],
+        readers: list[AnyReader],
     ) -> Iterator[AnyChunk]:
-        """The chunks; connections for them are put into the list."""
+        """The chunks; the connections and readers that they come from are put into the lists."""
         if not (self._records.knows(topic) and self._is_of_records(topic)):  # it may have been made anew
             channel = self._note_channel(self._new_channel(), channels)
             start, reader = offset, None
@@ -474,6 +484,7 @@ class SimpleConsumer:
                     reader = open_reader(
                         channel, self._offers.get(), topic, partition, start, wanted, ahead=True, local=self._local
                     )
+                    readers.append(reader)
                     yield from self._followed(channel, reader, topic, partition, wait)
                     return
             except (WrongPartitionError, TransportError) as error:
@@ -483,6 +494,7 @@ class SimpleConsumer:
             channel.close()
         channel = self._note_channel(self._records.channel("SimpleConsumer"), channels)
         of_records = self._records.iterate(channel, topic, partition, offset, wanted)
+        readers.append(of_records)
         yield from self._followed(channel, of_records, topic, partition, wait)
 
     def _note_channel(self, channel: Channel, channels: list[Channel]) -> Channel:
@@ -496,8 +508,6 @@ class SimpleConsumer:
         self._note_way(topic, partition, reader)
         try:
             yield from walk(self._broker, channel, reader, topic, partition, wait)
-        except FastlogError as error:
-            raise reader.placed(error) from error.__cause__
         finally:
             if self._iterated.get((topic, partition)) is reader:
                 self._iterated[topic, partition] = _way_of(reader)

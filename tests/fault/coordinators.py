@@ -31,6 +31,7 @@ POINTS = (
     "create.segment",
 )
 ONE = raw.entry(b"one")
+OF_0_7 = "data"
 
 
 class Client:
@@ -86,7 +87,8 @@ class Client:
         unasked = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}
         found = self.ask(METADATA, 9, topics=None, allow_auto_topic_creation=False, **unasked)
         assert found is not None, "a request that the coordinator does not answer lost its connection"
-        return {topic.name: len(topic.partitions) for topic in found.topics if not topic.is_internal}
+        rows = [topic for topic in found.topics if not topic.is_internal and topic.name != OF_0_7]
+        return {topic.name: len(topic.partitions) for topic in rows}
 
 
 class Writer:
@@ -195,7 +197,7 @@ def _produce(broker: Broker, over: threading.Event, outcome: Outcome) -> None:
     with broker.connect() as client:
         while not over.is_set():
             try:
-                outcome.expect(client.produce_ack("data", 0, ONE).error == 0, "a produce was refused")
+                outcome.expect(client.produce_ack(OF_0_7, 0, ONE).error == 0, "a produce was refused")
             except (raw.ConnectionClosed, OSError) as error:
                 outcome.violations.append(f"a produce noticed it: {error!r}")
                 return
