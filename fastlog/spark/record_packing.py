@@ -86,6 +86,7 @@ class RecordTopics:
                 return call()
             except TransportError as error:
                 patience.failed(error)
+                self._addresses = None  # one that has gone is registered for a while
 
     def _looked(self, topic: str) -> RecordTopic | None:
         found, is_anywhere = [], False

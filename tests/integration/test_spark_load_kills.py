@@ -33,6 +33,7 @@ def test_every_message_is_in_the_table_once(spark: SparkSession, tmp_path: Path)
 def test_a_row_that_is_missing_or_there_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail."""
     rows = [(0, 0, offset, 0, b"x") for offset in range(4)]
-    monkeypatch.setattr(spark_load, "_readers", lambda table: iter([("good", rows), ("bad", [*rows[1:], rows[2]])]))
+    read = ("good", rows), ("bad", [*rows[1:], rows[2]])
+    monkeypatch.setattr(spark_load, "_readers", lambda table, topic: iter(read))
     (found,) = spark_load.compare(tmp_path, Counter(rows))
-    assert found.startswith("bad: 1 missing, 1 too many")
+    assert found.startswith(f"{spark_load.TOPIC}, bad: 1 missing, 1 too many")
