@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fastlog.log._arena import COORDINATOR
+from fastlog.log._arena import COORDINATOR, Segment
 from fastlog.workers import group_board, metrics
 from fastlog.workers.coordinator.groups import report
 from fastlog.workers.coordinator.groups.report import answer_questions
@@ -201,8 +201,12 @@ def test_without_memory_the_next_question_is_answered(
 
 def page_of(rows: list[GroupRow] | None) -> dict[str, dict[str, float]]:
     """The families about partitions 0 to 2 of ``t``, which are visible up to 100, 200 and 300."""
-    views: list[Any] = [SimpleNamespace(topic="t", partition=n, visible_offset=100 * (n + 1)) for n in range(3)]
-    families = list(group_families(rows, views))
+    ends = [100 * (number + 1) for number in range(3)]  # bytes, too: of 0.7
+    views: list[Any] = [
+        SimpleNamespace(topic="t", partition=number, index=number, visible_offset=end, visible_end=end)
+        for number, end in enumerate(ends)
+    ]
+    families = list(group_families(rows, views, lambda _view: [Segment(0, 0, 0, 0, 0)]))
     found = {family.name.removeprefix("kafka_consumergroup_"): family.samples for family in families}
     return {name: {sample.labels: sample.value for sample in samples} for name, samples in found.items()}
 
@@ -228,6 +232,11 @@ def test_a_group_is_behind_by_what_can_be_read() -> None:
             '{consumergroup="late\\"",topic="t"}': 301,
         },
         "lag": {
+            '{consumergroup="g",topic="t",partition="0"}': 100,
+            '{consumergroup="g",topic="t",partition="1"}': 7,
+            '{consumergroup="late\\"",topic="t",partition="2"}': 0,
+        },
+        "fastlog_consumergroup_lag_bytes": {
             '{consumergroup="g",topic="t",partition="0"}': 100,
             '{consumergroup="g",topic="t",partition="1"}': 7,
             '{consumergroup="late\\"",topic="t",partition="2"}': 0,
