@@ -164,9 +164,7 @@ def _directory(path: Path, subject: Subject, clusters: dict[str, Path]) -> Findi
     if not stat.S_ISDIR(mode):
         return bad(check, "directory-unusable", f"{path} is no directory", "name another --log-dir")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return bad(
-            check, "directory-unusable", f"{path} may not be read and written by {_user()}", _owner_remedy(path)
-        )
+        return bad(check, "directory-unusable", f"{path} may not be read and written by {_user()}", _owner_remedy(path))
     other = _other_cluster(path, clusters)
     if other is not None:
         return other

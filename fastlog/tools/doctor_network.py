@@ -104,9 +104,7 @@ def check_zookeeper(subject: Subject) -> Iterator[Finding]:
     from fastlog.coordination.zookeeper import ZooKeeperSession  # only who has one pays for it
 
     try:
-        with ZooKeeperSession(
-            config.zookeeper, connection_timeout=subject.timeout, makes_root=False
-        ) as session:
+        with ZooKeeperSession(config.zookeeper, connection_timeout=subject.timeout, makes_root=False) as session:
             node = session.get(broker_path(config.broker_id))
             holder = None if node is None else BrokerRegistration.parse(node.data)
     except FastlogError as error:
@@ -177,8 +175,10 @@ def _not_listening(check: str, subject: Subject, address: ListenAddress) -> Find
     if subject.is_running:
         return _silent(check, subject, address, f"does not listen at {address}")
     problem = _cannot_bind(address)
-    return ok(check, f"{address} is free; no broker runs on the log directories") if problem is None else bad(
-        check, *problem
+    return (
+        ok(check, f"{address} is free; no broker runs on the log directories")
+        if problem is None
+        else bad(check, *problem)
     )
 
 

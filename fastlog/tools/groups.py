@@ -38,9 +38,7 @@ _FAULT_NAMES = ("group", "topic", "partition", "owner", "fault")
     help="Show the members of this group, what they read and own; may be repeated.",
 )
 @groups_access.table_options
-def groups_command(
-    place: groups_access.Where, names: tuple[str, ...], as_json: bool, no_headers: bool
-) -> None:
+def groups_command(place: groups_access.Where, names: tuple[str, ...], as_json: bool, no_headers: bool) -> None:
     """List the groups: members that live, topics they read, partitions owned and not, offsets committed.
 
     Those in ZooKeeper when one is named, else those that a broker keeps. With --group, a line for each member and
@@ -110,9 +108,7 @@ def _owned_by_thread(view: GroupView, consumer: str, topic: str) -> dict[str, li
 @groups_access.place_options
 @groups_access.group_option
 @groups_access.table_options
-def verify_rebalance_command(
-    place: groups_access.Where, group: str, as_json: bool, no_headers: bool
-) -> int:
+def verify_rebalance_command(place: groups_access.Where, group: str, as_json: bool, no_headers: bool) -> int:
     """Check that each partition of each topic the group reads has an owner, which is a thread of a living member.
 
     A rebalance that is under way shows as a fault: check again a few seconds later. What is wrong is on stdout, and

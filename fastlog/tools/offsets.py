@@ -220,10 +220,7 @@ def delete_command(
             groups.forget(group, going)
             if wanted is None:
                 groups.remove(group)
-    rows = [
-        {"group": group, **place_fields(item, as_json), "offset": view.committed[item].offset}
-        for item in going
-    ]
+    rows = [{"group": group, **place_fields(item, as_json), "offset": view.committed[item].offset} for item in going]
     show(_NAMES[:-1], rows, as_json, no_headers)
     if execute:
         note(f"deleted {len(going)} offsets of group {group!r}")
@@ -254,9 +251,7 @@ def delete_command(
 @options.option(
     "--json", "as_json", group="Format", is_flag=True, help="An object a line instead, which import does not read."
 )
-def export_command(
-    place: groups_access.Where, groups: tuple[str, ...], output_file: Path, as_json: bool
-) -> int:
+def export_command(place: groups_access.Where, groups: tuple[str, ...], output_file: Path, as_json: bool) -> int:
     """Write offsets in the format of Kafka 0.7's ExportZkOffsets, a line each.
 
     /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>. Exit code 1 when a node holds no offset and was

@@ -170,9 +170,7 @@ def test_the_checkpoint_of_other_files_does_not_count(
 
 
 @pytest.mark.parametrize("inode", [None, (1 << 40, 1)])
-def test_where_the_inode_is_not_known_the_checkpoint_counts(
-    inode: tuple[int, int] | None, tmp_path: Path
-) -> None:
+def test_where_the_inode_is_not_known_the_checkpoint_counts(inode: tuple[int, int] | None, tmp_path: Path) -> None:
     """In files of before, and where the segment is not there at all."""
     log = BatchLog(tmp_path)
     for data in some_batches(6):

@@ -35,9 +35,7 @@ SETTINGS: dict[str, Any] = {
 class Started:
     """Stands for what a process runs: keeps what it was made with."""
 
-    def __init__(
-        self, *arguments: Any, turn_ms: int = child.TURN_MS, remote: Any = None, tracing: Any = None
-    ) -> None:
+    def __init__(self, *arguments: Any, turn_ms: int = child.TURN_MS, remote: Any = None, tracing: Any = None) -> None:
         assert turn_ms == child.TURN_MS
         self.arguments = arguments
         if remote is not None:
