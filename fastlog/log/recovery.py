@@ -507,7 +507,13 @@ class _Recovery:
             result = replace(result, segments=(*result.segments[:-1], newest))
         if self.format.is_sequenced:
             result = replace(result, producers=self.producers(served, result.log_end))
-        return replace(result, indexes=indexes, epoch=self.epoch(result.log_end, is_clean=is_clean))
+        epoch, failure = self.epoch(result.log_end, is_clean=is_clean)
+        result = replace(result, indexes=indexes, epoch=epoch)
+        if failure is None:
+            return result
+        reason = f"its leader epoch cannot be written: {failure.strerror}"
+        reason = f"{reason}; what it has can be read; start again when {shown(self.directory)} can be written to"
+        return replace(result, state=READ_ONLY, reason=reason, no_room=failure.errno in NO_ROOM)
 
     def producers(self, segments: list[SegmentFile], log_end: int) -> tuple[ProducerState, ...]:
         """What the log says of its producers; snapshots of more than it has are gone, durably."""
@@ -520,20 +526,24 @@ class _Recovery:
         )
         return known.table.states(now_ms)
 
-    def epoch(self, log_end: int, *, is_clean: bool) -> int:
-        """The leader epoch from here on: another one where appended bytes may have been lost; 0 without epochs."""
+    def epoch(self, log_end: int, *, is_clean: bool) -> tuple[int, OSError | None]:
+        """The leader epoch from here on: another one where appended bytes may have been lost; 0 without epochs.
+
+        With what went wrong when that is not durable: the next start gives the same epoch again, so nothing may be appended
+        in it.
+        """
         if not self.format.has_epochs:
-            return 0
+            return 0, None
         epochs = read_epochs(self.directory, self.files)
         if is_clean and epochs:
-            return epochs[-1][0]
+            return epochs[-1][0], None
         epochs = next_epochs(epochs, log_end)
         try:
             write_epochs(self.directory, epochs, self.files)
             self.files.fsync_dir(self.directory)
         except OSError as error:
-            log.warning("leader epochs not written path=%s reason=%s", shown(self.directory), error.strerror)
-        return epochs[-1][0]
+            return epochs[-1][0], error
+        return epochs[-1][0], None
 
     def read_only(self, segments: list[SegmentFile], end: int, reason: str) -> RecoveredPartition:
         """Serve what lies below ``end``, as far as a message ends there; offline when that is nothing."""

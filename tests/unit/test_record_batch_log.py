@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, _index, kafka_files
 from fastlog.log._append import Appender, append_sets
-from fastlog.log._arena import FIRST_PROCESSOR, Arena, SlotView
+from fastlog.log._arena import FIRST_PROCESSOR, STATE_NO_FLUSH, STATE_READ_ONLY, WHY_ROOM, WHY_START, Arena, SlotView
 from fastlog.log._segments import SegmentFiles
 from fastlog.log.files import FileOps
 from fastlog.log.formats import SearchBudget, format_number
@@ -26,7 +27,7 @@ from fastlog.tools.dump_log import dump_log_command
 from fastlog.tools.fsck import fsck_command
 from tests.harness import stored_batches
 from tests.harness.calls import read_calls
-from tests.harness.shared_log import DONE, FAILED, SharedLog, start, wait
+from tests.harness.shared_log import DONE, FAILED, OFFLINE, SharedLog, start, wait
 from tests.harness.stored_batches import batch
 
 TOPIC_ID = bytes(range(16))
@@ -242,6 +243,57 @@ def test_a_torn_tail_is_cut_and_the_epoch_grows(tmp_path: Path) -> None:
     assert kafka_files.read_epochs(log.folder, FileOps()) == [(0, 0), (1, whole[-1].last + 1)]
     log.check_indexes()
     assert list(log.folder.glob("*.truncated*"))
+
+
+@pytest.mark.parametrize(("failure", "why"), [(errno.EIO, WHY_START), (errno.ENOSPC, WHY_ROOM)])
+@pytest.mark.parametrize("failing", ["replace_file", "fsync_dir"])
+def test_nothing_is_appended_in_an_epoch_that_is_not_durable(
+    tmp_path: Path, failing: str, failure: int, why: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next start would give it again: two lives of one epoch could have other records at the same offsets."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(20):
+        log.append(data)
+    stored = log.batches()
+    log.files = NoEpochs(failing, failure)
+    for number in range(2):
+        log.restart()
+        assert log.view.state == STATE_READ_ONLY | STATE_NO_FLUSH | why << 8
+        assert log.view.epoch == (1 if failing == "replace_file" else number + 1)
+        assert log.append(batch(b"refused"))[0] == OFFLINE
+        assert log.batches() == stored
+        assert log.view.log_offset == stored[-1].last + 1
+    assert f"its leader epoch cannot be written: {os.strerror(failure)}; what it has can be read" in caplog.text
+    assert str(log.folder) in caplog.text
+    log.files = None
+    log.restart()
+    assert log.view.state == 0
+    epoch = log.view.epoch
+    assert epoch >= 1
+    assert log.append(batch(b"first"))[0] == DONE
+    log.restart()
+    assert (log.view.state, log.view.epoch) == (0, epoch + 1)
+    assert [one.epoch for one in log.batches()] == [0] * len(stored) + [epoch]
+
+
+class NoEpochs(FileOps):
+    """Lets one call fail that makes the file of leader epochs durable."""
+
+    def __init__(self, failing: str, failure: int) -> None:
+        self.failing, self.failure = failing, failure
+        self.is_written = False
+
+    def replace_file(self, path: Path, data: bytes, point: str) -> None:
+        self.is_written = path.name == kafka_files.EPOCHS_NAME
+        if self.is_written and self.failing == "replace_file":
+            raise OSError(self.failure, os.strerror(self.failure))
+        super().replace_file(path, data, point)
+
+    def fsync_dir(self, path: Path) -> None:
+        fails, self.is_written = self.is_written and self.failing == "fsync_dir", False
+        if fails:
+            raise OSError(self.failure, os.strerror(self.failure))
+        super().fsync_dir(path)
 
 
 def test_offsets_that_go_back_are_cut(tmp_path: Path) -> None:
