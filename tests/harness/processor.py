@@ -37,7 +37,8 @@ class Processor:
 
     Listeners speak what the first request of a connection says; those behind ``advertised`` speak what ``more`` makes,
     and the last one what ``forwarding`` does; then ``coordinator`` is the other end of the socket pair to the
-    coordinator. ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
+    coordinator. Without ``runs`` nobody runs the loop but the test. ``settings`` are fields of ``BrokerConfig``;
+    processors that share an arena have different numbers.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Processor:
         advertised: Sequence[tuple[str, int]] = (LOOPBACK,),
         more: Sequence[Callable[[Engine], Protocol]] = (),
         forwarding: Callable[[Forward], Protocol] | None = None,
+        runs: bool = True,
         **settings: Any,
     ) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
@@ -108,7 +110,7 @@ class Processor:
             remote=forward,
         )
         self.results: list[int] = []
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread = threading.Thread(target=self._run if runs else lambda: None, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:

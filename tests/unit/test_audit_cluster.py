@@ -279,6 +279,16 @@ def test_a_log_that_grows_meanwhile_is_not_followed_for_ever(brokers: Callable[.
     assert stage.tally.seen(1, 0, 1) == 2
 
 
+def test_a_partition_that_was_empty_when_it_was_asked_is_not_read(brokers: Callable[..., FakeBroker]) -> None:
+    """What came since then belongs to the next count, and nobody asks for it."""
+    broker = brokers()
+    broker.logs["t", 0] = numbers(0, 1)
+    broker.hook = described(broker, {"log_end": 0})
+    stage = cluster_of(broker).count("brokers", "t", 1000)
+    assert stage.tally.messages == 0
+    assert not broker.seen["HeldFetchRequest"] and not broker.seen["FetchRequest"]
+
+
 # -- brokers that ZooKeeper shows --------------------------------------------------------------------------------------
 
 

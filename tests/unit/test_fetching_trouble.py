@@ -271,6 +271,19 @@ def test_a_log_that_is_made_anew_meanwhile_is_not_read_on_in_the_middle(
         assert reading.fetchers.logs() == {source: NEW}
 
 
+def test_a_jump_names_the_log_that_there_is_then() -> None:
+    """It was made anew behind a connection that stands, and is shorter: what was known is asked again."""
+    with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20) as reading:
+        fake.made["t", 0] = OLD
+        source = reading.own(fake.port)
+        assert take(reading.stream(), 100) == SEVERAL
+        fake.made["t", 0], fake.logs["t", 0] = NEW, pack(MORE[:10])
+        assert take(reading.stream(), 10) == MORE[:10]
+        (jump,) = reading.jumps
+        assert jump[:3] == (source, len(pack(SEVERAL)), 0) and jump.log == NEW
+        assert reading.fetchers.logs() == {source: NEW}
+
+
 def test_an_offset_of_another_log_is_not_gone_on_at() -> None:
     """As it comes from a store that keeps which log it is of."""
     data = pack(MORE)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from fastlog.zkpaths import PartitionId, Subscription, member_path, offset_path,
 from tests.harness.fake_session import FakeSession, FakeZooKeeper
 from tests.harness.groups import GROUP, Cluster, FakeStore, part
 from tests.harness.stepped_group import Clock, Stepped, run_for
+from tests.harness.timing import PATIENCE, sooner_than
 
 MINE = member_path(GROUP, "g_a")
 ONLY = part("1-0", "s")
@@ -89,6 +91,25 @@ def test_who_hears_that_a_session_was_closed_sees_that_another_one_is_joined(
     session.close = lambda: (noted.append(standing.state), close())  # type: ignore[method-assign]
     member.end()
     assert noted == [GroupState.JOINING]
+
+
+def test_who_leaves_waits_a_second_for_a_broker_that_does_not_say_where_to_begin(
+    shown: FakeZooKeeper, clock: Clock
+) -> None:
+    """And not at all once the session is over: nothing could be committed then."""
+    for is_lost in (False, True):
+        member = Stepped(shown, "a", {"s": 1}, auto_commit=True)
+        member.settle(clock)
+        member.readers.unknown.add(ONLY)
+        leaves = clock.now + 6.0  # with a sign of life, each second and a half
+
+        def at(now: float, member: Stepped = member, is_lost: bool = is_lost, leaves: float = leaves) -> None:
+            if is_lost and now >= leaves and member.session is not None:
+                shown.expire(member.session.id)
+
+        run_for(member, clock, 6.0, at)
+        assert clock.now == pytest.approx(leaves if is_lost else leaves + 1.0)
+        assert is_lost or member.work.standing.error is None
 
 
 def _both(tree: FakeZooKeeper, clock: Clock, signs: list[float], audits: list[float]) -> list[float]:
@@ -375,6 +396,34 @@ def test_a_note_wakes_the_worker_once_and_is_never_lost() -> None:
     inbox.stop()
     assert inbox.is_stopping
     inbox.wait(30.0)
+
+
+@pytest.mark.parametrize("line", range(1, 5))
+def test_a_worker_that_looks_between_two_lines_of_a_note_is_woken_by_the_next(line: int) -> None:
+    """It takes what is there, and forgets that it was woken, at any moment."""
+    inbox = Inbox()
+    left = line
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if frame.f_code is not Inbox.wake.__code__:
+            return None
+        left -= 1
+        if left == 0:
+            inbox.wait(0.0)
+        return trace
+
+    outer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        inbox.wake()
+    finally:
+        sys.settrace(outer)
+    assert left <= 0
+    inbox.wait(0.0)
+    inbox.wake()
+    with sooner_than(PATIENCE, "the wake-up was lost"):
+        inbox.wait(2 * PATIENCE)
 
 
 def test_commits_that_nobody_waits_for_are_asked_once_at_a_time() -> None:

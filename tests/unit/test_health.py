@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -40,6 +41,7 @@ from fastlog.workers.health import Health
 from fastlog.workers.http_server import JSON, Request, encode_answer
 from fastlog.workers.metrics import Metrics
 from fastlog.workers.monitor import Pages
+from tests.harness.broker import wait_until
 from tests.harness.shared_log import message
 
 SECRET = "a-secret-of-some-length"
@@ -418,6 +420,31 @@ def test_where_every_file_has_a_name_the_file_system_is_asked(tmp_path: Path, mo
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((1, 1, 1, 1, 1, 1, 1, 1, os.ST_RDONLY, 255)))
     with pytest.raises(OSError, match="Read-only"):
         disk_probe.write_unnamed(str(tmp_path))
+
+
+def test_whoever_sees_a_try_end_does_not_begin_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked between any two lines of it: one try is enough for as long as it is fresh."""
+    tries: list[str] = []
+    monkeypatch.setattr(disk_probe, "write_unnamed", tries.append)
+    probe = DiskProbe([str(tmp_path)])
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != disk_probe.__file__ or frame.f_code.co_name != "_try":
+            return None
+
+        def each(frame: FrameType, event: str, argument: object) -> Any:
+            probe.problems()
+            return each
+
+        return each
+
+    threading.settrace(trace)
+    try:
+        assert probe.problems() == []
+    finally:
+        threading.settrace(None)
+    wait_until("it has ended", lambda: all(thread.name != "fastlog-disk-probe" for thread in threading.enumerate()))
+    assert tries == [str(tmp_path)]
 
 
 def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

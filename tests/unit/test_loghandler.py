@@ -105,7 +105,7 @@ def test_a_broker_that_goes_and_comes_back_gets_what_was_written_meanwhile(logge
         handler.close()
 
 
-def test_the_bytes_that_wait_are_bounded_too(logger: logging.Logger) -> None:
+def test_the_bytes_that_wait_are_bounded_too(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
     release = threading.Event()
     with FakeBroker(hook=stalled(release)) as broker:
         handler = LogHandler(broker.address, topic="t", queue_bytes=10_000)
@@ -119,6 +119,8 @@ def test_the_bytes_that_wait_are_bounded_too(logger: logging.Logger) -> None:
         logger.info("y")
         flushed(handler)
         assert len(stored(broker)) == 11
+        handler.close()
+    assert "40 records were dropped, 40 so far: the queue is full\n" in capsys.readouterr().err
 
 
 def test_closing_is_bounded_and_says_what_is_left(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:

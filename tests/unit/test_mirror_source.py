@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -250,15 +251,26 @@ def test_damaged_messages_are_left_out_one_by_one(
 def test_two_damaged_messages_in_a_row_are_not_left_out(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The length of the first one may be what is wrong: nobody knows where the next one begins. It is tried again."""
+    """The length of the first one may be what is wrong: nobody knows where the next one begins. It is tried again.
+
+    Nobody looks for damage in the other partition, which has none.
+    """
     monkeypatch.setattr(source_module, "_RETRY_SECONDS", 0.01)
-    found = site()
+    found = site(partitions=2)
     entries = pieces(SET)
     found.put(b"".join([*entries[:5], damage(entries[5]), damage(entries[6]), *entries[7:]]))
+    found.put(SET, partition=1)
     found.show("t")
+    looked_for: list[int] = []  # the mirror reads by requests that are held
+    found.sources["one"].after = lambda request: (
+        looked_for.append(request.partition) if isinstance(request, rq.FetchRequest) else None
+    )
     with found.running(bad_messages="skip") as mirror:
         found.wait_committed(5 * ENTRY)
-        wait_until("it was looked at twice", lambda: found.sources["one"].seen["FetchRequest"] >= 4)
+        found.wait_committed(len(SET), partition=1)
+        before = len(looked_for)
+        wait_until("it was looked at twice", lambda: len(looked_for) >= before + 4)
+        assert set(looked_for) == {0}
         assert mirror.sources[0].totals.left_out == 0
         found.sources["one"].logs["t", 0] = SET
         found.wait_committed(len(SET))
@@ -489,6 +501,16 @@ def test_what_cannot_be_saved_at_the_end_is_said(
     error = source.stop(1.5)
     assert (str(error).splitlines()[0] if error is not None else None) == left
     assert calls == ["step", "step", 1.5]
+
+
+def test_a_stop_that_waits_does_not_spin(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something stays under way: it is looked at a hundred times a second at most, and named in the end."""
+    looks = itertools.count()
+    monkeypatch.setattr(Source, "is_under_way", property(lambda source: next(looks) >= 0))
+    mirror = Mirror(site().config())
+    (left,) = mirror.stop(0.3)
+    assert left == "one: not all was acknowledged"
+    assert next(looks) <= 32
 
 
 def test_who_is_woken_by_the_stop_sees_it(site: Callable[..., Site]) -> None:

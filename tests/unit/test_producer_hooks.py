@@ -229,6 +229,35 @@ def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
         queue.put(QueueItem("late", "t"))
 
 
+@pytest.mark.parametrize("callback", [True, False])
+def test_who_waits_for_room_is_told_of_the_end(callback: bool) -> None:
+    """It raises what a put behind the end raises, and the callback hears of it where there is one."""
+    note, gate = Recorder(), Gate()
+    queue = batch_queue(note, gate, callback=callback, queue_messages=1, batch_messages=1)
+    queue.put(QueueItem("held", "t"))
+    wait_until("the batch is being handled", lambda: len(queue) == 0)
+    queue.put(QueueItem("fits", "t"))
+    raised: list[BaseException] = []
+
+    def put() -> None:
+        try:
+            queue.put(QueueItem("waits", "t"))
+        except BaseException as error:
+            raised.append(error)
+
+    sender = threading.Thread(target=put)
+    sender.start()
+    wait_until("it waits", lambda: not callback or ("before_enqueue", "waits") in note.calls)
+    time.sleep(0.05)  # without a callback nobody sees it wait; one that comes later is told the same
+    queue.stop()
+    sender.join(PATIENCE)
+    assert [type(error) for error in raised] == [ClosedError]
+    if callback:
+        assert note.calls.count(("after_enqueue", ("WAITS", False))) == 1
+    gate.open()
+    assert queue.finished.wait(30)
+
+
 def test_a_full_queue_drops_with_a_count_or_waits() -> None:
     """``drop`` counts and goes on; ``block`` waits until there is room."""
     note, gate = Recorder(), Gate()

@@ -85,6 +85,20 @@ def test_a_beginning_is_written_down_once() -> None:
     assert load(plan_of(cluster, table, startingOffsets="latest"), table) == [{"t/0-0": (20, 30), "t/0-1": (0, 10)}]
 
 
+@pytest.mark.parametrize(("start", "begins"), [(0, True), (15, False), (20, True)])
+def test_a_beginning_is_where_a_message_begins(start: int, begins: bool) -> None:
+    """Who names a place inside one is told where the next one begins, before anything is written down."""
+    cluster, table = MadeUpCluster(t_0_0=[10] * 5), Table()
+    plan = plan_of(cluster, table, startingOffsets=f'{{"t": {{"0-0": {start}}}}}')
+    if begins:
+        table.do(plan.beginnings())
+        assert table.numbers["fastlog:t/0-0"] == start
+    else:
+        with pytest.raises(ConfigError, match="no message of t/0-0 begins at 15; the next one begins at 20"):
+            plan.beginnings()
+        assert table.numbers == {}
+
+
 def test_targets_are_not_passed() -> None:
     cluster, table = MadeUpCluster(t_0_0=[10]), Table()
     plan = plan_of(cluster, table)

@@ -6,7 +6,10 @@ loop that turns without a reason never stands still.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,10 +18,15 @@ from pathlib import Path
 import pytest
 
 from fastlog.log import _files
+from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER, STAGE_PROCESSORS
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.workers._flusher import make_flusher_loop
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
-from tests.harness.shared_log import in_child
+from tests.harness.processor import Processor
+from tests.harness.shared_log import SharedLog, in_child
+from tests.harness.single_steps import seen_between_instructions, single_steps
+from tests.harness.timing import PATIENCE
 from tests.harness.workers import Workers, drain, is_silent, reset
 
 GOOD = raw.entry(b"good")
@@ -197,6 +205,39 @@ def test_the_flusher_by_the_first_byte_that_grows_old(tmp_path: Path) -> None:
             wait_until("it is flushed", lambda: workers.arena.view(0).flushed_end == number * 14)  # noqa: B023
             assert time.monotonic() - begun > 0.1
         workers.wait_still()
+
+
+@single_steps
+def test_a_flusher_that_is_woken_by_a_reader_sees_why(tmp_path: Path) -> None:
+    """It looks as soon as it is woken, whatever the processor has still to do: what is not flushed then never is."""
+    log = SharedLog(tmp_path)
+    log.append(GOOD)
+    flush_now(log.flusher, 0)
+    log.append(GOOD)
+    processor = Processor(tmp_path, arena=log.arena, number=FIRST_PROCESSOR + 1, heartbeat_ms=LONG_MS, runs=False)
+    flusher = make_flusher_loop(log.arena, 64, 0, 0, 0, -1, LONG_MS)
+    flushing = threading.Thread(target=flusher.run, args=(2, 2, os.getppid()))
+    flushing.start()
+    woken, answered = select.poll(), select.poll()
+    woken.register(log.arena.eventfd(FLUSHER), select.POLLIN)
+    with processor.connect() as reader:
+        answered.register(reader, select.POLLIN)
+        reader.sendall(raw.fetch_frame("t", 0, 0, 1000))
+
+        def look() -> None:
+            while woken.poll(0):
+                time.sleep(0.05)
+            if answered.poll(0) and not log.arena.stopping:
+                log.arena.set_stopping(STAGE_PROCESSORS)
+
+        try:
+            seen_between_instructions(lambda: processor.loop.run(os.getppid()), look)
+            assert reader.recv(1000).endswith(GOOD)
+            wait_until("it is flushed", lambda: log.arena.view(0).flushed_end == 28)
+        finally:
+            log.arena.set_stopping(STAGE_FLUSHER)
+            flushing.join(PATIENCE)
+            processor.close()
 
 
 def test_the_flusher_when_a_flush_could_not_be_done(two: Workers) -> None:
