@@ -1,10 +1,11 @@
 """Clients that pip does not have, against a broker: each tries what it can, and a table says what came of it.
 
-    python -m tests.compat.clients [CLIENT...]          sarama, franz-go, kafkajs; all by default
+    python -m tests.compat.clients [CLIENT...]          sarama, franz-go, kafkajs, platformatic, librdkafka;
+                                                        all by default
 
-They are fetched and built first, at the versions of go.mod and package-lock.json, in a temporary directory, or where
-``FASTLOG_CLIENTS`` says. The exit code is 1 when a check has failed, and 3 when something could not be run, which the
-table names.
+They are fetched and built first, at the versions of go.mod, package-lock.json and Cargo.toml, in a temporary
+directory, or where ``FASTLOG_CLIENTS`` says. The exit code is 1 when a check has failed, and 3 when something could not
+be run, which the table names.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.compat import librdkafka
 from tests.harness import foreign_clients
 from tests.harness.broker import Broker, wait_until
 from tests.harness.today_members import Members, produce
@@ -28,7 +30,9 @@ SOURCES = Path(__file__).parent
 PARTITIONS = 4
 SETTINGS = {"num.partitions": PARTITIONS, "group.initial.rebalance.delay.ms": 0}
 SECONDS = 600
-STATIC = ("sarama", "franz-go")
+GO = ("sarama", "franz-go")
+LIBRDKAFKA = "librdkafka"
+STATIC = ("sarama", "franz-go", "platformatic")
 """kafkajs has no static members."""
 FAILED, NOT_RUN = 1, 3
 
@@ -42,20 +46,25 @@ class Row(NamedTuple):
     reason: str = ""
 
 
-def build(directory: Path) -> dict[str, str]:
-    """Make each client's program; why not, by client, of those that could not be made."""
+def build(directory: Path, names: Collection[str]) -> dict[str, str]:
+    """Make the clients' programs; why not, by client, of those that could not be made."""
     missing = {}
-    for name in ("sarama", "franz-go"):
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in set(GO) & set(names):
         reason = _run(["go", "build", "-buildvcs=false", "-o", str(directory / name), f"./{name}"], SOURCES / "go")
         if reason:
             missing[name] = reason
-    place = directory / "kafkajs"
-    place.mkdir(parents=True, exist_ok=True)
-    for path in (SOURCES / "kafkajs").iterdir():
-        shutil.copy(path, place)
-    reason = _run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], place)
-    if reason:
-        missing["kafkajs"] = reason
+    shutil.copy(SOURCES / "javascript" / "checks.js", directory)
+    for name in set(foreign_clients.JAVASCRIPT) & set(names):
+        place = directory / name
+        shutil.copytree(SOURCES / "javascript" / name, place, dirs_exist_ok=True)
+        reason = _run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], place)
+        if reason:
+            missing[name] = reason
+    if LIBRDKAFKA in names:
+        reason = librdkafka.build(directory)
+        if reason:
+            missing[LIBRDKAFKA] = reason
     return missing
 
 
@@ -106,6 +115,11 @@ def groups(name: str, address: str, directory: Path) -> list[Row]:
     return rows
 
 
+def performance(program: Path, address: str) -> list[Row]:
+    """What ``rdkafka_performance`` is tried with."""
+    return [_tried(LIBRDKAFKA, check, body) for check, body in librdkafka.checks(program, address)]
+
+
 def _killed(address: str, kind: str, directory: Path) -> None:
     topic = f"{kind}-killed"
     produce(address, topic, PARTITIONS, 200)
@@ -116,8 +130,10 @@ def _killed(address: str, kind: str, directory: Path) -> None:
         members.kill(first)
         produce(address, topic, PARTITIONS, 200)
         wait_until("all is read by the others", lambda: members.seen() == all_of(400))
-        assert [members.end(member) for member in others] == [0, 0], members.errors()[-500:]
-        assert members.wrong() == []
+        codes = [members.end(member) for member in others]
+        assert codes == [0, 0], f"exit codes {codes}: {members.errors()[-500:]}"
+        wrong = members.wrong()
+        assert wrong == [], f"{len(wrong)} wrong: {wrong[:3]}"
 
 
 def all_of(count: int) -> set[tuple[int, int]]:
@@ -135,7 +151,7 @@ def _tried(name: str, check: str, body: Callable[[], None]) -> Row:
 
 def main(names: list[str]) -> int:
     """Run the clients that are named, print the table, and return the exit code."""
-    known = list(dict.fromkeys(program for program, _ in foreign_clients.MEMBERS.values()))
+    known = [*dict.fromkeys(program for program, _ in foreign_clients.MEMBERS.values()), LIBRDKAFKA]
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"no client is called {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
@@ -145,14 +161,16 @@ def main(names: list[str]) -> int:
         directory = Path(made)
         os.environ.setdefault(foreign_clients.VARIABLE, str(directory / "programs"))
         place = Path(os.environ[foreign_clients.VARIABLE])
-        place.mkdir(parents=True, exist_ok=True)
-        missing = build(place)
+        missing = build(place, names or known)
         for name in names or known:
             if name in missing:
                 rows.append(Row(name, "everything", "NOT RUN", missing[name]))
                 continue
             with Broker(directory / name, processors=2, settings=SETTINGS) as broker:
                 address = f"127.0.0.1:{broker.port}"
+                if name == LIBRDKAFKA:
+                    rows += performance(place / librdkafka.NAME, address)
+                    continue
                 rows += single(name, address) + groups(name, address, directory / f"{name}-members")
     return told(rows)
 
@@ -160,7 +178,7 @@ def main(names: list[str]) -> int:
 def told(rows: list[Row]) -> int:
     """Print the table; the exit code."""
     for row in rows:
-        print(f"{row.client:<10} {row.check:<52} {row.result:<8} {row.reason}".rstrip())
+        print(f"{row.client:<12} {row.check:<52} {row.result:<8} {row.reason}".rstrip())
     results = {row.result for row in rows}
     if results - {"ok", "none", "NOT RUN"} or not rows:
         return FAILED

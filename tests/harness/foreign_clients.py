@@ -16,8 +16,10 @@ MEMBERS = {
     "franz-go": ("franz-go", "range"),
     "franz-go-cooperative": ("franz-go", "cooperative-sticky"),
     "kafkajs": ("kafkajs", "roundrobin"),
+    "platformatic": ("platformatic", "roundrobin"),
 }
 """By kind of member: the program, and the strategy it is given."""
+JAVASCRIPT = ("kafkajs", "platformatic")
 
 
 def command(name: str) -> list[str]:
@@ -27,9 +29,11 @@ def command(name: str) -> list[str]:
         KeyError: ``FASTLOG_CLIENTS`` is not set.
     """
     directory = Path(os.environ[VARIABLE])
-    if name != "kafkajs":
+    if name not in JAVASCRIPT:
         return [str(directory / name)]
-    return [shutil.which("node") or "node", str(directory / "kafkajs" / "client.js")]
+    # A client that wants a newer Node than distributions have brings one.
+    own = sorted((directory / name).glob("node_modules/node-*/bin/node"))
+    return [str(own[0]) if own else shutil.which("node") or "node", str(directory / name / "client.js")]
 
 
 def member_command(kind: str) -> list[str]:

@@ -153,13 +153,19 @@ def test_what_was_not_run_is_named(results: list[str], code: int, capsys: pytest
 
 def test_a_client_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
     assert clients.main(["sarama", "ruby"]) == 2
-    assert capsys.readouterr().err == "no client is called ruby; there are sarama, franz-go, kafkajs\n"
+    assert (
+        capsys.readouterr().err
+        == "no client is called ruby; there are sarama, franz-go, kafkajs, platformatic, librdkafka\n"
+    )
 
 
 def test_a_program_that_is_missing_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert clients.build(tmp_path / "made") == {
+    names = ("sarama", "franz-go", "kafkajs", "platformatic", "librdkafka")
+    assert clients.build(tmp_path / "made", names) == {
         "sarama": "go is missing: install it",
         "franz-go": "go is missing: install it",
         "kafkajs": "npm is missing: install it",
+        "platformatic": "npm is missing: install it",
+        "librdkafka": "cargo is missing: install cargo",
     }
