@@ -363,10 +363,13 @@ cdef class OpenedSet:
         return True
 
     cdef int add(self, Making* m, int64_t wanted, Py_ssize_t most_bytes) except -1:
-        """Add its messages from ``wanted`` on, for one step: CONVERTED, CONVERT_FULL, CONVERT_MORE, CONVERT_NO_MEMORY."""
+        """Add its messages from ``wanted`` on, for one step: CONVERTED, CONVERT_FULL, CONVERT_MORE, CONVERT_NO_MEMORY.
+
+        After CONVERT_FULL it goes on with the message that did not fit.
+        """
         cdef Converted out
         cdef int64_t count = 0
-        cdef Py_ssize_t left = most_bytes, begin, size
+        cdef Py_ssize_t left = most_bytes, begin, size, used
         cdef const uint8_t* p
         cdef int status = CONVERTED
         if not self.is_counted and not self.count_more(most_bytes):
@@ -378,14 +381,19 @@ cdef class OpenedSet:
                 with nogil:
                     status = add_inner(m, p, <uint64_t>size, &self.at, wanted, &out)
                 if status != CONVERTED:
+                    used = <Py_ssize_t>out.used
+                    self.kept[self.taken] = (owner, begin + used, size - used)
                     return status
                 self.taken += 1
             return CONVERTED
-        while self.next_run(&left, &count):
+        while self.run != NULL or self.next_run(&left, &count):
             with nogil:
                 status = add_inner(m, self.run, <uint64_t>self.run_bytes, &self.at, wanted, &out)
             if status != CONVERTED:
+                self.run += out.used
+                self.run_bytes -= <Py_ssize_t>out.used
                 return status
+            self.run = NULL
         return CONVERT_MORE if self.levels else CONVERTED
 
     def convert(self, int64_t wanted, Py_ssize_t most_bytes=-1):

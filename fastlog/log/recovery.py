@@ -529,8 +529,8 @@ class _Recovery:
     def epoch(self, log_end: int, *, is_clean: bool) -> tuple[int, OSError | None]:
         """The leader epoch from here on: another one where appended bytes may have been lost; 0 without epochs.
 
-        With what went wrong when that is not durable: the next start gives the same epoch again, so nothing may be appended
-        in it.
+        With what went wrong when that is not durable: the next start gives the same epoch again, so nothing may be
+        appended in it.
         """
         if not self.format.has_epochs:
             return 0, None

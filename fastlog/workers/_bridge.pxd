@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from fastlog._upconvert cimport Making
+from fastlog._upconvert cimport Making, OpenedSet
 from fastlog.log._arena cimport Arena, fl_slot
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
@@ -56,6 +56,7 @@ cdef class Bridge:
     cdef Reads reads
     cdef object services, limits
     cdef dict opened         # by the name of the connection: sets that are being opened
+    cdef dict begun          # a few that were left in the middle, by the place where their reader goes on; the oldest first
     cdef dict reasons        # by the same: why its last one could not be converted
     cdef Mark* exact         # the places where readers are, by slot and position
     cdef Mark* sparse        # the first known place in each MiB
@@ -77,4 +78,6 @@ cdef class Bridge:
     cdef bint search(self, BridgeJob* job, uint8_t* scratch) noexcept nogil
     cdef int add_large(self, BridgeJob* job) noexcept nogil
     cdef int open_set(self, BridgeJob* job) noexcept with gil
+    cdef tuple place_of(self, BridgeJob* job, int64_t offset)
+    cdef int keep_begun(self, BridgeJob* job, OpenedSet opened) except -1
     cdef void stop(self, BridgeJob* job, int status) noexcept nogil

@@ -46,7 +46,9 @@ cdef enum:
     SEARCH_BYTES = 64 << 10      # of a log, looked at together
     STEP_SEARCH = 4 << 20        # searched in one step
     STEP_BYTES = 1 << 20         # converted in one step
-    LARGE_BYTES = 2 << 20        # a message of more waits for room
+    LARGE_BYTES = 64 << 10       # a message of more than this, and than its part may have, waits for room
+    BEGUN_SETS = 8               # compressed ones that readers have left in the middle
+    BEGUN_BYTES = 1 << 20        # of each, compressed
     MOST_BYTES = 0x3fffff00      # of a message: an answer's size is a signed 32-bit number
     HEADER_BYTES = 10            # of a compressed set, before what is compressed
     MIN_MESSAGE = 9
@@ -83,6 +85,7 @@ cdef class Bridge:
         self.services = services
         self.limits = services.limits
         self.opened = {}
+        self.begun = {}
         self.reasons = {}
         self.window = <uint8_t*>malloc(HERE_BYTES)
         if self.window == NULL:
@@ -301,7 +304,7 @@ cdef class Bridge:
     cdef bint step(self, BridgeJob* job, uint8_t* scratch) noexcept nogil:
         """Do a part of the work; whether there is more."""
         cdef int64_t got, work = STEP_BYTES
-        cdef uint64_t n
+        cdef uint64_t n, large = max(job.made.most, <uint64_t>LARGE_BYTES)
         cdef Converted out
         cdef int r
         if scratch == NULL:
@@ -332,12 +335,12 @@ cdef class Bridge:
                 job.needed = out.needed
                 if out.needed > job.end - job.at:
                     r = CONVERT_DAMAGED
-                elif out.needed > LARGE_BYTES and job.made.count:
+                elif out.needed > large and job.made.count:
                     r = CONVERT_FULL
                 elif out.needed > MOST_BYTES:
                     self.stop(job, BRIDGE_UNFIT)
                     return False
-                elif out.needed > LARGE_BYTES and not job.has_room:
+                elif out.needed > large and not job.has_room:
                     self.stop(job, BRIDGE_LARGE)
                     return False
                 elif r == CONVERT_WRAPPER:
@@ -396,6 +399,8 @@ cdef class Bridge:
         try:
             opened = self.opened.pop(name, None)
             if opened is None:
+                opened = self.begun.pop(self.place_of(job, job.wanted), None)
+            if opened is None:
                 data = PyBytes_FromStringAndSize(NULL, size)
                 p = PyBytes_AS_STRING(data)
                 with nogil:
@@ -422,6 +427,7 @@ cdef class Bridge:
                 job.status = BRIDGE_NO_MEMORY
                 return r
             self.stop(job, BRIDGED)
+            self.keep_begun(job, opened)
             return r
         except BaseException as error:
             job.is_opening = False
@@ -438,6 +444,19 @@ cdef class Bridge:
                 r = BRIDGE_DAMAGED
             self.stop(job, r)
             return CONVERT_FULL
+
+    cdef tuple place_of(self, BridgeJob* job, int64_t offset):
+        """By what a set is known that a reader goes on with at an offset: also where it begins, as a fetch may open several."""
+        return job.read.slot, job.read.life, job.epoch, job.base + job.at, offset
+
+    cdef int keep_begun(self, BridgeJob* job, OpenedSet opened) except -1:
+        """Keep a set for its reader's next fetch, which would have to open it from its beginning again."""
+        if job.needed > BEGUN_BYTES:
+            return 0
+        if len(self.begun) >= BEGUN_SETS:
+            self.begun.pop(next(iter(self.begun)))
+        self.begun[self.place_of(job, max(job.next_offset, job.wanted))] = opened
+        return 0
 
     cdef bint search(self, BridgeJob* job, uint8_t* scratch) noexcept nogil:
         """Walk over lengths to the message that holds the wanted offset, for one step; whether there is more to do."""

@@ -78,6 +78,7 @@ cdef struct FetchPart:
     bint is_bridged              # it is of a topic of 0.7: ``found.size`` is about what it gets, until it is converted
     bint is_absent               # of one whose partition nobody has written to
     bint is_whole                # its first record may make it larger than ``most``
+    uint64_t counted             # memory for answers that is kept for what it is converted to, from PUTTING on
     int32_t most                 # bytes that it may get
     uint64_t end                 # where the visible bytes end in the file that was found
     Found found
@@ -98,6 +99,7 @@ cdef struct Fetching:
     int put                      # parts that stand in the answer
     int topic_put                # the topic of the last of them
     uint64_t bridged             # bytes that are to be converted for the parts looked at, about
+    uint64_t kept                # memory for answers that is kept for those of them that do not stand in the answer yet
     uint64_t taken               # bytes of records that the parts looked at get
     uint64_t total               # bytes of the answer so far
     size_t total_at              # where its size stands among the bytes to be sent

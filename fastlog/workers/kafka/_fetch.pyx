@@ -109,6 +109,8 @@ cdef class Fetches:
                 return WAIT_ROOM
             enter(x, PUTTING)
             c.incomplete = True
+            f.kept = f.bridged
+            answers_take(c, f.kept)
         result = self.put_parts(c, x, head, p, &work)
         if result <= 0:
             self.forget(c, x)
@@ -332,6 +334,7 @@ cdef class Fetches:
         if f.taken < f.max_bytes and not self.reads.descriptors_are_short():
             limit = <int32_t>min(<uint64_t>max(part.limit, 0), f.max_bytes - f.taken)
         part.is_bridged = part.is_absent = False
+        part.counted = 0
         part.is_whole = f.taken == 0
         if f.taken == 0:
             limit = max(limit, 1)  # whatever the limits: one batch as a whole
@@ -361,6 +364,7 @@ cdef class Fetches:
         if part.is_bridged:
             if found.size:
                 f.bridged += found.size
+                part.counted = found.size
                 part.is_pinned = True
                 part.is_first_pin = self.reads.pin(found)
             self.reads.look_ahead(found)
@@ -502,6 +506,8 @@ cdef class Fetches:
                     return r
                 r = self.put_part(c, head, f, part, x.job.bridge.made.data)
                 self.bridge.forget(c, &x.job.bridge)
+                answers_give(c, part.counted)
+                f.kept -= part.counted
             else:
                 r = self.put_part(c, head, f, part, NULL)
             if r != 0:
@@ -517,6 +523,7 @@ cdef class Fetches:
 
     cdef int convert(self, Conn* c, Exchange* x, FetchPart* part) noexcept nogil:
         """Convert what a part of a topic of 0.7 gets: DONE, with ``found.size`` and ``code``, or what to wait for."""
+        cdef Fetching* f = x.fetching
         cdef BridgeJob* job = &x.job.bridge
         cdef int status
         if x.state == BRIDGED_PART:
@@ -528,6 +535,10 @@ cdef class Fetches:
             self.bridge.forget(c, job)
             if not answer_admitted(c, job.needed):
                 return WAIT_ROOM
+            # it is read as a whole, and becomes a record
+            part.counted += 2 * job.needed
+            f.kept += 2 * job.needed
+            answers_take(c, 2 * job.needed)
             status = self.bridge.convert(c, job, &part.found, part.end, part.offset, <uint64_t>part.most, part.is_whole, True)
         if status == BRIDGE_WAITS:
             enter(x, BRIDGING)
@@ -621,7 +632,7 @@ cdef class Fetches:
         for i in range(f.part_count):
             self.unpin(&f.parts[i])
             self.slot_waits.leave(&f.parts[i].wait)
-        answers_give(c, f.counted)
+        answers_give(c, f.counted + f.kept)
         x.fetching = NULL
         x.hold_until_ns = 0
         c.incomplete = False
