@@ -44,15 +44,15 @@ def walk(data: bytes, max_payload: int = -1, base: int = 0) -> tuple[list[Entry]
     found: list[Entry] = []
     position = 0
     while position < len(data):
-        rest = data[position:]
-        if len(rest) < 4:
+        rest = len(data) - position
+        if rest < 4:
             return found, TAIL
-        (size,) = struct.unpack(">i", rest[:4])
+        (size,) = struct.unpack_from(">i", data, position)
         if size < 5:
             return found, SIZE
-        if size > len(rest) - 4:
+        if size > rest - 4:
             return found, TAIL
-        body = rest[4 : 4 + size]
+        body = data[position + 4 : position + 4 + size]
         if body[0] > 1:
             return found, MAGIC
         if body[0] == 1 and size < 6:

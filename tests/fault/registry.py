@@ -47,6 +47,7 @@ MODULES = (
     "tests.fault.broker_groups",
     "tests.fault.member_storm",
     "tests.fault.delete_records",
+    "tests.fault.bridge",
 )
 TIERS = ("S", "N", "R")
 

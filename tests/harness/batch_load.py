@@ -7,6 +7,7 @@ each sender's records are in its order, none twice, none invented; the high wate
 
 from __future__ import annotations
 
+import gzip
 import random
 import socket
 import threading
@@ -23,6 +24,7 @@ Place = tuple[str, int]
 ANSWER_SECONDS = 60.0
 PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 9, 12, 9
 SHOWN_VIOLATIONS = 5
+GZIP = 1
 
 
 class Client:
@@ -84,7 +86,10 @@ def records_of(data: bytes) -> list[tuple[int, bytes]]:
             break
         (head,) = stored_batches.batches(data[position:end])
         count = head.last - head.base + 1
-        records, _, _ = raw_records.decode(data[position + 61 : end], count)
+        stored = data[position + 61 : end]
+        if data[position + 22] & 7 == GZIP:
+            stored = gzip.decompress(stored)
+        records, _, _ = raw_records.decode(stored, count)
         found += [(head.base + delta, record.value or b"") for delta, record in enumerate(records)]
         position = end
     return found

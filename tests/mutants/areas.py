@@ -83,7 +83,7 @@ AREAS = (
                        " kafka_groups kafka_listeners idempotent_clients")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
                  " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
-                 " today_requests coordinator_groups group_members delete_records"),
+                 " today_requests coordinator_groups group_members delete_records bridge"),
     ),
     Area(
         "moving",
