@@ -6,7 +6,7 @@ from libc.string cimport memcmp
 from fastlog._crc cimport crc32_span
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA_07, Entries,
-    EntryHead, Format, add_format,
+    EntryHead, Format, MAX_FORMATS, add_format,
 )
 
 cdef enum:
@@ -75,3 +75,16 @@ def register():
     FORMAT.head = head
     FORMAT.head_bytes = RECORD
     add_format(&FORMAT)
+
+
+cdef Format[MAX_FORMATS] MORE
+cdef char[MAX_FORMATS][2] NAMES
+
+
+def register_as_many_as_there_may_be():
+    cdef int i
+    for i in range(MAX_FORMATS):
+        NAMES[i][0] = b"a"[0] + i
+        MORE[i] = FORMAT
+        MORE[i].name = NAMES[i]
+        add_format(&MORE[i])

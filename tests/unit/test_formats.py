@@ -16,11 +16,13 @@ from fastlog import _segment
 from fastlog.errors import LogError
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, SearchBudget, log_format, register_format
+from fastlog.log.formats._table import numbers
 from fastlog.log.formats.kafka07 import Kafka07
 from fastlog.segment_files import WINDOW_BYTES, SegmentFile
-from tests import reference
+from tests import reference, toy_format
 from tests.harness import raw_format
 from tests.harness.faulty_files import FaultyFileOps
+from tests.harness.shared_log import in_child
 from tests.strategies import damaged_sets
 
 KAFKA = log_format("kafka-0.7")
@@ -189,3 +191,23 @@ def test_offsets_are_positions_in_the_stream() -> None:
     assert not KAFKA.is_dense
     assert (KAFKA.end_offset(segment), KAFKA.end_offset(segment._replace(size=0))) == (120, 108)
     assert [KAFKA.position(segment, offset) for offset in (100, 108, 115, 120)] == [-8, 0, 7, 12]
+
+
+def test_there_is_room_for_so_many_formats_and_no_more(capfd: pytest.CaptureFixture[str]) -> None:
+    """One of a name that is taken is refused, and one too many; those that there are stay what they are."""
+    module = toy_format.build()
+
+    def work() -> int:
+        before = numbers()
+        module.register()
+        for add, reason in (
+            (module.register, "there is a log format of this name"),
+            (module.register_as_many_as_there_may_be, "no room for more than 8 log formats"),
+        ):
+            with pytest.raises(LogError, match=reason):
+                add()
+        assert len(numbers()) == 8
+        assert numbers().items() >= before.items()
+        return 0
+
+    assert in_child(work) == 0, capfd.readouterr().err

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +22,10 @@ from fastlog._segment import pack
 from fastlog.audit._tally import Tally
 from fastlog.envelope import Envelope, wrap
 from tests import reference
-from tests.harness.sanitizer import about_memory
+from tests.harness import memory_shim
+from tests.harness.checkout import ROOT
+from tests.harness.memory_shim import Memory
+from tests.harness.sanitizer import IS_SANITIZED, about_memory
 
 PAGE = 32768
 WINDOW_MS = 1000
@@ -307,3 +315,52 @@ def test_what_was_told_of_an_unknown_page_says_nothing_of_another() -> None:
     assert tally.changed_pages() == pages
     tally.told(pages[1:])
     assert tally.changed_pages() == pages[:1]
+
+
+# -- without memory ----------------------------------------------------------------------------------------------------
+
+OTHER_ID = 77
+
+
+def each_place_refused() -> None:
+    """For a process behind ``memory_shim``: each place of the tally that asks for memory has none, once."""
+    memory = Memory(ROOT / "fastlog")
+    entries = [payload(1, number) for number in (0, PAGE, 5 * PAGE)]
+    bits = b"\x05" + bytes(PAGE // 8 - 1)
+    sizes = np.array([len(entry) for entry in entries], np.int32)
+    starts = np.array([0, *np.cumsum(sizes)[:-1]], np.int64)
+    calls: list[Callable[[Tally], None]] = [
+        lambda tally: tally.count_entries(pack(entries), len(entries)),
+        lambda tally: tally.count_columns(b"".join(entries), starts, sizes),
+        lambda tally: tally.merge_page(OTHER_ID, 5, 3, bits),
+    ]
+    for call in calls:
+        call(Tally(WINDOW_MS))
+    refused = 0
+    for place in [number for number, name in enumerate(memory.places()) if "_tally" in name]:
+        for call in calls:
+            tally = Tally(WINDOW_MS)
+            memory.refuse(place, 1)
+            before = memory.refused()
+            try:
+                call(tally)
+                assert memory.refused() == before
+            except MemoryError:
+                assert memory.refused() == before + 1
+                refused += 1
+            memory.refuse(place, 0)
+            tally.told([(key, 5, 9, 1, b"") for key in (1, OTHER_ID)])  # a producer may be known and have no page yet
+            tally.merge_page(OTHER_ID, 5, 3, bits)
+            assert (OTHER_ID, 5, 3, 2, bits) in tally.changed_pages()
+    assert refused >= 9
+
+
+@pytest.mark.skipif(IS_SANITIZED, reason="the sanitizer has an allocator of its own")
+def test_who_has_no_memory_is_told_so_and_goes_on(tmp_path: Path) -> None:
+    """A number that could not be noted is no number that is missing later without a word."""
+    program = f"from {__name__} import each_place_refused as run; run()"
+    environment = os.environ | {"LD_PRELOAD": memory_shim.preloaded(memory_shim.build(tmp_path))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
