@@ -37,8 +37,8 @@ class Processor:
 
     Listeners speak what the first request of a connection says; those behind ``advertised`` speak what ``more`` makes,
     and the last one what ``forwarding`` does; then ``coordinator`` is the other end of the socket pair to the
-    coordinator. Without ``runs`` nobody runs the loop but the test. ``settings`` are fields of ``BrokerConfig``;
-    processors that share an arena have different numbers.
+    coordinator. Without ``runs`` nobody runs the loop but the test; one that ``is_alone`` asks no other process.
+    ``settings`` are fields of ``BrokerConfig``; processors that share an arena have different numbers.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Processor:
         more: Sequence[Callable[[Engine], Protocol]] = (),
         forwarding: Callable[[Forward], Protocol] | None = None,
         runs: bool = True,
+        is_alone: bool = False,
         **settings: Any,
     ) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), **(NOBODY_FLUSHES | settings))
@@ -107,7 +108,7 @@ class Processor:
             heartbeat_ms,
             retry_ms,
             stalled_ms,
-            remote=forward,
+            remote=None if is_alone else forward,
         )
         self.results: list[int] = []
         self.thread = threading.Thread(target=self._run if runs else lambda: None, daemon=True)

@@ -6,14 +6,17 @@ import logging
 import random
 import struct
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastlog import record_batches
 from fastlog.record_batches import Record
 from fastlog.workers.kafka import kinds
+from fastlog.workers.kafka.control import Control
+from tests.harness import processor, today
 from tests.harness import raw_client as raw
-from tests.harness import today
 from tests.harness.broker import wait_until
 from tests.harness.workers import Workers, drain
 
@@ -146,3 +149,19 @@ def test_mutated_requests_are_answered_or_end_their_connection(workers: Workers,
             drain(one)
     wait_until("all is given back", lambda: workers.processors[0].loop.held == before)
     assert today.asked(client.socket, today.API_VERSIONS, 0).error_code == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets of the half-made processor
+def test_more_answers_to_api_versions_than_there_is_room_for_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each version, and the one that refuses: a processor that cannot keep them all does not begin."""
+
+    class Many(Control):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.api_versions = self.api_versions * 100
+
+    monkeypatch.setattr(processor, "KafkaControl", Many)
+    with pytest.raises(ValueError, match="too many versions of API_VERSIONS"):
+        processor.Processor(tmp_path)

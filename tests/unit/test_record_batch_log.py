@@ -393,6 +393,54 @@ def test_batches_are_found_behind_damage(tmp_path: Path) -> None:
         assert made.count_entries(files, fd, found.end, len(content), SearchBudget()) == expected
 
 
+def test_where_batches_begin(tmp_path: Path) -> None:
+    """The first boundary at or behind each place, the end too; where the walk ends early, that place."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(5):
+        log.append(data)
+    (segment,) = log.segments()
+    bounds = [one.position for one in log.batches()] + [segment.size]
+    made = RecordBatches()
+    for target in range(segment.size + 1):
+        expected = min(bound for bound in bounds if bound >= target)
+        assert made.first_boundary(segment.path, 0, target, segment.size, segment.size) == expected
+        assert made.is_entry(segment.path, target, segment.size) == (target in bounds[:-1])
+    last = bounds[-2]
+    for end in range(last, segment.size):
+        assert made.first_boundary(segment.path, 0, segment.size, end, segment.size) == last
+        assert not made.is_entry(segment.path, last, end)
+    assert made.first_boundary(segment.path, bounds[1], segment.size, segment.size, 1) == bounds[2]
+    assert made.first_boundary(segment.path, 0, bounds[2] + 1, segment.size, bounds[2] + 1) == bounds[3]
+    assert made.first_boundary(segment.path, 0, bounds[2] + 1, segment.size, bounds[2]) == bounds[2]
+    with segment.path.open("r+b") as file:
+        file.seek(bounds[1] + 16)
+        file.write(b"\x09")  # a magic that no batch has
+    assert made.first_boundary(segment.path, 0, segment.size, segment.size, segment.size) == bounds[1]
+    assert not made.is_entry(segment.path, bounds[1], segment.size)
+    with pytest.raises(FileNotFoundError):
+        made.is_entry(segment.path.with_suffix(".gone"), 0, 1)
+
+
+@pytest.mark.parametrize("wrong", ["the length", "the checksum"])
+def test_what_a_search_behind_damage_finds(tmp_path: Path, wrong: str) -> None:
+    """Nothing behind the last batch; what only looks like a batch is passed by; a budget that is used up ends it."""
+    log = BatchLog(tmp_path)
+    for data in (batch(b"first"), batch(batch(b"x")[:-1] + b"\xff"), batch(b"third"), batch(b"last")):
+        log.append(data)
+    (segment,) = log.segments()
+    first, second, third, last = (one.position for one in log.batches())
+    content = bytearray(segment.path.read_bytes())
+    at = {"the length": 11, "the checksum": 20}[wrong]
+    for position in (first, second, last):
+        content[position + at] ^= 1
+    segment.path.write_bytes(content)
+    made, files = RecordBatches(), FileOps()
+    with files.open(segment.path, os.O_RDONLY) as fd:
+        assert made.find_entry(files, fd, first, len(content), SearchBudget()) == third
+        assert made.find_entry(files, fd, last, len(content), SearchBudget()) is None
+        assert made.find_entry(files, fd, first, len(content), SearchBudget(0)) is None
+
+
 def test_a_batch_that_is_larger_than_a_window_is_checked_in_pieces(tmp_path: Path) -> None:
     log = BatchLog(tmp_path)
     log.append(batch(b"small"), batch(b"x" * (9 << 20)), batch(b"small"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fastlog.workers.kafka07._exchange import transitions
+from fastlog.workers.net._protocol import Protocol
 from fastlog.workers.net.handover import HandOver
 from tests import toy_protocol
 from tests.harness import raw_client as raw
@@ -99,3 +101,27 @@ def test_a_connection_that_speaks_kafka_07_comes_back_from_every_state() -> None
     while more := set().union(*(transitions()[state] for state in reached)) - reached:
         reached |= more
     assert reached == set(transitions())
+
+
+def test_a_protocol_that_knows_nothing_refuses_what_comes(tmp_path: Path) -> None:
+    """What every protocol may leave out: nothing is kept of a connection, and its first bytes end it alone."""
+    with Workers(tmp_path, more=(lambda engine: Protocol(),)) as workers, workers.connect() as client:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            workers.processors[0].send_record(theirs, HandOver(1, "10.1.2.3", 7))
+        ours.settimeout(PATIENCE)
+        with ours:
+            assert client.produce_ack("t", 0, ONE).error == 0
+            ours.sendall(b"x")
+            assert ours.recv(1) == b""
+        assert client.fetch("quiet", 0, 0) == (0, b"")
+        workers.wait_still()
+
+
+def test_a_loop_that_knows_no_other_process_serves_and_ends(tmp_path: Path) -> None:
+    """It has nobody to ask, and nothing comes from there."""
+    with Workers(tmp_path, is_alone=True, makes_topics=False) as workers, workers.connect() as client:
+        assert client.produce_ack("t", 0, ONE, raw.FLUSHED).error == 0
+        assert client.fetch_ok("t", 0, 0) == ONE
+        workers.wait_still()
+        assert workers.held()["jobs"] == 0

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from fastlog.config import BrokerConfig
+from fastlog.log import _files
 from fastlog.log._arena import FIRST_PROCESSOR, Arena
 from fastlog.workers import services as services_module
 from fastlog.workers.kafka07.answers import Answers
+from fastlog.workers.kafka07.control import Control
 from fastlog.workers.services import NOT_CREATED, REFUSED, Services
 from tests.harness import raw_client as raw
 from tests.harness.workers import Workers
+from tests.unit.test_counts import MANY
 
 GOOD = raw.entry(b"good")
+CLOSED, UNKNOWN, REFUSED_SET, STORAGE = -2, -1, 2, 103
 NESTED_BADLY = raw.wrapper(raw.entry(b"bad", crc=1), raw.GZIP)
 
 
@@ -59,6 +64,62 @@ def test_an_answer_that_fails_unexpectedly_closes_its_connection_alone(
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
+
+
+def acked(topic: str, messages: bytes) -> bytes:
+    return raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body(topic, 0, messages, raw.FLUSHED), correlation=1)
+
+
+RAISES: dict[str, tuple[str, bytes, int, str]] = {
+    "a line about a request": ("report", b"\x00\x00\x00\x02\x00\x63", CLOSED, ""),
+    "a line about a set": ("report_set", acked("t", NESTED_BADLY), REFUSED_SET, ""),
+    "a line about a write": ("write_failed", acked("t", GOOD), STORAGE, "pwrite@1=EIO"),
+    "a line about a read": ("read_failed", raw.fetch_frame("t", 0, 0, 100), UNKNOWN, "sendfile@1-=EIO,pread@1-=EIO"),
+    "a line about each request": ("trace", raw.fetch_frame("t", 0, 0, 100), 0, ""),
+    "looking into a set": ("count_deep_small", acked("t", raw.wrapper(GOOD, raw.GZIP)), REFUSED_SET, ""),
+    "looking into a large set": ("count_deep", acked("t", MANY), REFUSED_SET, ""),
+    "making a partition": ("create_partition", acked("new", GOOD), STORAGE, ""),
+    "an answer about a log's times": ("offsets", raw.offsets_frame("away", 0, raw.LATEST, 1), CLOSED, ""),
+    "an answer in a thread": ("answer_off_loop", raw.own_frame(raw.METADATA, raw.metadata_body(["t"])), CLOSED, ""),
+}
+
+
+@pytest.mark.parametrize("case", RAISES)
+def test_whatever_raises_in_python_costs_the_request_at_most(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered as if that was refused or failed, or has no answer; all others are served, and so is the next."""
+    method, request, code, faults = RAISES[case]
+    owner = Services if hasattr(Services, method) else Control
+    works = getattr(owner, method)
+    raised: list[str] = []
+    is_broken = threading.Event()
+
+    def fails(*given: object) -> object:
+        if not is_broken.is_set():
+            return works(*given)
+        raised.append(method)
+        raise ZeroDivisionError("of a test")
+
+    monkeypatch.setattr(owner, method, fails)
+    with Workers(tmp_path, trace_requests=method == "trace") as workers:
+        with workers.connect() as client:
+            assert client.produce_ack("t", 0, GOOD, raw.FLUSHED).error == 0
+        with workers.connect() as client:
+            is_broken.set()
+            _files.arm(faults, "test")
+            client.send_raw(request)
+            if code == CLOSED:
+                assert client.is_closed()
+            else:
+                own = request[4:6] == acked("t", GOOD)[4:6]
+                assert (client.recv_own()[1] if own else client.recv_answer()).error == code
+            _files.arm("", "test")
+            is_broken.clear()
+        assert raised
+        with workers.connect() as client:
+            assert client.produce_ack("after", 0, raw.wrapper(GOOD, raw.GZIP), raw.FLUSHED).error == 0
+            assert client.offsets("after", 0, raw.EARLIEST) == [0]
 
 
 def test_reasons_of_connections_that_went_away_take_no_more_memory(
