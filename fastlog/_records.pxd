@@ -1,4 +1,5 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 cdef enum RecordsStatus:
     RECORDS_OK = 0          # as many records as were asked for, and nothing behind them
@@ -169,6 +170,37 @@ cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
         bits >>= 7
     at[0] = <uint8_t>bits
     return at + 1
+
+
+# What writes a record: its start, then key, value and headers, each by put_bytes or as whoever calls has it.
+cdef enum:
+    MOST_RECORD_EXTRA_BYTES = 31  # of a record besides its key, value and headers: lengths, deltas, attributes
+
+
+cdef inline Py_ssize_t field_bytes_of(Py_ssize_t size) noexcept nogil:
+    """What so many bytes take behind their length; -1: null."""
+    return 1 if size < 0 else varint_bytes(size) + size
+
+
+cdef inline uint8_t* put_bytes(uint8_t* at, const uint8_t* field, Py_ssize_t size) noexcept nogil:
+    """Write bytes behind their length; -1: null."""
+    at = put_varint(at, size)
+    if size > 0:
+        memcpy(at, field, <size_t>size)
+        at += size
+    return at
+
+
+cdef inline Py_ssize_t record_bytes(int64_t time_delta, int64_t delta, Py_ssize_t field_bytes) noexcept nogil:
+    """Of a record behind its length; ``field_bytes``: of key, value and headers, with their lengths and number."""
+    return 1 + varint_bytes(time_delta) + varint_bytes(delta) + field_bytes
+
+
+cdef inline uint8_t* put_record_start(uint8_t* at, Py_ssize_t size, int64_t time_delta, int64_t delta) noexcept nogil:
+    """Write what stands before the key; ``size`` as ``record_bytes`` tells."""
+    at = put_varint(at, size)
+    at[0] = 0
+    return put_varint(put_varint(at + 1, time_delta), delta)
 
 
 cdef struct RecordsFound:

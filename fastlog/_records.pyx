@@ -31,7 +31,6 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 cdef enum:
     MAX_LENGTH_BYTES = 5
@@ -230,23 +229,17 @@ def entries(buffer, int64_t count, int64_t base_timestamp=0, int64_t base_offset
 
 
 cdef Py_ssize_t field_bytes(object field, bint may_be_none) except -1:
-    cdef Py_ssize_t size
     if field is None and may_be_none:
-        return 1
+        return field_bytes_of(-1)
     if not isinstance(field, bytes):
         raise TypeError(f"a key, value or header is {type(field).__name__}, not bytes")
-    size = PyBytes_GET_SIZE(field)
-    return varint_bytes(size) + size
+    return field_bytes_of(PyBytes_GET_SIZE(field))
 
 
 cdef uint8_t* put_field(uint8_t* at, object field) noexcept:
-    cdef Py_ssize_t size
     if field is None:
-        return put_varint(at, -1)
-    size = PyBytes_GET_SIZE(field)
-    at = put_varint(at, size)
-    memcpy(at, PyBytes_AS_STRING(field), <size_t>size)
-    return at + size
+        return put_bytes(at, NULL, -1)
+    return put_bytes(at, <const uint8_t*>PyBytes_AS_STRING(field), PyBytes_GET_SIZE(field))
 
 
 def pack(records, int64_t base_timestamp=0):
@@ -259,8 +252,8 @@ def pack(records, int64_t base_timestamp=0):
         timestamp = record_timestamp
         if difference_overflows(timestamp, base_timestamp, &timestamp_delta):
             raise ValueError(f"timestamp {timestamp} is too far from the base timestamp {base_timestamp}")
-        size = 1 + varint_bytes(timestamp_delta) + varint_bytes(delta)
-        size += field_bytes(key, True) + field_bytes(value, True) + varint_bytes(len(pairs))
+        size = record_bytes(timestamp_delta, delta, varint_bytes(len(pairs)))
+        size += field_bytes(key, True) + field_bytes(value, True)
         for name, header_value in pairs:
             size += field_bytes(name, False) + field_bytes(header_value, True)
         if size > INT32_MAX or delta == INT32_MAX:
@@ -270,10 +263,7 @@ def pack(records, int64_t base_timestamp=0):
             PyByteArray_Resize(out, room)
         # No Python code runs from here to the last field, so each has the size that was measured.
         at = <uint8_t*>PyByteArray_AS_STRING(out) + used
-        at = put_varint(at, size)
-        at[0] = 0
-        at = put_varint(at + 1, timestamp_delta)
-        at = put_varint(at, delta)
+        at = put_record_start(at, size, timestamp_delta, delta)
         at = put_field(at, key)
         at = put_field(at, value)
         at = put_varint(at, len(pairs))

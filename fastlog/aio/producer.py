@@ -7,19 +7,22 @@ import dataclasses
 import time
 from collections import deque
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fastlog import arguments
 from fastlog.aio.threads import Threads
 from fastlog.errors import ArgumentError, ConfigError, DeliveryError, QueueFullError, TransportError
 from fastlog.producer import producer as threaded
 from fastlog.producer.fields import ProducerFields
-from fastlog.producer.hooks import Delivery, Encoder, PartitionChoice
+from fastlog.producer.hooks import Delivery, Encoder, PartitionChoice, ProducerData
 from fastlog.producer.ledger import logger
 from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.producer import ProducerStats, Settings
 from fastlog.producer.router import wait_all
 from fastlog.producer.waiting import Turnstile
+
+if TYPE_CHECKING:
+    from fastlog.producer._parts import Headers
 
 _SLICE_SECONDS = 0.25
 _LOOK_AGAIN_SECONDS = 0.5
@@ -81,10 +84,19 @@ class Producer:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def send(self, topic: str, value: Any = None, *, key: Any = None, partition: PartitionChoice = None) -> None:
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: PartitionChoice = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> None:
         """Return when a value, or a list of values, is queued; wait while the queue has no room.
 
-        ``key`` and ``partition`` as in ``fastlog.Producer.send``.
+        ``key``, ``partition``, ``headers`` and ``timestamp`` as in ``fastlog.Producer.send``.
 
         Raises:
             MessageTooLargeError, InvalidTopicError, WrongPartitionError, ArgumentError: nothing was queued.
@@ -102,14 +114,22 @@ class Producer:
             and self._router.knows(topic, key is not None)
         ):
             try:
-                self._producer.send(topic, value, key=key)
+                self._producer.send(topic, value, key=key, headers=headers, timestamp=timestamp)
                 return
             except QueueFullError:
                 pass
-        await self._queue(topic, value, key, partition, None)
+        data = ProducerData(topic, key, value, partition=partition, headers=headers, timestamp=timestamp)
+        await self._queue(data, None)
 
     async def send_and_wait(
-        self, topic: str, value: Any = None, *, key: Any = None, partition: PartitionChoice = None
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: PartitionChoice = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
     ) -> tuple[Delivery, ...]:
         """The same, and return what became of the messages once the broker has answered, as a synchronous ``send``.
 
@@ -122,7 +142,8 @@ class Producer:
         if not count:
             return ()
         answer = _Answer(self, self._threads.loop().create_future(), count)
-        await self._queue(topic, value, key, partition, answer)
+        data = ProducerData(topic, key, value, partition=partition, headers=headers, timestamp=timestamp)
+        await self._queue(data, answer)
         if not self._is_hurrying:  # once for all tasks that send now, so that their messages go together
             self._is_hurrying = True
             self._threads.loop().call_soon(self._hurry)
@@ -132,51 +153,54 @@ class Producer:
         """What keys choose from now: (broker id, partition) of every partition of the topic. Raises as ``send``."""
         return await self._threads.run(self._producer.partitions, topic)
 
-    async def _queue(
-        self, topic: str, value: Any, key: Any, partition: PartitionChoice, answer: _Answer | None
-    ) -> None:
+    async def _queue(self, data: ProducerData, answer: _Answer | None) -> None:
         self._threads.loop()
         self._sends += 1
         if self._sends > _SENDS_IN_A_ROW:
             self._sends = 0
             await asyncio.sleep(0)  # a task that only sends would leave no turn to the others
-        if isinstance(topic, str) and not self._knows(topic, key, partition):
-            await self._ask(topic, key, partition)
+        if isinstance(data.topic, str) and not self._knows(data.topic, data.key, data.partition):
+            await self._ask(data.topic, data.key, data.partition)
         if not self._in_line:
             try:
-                self._put(topic, value, key, partition, answer)
+                self._put(data, answer)
                 return
             except QueueFullError:
                 if self.config.queue_full != "block":
-                    self._refuse(value, answer)
+                    self._refuse(data.value, answer)
                     return
         elif self.config.queue_full != "block":
-            self._refuse(value, answer)
+            self._refuse(data.value, answer)
             return
         timeout = self.config.enqueue_timeout_ms
         try:
             async with asyncio.timeout(None if timeout is None else timeout / 1000):
-                await self._put_with_room(topic, value, key, partition, answer)
+                await self._put_with_room(data, answer)
         except TimeoutError:
             raise QueueFullError(f"no room in the queue within {timeout} ms") from None
 
-    def _put(self, topic: str, value: Any, key: Any, partition: PartitionChoice, answer: _Answer | None) -> None:
-        if not isinstance(topic, str):
+    def _put(self, data: ProducerData, answer: _Answer | None) -> None:
+        if not isinstance(data.topic, str):
             self._producer._check_usable()
-            raise ArgumentError(f"send() takes a topic, which is a str, and a value: not {type(topic).__name__}")
-        on_delivery = None if answer is None else answer.note
-        self._producer.send(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+            raise ArgumentError(f"send() takes a topic, which is a str, and a value: not {type(data.topic).__name__}")
+        self._producer.send(
+            data.topic,
+            data.value,
+            key=data.key,
+            partition=data.partition,
+            on_delivery=None if answer is None else answer.note,
+            headers=data.headers,
+            timestamp=data.timestamp,
+        )
 
-    async def _put_with_room(
-        self, topic: str, value: Any, key: Any, partition: PartitionChoice, answer: _Answer | None
-    ) -> None:
+    async def _put_with_room(self, data: ProducerData, answer: _Answer | None) -> None:
         self._in_line += 1
         try:
             async with self._line:  # in the order in which they came
                 while True:
                     self._threads.begin_to_look()
                     try:
-                        self._put(topic, value, key, partition, answer)
+                        self._put(data, answer)
                         return
                     except QueueFullError:
                         self._router.hurry()
@@ -258,7 +282,7 @@ class Producer:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             moves = self._ledger.moves
-            gates = [link.request_flush() for link in list(self._router.links.values())]
+            gates = [link.request_flush() for link in self._router.every_link()]
             # In slices, so that nothing is left behind in a thread when this is cancelled.
             while not all(gate.is_open for gate in gates):
                 now = time.monotonic()

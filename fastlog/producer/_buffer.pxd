@@ -2,6 +2,8 @@ cimport cython
 from libc.stdint cimport int32_t, uint32_t
 
 from fastlog.producer._frames cimport Chunk, Frame
+from fastlog.producer._lane cimport Lane
+from fastlog.producer._parts cimport Parts
 
 cdef enum:
     AWAKE = 0
@@ -26,6 +28,7 @@ cdef class Shelf:
     cdef list active               # buffers with bytes in them
     cdef bint ready                # one of them has a finished frame
     cdef bint closed               # nothing more is taken in
+    cdef public bint behind        # frames wait for answers to those before them: open ones may as well go on growing
     cdef int sleeping
     cdef long long sleeps_until
     cdef long long linger_ns
@@ -36,7 +39,6 @@ cdef class Shelf:
     cdef void ring(self) noexcept
 
 
-@cython.final
 cdef class Buffer:
     cdef unsigned char* memory
     cdef Py_ssize_t capacity
@@ -65,12 +67,19 @@ cdef class Buffer:
     cdef int batch_messages
     cdef Py_ssize_t batch_bytes
     cdef readonly Py_ssize_t max_payload
+    cdef readonly Lane lane        # of a partition of record batches; None for messages
 
-    cdef int put_all(self, list payloads) except -1
-    cdef int put(self, object payload, uint32_t crc) except -1
-    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc) except -1
-    cdef int put_called(self, object payload, uint32_t crc, object function) except -1
-    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function) except -1
+    cdef int put_all(self, list payloads, Parts parts) except -1
+    cdef int put(self, object payload, uint32_t crc, Parts parts) except -1
+    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) except -1
+    cdef int put_called(self, object payload, uint32_t crc, object function, Parts parts) except -1
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, Parts parts) except -1
+    # What the format of a frame decides: the most bytes that so many take, and writing them. n is -1 for null.
+    cdef Py_ssize_t need_of(self, Py_ssize_t n, Parts parts) noexcept
+    cdef Py_ssize_t place_of_next(self) noexcept
+    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) noexcept
+    cdef void finish(self, unsigned char* start, Py_ssize_t size, int32_t correlation_id) noexcept
+    cdef bint is_ripe(self) noexcept
     cdef int make_room(self, Py_ssize_t need) except -1
     cdef int activate(self) except -1
     cdef int grow(self, Py_ssize_t need) except -1

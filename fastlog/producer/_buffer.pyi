@@ -1,3 +1,8 @@
+from collections.abc import Sequence
+
+from fastlog.producer._lane import Lane
+from fastlog.producer._parts import Parts
+
 class Quota:
     """What may wait in the queue of one producer, over all its brokers."""
 
@@ -25,6 +30,7 @@ class Buffer:
     codec: int
     broker: int
     max_payload: int
+    lane: Lane | None
     def __init__(
         self,
         shelf: Shelf,
@@ -45,10 +51,17 @@ class Buffer:
         """Add one message, whatever the queue holds. Raises ``MessageTooLargeError``."""
 
     def extend(
-        self, payloads: list[bytes], start: int = 0, ticket: object = None, seal: bool = False, unbounded: bool = False
+        self,
+        payloads: Sequence[bytes | None],
+        start: int = 0,
+        ticket: object = None,
+        seal: bool = False,
+        unbounded: bool = False,
+        parts: Parts | None = None,
     ) -> int:
         """Add messages from index ``start`` on until the queue is full; return the index of the first one not added.
 
         ``unbounded`` passes over the bound; ``seal`` finishes the frame behind the last one; ``ticket`` comes back
-        with what became of the messages. The caller has checked that no payload is too large.
+        with what became of the messages; ``parts`` is what records have besides their values. The caller has checked
+        that no payload is too large, and that none is None where messages have no nulls.
         """

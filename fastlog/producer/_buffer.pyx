@@ -56,7 +56,6 @@ cdef class Shelf:
                 c_write(self.wake_fd, &one, 8)
 
 
-@cython.final
 cdef class Buffer:
     """The open and finished frames of one topic and partition of one broker.
 
@@ -83,9 +82,10 @@ cdef class Buffer:
         if not PyBytes_CheckExact(payload):
             raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
         self.check(PyBytes_GET_SIZE(payload))
-        self.put(payload, checksum(payload))
+        self.put(payload, checksum(payload), None)
 
-    def extend(self, list payloads, Py_ssize_t start=0, ticket=None, bint seal=False, bint unbounded=False):
+    def extend(self, list payloads, Py_ssize_t start=0, ticket=None, bint seal=False, bint unbounded=False,
+               Parts parts=None):
         """Add messages from index ``start`` on until the queue is full; return the index of the first one not added.
 
         ``unbounded`` passes over the bound; ``seal`` finishes the frame behind the last one. The caller has checked that
@@ -97,15 +97,15 @@ cdef class Buffer:
         cdef int collecting
         while i < count and (unbounded or not self.quota.is_full()):
             payload = payloads[i]
-            if not PyBytes_CheckExact(payload):
+            if not PyBytes_CheckExact(payload) and (payload is not None or self.lane is None):
                 raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
-            crc = checksum(payload)
+            crc = checksum(payload) if self.lane is None else 0
             if ticket is None:
-                self.put(payload, crc)
+                self.put(payload, crc, parts)
             else:
                 collecting = PyGC_Disable()
                 try:
-                    self.put_followed(payload, crc, ticket, False)
+                    self.put_followed(payload, crc, ticket, False, parts)
                 finally:
                     if collecting:
                         PyGC_Enable()
@@ -114,10 +114,12 @@ cdef class Buffer:
             self.seal()
         return i
 
-    cdef int put_all(self, list payloads) except -1:
+    cdef int put_all(self, list payloads, Parts parts) except -1:
         """Add a list if all of it is simple and fits the queue: 0 when it is not and nothing was added, 1 when it is, 2
         when that finished a frame."""
         cdef Py_ssize_t i, n, total = 0, count = PyList_GET_SIZE(payloads)
+        cdef Py_ssize_t most = self.max_payload if parts is None else self.max_payload - parts.size()
+        cdef bint is_summed = self.lane is None
         cdef PyObject* payload
         cdef int result = 1
         for i in range(count):
@@ -126,7 +128,7 @@ cdef class Buffer:
                 return 0
             n = PyBytes_GET_SIZE(<object>payload)
             # From here to the end nothing gives up the GIL, so the list stays as it was looked at.
-            if n > self.max_payload or n >= GIL_BYTES:
+            if n > most or n >= GIL_BYTES:
                 return 0
             total += n
         if count == 0 or count > self.quota.max_messages - self.quota.messages:
@@ -135,7 +137,7 @@ cdef class Buffer:
             return 0
         for i in range(count):
             payload = PyList_GET_ITEM(payloads, i)
-            if self.put(<object>payload, checksum(<object>payload)):
+            if self.put(<object>payload, checksum(<object>payload) if is_summed else 0, parts):
                 result = 2
         return result
 
@@ -146,23 +148,23 @@ cdef class Buffer:
                 " (max.message.size, of this producer or of the broker)"
             )
 
-    cdef int put_called(self, object payload, uint32_t crc, object function) except -1:
+    cdef int put_called(self, object payload, uint32_t crc, object function, Parts parts) except -1:
         """Add a payload; ``function`` is called with what becomes of it. 1 when that finished a frame."""
         cdef int collecting = PyGC_Disable()
         try:
-            return self.put_followed(payload, crc, function, True)
+            return self.put_followed(payload, crc, function, True, parts)
         finally:
             if collecting:
                 PyGC_Enable()
 
-    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function) except -1:
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, Parts parts) except -1:
         """Add a payload whose fate somebody wants to know; for a receipt, all of one call together."""
         cdef Py_ssize_t position, last
         cdef Ticket ticket
         if self.shelf.closed:
             raise ClosedError("the producer is closed")
-        self.make_room(PyBytes_GET_SIZE(payload) + ENTRY_HEADER_BYTES)
-        position = self.used - self.open_start - self.header_bytes if self.open_messages else 0
+        self.make_room(self.need_of(-1 if payload is None else PyBytes_GET_SIZE(payload), parts))
+        position = self.place_of_next() if self.open_messages else 0
         if self.open_tickets is None:
             self.open_tickets = []
         last = len(self.open_tickets) - 1
@@ -171,30 +173,30 @@ cdef class Buffer:
             ticket.messages += 1
         else:
             self.open_tickets.append(new_ticket(-1, position, 1, is_function, to))
-        return self.put(payload, crc)
+        return self.put(payload, crc, parts)
 
-    cdef int put(self, object payload, uint32_t crc) except -1:
+    cdef int put(self, object payload, uint32_t crc, Parts parts) except -1:
         """Add a payload that is bytes and not too large; 1 when that finished a frame."""
+        if payload is None:
+            return self.put_span(NULL, -1, crc, parts)
         return self.put_span(
-            <const unsigned char*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), crc
+            <const unsigned char*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), crc, parts
         )
 
-    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc) except -1:
+    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) except -1:
         """The same for bytes that the caller keeps where they are."""
-        cdef Py_ssize_t need = n + ENTRY_HEADER_BYTES
         if self.shelf.closed:
             raise ClosedError("the producer is closed")
-        self.make_room(need)
+        self.make_room(self.need_of(n, parts))
         if self.open_messages == 0:
             self.open_start = self.used
             memcpy(self.memory + self.used, PyBytes_AS_STRING(self.header), <size_t>self.header_bytes)
             self.used += self.header_bytes
-        put_entry(self.memory + self.used, payload, n, 0, crc)
-        self.used += need
+        self.put_one(payload, n, crc, parts)
         self.open_messages += 1
         self.quota.messages += 1
         self.quota.accepted += 1
-        if self.open_messages >= self.batch_messages:
+        if self.is_ripe():
             self.seal()
             return 1
         if self.open_messages == 1:
@@ -205,6 +207,25 @@ cdef class Buffer:
             ):
                 self.shelf.ring()
         return 0
+
+    cdef Py_ssize_t need_of(self, Py_ssize_t n, Parts parts) noexcept:
+        return n + ENTRY_HEADER_BYTES
+
+    cdef Py_ssize_t place_of_next(self) noexcept:
+        """Where the next one will stand among those of its frame, as deliveries tell it; there is one already."""
+        return self.used - self.open_start - self.header_bytes
+
+    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) noexcept:
+        put_entry(self.memory + self.used, payload, n, 0, crc)
+        self.used += n + ENTRY_HEADER_BYTES
+
+    cdef void finish(self, unsigned char* start, Py_ssize_t size, int32_t correlation_id) noexcept:
+        """Write what is known only now into an open frame."""
+        finish_frame(start, size, self.header_bytes, correlation_id, self.acknowledged)
+
+    cdef bint is_ripe(self) noexcept:
+        """Whether the open frame has as many messages as it is to have."""
+        return self.open_messages >= self.batch_messages
 
     cdef int make_room(self, Py_ssize_t need) except -1:
         """Finish the open frame if it cannot take so many bytes more, and see that the memory can."""
@@ -278,7 +299,8 @@ cdef class Buffer:
         frame.messages = self.open_messages
         frame.correlation_id = self.shelf.next_id
         self.shelf.next_id = (self.shelf.next_id + 1) & 0x7FFFFFFF
-        finish_frame(self.memory + self.open_start, size, self.header_bytes, frame.correlation_id, self.acknowledged)
+        frame.generation = 0
+        self.finish(self.memory + self.open_start, size, frame.correlation_id)
         if self.open_tickets is not None:
             for ticket in self.open_tickets:
                 ticket.frame = self.frame_count
@@ -302,14 +324,14 @@ cdef class Buffer:
         cdef Py_ssize_t size = self.frames[self.frame_count - 1].end
         cdef Py_ssize_t tail = self.used - size
         cdef unsigned char* memory = NULL
-        self.hint = min(BLOCK_BYTES, max(FIRST_BLOCK_BYTES, self.used))
+        self.hint = BLOCK_BYTES if self.used >= BLOCK_BYTES // 4 else max(FIRST_BLOCK_BYTES, self.used)
         if tail:
             memory = new_memory(max(self.hint, tail))
             memcpy(memory, self.memory + size, <size_t>tail)
         chunk.memory, chunk.capacity, chunk.size = self.memory, self.capacity, size
         chunk.frames, chunk.frame_count = self.frames, self.frame_count
         chunk.messages = self.finished_messages
-        chunk.topic, chunk.partition, chunk.codec = self.topic, self.partition, self.codec
+        chunk.topic, chunk.partition, chunk.codec, chunk.lane = self.topic, self.partition, self.codec, self.lane
         chunk.header, chunk.header_bytes = self.header, self.header_bytes
         chunk.tickets, self.tickets = self.tickets, None
         self.memory, self.used, self.open_start = memory, tail, 0

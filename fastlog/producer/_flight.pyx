@@ -7,9 +7,10 @@ frame that is not finished.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.string cimport memmove
 
+from fastlog._bytes cimport be32, be64
 from fastlog.producer._frames cimport Chunk, Frame, monotonic_ns
 from fastlog.producer._tickets cimport Ticket
 
@@ -17,11 +18,6 @@ import os
 
 from fastlog.errors import ProtocolError
 
-
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void* iov_base
-        size_t iov_len
 
 cdef extern from "<sys/socket.h>" nogil:
     struct msghdr:
@@ -48,46 +44,12 @@ cdef extern from "<string.h>" nogil:
 
 cdef enum:
     SPANS = 32                    # chunks in one write
-    INBOX_BYTES = 1 << 18         # 8,700 answers
-    SIZE_BYTES = 4
     ANSWER_BYTES = 26             # correlation id 4, error 2, partition 4, base offset 8, next offset 8
     LEAST_ANSWER_BYTES = 6
     SLICE_NS = 100000000          # how long a write goes on without a look at anything else
 
 
-cdef inline uint32_t be32(const unsigned char* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
-
-
-cdef inline int64_t be64(const unsigned char* p) noexcept nogil:
-    return <int64_t>((<uint64_t>be32(p) << 32) | be32(p + 4))
-
-
 cdef class Flight:
-    cdef list chunks
-    cdef Py_ssize_t first          # the oldest chunk that is not finished
-    cdef Py_ssize_t cursor         # the chunk to go on writing
-    cdef readonly bint acknowledged
-    cdef public bint report        # an event for every frame, not just for those with a ticket or an error
-    cdef readonly long long added_chunks
-    cdef readonly long long messages      # in frames that are not finished
-    cdef readonly long long bytes         # of chunks that are not finished: their memory is kept until then
-    cdef readonly long long delivered     # messages, ever
-    cdef readonly long long failed        # messages, ever
-    cdef readonly long long written_frames
-    cdef readonly long long finished_frames   # ever, refused ones as well
-    cdef readonly long long handed_over   # messages in frames that the kernel took, on this connection
-    cdef public bint keep_failed          # copies of frames that failed
-    cdef public object retried            # error codes after which a frame is worth another try
-    cdef readonly set watched             # (topic, partition) of refused frames: every later answer is an outcome
-    cdef public object broker             # its id, in deliveries
-    cdef public object delivery_type
-    cdef list events
-    cdef list outcomes
-    cdef list failures
-    cdef unsigned char inbox[INBOX_BYTES]
-    cdef Py_ssize_t inbox_used
-
     def __init__(self, bint acknowledged):
         self.chunks = []
         self.events = []
@@ -168,7 +130,7 @@ cdef class Flight:
         cdef iovec spans[SPANS]
         cdef Chunk chunk
         cdef Py_ssize_t i, total = 0, sent, limit
-        cdef long long frames_left = max_frames, here
+        cdef long long frames_left = max_frames, here, admitted
         cdef int count, failure = 0
         cdef long long until = monotonic_ns() + SLICE_NS
         while self.cursor < len(self.chunks) and frames_left > 0:
@@ -178,13 +140,19 @@ cdef class Flight:
             while i < len(self.chunks) and count < SPANS and here > 0:
                 chunk = <Chunk>self.chunks[i]
                 limit = chunk.size
-                if chunk.frame_count - chunk.written_frames > here:
-                    limit = chunk.frames[chunk.written_frames + here - 1].end
-                here -= chunk.frame_count - chunk.written_frames
+                admitted = self.admit(chunk, min(here, <long long>(chunk.frame_count - chunk.written_frames)), count == 0)
+                if admitted == 0:
+                    break
+                if admitted < chunk.frame_count - chunk.written_frames:
+                    limit = chunk.frames[chunk.written_frames + admitted - 1].end
+                    here = admitted                       # nothing comes before the rest of it
+                here -= admitted
                 spans[count].iov_base = chunk.memory + chunk.written
                 spans[count].iov_len = <size_t>(limit - chunk.written)
                 count += 1
                 i += 1
+            if count == 0:
+                break
             with nogil:
                 sent = self.write_spans(fd, spans, count, until, &failure)
             total += sent
@@ -264,6 +232,7 @@ cdef class Flight:
             while chunk.written_frames < chunk.frame_count and chunk.frames[chunk.written_frames].end <= chunk.written:
                 self.handed_over += chunk.frames[chunk.written_frames].messages
                 chunk.written_frames += 1
+            self.note_written(chunk, chunk.written_frames - before)
             completed += chunk.written_frames - before
             if not self.acknowledged:
                 while chunk.finished_frames < chunk.written_frames:
@@ -293,6 +262,14 @@ cdef class Flight:
             return before if before else -1
         return got
 
+    cdef long long admit(self, Chunk chunk, long long frames, bint is_first) except -1:
+        """How many of these next frames of a chunk may be written now; ``is_first``: of those of one write."""
+        return frames
+
+    cdef int note_written(self, Chunk chunk, int frames) except -1:
+        """So many more frames of a chunk are written."""
+        return 0
+
     cdef int read_answers(self) except -1:
         cdef Py_ssize_t position = 0
         cdef int32_t size
@@ -309,7 +286,7 @@ cdef class Flight:
             if size != ANSWER_BYTES and not error:
                 raise ProtocolError(f"an answer of {size} bytes came to a produce request")
             if size == ANSWER_BYTES:
-                self.answered(<int32_t>be32(p + 4), error, <int32_t>be32(p + 10), be64(p + 14), be64(p + 22))
+                self.answered(<int32_t>be32(p + 4), error, <int32_t>be32(p + 10), <int64_t>be64(p + 14), <int64_t>be64(p + 22))
             else:
                 self.answered(<int32_t>be32(p + 4), error, -1, -1, -1)
             position += SIZE_BYTES + size
@@ -318,13 +295,18 @@ cdef class Flight:
         self.compact()
         return 0
 
-    cdef int answered(self, int32_t correlation_id, int error, int32_t partition, int64_t base, int64_t next) except -1:
+    cdef Chunk asked(self):
+        """The chunk whose frame the next answer is about."""
         cdef Chunk chunk
         if self.first >= len(self.chunks):
             raise ProtocolError("an answer came that nothing was asked for")
         chunk = <Chunk>self.chunks[self.first]
         if chunk.finished_frames >= chunk.written_frames:
             raise ProtocolError("an answer came that nothing was asked for")
+        return chunk
+
+    cdef int answered(self, int32_t correlation_id, int error, int32_t partition, int64_t base, int64_t next) except -1:
+        cdef Chunk chunk = self.asked()
         if chunk.frames[chunk.finished_frames].correlation_id != correlation_id:
             raise ProtocolError(
                 f"the answer to request {chunk.frames[chunk.finished_frames].correlation_id} says it is for {correlation_id}"
@@ -493,7 +475,3 @@ cdef class Flight:
                 kept.append(chunk)
         self.chunks = kept
         return found
-
-
-cdef inline Py_ssize_t frame_start(Chunk chunk, int index) noexcept:
-    return chunk.frames[index - 1].end if index else 0

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
 from fastlog._crc cimport crc32_span
+from fastlog.producer._lane cimport Lane
 
 cdef enum:
     ENTRY_HEADER_BYTES = 10       # length 4, magic 1, attributes 1, crc 4
@@ -15,6 +16,7 @@ cdef struct Frame:
     Py_ssize_t end             # position behind the frame's last byte, from the start of its memory
     int32_t correlation_id     # of an acknowledged request; counts frames otherwise
     int32_t messages
+    int32_t generation         # of the lane's numbering that it has its numbers of; 0: it has none yet
 
 
 # Finished frames in memory of their own. Nothing writes into it any more: it is freed with the object, and who sends it
@@ -30,7 +32,8 @@ cdef class Chunk:
     cdef readonly int partition
     cdef readonly int codec
     cdef Py_ssize_t header_bytes
-    cdef bytes header
+    cdef bytes header              # with a batch's header behind it, where there is a lane
+    cdef readonly Lane lane        # of a partition of record batches; None for messages
     cdef list tickets              # of those who want to know about messages, in their order; or None
     cdef public long long taken_ns # when it left the queue, on the monotonic clock
     cdef public int attempts       # connections it was written to before this one
@@ -44,6 +47,7 @@ cdef class Chunk:
 
     cdef Chunk part(self, int start, int stop)
     cdef list tickets_of(self, int frame)
+    cdef Chunk like(self, Py_ssize_t capacity, int frame_count)
 
 
 cdef long long monotonic_ns() noexcept nogil

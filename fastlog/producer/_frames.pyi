@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from fastlog.producer._lane import Lane
+
 class Chunk:
     """Finished frames in memory of their own, which nobody writes to any more; a buffer of its bytes."""
 
@@ -14,13 +16,14 @@ class Chunk:
     attempts: int
     refusals: int
     sequence: int
+    lane: Lane | None
     @property
     def frame_ends(self) -> list[int]:
         """The position behind each frame."""
 
     @property
     def message_sets(self) -> list[memoryview]:
-        """The message set in each frame."""
+        """The message set in each frame, or the record batch."""
 
     @property
     def has_tickets(self) -> bool:
@@ -33,6 +36,12 @@ class Chunk:
 
         For each frame left out: (bytes of the compressed set, the frame as it was, tickets as (frame, position,
         messages, ticket)).
+        """
+
+    def compressed_batches(self, compress: Callable[[int, Any], bytes]) -> Chunk:
+        """Return the chunk with the records of each batch compressed, where that makes them smaller.
+
+        The tickets go with it.
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -9,6 +9,7 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from fastlog._batch_header cimport BATCH_HEADER_BYTES, recode_batch
 from fastlog._crc cimport crc32_span
 from fastlog.producer._tickets cimport Ticket, new_ticket
 
@@ -78,10 +79,11 @@ cdef class Chunk:
 
     @property
     def message_sets(self):
-        """The set in each frame, as views."""
+        """The set or the batch in each frame, as views."""
         cdef object view = memoryview(self)
+        cdef Py_ssize_t before = self.header_bytes if self.lane is None else self.header_bytes - BATCH_HEADER_BYTES
         return [
-            view[(self.frames[i - 1].end if i else 0) + self.header_bytes:self.frames[i].end]
+            view[(self.frames[i - 1].end if i else 0) + before:self.frames[i].end]
             for i in range(self.frame_count)
         ]
 
@@ -92,23 +94,18 @@ cdef class Chunk:
     cdef Chunk part(self, int start, int stop):
         """A copy of some of the frames, none of them written yet."""
         cdef Py_ssize_t first = self.frames[start - 1].end if start else 0
-        cdef Chunk made = Chunk.__new__(Chunk)
+        cdef Chunk made
         cdef Ticket ticket
         cdef int i
-        made.size = self.frames[stop - 1].end - first
-        made.memory, made.capacity = new_memory(made.size), made.size
-        made.frames = <Frame*>malloc((stop - start) * sizeof(Frame))
-        if made.frames == NULL:
-            raise MemoryError
+        made = self.like(self.frames[stop - 1].end - first, stop - start)
+        made.size = made.capacity
         memcpy(made.memory, self.memory + first, <size_t>made.size)
         for i in range(start, stop):
             made.frames[i - start] = self.frames[i]
             made.frames[i - start].end -= first
             made.messages += self.frames[i].messages
         made.frame_count = stop - start
-        made.topic, made.partition, made.codec = self.topic, self.partition, self.codec
-        made.header, made.header_bytes = self.header, self.header_bytes
-        made.taken_ns, made.attempts, made.refusals = self.taken_ns, self.attempts, self.refusals
+        made.attempts, made.refusals = self.attempts, self.refusals
         made.sequence = self.sequence
         if self.tickets is not None:
             made.tickets = []
@@ -117,6 +114,60 @@ cdef class Chunk:
                     made.tickets.append(
                         new_ticket(ticket.frame - start, ticket.position, ticket.messages, ticket.is_function, ticket.to)
                     )
+        return made
+
+    cdef Chunk like(self, Py_ssize_t capacity, int frame_count):
+        """A chunk for so many other frames of the same messages, none of them there yet."""
+        cdef Chunk made = Chunk.__new__(Chunk)
+        made.memory, made.capacity = new_memory(capacity), capacity
+        made.frames = <Frame*>malloc(frame_count * sizeof(Frame))
+        if made.frames == NULL:
+            raise MemoryError
+        made.topic, made.partition, made.codec, made.lane = self.topic, self.partition, self.codec, self.lane
+        made.header, made.header_bytes = self.header, self.header_bytes
+        made.taken_ns = self.taken_ns
+        return made
+
+    def compressed_batches(self, compress):
+        """The chunk with the records of each batch compressed, where that makes them smaller."""
+        cdef Py_ssize_t start = 0, size, capacity = 0
+        cdef int i
+        cdef Chunk made
+        cdef bytes records
+        cdef list found = []
+        cdef object view = memoryview(self)
+        for i in range(self.frame_count):
+            size = self.frames[i].end - start - self.header_bytes
+            records = compress(self.codec, view[start + self.header_bytes:self.frames[i].end])
+            if PyBytes_GET_SIZE(records) < size:
+                size = PyBytes_GET_SIZE(records)
+            else:
+                records = None
+            found.append(records)
+            capacity += self.header_bytes + size
+            start = self.frames[i].end
+        made = self.like(capacity, self.frame_count)
+        start = 0
+        for i in range(self.frame_count):
+            records = found[i]
+            made.frames[i] = self.frames[i]
+            if records is None:
+                size = self.frames[i].end - start
+                memcpy(made.memory + made.size, self.memory + start, <size_t>size)
+            else:
+                size = PyBytes_GET_SIZE(records)
+                memcpy(made.memory + made.size, self.memory + start, <size_t>self.header_bytes)
+                memcpy(made.memory + made.size + self.header_bytes, PyBytes_AS_STRING(records), <size_t>size)
+                recode_batch(made.memory + made.size + self.header_bytes - BATCH_HEADER_BYTES, size, self.codec)
+                size += self.header_bytes
+                finish_frame(made.memory + made.size, size, self.header_bytes - BATCH_HEADER_BYTES,
+                             self.frames[i].correlation_id, True)
+            start = self.frames[i].end
+            made.size += size
+            made.frames[i].end = made.size
+            made.messages += self.frames[i].messages
+        made.frame_count = self.frame_count
+        made.tickets, self.tickets = self.tickets, None
         return made
 
     def compressed(self, compress, Py_ssize_t max_payload):
@@ -138,14 +189,7 @@ cdef class Chunk:
             new_index[i] = len(wrappers)
             wrappers.append((i, payload))
             capacity += self.header_bytes + ENTRY_HEADER_BYTES + PyBytes_GET_SIZE(payload)
-        made = Chunk.__new__(Chunk)
-        made.memory, made.capacity = new_memory(max(capacity, 1)), max(capacity, 1)
-        made.frames = <Frame*>malloc(max(1, len(wrappers)) * sizeof(Frame))
-        if made.frames == NULL:
-            raise MemoryError
-        made.topic, made.partition, made.codec = self.topic, self.partition, self.codec
-        made.header, made.header_bytes = self.header, self.header_bytes
-        made.taken_ns = self.taken_ns
+        made = self.like(max(capacity, 1), max(1, len(wrappers)))
         for i, payload in wrappers:
             size = self.header_bytes + ENTRY_HEADER_BYTES + PyBytes_GET_SIZE(payload)
             memcpy(made.memory + made.size, PyBytes_AS_STRING(self.header), <size_t>self.header_bytes)

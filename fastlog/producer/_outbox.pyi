@@ -11,6 +11,9 @@ class Outbox(Shelf):
     ``linger_ns``: how long a frame stays open for more messages. The bell is a descriptor, which goes with the object.
     """
 
+    behind: bool
+    """Frames wait to be written for answers to those before them: batches that are open go on growing."""
+
     def __init__(self, quota: Quota, linger_ns: int) -> None: ...
     def retire(self) -> None:
         """Take nothing more in, and close the bell: nobody sleeps here any more."""

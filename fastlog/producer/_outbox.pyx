@@ -100,6 +100,8 @@ cdef class Outbox(Shelf):
         cdef Buffer buffer
         cdef long long found = -1
         for buffer in self.active:
+            if buffer.open_messages and buffer.is_ripe():
+                return 0                                  # it has grown while frames before it waited
             if buffer.open_messages and (found < 0 or buffer.opened_ns + self.linger_ns < found):
                 found = buffer.opened_ns + self.linger_ns
         return found
@@ -176,7 +178,9 @@ cdef class Outbox(Shelf):
                 rest.append(buffer)
                 left = left or buffer.frame_count > 0 or buffer.full is not None
                 continue
-            if buffer.open_messages and (everything or buffer.opened_ns + self.linger_ns <= now):
+            if buffer.open_messages and (
+                everything or buffer.is_ripe() or buffer.opened_ns + self.linger_ns <= now
+            ):
                 buffer.seal()
             if buffer.full is not None:
                 chunks += buffer.full

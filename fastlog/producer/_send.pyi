@@ -3,6 +3,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastlog.producer._buffer import Buffer
+from fastlog.producer._parts import Headers
 from fastlog.producer._stamp import Stamp
 from fastlog.producer.hooks import Delivery, PartitionChoice, ProducerData
 
@@ -22,8 +23,8 @@ class Route:
     def choose_from(self, anywhere: list[Buffer]) -> None:
         """Replace the buffers for messages without a key."""
 
-    def set_keyed(self, keyed: list[Buffer] | None) -> None:
-        """Let a key's CRC-32 choose among these buffers; None leaves it to Python."""
+    def set_keyed(self, keyed: list[Buffer] | None, mask: int = 0x7FFFFFFF) -> None:
+        """Let these bits of a key's CRC-32 choose among these buffers; None leaves it to Python."""
 
     def set_by_hand(self, partition: PartitionChoice, buffer: Buffer) -> None:
         """Let compiled code use a buffer for messages of which this partition is asked for."""
@@ -81,17 +82,24 @@ class SendPath:
         key: Any = None,
         partition: PartitionChoice = None,
         on_delivery: Callable[[Delivery], object] | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
     ) -> tuple[Delivery, ...]:
         """Send a value, or a list of them, to a topic; or a list of ``ProducerData``.
 
         ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
         (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``.
 
+        A topic of record batches keeps the key; ``headers``, a mapping or pairs of a name and a value, as bytes or
+        text, where a value may be None; and ``timestamp``, ms since 1970, by default those of now. A key with the value
+        None is a null there. All values of a list get the same.
+
         A ``sync`` producer returns the deliveries and raises the first error among them. An ``async`` one returns an
         empty tuple once the messages are queued.
 
         Raises:
-            MessageTooLargeError, InvalidTopicError, WrongPartitionError: nothing was sent.
+            MessageTooLargeError, InvalidTopicError, WrongPartitionError, ArgumentError: nothing was sent.
+            UnsupportedFeatureError: headers, or a timestamp, for a topic of Kafka 0.7; nothing was sent.
             QueueFullError: async: no room, and the settings say not to wait (any longer).
             TransportError: the broker cannot be reached; async: only at the first send to a topic.
             ClosedError, ForkedError: the producer is closed, or belongs to the parent process.

@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t
 from fastlog._crc cimport crc32_span
 from fastlog.producer._buffer cimport Buffer
 from fastlog.producer._frames cimport GIL_BYTES, checksum
+from fastlog.producer._parts cimport Parts, simple_parts
 from fastlog.producer._stamp cimport Stamp, find_key
 
 
@@ -47,13 +48,14 @@ cdef class Route:
     cdef list anywhere
     cdef Buffer current
     cdef list keyed
+    cdef uint32_t mask             # of the bits of a key's hash that choose
     cdef dict by_hand              # buffers by the partitions that were named so far
     cdef uint32_t random
     cdef Stamp stamp               # of the topic when its messages get envelopes, else None
 
     def __init__(self, list anywhere, list keyed, uint32_t seed):
         self.random = seed | 1
-        self.keyed = keyed
+        self.keyed, self.mask = keyed, 0x7FFFFFFF
         self.by_hand = {}
         self.choose_from(anywhere)
 
@@ -64,9 +66,9 @@ cdef class Route:
         self.anywhere = anywhere
         self.turn()
 
-    def set_keyed(self, list keyed):
-        """Let a key's CRC-32 choose among these buffers; None leaves it to Python."""
-        self.keyed = keyed
+    def set_keyed(self, list keyed, uint32_t mask=0x7FFFFFFF):
+        """Let these bits of a key's CRC-32 choose among these buffers; None leaves it to Python."""
+        self.keyed, self.mask = keyed, mask
 
     cdef Buffer buffer_for_key(self, object key):
         """The buffer that a key's hash chooses; None when that is not for compiled code to decide."""
@@ -83,7 +85,7 @@ cdef class Route:
         else:
             return None
         return <Buffer>self.keyed[
-            (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw)) & 0x7FFFFFFF)
+            (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw)) & self.mask)
             % <uint32_t>len(self.keyed)
         ]
 
@@ -185,6 +187,26 @@ cdef class Routes:
         return <Route>found
 
 
+cdef int put_record(Buffer buffer, object value, object key, object headers, object timestamp, object on_delivery) except -1:
+    """Add a record, or one for each value of a list: 0 when that is not simple and nothing was added, 2 when a frame was
+    finished."""
+    cdef Parts parts = simple_parts(key, headers, timestamp)
+    cdef Py_ssize_t size = 0
+    if parts is None:
+        return 0
+    if PyList_CheckExact(value):
+        return buffer.put_all(<list>value, parts) if on_delivery is None else 0
+    if PyBytes_CheckExact(value):
+        size = PyBytes_GET_SIZE(value)
+    elif value is not None or key is None:
+        return 0
+    if size + parts.size() > buffer.max_payload or buffer.quota.is_full():
+        return 0
+    if on_delivery is None:
+        return 1 + buffer.put(value, 0, parts)
+    return 1 + buffer.put_called(value, 0, on_delivery, parts) if PyCallable_Check(on_delivery) else 0
+
+
 cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) except -1:
     """Add a value, or a list, in envelopes: 0 when it is not simple and nothing was added, 2 when a frame was finished.
 
@@ -201,7 +223,7 @@ cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) excep
             return 0
         one = stamp.wrap(value, p, key_bytes)
         try:
-            return 1 + buffer.put(one, checksum(one))
+            return 1 + buffer.put(one, checksum(one), None)
         except BaseException:
             stamp.void(stamp.next - 1, 1)
             raise
@@ -211,7 +233,7 @@ cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) excep
                 return 0
         wrapped = stamp.wrap_all(value, key)
         try:
-            done = buffer.put_all(wrapped)
+            done = buffer.put_all(wrapped, None)
         except BaseException:
             stamp.void(stamp.next - len(wrapped), len(wrapped))
             raise
@@ -233,11 +255,12 @@ cdef class SendPath:
     def _is_forked(self):
         return self.born != fork_generation
 
-    def send(self, topic, value=None, *, key=None, partition=None, on_delivery=None):
+    def send(self, topic, value=None, *, key=None, partition=None, on_delivery=None, headers=None, timestamp=None):
         """Send a value, or a list of them, to a topic; or a list of ``ProducerData``.
 
         ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
-        (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``.
+        (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``. A topic of
+        record batches keeps the key, ``headers`` and ``timestamp``, and has nulls: a key with the value None.
         """
         cdef Routes routes = self._routes
         cdef Route route
@@ -251,19 +274,24 @@ cdef class SendPath:
                 else:
                     buffer = route.current if key is None else route.buffer_for_key(key)
                 if buffer is not None:
-                    if on_delivery is not None:
+                    if buffer.lane is not None:
+                        if route.stamp is None:
+                            done = put_record(buffer, value, key, headers, timestamp, on_delivery)
+                    elif headers is not None or timestamp is not None:
+                        pass  # refused there
+                    elif on_delivery is not None:
                         if route.stamp is None and PyBytes_CheckExact(value) and PyCallable_Check(on_delivery) and \
                                 PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
-                            done = 1 + buffer.put_called(value, checksum(value), on_delivery)
+                            done = 1 + buffer.put_called(value, checksum(value), on_delivery, None)
                     elif route.stamp is not None:
                         done = put_stamped(buffer, route.stamp, value, key)
                     elif PyBytes_CheckExact(value):
                         if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
-                            done = 1 + buffer.put(value, checksum(value))
+                            done = 1 + buffer.put(value, checksum(value), None)
                     elif PyList_CheckExact(value):
-                        done = buffer.put_all(<list>value)
+                        done = buffer.put_all(<list>value, None)
                     if done:
                         if done > 1 and buffer is route.current and len(route.anywhere) > 1:
                             route.turn()
                         return ()
-        return self._send_slowly(topic, value, key, partition, on_delivery)
+        return self._send_slowly(topic, value, key, partition, on_delivery, headers, timestamp)

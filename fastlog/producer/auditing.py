@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from fastlog import _envelope, message
+from fastlog import _envelope, _records, batch_codecs, message, record_batches
 from fastlog.audit.events import Range, SentEvent
 from fastlog.envelope import server_id_of
 from fastlog.errors import FastlogError, TransportError
@@ -232,11 +232,21 @@ class FailedNumbers:
         if frame.topic == self._audit_topic:
             return
         try:
-            numbers = {_number_of(one.message.payload) for data in frame.message_sets for one in message.deep(data)}
+            numbers = {_number_of(payload) for data in frame.message_sets for payload in _payloads(frame, data)}
         except FastlogError:
             logger.exception("messages failed and count as sent all the same topic=%s", frame.topic)
             return
         self.by_topic.setdefault(frame.topic, set()).update((number, number) for number in numbers)
+
+
+def _payloads(frame: Chunk, data: memoryview) -> Iterable[bytes]:
+    if frame.lane is None:
+        return (one.message.payload for one in message.deep(data))
+    # Its checksum is written when the batch is, and it may never have been.
+    header = record_batches.BatchHeader.parse(data)
+    limit = message.DEFAULT_LIMITS.max_inflated_bytes
+    packed = batch_codecs.decompress(header.codec, data[record_batches.HEADER_BYTES :], limit)
+    return (entry[1] or b"" for entry in _records.entries(packed, header.record_count))
 
 
 def _number_of(payload: bytes) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
 from fastlog.client.kafka_connection import NotSpokenError
-from fastlog.client.records import RecordBroker
+from fastlog.client.record_requests import produce
+from fastlog.client.records import UNKNOWN_TOPIC, RecordBroker, RecordsError, meaning_of
 from fastlog.client.topics import check_described
 from fastlog.errors import (
     ArgumentError,
@@ -18,12 +20,19 @@ from fastlog.errors import (
     UnsupportedFeatureError,
     WrongPartitionError,
 )
+from fastlog.producer.config import ACKS
 from fastlog.wire import requests
 from fastlog.wire.responses import MetadataAnswer
 
 ACKS_BY_NAME = {"none": 0, "appended": requests.ACKS_APPENDED, "flushed": requests.ACKS_FLUSHED}
+RECORD_ACKS = {"none": 0, "appended": 1, "flushed": -1}
+"""The same for topics of record batches."""
+_BATCH_BYTES = 1_048_588
+"""The largest batch of a topic whose settings are not shown, as Kafka has it unless it is told otherwise."""
 _MOST_PARTITIONS = 65536
 """What a broker can be set to; each of them costs memory once keys choose among them."""
+CLIENT = "fastlog-producer"
+"""What logs of brokers call a producer."""
 _FORM = "write broker.list as id:host:port,id:host:port, or as host:port"
 
 
@@ -42,6 +51,16 @@ class Offer:
     own: bool
     max_message_bytes: int = -1
     max_request_bytes: int = -1
+    only_today: bool = False
+    """It speaks today's protocol alone: an Apache Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTopic:
+    """A topic of record batches on one broker."""
+
+    partitions: tuple[int, ...]
+    max_batch_bytes: int
 
 
 def parse_broker_list(text: str) -> list[BrokerAddress]:
@@ -91,6 +110,7 @@ class Directory:
         self.connector.hint = hint
         self.offer: Offer | None = None
         self._partitions: dict[str, int] = {}
+        self._records: dict[str, RecordTopic] = {}
 
     def move(self, address: Address) -> None:
         """Use another address from the next connection on."""
@@ -112,18 +132,23 @@ class Directory:
             ProtocolError: the answer makes no sense.
         """
         known = self._partitions.get(topic)
-        if known is not None or (self.offer is not None and not self.offer.own):
+        if known is not None or (self.offer is not None and not (self.offer.own or self.offer.only_today)):
             return known
-        answer = self.connector.metadata_or_none((topic,))
-        self.offer = _offer(answer)
-        if answer is None or not self.offer.own:
+        answer = None
+        if self.offer is None or self.offer.own:
+            answer = self.connector.metadata_or_none((topic,))
+            self.offer = _offer(answer)
+        if answer is None:
+            return self._partitions_of_kafka(topic)
+        if not self.offer.own:
             return None
         for found in answer.topics:
             if found.name != topic:
                 continue
-            if found.error == WrongPartitionError.code and (count := self._partitions_of_records(topic)):
-                self._partitions[topic] = count
-                return count
+            if found.error == WrongPartitionError.code:
+                with suppress(NotSpokenError):
+                    if (records := self._asked_of_records(topic)) is not None:
+                        return self._noted(topic, records)
             check_described(found, self.broker.address)
             count = max(found.configured_partitions, len(found.partitions))
             if count < 1:
@@ -134,14 +159,49 @@ class Directory:
             return count
         raise TransportError(f"{self.broker.address} told nothing about topic {topic!r}")
 
-    def _partitions_of_records(self, topic: str) -> int:
-        """How many partitions a topic of record batches has there; 0 when it is none. Raises ``TransportError``."""
-        with RecordBroker(self.connector.addresses, timeout=self.connector.timeout) as records:
+    def records_or_none(self, topic: str) -> RecordTopic | None:
+        """The topic, if it was found to be one of record batches; asks nobody."""
+        return self._records.get(topic)
+
+    def _partitions_of_kafka(self, topic: str) -> int | None:
+        """The same of a broker that does not know fastlog's own requests; None: it speaks plain 0.7."""
+        try:
+            found = self._asked_of_records(topic)
+        except NotSpokenError:
+            return None
+        self.offer = Offer(own=False, only_today=True)
+        if found is None:
+            raise WrongPartitionError(
+                f"{self.broker.address} has no topic {topic!r}; fastlog topics create --records makes one"
+            )
+        return self._noted(topic, found)
+
+    def _noted(self, topic: str, records: RecordTopic) -> int:
+        count = records.partitions[-1] + 1
+        if count > _MOST_PARTITIONS:
+            raise ProtocolError(f"{self.broker.address} claims {count} partitions for topic {topic!r}")
+        self._records[topic] = records
+        self._partitions[topic] = count
+        return count
+
+    def _asked_of_records(self, topic: str) -> RecordTopic | None:
+        """What there is of a topic of record batches; None when there is no such topic.
+
+        Raises:
+            NotSpokenError: the broker does not speak today's protocol.
+            TransportError: it cannot be reached, or has the topic only in a while.
+        """
+        with RecordBroker(self.connector.addresses, timeout=self.connector.timeout) as broker:
+            known = broker.known_topics([topic])[topic]
+            if known.code and known.code != UNKNOWN_TOPIC:
+                raise TransportError(meaning_of(known.code)).at(topic=topic, broker=self.broker.address)
+            if not known.partitions:
+                return None
             try:
-                known = records.known_topics([topic]).get(topic)
-            except NotSpokenError:
-                return 0
-        return 0 if known is None or known.code else max(known.partitions, default=-1) + 1
+                told = broker.settings(topic)["max.message.bytes"].value
+            except (RecordsError, KeyError):  # who may write need not be allowed to see that
+                told = None
+        return RecordTopic(known.partitions, int(told or _BATCH_BYTES))
 
     def acks(self, wanted: str | None) -> int:
         """The acknowledgement to ask this broker for, as the wire has it; 0 for none.
@@ -151,6 +211,7 @@ class Directory:
         """
         if self.offer is None:
             raise ValueError("the broker was not asked yet")
+        wanted = None if wanted is None else ACKS[wanted]
         if wanted is None:
             return requests.ACKS_APPENDED if self.offer.own else 0
         if wanted != "none" and not self.offer.own:
@@ -173,6 +234,16 @@ def frame_header(topic: str, partition: int, acks: int) -> bytes:
     if acks:
         return requests.encode_produce_ack(0, acks, topic, partition, b"")
     return requests.encode_produce(topic, partition, b"")
+
+
+def record_acks(wanted: str | None) -> int:
+    """The acknowledgement of batches to ask for, as today's protocol has it; 0 for none."""
+    return RECORD_ACKS[ACKS[wanted or "appended"]]
+
+
+def batch_header(topic: str, partition: int, acks: int, timeout_ms: int) -> bytes:
+    """What a Produce request begins with, up to its batch, with zeros for sizes and for its number."""
+    return produce({(topic, partition): b""}, acks=acks, timeout_ms=timeout_ms).frame(0, CLIENT)
 
 
 def check_topic(topic: object) -> str:

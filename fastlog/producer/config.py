@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fastlog import codecs, settings
+from fastlog import batch_codecs, codecs, settings
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.settings import prop
@@ -20,7 +20,10 @@ _INT32 = 2**31 - 1
 _UINT32 = 2**32 - 1
 _INT64 = 2**63 - 1
 _LARGEST_MESSAGE = 2**31 - 1 - 2**20
-_CODECS = {"none": codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "0": 0, "1": 1, "2": 2}
+_CODECS = {name: number for number, name in batch_codecs.CODEC_NAMES.items()} | {"0": 0, "1": 1, "2": 2}
+ACKS = {"none": "none", "appended": "appended", "flushed": "flushed", "0": "none", "1": "appended"}
+ACKS |= {"all": "flushed", "-1": "flushed"}
+"""What the broker confirms, by every name that it may be asked for with: today's clients have numbers for it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,16 @@ class ProducerConfig(settings.Settings):
     acks: str | None = prop(
         "acks",
         None,
-        choices=("none", "appended", "flushed"),
+        choices=tuple(ACKS),
         default_text="appended, or none with a plain 0.7 broker",
-        doc="What the broker confirms: nothing, that a message is in the log, or that it is on the disk and visible."
-        " fastlog's own.",
+        doc="What the broker confirms: nothing, that a message is in the log, or that it is on the disk and visible;"
+        " 0, 1 and all (or -1) are the same in today's words.",
+    )
+    idempotence: bool = prop(
+        "enable.idempotence",
+        True,
+        doc="Number the batches for topics of record batches, so that each is stored once and in order, whatever is"
+        " sent again; no effect where nothing is confirmed, or on topics of Kafka 0.7. As today's clients have it.",
     )
     serializer_class: str = prop(
         "serializer.class",
@@ -96,7 +105,10 @@ class ProducerConfig(settings.Settings):
         " `Producer(partitioner=…)` instead); 0.7's default one is known by its name.",
     )
     compression: str = prop(
-        "compression.codec", "none", choices=tuple(_CODECS), doc="How message sets are compressed; 0.7 writes 0, 1, 2."
+        "compression.codec",
+        "none",
+        choices=tuple(_CODECS),
+        doc="How messages are compressed; 0.7 writes 0, 1, 2. lz4 and zstd are for topics of record batches alone.",
     )
     compressed_topics: tuple[str, ...] | None = prop(
         "compressed.topics", None, default_text="all", doc="The topics to compress, separated by commas."
@@ -288,7 +300,7 @@ class ProducerConfig(settings.Settings):
             raise ConfigError(f"queue.enqueueTimeout.ms contradicts queue.full={self.queue_full}, which never waits")
         self._check_audit()
         if self.codec:
-            codecs.compress(self.codec, b"")  # a missing library is said now, not at the first message
+            batch_codecs.compress(self.codec, b"")  # a missing library is said now, not at the first message
 
     def _check_audit(self) -> None:
         if self.audit_topic is not None:

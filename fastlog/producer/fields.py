@@ -16,6 +16,7 @@ class ProducerFields(TypedDict, total=False):
     zk_read_retries: int
     producer_type: str
     acks: str | None
+    idempotence: bool
     serializer_class: str
     partitioner_class: str | None
     compression: str

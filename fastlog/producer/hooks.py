@@ -21,11 +21,14 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 from fastlog.errors import ArgumentError, BrokerError, ConfigError, FastlogError
 from fastlog.message import Message
 from fastlog.producer.partitioners import JavaHashPartitioner
+
+if TYPE_CHECKING:
+    from fastlog.producer._parts import Headers
 
 _NOT_GIVEN = object()
 PartitionChoice = int | tuple[int, int] | None
@@ -36,7 +39,8 @@ PartitionChoice = int | tuple[int, int] | None
 class ProducerData:
     """What goes to one partition of a topic: a value or a list, with the key or the partition that chooses it.
 
-    ``ProducerData(topic, value)``, ``ProducerData(topic, key, value)``, or by keywords.
+    ``ProducerData(topic, value)``, ``ProducerData(topic, key, value)``, or by keywords; ``headers`` and ``timestamp``
+    are for topics of record batches, as in ``Producer.send``.
 
     Source of the order: Kafka 0.7.2, ``kafka.javaapi.producer.ProducerData``.
     """
@@ -45,11 +49,32 @@ class ProducerData:
     value: Any
     key: Any
     partition: PartitionChoice
+    headers: Headers | None
+    timestamp: int | None
 
     @overload
-    def __init__(self, topic: str, value: Any, *, key: Any = None, partition: PartitionChoice = None) -> None: ...
+    def __init__(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        partition: PartitionChoice = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> None: ...
     @overload
-    def __init__(self, topic: str, key: Any, value: Any, /, *, partition: PartitionChoice = None) -> None: ...
+    def __init__(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        /,
+        *,
+        partition: PartitionChoice = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> None: ...
     def __init__(
         self,
         topic: str,
@@ -57,6 +82,8 @@ class ProducerData:
         value: Any = _NOT_GIVEN,
         key: Any = None,
         partition: PartitionChoice = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
     ) -> None:
         if len(given) == 2 and key is None and value is _NOT_GIVEN:
             key, value = given
@@ -69,6 +96,8 @@ class ProducerData:
         put(self, "value", value)
         put(self, "key", key)
         put(self, "partition", partition)
+        put(self, "headers", headers)
+        put(self, "timestamp", timestamp)
 
     @property
     def values(self) -> list[Any]:

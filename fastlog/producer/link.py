@@ -56,12 +56,12 @@ class Link:
         self._max_payload = max_payload
         linger_ns = config.queue_time_ms * _MS_NS if config.producer_type == "async" else 0
         self.outbox = Outbox(ledger.quota, linger_ns)
-        self._flight = Flight(acks > 0)
+        self._flight = self._new_flight()
         self._flight.broker, self._flight.delivery_type = directory.broker.id, Delivery
         self._flight.report = ledger.on_delivery is not None
         self._flight.keep_failed = ledger.on_failed is not None
-        self._outcomes = Outcomes(ledger, directory)
-        self._refusals = Refusals(self._flight, config.num_retries, config.delivery_timeout_ms)
+        self._outcomes = self._new_outcomes()
+        self._refusals = self._new_refusals()
         self._adopted: deque[Chunk] = deque()
         self._flush_requests: deque[Gate] = deque()
         self._flush_marks: deque[tuple[int, Gate]] = deque()
@@ -185,6 +185,24 @@ class Link:
         self.start()
         self.outbox.wake()
 
+    # --- what differs between protocols ---
+
+    def _new_flight(self) -> Flight:
+        return Flight(self.acks > 0)
+
+    def _new_outcomes(self) -> Outcomes:
+        return Outcomes(self._ledger, self.directory)
+
+    def _new_refusals(self) -> Refusals:
+        return Refusals(self._flight, self._config.num_retries, self._config.delivery_timeout_ms)
+
+    def _opened(self) -> Connection:
+        """A connection on which requests can be written. Raises ``TransportError``."""
+        return self.directory.connector.connect(send_buffer_bytes=self._config.send_buffer_bytes)
+
+    def _after_write(self) -> None:
+        """Called when as much was written as can be for now."""
+
     # --- the thread ---
 
     def _run(self) -> None:
@@ -214,6 +232,7 @@ class Link:
             self._connect()
         if self._connection is not None:
             self._write()
+        self._after_write()
         if self._flight.has_answers():
             self._read()
         self._expire()
@@ -274,7 +293,7 @@ class Link:
 
     def _connect(self) -> None:
         try:
-            connection = self.directory.connector.connect(send_buffer_bytes=self._config.send_buffer_bytes)
+            connection = self._opened()
         except TransportError as error:
             self._connect_failed(error)
             return
@@ -401,15 +420,17 @@ class Link:
         now = time.monotonic()
         self._connection.close()
         self._connection = None
-        doubtful, handed_over = self._flight.unfinished_frames(), self._flight.handed_over
+        unanswered, handed_over = self._flight.unfinished_frames(), self._flight.handed_over
+        doubtful = self._flight.rewind()
+        self.possible_duplicates += doubtful
         if self._flight.acknowledged:
-            level = logging.WARNING if doubtful else logging.INFO
-            note = f"; {doubtful} requests are sent again, some may be stored twice" if doubtful else ""
+            level = logging.WARNING if unanswered else logging.INFO
+            fate = ", some may be stored twice" if doubtful else ""
+            note = f"; {unanswered} requests are sent again{fate}" if unanswered else ""
         else:
             level = logging.WARNING if handed_over and now - self._last_write < _SETTLED_SECONDS else logging.INFO
             note = "; without acknowledgements, the last messages before that may be lost"
         self._ledger.log(level, f"broken {self.broker_id}", f"{error}{note}")
-        self.possible_duplicates += self._flight.rewind()
         self._refusals.after_break()
         if self._answered or now - self._connected_at > _SETTLED_SECONDS:
             self._backoff.reset()

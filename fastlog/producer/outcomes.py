@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastlog import codecs
-from fastlog.errors import MessageTooLargeError, error_for
+from fastlog.errors import FastlogError, MessageTooLargeError, error_for
 from fastlog.producer._frames import Chunk
 from fastlog.producer._tickets import Ticket, tell
 from fastlog.producer.hooks import Delivery
@@ -48,6 +48,9 @@ class Outcomes:
         for frame in failed:
             self._note_failed(frame)
 
+    def _error_of(self, code: int) -> FastlogError:
+        return error_for(code)
+
     def _note_failed(self, frame: Chunk) -> None:
         if self._ledger.on_failed is not None:
             self._ledger.on_failed(frame)
@@ -55,7 +58,7 @@ class Outcomes:
     def _tell(self, event: Event, *, told: bool = False) -> None:
         ticket, chunk, messages, failure, partition, base, following, position = event
         broker = self._directory.broker
-        error = error_for(failure) if isinstance(failure, int) else failure
+        error = self._error_of(failure) if isinstance(failure, int) else failure
         if error is not None:
             error = error.at(topic=chunk.topic, partition=partition, broker=broker.address)
         if position > 0 and base >= 0:

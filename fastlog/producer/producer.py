@@ -26,6 +26,7 @@ from fastlog.errors import (
 )
 from fastlog.producer import at_exit, hooks
 from fastlog.producer._buffer import Buffer, Quota
+from fastlog.producer._parts import Parts
 from fastlog.producer._send import Routes, SendPath
 from fastlog.producer._stamp import Stamp
 from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
@@ -47,12 +48,15 @@ from fastlog.producer.hooks import (
 )
 from fastlog.producer.ledger import Ledger, OnDelivery, Receipt, logger
 from fastlog.producer.partitioners import Partitioner
+from fastlog.producer.record_parts import parts_of
 from fastlog.producer.router import Router, wait_all
 from fastlog.producer.submitting import Submission, Submissions
 from fastlog.producer.waiting import Background
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from fastlog.producer._parts import Headers
 
 INTERRUPTED_SECONDS = 0.15
 Settings = str | Path | Mapping[str, Any] | ProducerConfig
@@ -148,7 +152,14 @@ class Producer(SendPath):
     # --- sending ---
 
     def _send_slowly(
-        self, topic: Any, value: Any, key: Any, partition: PartitionChoice, on_delivery: OnDelivery | None
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        partition: PartitionChoice,
+        on_delivery: OnDelivery | None,
+        headers: Headers | None,
+        timestamp: int | None,
     ) -> tuple[Delivery, ...]:
         """What the compiled path leaves: everything but bytes to a known topic of a plain asynchronous producer."""
         self._check_usable()
@@ -157,9 +168,9 @@ class Producer(SendPath):
         if isinstance(topic, ProducerData):
             topic = [topic]
         if isinstance(topic, str):
-            items = [ProducerData(topic, key, value, partition=partition)]
+            items = [ProducerData(topic, key, value, partition=partition, headers=headers, timestamp=timestamp)]
         else:
-            if value is not None or key is not None or partition is not None:
+            if any(given is not None for given in (value, key, partition, headers, timestamp)):
                 kind = type(topic).__name__
                 raise ArgumentError(
                     f"send() takes a topic, which is a str, and a value, or ProducerData alone: not {kind}"
@@ -188,11 +199,20 @@ class Producer(SendPath):
                 raise delivery.error
         return deliveries
 
-    def submit(self, topic: str, value: Any, *, key: Any = None, partition: PartitionChoice = None) -> Future[Delivery]:
+    def submit(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        partition: PartitionChoice = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> Future[Delivery]:
         """Send one value and return a future of its ``Delivery``; the future raises what went wrong.
 
-        It waits for no broker: the first messages of a topic wait, in their order, until one has answered. Callbacks of
-        the future run in a sending thread.
+        Its arguments are those of ``send``. It waits for no broker: the first messages of a topic wait, in their order,
+        until one has answered. Callbacks of the future run in a sending thread.
 
         Raises:
             ArgumentError, InvalidTopicError: the value, the key or the topic cannot be sent anywhere.
@@ -203,7 +223,8 @@ class Producer(SendPath):
         self._check_usable()
         if self._queue is not None:
             raise ConfigError("with handlers nobody knows which message went where: give on_delivery to Producer()")
-        data = ProducerData(check_topic(topic), key, [value], partition=partition)
+        check_topic(topic)
+        data = ProducerData(topic, key, [value], partition=partition, headers=headers, timestamp=timestamp)
         (payload,) = self._encoded(data)
         item = Submission(Future(), data, payload)
         if self._routes.is_held(data.topic) or not self._router.knows(data.topic, key is not None):
@@ -248,8 +269,14 @@ class Producer(SendPath):
             self._wait_for_submissions(item.topic)
         return self._place([(item, payloads) for item, payloads in found if payloads], on_delivery)
 
-    def _encoded(self, item: ProducerData) -> list[bytes]:
-        return [payload_of(value if self._plain else self._encoder.encode(value)) for value in item.values]
+    def _encoded(self, item: ProducerData) -> list[bytes | None]:
+        return [self._payload(value if self._plain else self._encoder.encode(value), item) for value in item.values]
+
+    def _payload(self, value: object, item: ProducerData) -> bytes | None:
+        """The bytes of a payload; None for a null, if one may be meant."""
+        if value is None and item.key is not None and self._stamps is None:
+            return None
+        return payload_of(value)
 
     def _wait_for_submissions(self, topic: str) -> None:
         """Return when none of a topic's messages waits for something to be known of it: later ones stay behind them."""
@@ -258,41 +285,56 @@ class Producer(SendPath):
             self._check_usable()
 
     def _place(
-        self, items: Sequence[tuple[ProducerData, list[bytes]]], on_delivery: OnDelivery | None
+        self, items: Sequence[tuple[ProducerData, list[bytes | None]]], on_delivery: OnDelivery | None
     ) -> list[Receipt]:
-        ready: list[tuple[Buffer, list[bytes], Stamp | None, Any]] = []
+        ready: list[tuple[Buffer, list[bytes | None], Stamp | None, Any, Parts | None]] = []
         for item, payloads in items:
             buffer = self._router.choose(item.topic, item.key, item.partition)
+            parts = parts_of(item, payloads, buffer)
             stamp = self._stamps.of(item.topic) if self._stamps is not None else None
-            size = max(map(len, payloads))
-            buffer.check(size if stamp is None else stamp.size_with(size, item.key))
-            ready.append((buffer, payloads, stamp, item.key))
+            size = max(0 if payload is None else len(payload) for payload in payloads)
+            if stamp is not None:
+                size = stamp.size_with(size, item.key)
+            buffer.check(size if parts is None else size + parts.size_bytes)
+            ready.append((buffer, payloads, stamp, item.key, parts))
         receipts = []
-        for buffer, payloads, stamp, key in ready:
+        for buffer, payloads, stamp, key, parts in ready:
             receipt = None
             if on_delivery is not None or not self._is_async:
                 receipt = Receipt(len(payloads), on_delivery)
             if stamp is None:
-                taken = self._put(buffer, payloads, receipt, None)
+                taken = self._put(buffer, payloads, receipt, None, parts)
             else:
-                with Sending(stamp, payloads, key) as sending:
-                    taken = self._put(buffer, sending.payloads, receipt, sending)
+                with Sending(stamp, [payload or b"" for payload in payloads], key) as sending:
+                    taken = self._put(buffer, sending.payloads, receipt, sending, parts)
             if taken and receipt is not None:
                 receipts.append(receipt)
         return receipts
 
-    def _put(self, buffer: Buffer, payloads: list[bytes], receipt: Receipt | None, sending: Sending | None) -> bool:
+    def _put(
+        self,
+        buffer: Buffer,
+        payloads: Sequence[bytes | None],
+        receipt: Receipt | None,
+        sending: Sending | None,
+        parts: Parts | None,
+    ) -> bool:
         """Put payloads into their buffer; False when they were dropped."""
-        if self._is_async and not self._queue_up(buffer, payloads, receipt, sending):
+        if self._is_async and not self._queue_up(buffer, payloads, receipt, sending, parts):
             return False
         if not self._is_async:
-            buffer.extend(payloads, 0, receipt, True, True)
+            buffer.extend(payloads, 0, receipt, True, True, parts)
         if sending is not None:
             sending.sent = len(payloads)
         return True
 
     def _queue_up(
-        self, buffer: Buffer, payloads: list[bytes], receipt: Receipt | None, sending: Sending | None
+        self,
+        buffer: Buffer,
+        payloads: Sequence[bytes | None],
+        receipt: Receipt | None,
+        sending: Sending | None,
+        parts: Parts | None,
     ) -> bool:
         """Put payloads into the bounded queue as the policy says; False when they were dropped."""
         config, quota = self.config, self._ledger.quota
@@ -307,15 +349,15 @@ class Producer(SendPath):
                 self._dropped += count
                 self._ledger.log(logging.WARNING, "dropped", f"queue full, messages dropped, {self._dropped} so far")
                 return False
-            buffer.extend(payloads, 0, receipt, False, True)
+            buffer.extend(payloads, 0, receipt, False, True, parts)
             return True
         timeout = config.enqueue_timeout_ms
         deadline = None if timeout is None else time.monotonic() + timeout / 1000
-        done = buffer.extend(payloads, 0, receipt)
+        done = buffer.extend(payloads, 0, receipt, parts=parts)
         while done < count:
             if self._router.is_link_thread() or self._submissions.is_this_thread():
                 # A callback that sends cannot wait for itself; what was submitted is bounded already.
-                buffer.extend(payloads, done, receipt, False, True)
+                buffer.extend(payloads, done, receipt, False, True, parts)
                 break
             if sending is not None:
                 sending.sent = done
@@ -324,11 +366,13 @@ class Producer(SendPath):
             if not self._ledger.room.wait(lambda: self._closed or quota.has_room(), left):
                 raise QueueFullError(f"no room in the queue within {timeout} ms; {done} of {count} messages are in it")
             self._check_usable()
-            done = buffer.extend(payloads, done, receipt)
+            done = buffer.extend(payloads, done, receipt, parts=parts)
         return True
 
     def _enqueue_items(self, queue: BatchQueue, items: Sequence[ProducerData]) -> tuple[Delivery, ...]:
         for item in items:
+            if item.headers is not None or item.timestamp is not None:
+                raise ConfigError("handlers get values alone: headers and timestamps are for a producer without them")
             for value in item.values:
                 if item.key is None and (item.partition is None or item.partition == -1):
                     broker, number = -1, -1
@@ -415,7 +459,7 @@ class Producer(SendPath):
 
     def stats(self) -> ProducerStats:
         """Counts so far; each of them right, though not all of the same moment."""
-        links = list(self._router.links.values())
+        links = self._router.every_link()
         queue = self._queue
         return ProducerStats(
             queued=self._ledger.quota.messages + len(self._submissions) + (len(queue) if queue is not None else 0),
@@ -431,7 +475,7 @@ class Producer(SendPath):
         )
 
     def _unfinished(self) -> int:
-        links = list(self._router.links.values())
+        links = self._router.every_link()
         waiting = self._queue.accepted - self._queue.handled if self._queue is not None else 0
         return waiting + self._ledger.quota.accepted - sum(link.delivered + link.failed for link in links)
 
@@ -448,7 +492,7 @@ class Producer(SendPath):
 
     def _leave_to_parent(self) -> None:
         self._routes.clear()
-        for link in self._router.links.values():
+        for link in self._router.every_link():
             link.leave_to_parent()
 
 

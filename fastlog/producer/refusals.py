@@ -39,7 +39,7 @@ _LONGEST_PAUSE = 1.0
 _MS_NS = 1_000_000
 
 
-class _Hold:
+class Hold:
     """What waits in one partition: the refused requests, and whatever came behind them."""
 
     def __init__(self) -> None:
@@ -48,6 +48,8 @@ class _Hold:
         self.probe: Chunk | None = None
         self.next_try = 0.0
         self.backoff = Backoff(_LEAST_PAUSE, _LONGEST_PAUSE, 0.25)
+        self.is_lost = False
+        """The broker does not follow the numbers of the partition's batches: those that wait need others."""
 
     def chunks(self) -> Iterable[Chunk]:
         yield from self.refused
@@ -68,9 +70,18 @@ class Refusals:
         self._flight = flight
         self._retries = retries
         self._timeout_ms = delivery_timeout_ms
-        self._holds: dict[tuple[str, int], _Hold] = {}
-        if retries != 0:
-            flight.retried = RETRIED
+        self._holds: dict[tuple[str, int], Hold] = {}
+        flight.retried = self._retried()
+
+    def _retried(self) -> frozenset[int]:
+        """The codes after which a request is tried again."""
+        return RETRIED if self._retries != 0 else frozenset()
+
+    def _meaning_of(self, code: int) -> str:
+        return meaning_of(code)
+
+    def _error_of(self, code: int, detail: str) -> FastlogError:
+        return error_for(code, detail)
 
     def __bool__(self) -> bool:
         return bool(self._holds)
@@ -93,11 +104,11 @@ class Refusals:
             if chunk is not None:
                 assert isinstance(code, int)
                 if hold is None:
-                    hold = self._holds[place] = _Hold()
+                    hold = self._holds[place] = Hold()
                     self._flight.watched.add(place)  # of a hold that ended since the answer came
                     for later in self._flight.pull_back(topic, partition):
                         self._put(hold.behind, later)
-                    lines.append(f"topic={topic} partition={partition}: {meaning_of(code)}")
+                    lines.append(f"topic={topic} partition={partition}: {self._meaning_of(code)}")
                 self._refused(hold, code, chunk)
             elif hold is not None:
                 self._answered(hold, code is None, partition)
@@ -105,20 +116,28 @@ class Refusals:
                 self._release(place, hold)
         return lines
 
-    def _refused(self, hold: _Hold, code: int, chunk: Chunk) -> None:
+    def _refused(self, hold: Hold, code: int, chunk: Chunk) -> None:
         chunk.refusals += 1
         if self._retries is not None and chunk.refusals > self._retries:
             self._flight.give_up(
-                chunk, error_for(code, f"{chunk.messages} messages were refused {chunk.refusals} times")
+                chunk, self._error_of(code, f"{chunk.messages} messages were refused {chunk.refusals} times")
             )
-        elif hold.probe is not None:
-            self._put(hold.refused, chunk, first=True)
+            self._pause(hold)
         else:
-            self._put(hold.refused, chunk)
+            self._put_back(hold, chunk)
+
+    def _put_back(self, hold: Hold, chunk: Chunk) -> None:
+        self._put(hold.refused, chunk, first=hold.probe is not None)
+        self._pause(hold)
+
+    def _pause(self, hold: Hold) -> None:
         hold.probe = None
         hold.next_try = time.monotonic() + hold.backoff.next()
 
-    def _answered(self, hold: _Hold, stored: bool, partition: int) -> None:
+    def _before_probe(self, hold: Hold, probe: Chunk) -> None:
+        """Called when a request is about to be tried alone, with nothing of its partition on its way."""
+
+    def _answered(self, hold: Hold, stored: bool, partition: int) -> None:
         """A request of a held partition was stored, or failed for good."""
         if hold.probe is not None:
             hold.probe = None
@@ -133,7 +152,7 @@ class Refusals:
                 detail = _detail(chunk, "refused, and a later request to the partition was stored meanwhile")
                 self._flight.give_up(chunk, StorageError(detail))
 
-    def _release(self, place: tuple[str, int], hold: _Hold) -> None:
+    def _release(self, place: tuple[str, int], hold: Hold) -> None:
         del self._holds[place]
         self._flight.watched.discard(place)
         for chunk in hold.behind:
@@ -150,7 +169,7 @@ class Refusals:
         self.bytes += chunk.size
         (chunks.appendleft if first else chunks.append)(chunk)
 
-    def _pop(self, hold: _Hold) -> Chunk:
+    def _pop(self, hold: Hold) -> Chunk:
         chunk = hold.pop()
         self.messages -= chunk.messages
         self.bytes -= chunk.size
@@ -161,6 +180,7 @@ class Refusals:
         for (topic, partition), hold in list(self._holds.items()):
             if hold.probe is None and now >= hold.next_try and not self._flight.has_any(topic, partition):
                 hold.probe = self._pop(hold)
+                self._before_probe(hold, hold.probe)
                 self._flight.add(hold.probe)
                 self.readded = True
 

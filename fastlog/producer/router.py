@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Iterable, Mapping
 
 from fastlog import arguments, codecs
 from fastlog.errors import (
@@ -18,18 +19,30 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.producer._buffer import Buffer
+from fastlog.producer._record_buffer import RecordBuffer
 from fastlog.producer._send import Route, Routes
-from fastlog.producer.brokers import Directory, check_topic, frame_header, parse_broker_list
+from fastlog.producer.brokers import (
+    Directory,
+    RecordTopic,
+    batch_header,
+    check_topic,
+    frame_header,
+    parse_broker_list,
+    record_acks,
+)
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
-from fastlog.producer.partitioners import Crc32Partitioner, Partitioner
+from fastlog.producer.partitioners import SIGN_MASK, Crc32Partitioner, Partitioner, key_bytes
+from fastlog.producer.record_link import RecordLink
 from fastlog.producer.waiting import Background, Gate, wait_ended
+from fastlog.record_batches import HEADER_BYTES
 from fastlog.retry import Backoff
 
 ANY = -1
 _REQUEST_ROOM = 65536  # what a frame may hold besides its messages
+_ALL_BITS = 0xFFFFFFFF
 _LEAST_PAUSE = 0.02
 _LOOK_AGAIN_SECONDS = 1.0
 END_SECONDS = 1.0
@@ -42,6 +55,8 @@ class TopicRoute:
         self.topic = topic
         self.partitions: dict[int, int | None] = {}
         self.buffers: dict[tuple[int, int], Buffer] = {}
+        self.anywhere: dict[int, list[Buffer]] = {}
+        """By broker, those for messages without a key."""
         self.keyed: list[Buffer] | None = None
         self.fast: Route | None = None
 
@@ -57,6 +72,8 @@ class Router:
         fast_routes: Routes | None,
     ) -> None:
         self.links: dict[int, Link] = {}
+        """By broker, for topics of messages."""
+        self.record_links: dict[int, RecordLink] = {}
         self.closed = False
         self._config = config
         self._ledger = ledger
@@ -132,13 +149,17 @@ class Router:
         if route is not None:
             self._publish(route)
 
+    def every_link(self) -> list[Link]:
+        """Those for topics of either kind."""
+        return [*list(self.links.values()), *list(self.record_links.values())]
+
     def is_link_thread(self) -> bool:
         """Whether the caller is one of the sending threads."""
-        return any(link.is_this_thread() for link in list(self.links.values()))
+        return any(link.is_this_thread() for link in self.every_link())
 
     def hurry(self) -> None:
         """Let everything that waits for its batch to fill be sent now."""
-        for link in list(self.links.values()):
+        for link in self.every_link():
             link.outbox.seal_all()
 
     def flush(self, seconds: float) -> bool:
@@ -146,7 +167,7 @@ class Router:
         deadline = time.monotonic() + seconds if seconds >= 0 else None
         while True:
             moves = self._ledger.moves
-            gates = [link.request_flush() for link in list(self.links.values())]
+            gates = [link.request_flush() for link in self.every_link()]
             if not wait_all(gates, deadline):
                 return False
             if self._ledger.moves == moves:  # else another broker has some of it now
@@ -156,7 +177,7 @@ class Router:
         """Let the links send what they have and end."""
         self.closed = True
         self._stopped.open()
-        for link in list(self.links.values()):
+        for link in self.every_link():
             link.stop()
 
     def wait_stopped(self, deadline: float) -> None:
@@ -164,7 +185,7 @@ class Router:
 
         A thread that hangs in asking a broker or ZooKeeper is waited for ``END_SECONDS``.
         """
-        links = list(self.links.values())
+        links = self.every_link()
         if not wait_all([link.finished for link in links], deadline):
             for link in links:
                 link.abort(ClosedError("the producer was closed before the message was delivered"))
@@ -190,10 +211,24 @@ class Router:
             ):
                 raise (errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))).at(topic=topic)
             Gate().wait(backoff.next())
+        self._refuse_clusters(route)
         kept = self._open(route)
         if errors:
             self._look_for_missing()
         return kept
+
+    def _refuse_clusters(self, route: TopicRoute) -> None:
+        """Each broker of Apache Kafka tells the partitions of all."""
+        foreign = [
+            str(self._directories[broker].broker.address)
+            for broker in route.partitions
+            if (offer := self._directories[broker].offer) is not None and offer.only_today
+        ]
+        if foreign and len(route.partitions) > 1:
+            raise ConfigError(
+                f"broker.list: {', '.join(foreign)}: name one broker of an Apache Kafka, the one that leads the"
+                f" partitions of {route.topic!r}, and none beside it"
+            )
 
     def _ask(self, route: TopicRoute, directories: object, seconds: float) -> list[FastlogError]:
         """Note how many partitions each broker has; the errors of those that did not answer."""
@@ -221,18 +256,34 @@ class Router:
         Returns the topic's route, which is another one when another thread was first: with two, a partition would have
         two buffers, and no order.
         """
-        anywhere = [self._buffer(route, broker, ANY) for broker in sorted(route.partitions)]
+        anywhere = [buffer for broker in sorted(route.partitions) for buffer in self._anywhere(route, broker)]
         route.fast = Route(anywhere, None, random.getrandbits(32))
         kept = self._topics.setdefault(route.topic, route)
         self._choose_up(kept)
         self._publish(kept)
         return kept
 
+    def _anywhere(self, route: TopicRoute, broker: int) -> list[Buffer]:
+        """The buffers of a broker for messages without a key: of batches, this side chooses the partition."""
+        records = self._records(route, broker)
+        numbers = (ANY,) if records is None else records.partitions
+        buffers = [self._buffer(route, broker, number) for number in numbers]
+        route.anywhere[broker] = buffers
+        return buffers
+
+    def _records(self, route: TopicRoute, broker: int) -> RecordTopic | None:
+        return self._directories[broker].records_or_none(route.topic)
+
+    def _hash_mask(self, route: TopicRoute) -> int:
+        """Of the bits of a key's CRC-32 that choose: all where today's clients write, too, as librdkafka has it."""
+        kinds = [self._records(route, broker) is not None for broker in route.partitions]
+        return _ALL_BITS if kinds and all(kinds) else SIGN_MASK
+
     def _publish(self, route: TopicRoute) -> None:
         """Let the compiled path of send() use a route; with keys once they are known to be easy."""
         if self._fast_routes is None or route.fast is None:
             return
-        route.fast.set_keyed(None if self._custom else route.keyed)
+        route.fast.set_keyed(None if self._custom else route.keyed, self._hash_mask(route))
         self._fast_routes.set(route.topic, route.fast)
         if self.closed:
             self._fast_routes.clear()
@@ -253,6 +304,24 @@ class Router:
         link.start()  # here, as a link that is interrupted before it is one of ours would run for ever
         return link
 
+    def _record_link(self, broker: int) -> RecordLink:
+        link = self.record_links.get(broker)
+        if link is None:
+            made = RecordLink(
+                self._directories[broker],
+                self._config,
+                self._ledger,
+                record_acks(self._config.acks),
+                self._config.max_message_bytes,
+            )
+            made.on_state_change = self._choose_up_everywhere
+            link = self.record_links.setdefault(broker, made)  # another thread may have been first
+            if self.closed:
+                link.stop()
+                raise ClosedError("the producer was closed")
+        link.start()
+        return link
+
     def _payload_limit(self, broker: int) -> int:
         offer = self._directories[broker].offer
         own = self._config.max_message_bytes
@@ -260,10 +329,17 @@ class Router:
 
     def _buffer(self, route: TopicRoute, broker: int, partition: int) -> Buffer:
         buffer = route.buffers.get((broker, partition))
+        if buffer is None and (records := self._records(route, broker)) is not None:
+            made = self._record_buffer(route, broker, partition, records)
+            buffer = route.buffers.setdefault((broker, partition), made)
         if buffer is None:
             link, config = self._link(broker), self._config
             offer = self._directories[broker].offer
             codec, limit = config.codec_for(route.topic), self._payload_limit(broker)
+            if codec > codecs.SNAPPY:
+                raise UnsupportedFeatureError(
+                    f"compression.codec: messages of Kafka 0.7 know gzip and snappy, not {config.compression}"
+                ).at(topic=route.topic)
             batch_bytes = config.batch_bytes
             if offer is not None and offer.max_request_bytes > 0:
                 batch_bytes = max(1, min(batch_bytes, offer.max_request_bytes - _REQUEST_ROOM))
@@ -285,6 +361,28 @@ class Router:
             )
             buffer = route.buffers.setdefault((broker, partition), buffer)
         return buffer
+
+    def _record_buffer(self, route: TopicRoute, broker: int, partition: int, records: RecordTopic) -> RecordBuffer:
+        if partition not in records.partitions:
+            raise WrongPartitionError(f"there is no partition {partition} of {route.topic!r} on broker {broker}")
+        link, config = self._record_link(broker), self._config
+        offer = self._directories[broker].offer
+        batch_bytes = min(config.batch_bytes, records.max_batch_bytes - HEADER_BYTES)
+        if offer is not None and offer.max_request_bytes > 0:
+            batch_bytes = min(batch_bytes, offer.max_request_bytes - _REQUEST_ROOM)
+        return RecordBuffer(
+            link.outbox,
+            broker,
+            route.topic,
+            partition,
+            config.codec_for(route.topic),
+            batch_header(route.topic, partition, link.acks, config.socket_timeout_ms),
+            link.acks != 0,
+            config.batch_messages if config.producer_type == "async" else 2**31 - 1,
+            max(1, batch_bytes),
+            config.max_message_bytes,
+            link.new_lane(),
+        )
 
     def _by_hand(self, route: TopicRoute, partition: PartitionChoice) -> Buffer:
         number: object = partition
@@ -322,7 +420,11 @@ class Router:
     def _by_key(self, route: TopicRoute, key: object) -> Buffer | None:
         """The buffer that a key chooses; None when keys have no effect."""
         keyed = self._keyed(route)
-        return None if keyed is None else keyed[self._index(route.topic, key, len(keyed))]
+        if keyed is None:
+            return None
+        if not self._custom and self._hash_mask(route) == _ALL_BITS:
+            return keyed[zlib.crc32(key_bytes(key)) % len(keyed)]
+        return keyed[self._index(route.topic, key, len(keyed))]
 
     def _index(self, topic: str, key: object, count: int) -> int:
         index = arguments.whole("the partitioner's choice", self._partitioner.partition(key, count), -(2**63), 2**63)
@@ -357,10 +459,14 @@ class Router:
         route.keyed = [
             self._buffer(route, broker, number)
             for broker, count in sorted(route.partitions.items())
-            for number in range(count or 0)
+            for number in self._numbers(route, broker, count or 0)
         ]
         self._publish(route)
         return route.keyed
+
+    def _numbers(self, route: TopicRoute, broker: int, count: int) -> Iterable[int]:
+        records = self._records(route, broker)
+        return range(count) if records is None else records.partitions
 
     # --- brokers that come and go ---
 
@@ -378,12 +484,17 @@ class Router:
             return
         chosen: list[Buffer] | None = None
         while True:  # until no other thread has changed anything meanwhile, or its choice would be lost
-            anywhere = {broker: buffer for (broker, number), buffer in list(route.buffers.items()) if number == ANY}
-            up = [buffer for broker, buffer in anywhere.items() if self.links[broker].is_up] or list(anywhere.values())
+            anywhere = list(route.anywhere.items())
+            up = [buffer for broker, buffers in anywhere if self._is_up(broker, buffers) for buffer in buffers]
+            up = up or [buffer for _, buffers in anywhere for buffer in buffers]
             if up == chosen:
                 return
             route.fast.choose_from(up)
             chosen = up
+
+    def _is_up(self, broker: int, buffers: list[Buffer]) -> bool:
+        links: Mapping[int, Link] = self.links if buffers[0].lane is None else self.record_links
+        return links[broker].is_up
 
     def _look_for_missing(self) -> None:
         if not self._looks_for_missing:
@@ -403,7 +514,7 @@ class Router:
                     ):
                         left = True
                         continue
-                    self._buffer(route, broker, ANY)
+                    self._anywhere(route, broker)
                     self._choose_up(route)
             if not left:
                 break
@@ -413,7 +524,7 @@ class Router:
 
     def _unused(self, route: TopicRoute) -> list[int]:
         """The brokers that get no messages without a key, as they could not be reached at the topic's first."""
-        return [broker for broker in self._directories if (broker, ANY) not in route.buffers]
+        return [broker for broker in self._directories if broker not in route.anywhere]
 
 
 def wait_all(gates: list[Gate], deadline: float | None) -> bool:

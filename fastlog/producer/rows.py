@@ -83,7 +83,7 @@ class RowSender:
     @property
     def possible_duplicates(self) -> int:
         """Messages that were written again after a connection broke, and may be there twice."""
-        return sum(link.possible_duplicates for link in self._router.links.values())
+        return sum(link.possible_duplicates for link in self._router.every_link())
 
     def close(self, timeout: float) -> None:
         """End; what is not delivered within the time, in seconds, is given up."""

@@ -23,7 +23,7 @@ class Submission:
 
     future: Future[Delivery]
     data: ProducerData
-    payload: bytes
+    payload: bytes | None
 
     def settle(self, delivery: Delivery) -> None:
         """Let the future have what became of it."""

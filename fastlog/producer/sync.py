@@ -50,6 +50,11 @@ class SyncProducer:
         self._config = ProducerConfig.from_fields({"broker_list": str(address), **settings})
         if self._config.has_envelope:
             raise ConfigError("payloads are sent as they are: envelope and audit.topic are for Producer")
+        if self._config.codec > codecs.SNAPPY:
+            raise ConfigError(
+                f"compression.codec: Kafka 0.7 has gzip and snappy, not {self._config.compression}; Producer has it for"
+                " topics of record batches"
+            )
         self._connector = Broker([address], self._config.connect_timeout_ms / 1000)
         self._connection: Connection | None = None
         self._lock = threading.RLock()

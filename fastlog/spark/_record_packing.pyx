@@ -5,9 +5,8 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
 
-from fastlog._records cimport put_varint, varint_bytes
+from fastlog._records cimport field_bytes_of, put_bytes, put_record_start, put_varint, record_bytes, varint_bytes
 
 cdef enum:
     SEED = 0x9747B28C
@@ -46,16 +45,10 @@ cdef class Source:
 
     cdef inline Py_ssize_t field_bytes(self, Py_ssize_t row) noexcept nogil:
         """What it takes in a record, with its length."""
-        cdef Py_ssize_t size = self.size(row)
-        return 1 if size < 0 else varint_bytes(size) + size
+        return field_bytes_of(self.size(row))
 
     cdef inline uint8_t* put(self, uint8_t* at, Py_ssize_t row) noexcept nogil:
-        cdef Py_ssize_t size = self.size(row)
-        at = put_varint(at, size)
-        if size > 0:
-            memcpy(at, self.base + self.ends[row], <size_t>size)
-            at += size
-        return at
+        return put_bytes(at, self.base + self.ends[row], self.size(row))
 
 
 cdef class Headers:
@@ -107,11 +100,12 @@ cdef inline Py_ssize_t size_of(
     Py_ssize_t row, int64_t delta, int64_t time_delta, Source keys, Source values, Headers headers
 ) noexcept nogil:
     """Of a record behind its length."""
-    return (
-        1 + varint_bytes(time_delta) + varint_bytes(delta)
-        + (1 if keys is None else keys.field_bytes(row))
+    return record_bytes(
+        time_delta,
+        delta,
+        (1 if keys is None else keys.field_bytes(row))
         + values.field_bytes(row)
-        + (1 if headers is None else headers.field_bytes(row))
+        + (1 if headers is None else headers.field_bytes(row)),
     )
 
 
@@ -155,10 +149,8 @@ def pack_rows(
         for i in range(taken):
             row = rows[first + i]
             delta = times[row] - base
-            at = put_varint(at, size_of(row, i, delta, keys, values, headers))
-            at[0] = 0
-            at = put_varint(put_varint(at + 1, delta), i)
-            at = put_varint(at, -1) if keys is None else keys.put(at, row)
+            at = put_record_start(at, size_of(row, i, delta, keys, values, headers), delta, i)
+            at = put_bytes(at, NULL, -1) if keys is None else keys.put(at, row)
             at = values.put(at, row)
             at = put_varint(at, 0) if headers is None else headers.put(at, row)
     if at - <uint8_t*>PyBytes_AS_STRING(found) != room:

@@ -127,7 +127,8 @@ AREAS = (
         "producer",
         _words("fastlog/producer/ fastlog/loghandler.py fastlog/metrics/"),
         _unit("produc* loghandler client_metrics partitioners stamp sync_producer* errors arguments")
-        + _integration("producer* record_producers loghandler client_metrics") + _fault("exits interrupts overload"),
+        + _integration("producer* record_producers record_sending loghandler client_metrics")
+        + _fault("exits interrupts overload"),
     ),
     Area(
         "consumer",

@@ -20,7 +20,7 @@ LAYERS = {
     " fastlog.errors fastlog.installation fastlog.clock fastlog.limited_log fastlog.logs fastlog.retry fastlog.topics"
     " fastlog._crc fastlog._crc32c fastlog._bytes fastlog._views",
     "basics": "fastlog._segment fastlog._deep fastlog._batch fastlog._records fastlog._record_batch fastlog._frames"
-    " fastlog._envelope"
+    " fastlog._envelope fastlog._batch_header"
     " fastlog.arguments fastlog.codecs fastlog.batch_codecs fastlog.settings fastlog.java",
     "model": "fastlog.message fastlog._deep_batch fastlog._upconvert fastlog.record_batches fastlog.envelope"
     " fastlog.config fastlog.listening fastlog.durability",

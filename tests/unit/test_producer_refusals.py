@@ -277,7 +277,7 @@ def test_the_next_try_is_waited_for_when_nothing_of_the_partition_is_under_way(
     """Else its answer comes first: waking for a moment that is over would be a busy loop."""
     flight: Any = SimpleNamespace(retried=None, has_any=lambda topic, partition: is_under_way)
     refusals = Refusals(flight, None, 1000)
-    hold = refusals_module._Hold()
+    hold = refusals_module.Hold()
     hold.next_try, hold.probe = 5.0, cast(Chunk, object()) if is_tried else None
     refusals._holds["t", 0] = hold
     assert refusals.moments() == ([] if is_tried or is_under_way else [5.0])

@@ -1,0 +1,11 @@
+class Lane:
+    """The numbers of one partition's batches."""
+
+    limit: int
+    producer: int
+    epoch: int
+    next: int
+    generation: int
+    in_flight: int
+    def __init__(self, limit: int) -> None:
+        """``limit``: batches that may be without an answer, 0 where they are not numbered."""

@@ -1,0 +1,30 @@
+"""The numbers by which a broker stores each batch of an idempotent producer once, and in order.
+
+A broker takes a batch whose first number follows the last one that it has of the producer in the partition, answers one of the
+last five again as it did, and refuses every other. So a batch that is given up may leave a gap, at which everything behind it
+is refused and surely not stored: the numbers begin anew then, with the next epoch, which refuses what may still be on its way
+with the former one.
+
+Source: Apache Kafka 4.2 (ProducerAppendInfo; KIP-360 for epochs that a producer raises itself).
+"""
+
+cimport cython
+
+cdef enum:
+    LAST_EPOCH = 32767
+
+
+@cython.final
+cdef class Lane:
+    def __init__(self, int limit):
+        self.limit, self.producer, self.epoch, self.generation = limit, -1, -1, 1
+
+    cdef int renew(self) except -1:
+        """Number from 0 again what is written from now on; nothing with the old numbers is stored any more."""
+        self.generation += 1
+        self.next = 0
+        if self.epoch < LAST_EPOCH:
+            self.epoch += 1
+        else:
+            self.producer, self.is_exhausted = -1, True
+        return 0

@@ -1,0 +1,32 @@
+"""What a call gives a record besides its value, and what a topic of Kafka 0.7 has no room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastlog.errors import UnsupportedFeatureError
+from fastlog.producer._buffer import Buffer
+from fastlog.producer._parts import Parts
+from fastlog.producer.hooks import ProducerData, payload_of
+from fastlog.producer.partitioners import key_bytes
+
+
+def parts_of(item: ProducerData, payloads: Sequence[bytes | None], buffer: Buffer) -> Parts | None:
+    """Key, headers and time of the records; None for messages, of which a key only chooses the partition.
+
+    Raises:
+        UnsupportedFeatureError: messages would lose headers or a time.
+        ArgumentError: one of them has a wrong type, or a message is null.
+    """
+    if buffer.lane is not None:
+        key = None if item.key is None else key_bytes(item.key)
+        return Parts(key, item.headers, item.timestamp)
+    for name, given in (("headers", item.headers), ("a timestamp", item.timestamp)):
+        if given is not None:
+            raise UnsupportedFeatureError(
+                f"messages of Kafka 0.7 have no room for {name}: a topic of record batches has"
+                " (fastlog topics create --records)"
+            ).at(topic=item.topic)
+    if None in payloads:
+        payload_of(None)
+    return None
