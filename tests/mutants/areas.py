@@ -184,8 +184,8 @@ AREAS = (
     ),
     Area(
         "perf",
-        _words("fastlog/perf/ perf/figures/ perf/compare/ perf/report/"),
-        _unit("perf* tools_unacknowledged") + _integration("perf_tools"),
+        _words("fastlog/perf/ perf/figures/ perf/compare/ perf/report/ perf/beside_kafka/"),
+        _unit("perf* beside_kafka tools_unacknowledged") + _integration("perf_tools"),
     ),
     Area(
         "testing",

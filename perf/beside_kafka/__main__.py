@@ -1,0 +1,149 @@
+"""``python -m perf.beside_kafka``: the same clients on the same machine, against fastlog and against Apache Kafka.
+
+Both brokers run all the time. In each round every client writes a topic of its own in both and reads it, first against
+the one and in the next round first against the other; what counts are medians and the ratio of each round. The first
+round warms up and is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import click
+
+from perf.beside_kafka.steps import CLIENTS, LATENCY, LATENCY_MESSAGES, Load, Step, why_not
+from perf.beside_kafka.systems import CLASSPATH, Fastlog, Kafka, System, memory_bytes, processor_seconds
+from perf.command import run, say
+
+Rows = dict[str, dict[str, list[dict[str, float]]]]
+"""By step and system, each round's figures."""
+
+
+def create(system: System, topic: str, partitions: int) -> None:
+    """Make a topic, and wait until it can be written."""
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": system.address})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+    time.sleep(0.5)
+
+
+def delete(system: System, topic: str) -> None:
+    """Give its space back."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": system.address})
+    admin.delete_topics([topic])[topic].result(60)
+
+
+def measure(system: System, step: Step, load: Load) -> dict[str, float]:
+    """One step's rate, and the processor time that the broker took for a million records."""
+    processes = system.processes()
+    before = processor_seconds(processes)
+    done = step(load)
+    used = processor_seconds(processes) - before
+    return {"rate": done.rate, "broker_cpu_per_million": used / load.messages * 1e6, **done.more}
+
+
+def one_round(number: int, systems: list[System], names: list[str], messages: int, partitions: int, rows: Rows) -> None:
+    """Every client against every system."""
+    ordered = systems if number % 2 else systems[::-1]
+    for name in names:
+        pair = CLIENTS[name]
+        count = max(1000, int(messages * pair.share))
+        for system in ordered:
+            load = Load(system.address, f"{name}-{partitions}-{number}", partitions, count)
+            create(system, load.topic, partitions)
+            written = measure(system, pair.produce, load)
+            read = measure(system, pair.consume, load)
+            delete(system, load.topic)
+            if number:
+                rows[f"{name}, written, {partitions} partitions"][system.name].append(written)
+                rows[f"{name}, read, {partitions} partitions"][system.name].append(read)
+    for system in ordered:
+        topic = f"latency-{partitions}-{number}"
+        create(system, topic, partitions)
+        found = measure(system, LATENCY, Load(system.address, topic, partitions, LATENCY_MESSAGES))
+        delete(system, topic)
+        if number:
+            rows[f"from produce to consume at 10,000/s, {partitions} partitions"][system.name].append(found)
+
+
+def table(rows: Rows) -> dict[str, dict[str, object]]:
+    """Medians of each figure by system, and of the rounds' ratios, fastlog over Kafka."""
+    found: dict[str, dict[str, object]] = {}
+    for row, by_system in rows.items():
+        ours, theirs = by_system["fastlog"], by_system["kafka"]
+        figures: dict[str, object] = {}
+        for figure in ours[0]:
+            pairs = [(one[figure], other[figure]) for one, other in zip(ours, theirs, strict=True)]
+            ratios = [one / other for one, other in pairs if other]
+            figures[figure] = {
+                "fastlog": round(statistics.median(one for one, _ in pairs), 3),
+                "kafka": round(statistics.median(other for _, other in pairs), 3),
+                "ratio": round(statistics.median(ratios), 3) if ratios else None,
+                "ratios": [round(each, 3) for each in ratios],
+            }
+        found[row] = figures
+    return found
+
+
+@click.command()
+@click.option(
+    "--messages", default=1_000_000, show_default=True, help="Records of 200 bytes; Python's clients get fewer."
+)
+@click.option("--partitions", default=[12, 1], multiple=True, show_default=True, help="Of each topic; may be repeated.")
+@click.option("--rounds", default=5, show_default=True, help="That count, besides the first.")
+@click.option("--processors", default=2, show_default=True, help="Of fastlog's broker.")
+@click.option("--only", multiple=True, type=click.Choice(list(CLIENTS)), help="One client; may be repeated.")
+def beside_kafka(
+    messages: int, partitions: tuple[int, ...], rounds: int, processors: int, only: tuple[str, ...]
+) -> int:
+    """Measure fastlog beside Apache Kafka; JSON on stdout.
+
+    FASTLOG_KAFKA_CLASSPATH names Kafka's jars, FASTLOG_RDKAFKA_PERFORMANCE librdkafka's program; clients that are not
+    there are named and left out.
+    """
+    if CLASSPATH not in os.environ:
+        raise click.ClickException(f"{CLASSPATH} names no jars; scripts/compat fetches them")
+    names = []
+    for name in only or CLIENTS:
+        reason = why_not(name)
+        if reason is None:
+            names.append(name)
+        else:
+            say(f"NOT RUN: {name}: {reason}")
+    rows: Rows = defaultdict(lambda: defaultdict(list))
+    place = Path(tempfile.mkdtemp(prefix="fastlog-beside-kafka-"))
+    systems: list[System] = []
+    try:
+        systems.append(Fastlog(place / "fastlog", processors))
+        systems.append(Kafka(place / "kafka"))
+        for count in partitions:
+            for number in range(rounds + 1):
+                one_round(number, systems, names, messages, count, rows)
+                say(f"{count} partitions: round {number} of {rounds}{'' if number else ', which warms up'}")
+        around = {
+            system.name: {
+                "first_answer_seconds": round(system.first_answer, 3),
+                "memory_pss_bytes": memory_bytes(system.processes()),
+            }
+            for system in systems
+        }
+    finally:
+        for system in systems:
+            system.stop()
+        shutil.rmtree(place, ignore_errors=True)
+    click.echo(json.dumps({"messages": messages, "rounds": rounds, "rows": table(rows), "brokers": around}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    run(beside_kafka, "python -m perf.beside_kafka")
