@@ -59,6 +59,8 @@ class FakeKafka(Server):
         self.ids = 0
         self.id_code = 0
         """The error code that is answered to whoever asks for an id."""
+        self.id_given: tuple[int, int] | None = None
+        """The id and the epoch that are given out; without it, each time another one."""
         self.settings_code = 0
         self.topic_code = 0
         self.max_batch_bytes = 1_000_000
@@ -92,7 +94,7 @@ class FakeKafka(Server):
         if (key, version) == (INIT_PRODUCER, 0):
             with self._lock:
                 self.ids += 1
-                return sized(head + struct.pack(">ihqh", 0, self.id_code, 1000 + self.ids, 0))
+                return sized(head + struct.pack(">ihqh", 0, self.id_code, *(self.id_given or (1000 + self.ids, 0))))
         if (key, version) == (PRODUCE, 7):
             return self._produced(number, body)
         raise ConnectionError

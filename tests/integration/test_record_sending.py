@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from fastlog.errors import (
 )
 from fastlog.producer import Delivery, ProducerData
 from fastlog.testing import RunningBroker
+from tests.harness import real_kafka
 from tests.harness.broker import wait_until
 from tests.harness.lossy_proxy import LossyProxy
 from tests.harness.timing import PATIENCE
@@ -402,3 +404,38 @@ def test_a_topic_that_is_deleted_fails_and_others_go_on(broker: RunningBroker, r
         with pytest.raises(WrongPartitionError, match="does not exist on this broker"):
             producer.send("leaves", b"b")
         assert producer.send("stays", b"c")[0].offset == 0
+
+
+@real_kafka.is_there
+@pytest.mark.timeout(600)
+def test_apache_kafka_takes_the_same_from_the_same_producer(tmp_path: Path) -> None:
+    """Every codec, keys and headers; and a kill -9 of it, after which the producer goes on and doubles nothing."""
+    house = real_kafka.Kafka(tmp_path)
+    with house:
+        address = Address("127.0.0.1", house.port)
+        with RecordBroker([address], timeout=real_kafka.SECONDS) as records:
+            for codec in CODECS:
+                records.create(codec, 2, {})
+                with fastlog.Producer(house.address, compression=codec, acks="all") as producer:
+                    producer.send(codec, [b"v" * 100] * 50, key=b"k", headers={"h": "1"}, timestamp=7)
+                    producer.send(codec, None, key=b"k")
+            records.create("killed", 1, {})
+        producer = fastlog.Producer(house.address, producer_type="async", acks="all", batch_messages=5)
+        for number in range(500):
+            producer.send("killed", b"%d" % number)
+        assert house.process is not None
+        house.process.kill()
+        house.process.wait()
+    with house:
+        for number in range(500, 1000):
+            producer.send("killed", b"%d" % number)
+        producer.flush(real_kafka.SECONDS)
+        producer.close()
+        assert producer.stats().failed == 0
+        with fastlog.SimpleConsumer("127.0.0.1", house.port, timeout=PATIENCE) as simple:
+            assert [int(message.payload) for message in simple.messages("killed", 0)] == list(range(1000))
+            for codec in CODECS:
+                found = list(simple.messages(codec, zlib.crc32(b"k") % 2))
+                assert [parts(message)[:3] for message in found[:-1]] == [(b"k", b"v" * 100, ((b"h", b"1"),))] * 50
+                assert {message.timestamp for message in found[:-1]} == {7}
+                assert (found[-1].key, found[-1].payload) == (b"k", None)

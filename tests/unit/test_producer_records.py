@@ -449,6 +449,15 @@ def test_no_id_is_a_reason_to_try_again() -> None:
         assert kafka.values() == [b"b"]
 
 
+@pytest.mark.parametrize(("found", "epoch"), [(-1, 0), (5, -1)])
+def test_an_id_that_is_none(found: int, epoch: int) -> None:
+    with FakeKafka() as kafka, Producer(kafka.address, connect_timeout_ms=400) as producer:
+        kafka.id_given = found, epoch
+        with pytest.raises(TransportError, match=f"gives a producer the id {found} and the epoch {epoch}"):
+            producer.send("t", b"a")
+        assert kafka.requests == []
+
+
 def test_topics_and_settings_that_are_not_told() -> None:
     with FakeKafka() as kafka, Producer(kafka.address, connect_timeout_ms=400) as producer:
         kafka.topic_code = 3
