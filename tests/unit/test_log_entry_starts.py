@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.log._arena import SlotSpec
+from fastlog.log._arena import STATE_READ_ONLY, WHY_ROOM, SlotSpec
 from tests.harness import raw_client as raw
 from tests.harness.workers import Workers
 
 BEGINS, INVALID = 0, 2
+RANGE, FETCH_SIZE, UNKNOWN = 1, 4, -1
 FRONT = raw.entry(b"what is before it")
 LOOKED_AT = 4096
 """So many bytes are looked at: the CRC of what is longer is left to the consumer."""
@@ -49,28 +50,57 @@ CASES: dict[str, tuple[bytes, int]] = {
 }
 
 
+def slot(log_end: int, **changes: int) -> SlotSpec:
+    """Partition 0 of ``t``, in one segment."""
+    return SlotSpec(
+        topic="t",
+        partition=0,
+        directory=0,
+        format=0,
+        created_ms=1,
+        segment_bytes=1 << 30,
+        roll_ms=0,
+        flush_messages=10**9,
+        flush_bytes=1 << 30,
+        flush_ns=10**15,
+        segments=[(0, 0, 0)],
+        log_end=log_end,
+        **changes,
+    )
+
+
+def write(directory: Path, stored: bytes) -> None:
+    folder = directory / "t-0"
+    folder.mkdir()
+    (folder / f"{0:020}.kafka").write_bytes(stored)
+
+
 @pytest.mark.parametrize(("behind", "code"), CASES.values(), ids=CASES)
 def test_where_an_entry_begins(behind: bytes, code: int, tmp_path: Path) -> None:
     stored = FRONT + behind
-    folder = tmp_path / "t-0"
-    folder.mkdir()
-    (folder / f"{0:020}.kafka").write_bytes(stored)
+    write(tmp_path, stored)
     with Workers(tmp_path, flusher=False) as workers, workers.connect() as client:
-        workers.arena.add(
-            SlotSpec(
-                topic="t",
-                partition=0,
-                directory=0,
-                format=0,
-                created_ms=1,
-                segment_bytes=1 << 30,
-                roll_ms=0,
-                flush_messages=10**9,
-                flush_bytes=1 << 30,
-                flush_ns=10**15,
-                segments=[(0, 0, 0)],
-                log_end=len(stored),
-            )
-        )
+        workers.arena.add(slot(len(stored)))
         assert client.fetch("t", 0, 0) == (0, stored)
         assert client.fetch("t", 0, len(FRONT)) == (code, behind if code == BEGINS else b"")
+
+
+@pytest.mark.parametrize(
+    ("state", "behind_the_end"), [(0, RANGE), (STATE_READ_ONLY, RANGE), (STATE_READ_ONLY | WHY_ROOM << 8, UNKNOWN)]
+)
+def test_the_end_of_a_log_of_which_a_part_may_be_out_of_reach(state: int, behind_the_end: int, tmp_path: Path) -> None:
+    """Nobody is sent back to the beginning from an offset that a start with a full disk could not make sure of.
+
+    At the end, and in front of it, there is nothing to doubt; and who asks for no bytes gets none, wherever that is.
+    """
+    write(tmp_path, FRONT)
+    end = len(FRONT)
+    with Workers(tmp_path, flusher=False) as workers, workers.connect() as client:
+        workers.arena.add(slot(end, state=state))
+        assert client.fetch("t", 0, 0) == (0, FRONT)
+        assert client.fetch("t", 0, end) == (0, b"")
+        assert client.fetch("t", 0, end + 1).error == behind_the_end
+        assert client.fetch("t", 0, end + 1, 0).error == behind_the_end
+        assert client.fetch("t", 0, -1).error == RANGE
+        assert client.fetch("t", 0, 0, 0) == (0, b"")
+        assert client.fetch("t", 0, 0, -1).error == FETCH_SIZE
