@@ -12,9 +12,16 @@ import pytest
 
 from fastlog.client.connection import Broker
 from fastlog.config import BrokerConfig
-from fastlog.errors import MalformedRequestError, NotAuthorizedError
+from fastlog.errors import (
+    InvalidTopicError,
+    MalformedRequestError,
+    NotAuthorizedError,
+    OffsetOutOfRangeError,
+    WrongPartitionError,
+)
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import LogManager
 from fastlog.wire import requests, responses
 from fastlog.workers.authorization import ANONYMOUS, Client
@@ -156,3 +163,62 @@ def test_a_request_that_the_disk_fails_is_named(
     assert caplog.messages == [
         "a request failed kind=CreateTopicRequest topic='t' reason=[Errno 28] No space left on device: 't-0'"
     ]
+
+
+def test_topics_that_are_not_of_07_are_no_partitions_for_its_clients(tmp_path: Path) -> None:
+    """Whatever is asked of them; the broker's own are not even deleted, nor is any where that is forbidden."""
+    manager = manager_of(tmp_path)
+    for topic in ("records", "__own"):
+        manager.create_partition(topic, 0, count=1, format_name=RECORD_BATCHES, topic_id=bytes(15) + b"1")
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+
+    def asked(frame: bytes) -> bytes:
+        answer = answers.answer(frame[4:], CLIENT)
+        assert isinstance(answer, bytes)
+        return answer[4:]
+
+    (topic,) = responses.decode_metadata(asked(requests.encode_metadata(7, ("records",)))).topics
+    assert (topic.error, topic.partitions) == (WrongPartitionError.code, ())
+    cut = asked(requests.encode_cut_points(7, "records", 0, 0, 0, 1, 1))
+    assert responses.decode_cut_points(cut).error == WrongPartitionError.code
+    created = asked(requests.encode_create_topic(7, "records", 2))
+    assert responses.decode_create_topic(created).error == WrongPartitionError.code
+    assert error_of_offsets(answers, "records", 0) == WrongPartitionError.code
+    deleted = asked(requests.encode_delete_topic(7, "__own"))
+    assert responses.decode_delete_topic(deleted).error == InvalidTopicError.code
+    answers = Answers(BrokerConfig(delete_topic_enable=False), manager._arena, manager, [("h", 1)])
+    deleted = asked(requests.encode_delete_topic(7, "records"))
+    assert responses.decode_delete_topic(deleted).error == NotAuthorizedError.code
+    assert {view.topic for view in manager._arena.views()} == {"records", "__own"}
+
+
+def error_of_offsets(answers: Answers, topic: str, partition: int, when: int = requests.TIME_LATEST) -> int:
+    """What OFFSETS is answered, of which the body alone comes here."""
+    frame = answers.offsets(requests.encode_offsets(topic, partition, when, 5)[6:])
+    assert frame is not None
+    return int.from_bytes(frame[4:6], "big", signed=True)
+
+
+def test_offsets_of_partitions_that_are_there_that_are_not_and_that_cannot_be(tmp_path: Path) -> None:
+    """One that is offline says so; of one that nobody has written to there is the beginning, and nothing before it."""
+    manager = manager_of(tmp_path)
+    manager.create_partition("t", 0, count=2)
+    arena = manager._arena
+    arena.add(spec(topic="away", partition=0, state=STATE_OFFLINE))
+    answers = Answers(BrokerConfig(), arena, manager, [("h", 1)])
+    for topic, partition, error in (("t", 0, 0), ("t", 7, 3), ("t", -1, 3), ("a/b", 0, -1), ("away", 0, -1)):
+        assert error_of_offsets(answers, topic, partition) == error, (topic, partition)
+    for when, found in ((requests.TIME_LATEST, [0]), (requests.TIME_EARLIEST, [0]), (0, [])):
+        frame = answers.offsets(requests.encode_offsets("t", 0, when, 5)[6:])
+        assert frame is not None and list(responses.decode_offsets(frame[4:]).offsets) == found
+    assert answers.offsets(requests.encode_offsets("t", 0, requests.TIME_LATEST, -1)[6:]) is None
+
+
+def test_cut_points_beyond_what_there_is(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    manager.create_partition("t", 0)
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+    for start, end, error in ((0, 0, 0), (0, 1, OffsetOutOfRangeError.code), (1, 0, MalformedRequestError.code)):
+        frame = answers.answer(requests.encode_cut_points(7, "t", 0, start, end, 1, 1)[4:], CLIENT)
+        assert isinstance(frame, bytes)
+        assert responses.decode_cut_points(frame[4:]).error == error

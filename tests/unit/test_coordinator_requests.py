@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fastlog.workers.coordinator.dispatch import SERVED
 from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.topic_settings import KEYS, Effect, InvalidSettingError, applied, checked
+from fastlog.workers.coordinator.topics import Topics
 from fastlog.workers.kafka import kinds
 from tests.harness.checkout import ROOT
 from tests.harness.coordinated import Coordinated, encoded
@@ -302,3 +304,46 @@ def test_the_log_is_read_up_to_where_it_is_torn(tmp_path: Path) -> None:
     }  # fmt: skip
     segment.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert metadata.read_metadata([tmp_path / "log"], FileOps()).topics["c"].phase == CREATING
+
+
+@pytest.mark.parametrize(("key", "version"), [(19, 99), (9999, 0)])
+def test_a_request_that_is_not_served_has_no_answer(
+    key: int, version: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A processor forwards none: its connection closes, with a line that names it, and the next one is served."""
+    with Coordinated(tmp_path / "log") as running:
+        answers: list[bytes | None] = []
+        data = struct.pack(">hhih", key, version, 77, -1) + b"\x00" * 20
+        running.dispatcher.handle(Frame(1, 1, 0, 0, 0, "10.1.2.3", 4711, data), answers.append)
+        running.turn_until("it is answered", lambda: bool(answers))
+        assert answers == [None]
+        assert "refused peer=10.1.2.3" in caplog.text
+        assert running.create("t").error_code == 0
+
+
+def test_a_request_that_raises_has_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection closes, the log has why, and the next one is served."""
+    with Coordinated(tmp_path / "log") as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(Topics, "refusal", lambda *_: 1 / 0)
+            row = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+            assert running.ask(19, 7, topics=[row], timeout=30_000, validate_only=False) is None
+        assert "a request failed kind=create_topics version=7: ZeroDivisionError" in caplog.text
+        assert running.create("t").error_code == 0
+
+
+def test_a_change_that_is_written_and_cannot_be_taken_in_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it hears of it; what the log says counts again at the next start."""
+    with Coordinated(tmp_path / "log") as running:
+        with monkeypatch.context() as patch:
+
+            def fails(*_: object) -> None:
+                raise LogError("of a test")
+
+            patch.setattr(Metadata, "apply", fails)
+            assert running.create("t").error_code != 0
+        assert running.create("u").error_code == 0

@@ -373,6 +373,63 @@ def test_a_topic_that_others_made_is_written_down(tmp_path: Path) -> None:
         assert {view.topic_id for view in second.topics.partitions("t")} == {topic_id}
 
 
+def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> None:
+    """What is under way is left to who began it; the settings of a topic that grows are kept."""
+    running.create("grows", 1, configs={"retention.ms": "1000"})
+    running.create("goes", 2)
+    running.create("stays", 1)
+    (first,) = running.topics.partitions("grows")
+    for partition in (1, 2):
+        running.manager.create_partition(
+            "grows", partition, count=3, format_name="record-batches", topic_id=first.topic_id
+        )
+    leave_wish("goes", [running.directory], FileOps())
+    running.arena.want_deletion()
+    running.turn_until("it has gone", lambda: not running.topics.partitions("goes"))
+    asked = running.begin_to_ask(20, 6, topics=[{"name": "stays", "topic_id": bytes(16)}], timeout=30_000)
+    running.topics.adopt()
+    expected = {"grows": ("created", 3)}
+    running.turn_until("it is written down", lambda: recorded(running) == expected and bool(asked))
+    assert asked[0].responses[0].error_code == Code.NONE
+    assert running.topics.settings("grows") == {"retention.ms": "1000"}
+    assert all(view.settled for view in running.topics.partitions("grows"))
+
+
+def test_what_cannot_be_written_down_is_tried_again(running: Coordinated, caplog: pytest.LogCaptureFixture) -> None:
+    topic_id = uuid.uuid4().bytes
+    running.create("first")
+    running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=topic_id)
+    _files.arm("pwrite@1=ENOSPC", "test")
+    running.topics.adopt()
+    running.turn_until("it fails", lambda: "topics not written down topics=1 reason=" in caplog.text)
+    _files.arm("", "test")
+    assert recorded(running) == {"first": ("created", 1)}
+    running.topics.adopt()
+    running.turn_until("it is written down", lambda: recorded(running).get("t") == ("created", 1))
+
+
+def test_nothing_is_made_or_deleted_before_the_metadata_log_is_read(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a former coordinator has begun stands in it. Who asks is told to ask again, and has it then."""
+    running.create("t")
+    monkeypatch.setattr(dispatch, "READY_SECONDS", 0.0)
+    running.topics.is_ready = False
+    assert running.create("new").error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert running.delete("t") == Code.COORDINATOR_LOAD_IN_PROGRESS
+    row = {"name": "t", "count": 2, "assignments": None}
+    (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
+    assert found.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert running.topics.wanted("new") == Code.LEADER_NOT_AVAILABLE
+    assert recorded(running) == {"t": ("created", 1)}
+    running.topics.is_ready = True
+    assert running.topics.wanted("t") == Code.NONE
+    assert running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results[0].error_code == Code.NONE
+    assert running.create("new").error_code == Code.NONE
+    assert running.delete("t") == Code.NONE
+    assert recorded(running) == {"new": ("created", 1)}
+
+
 def test_whoever_makes_the_first_partition_has_the_name(running: Coordinated) -> None:
     """A processor comes in between the intent and the first partition: the topic is its, whole, and the intent goes."""
     theirs = uuid.uuid4().bytes

@@ -368,6 +368,42 @@ def test_a_processor_that_does_not_take_answers_gets_no_more_requests_handled(tm
         one.close()
 
 
+@pytest.mark.parametrize("body", [b"", b"x"], ids=["without a byte", "that raises"])
+def test_a_request_that_cannot_be_handled_is_answered_by_none(body: bytes, tmp_path: Path) -> None:
+    """And lets go of what it held: the next one is handled."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 8, 16)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for one in (ours, theirs):
+        one.setblocking(False)
+    config = BrokerConfig(log_dirs=(str(tmp_path),))
+    shared = child.Shared(config, arena, (), (), (), 64, forward_coordinator=(theirs.fileno(),))
+    handled: list[bytes] = []
+
+    def handle(frame: Frame, answer: Answer, _let_go: object) -> None:
+        handled.append(frame.body)
+        if frame.body == b"x":
+            raise ZeroDivisionError("of a test")
+        answer(b"answer")
+
+    coordinator = Coordinator(shared, Loop(), handle)
+
+    def answered(number: int, sent: bytes) -> bytes:
+        ours.send(Head(number, 1, 0, 0, len(sent), 0).pack() + sent)
+        data = b""
+        for _ in range(20):
+            coordinator.turn(0.01)
+            with contextlib.suppress(BlockingIOError):
+                data += ours.recv(PIECE_BYTES)
+        return data
+
+    assert len(answered(0, body)) % HEAD_BYTES == 0
+    assert handled == ([body] if body else [])
+    assert b"answer" in answered(1, b"good")
+    coordinator.close()
+    for one in (ours, theirs):
+        one.close()
+
+
 def test_requests_that_are_not_answered_are_received_up_to_a_bound(served: Place) -> None:
     """Beyond it, one whose beginning is there already still comes whole; no other begins."""
     running, connect = served
