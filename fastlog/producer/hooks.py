@@ -120,7 +120,7 @@ class Delivery(NamedTuple):
     """What became of messages that were sent.
 
     ``offset`` is that of the first of them, ``next_offset`` the one behind their request's last message; both are -1
-    without acknowledgement and after an error. In a compressed set of Kafka 0.7 all messages have the offset of the set.
+    without acknowledgement and after an error. In a compressed set of 0.7 all messages have the offset of the set.
     """
 
     topic: str
