@@ -20,19 +20,33 @@ from typing import Any
 
 import fastlog.workers.net._loop  # noqa: F401  # the shim watches what is loaded before it
 from tests.harness import raw_client as raw
+from tests.harness import today
 from tests.harness.checkout import ROOT
 from tests.harness.memory_shim import Memory
 from tests.harness.workers import Workers, drain
-from tests.unit.test_given_back import GOOD, KINDS, MORE, SETTINGS, acked, at_rest, prepare
+from tests.unit.test_given_back import GOOD, KINDS, MEGABYTE, MORE, SETTINGS, acked, at_rest, prepare
 
 HANG_SECONDS = 120.0
 HEARTBEAT_MS = 20
 """What finds no memory for an answer tries again with each."""
 REFUSALS = 2
 ANSWER_BYTES = 30
+
+
+def bridged(topic: str, offset: int = 0, limit: int = MEGABYTE) -> bytes:
+    """A client of today that fetches from a topic of 0.7."""
+    fields = today.fetched((topic, 0, offset), limit=limit)
+    return today.request(today.API_VERSIONS, 0, {}) + today.request(today.FETCH, 12, fields)
+
+
 REQUESTS: dict[str, bytes] = {
     **KINDS,
     **MORE,
+    "bridged": bridged("t"),
+    "bridged, in parts": bridged("t", limit=20),
+    "bridged, much": bridged("large"),
+    "bridged, far into it": bridged("large", 4 * MEGABYTE - 100_000),
+    "bridged, a large message": bridged("large", limit=1),
     "many appended": acked(GOOD) * 400,
     "many parts": raw.multifetch_frame([("t", number % 4, 0, 100) for number in range(200)]),
     "many files": raw.fetch_frame("large", 0, 0, 40_000) * 40,

@@ -76,6 +76,7 @@ cdef class Connections:
         return self.deadlines[1].deadline_ns if self.deadline_count else <uint64_t>-1
     cdef void set_interest(self, Conn* c, uint32_t events) noexcept nogil
     cdef void readable(self, Conn* c) noexcept nogil
+    cdef void lose(self, Conn* c) noexcept nogil
     cdef void pump(self, Conn* c) noexcept nogil
     cdef void advance(self, Conn* c) noexcept nogil
     cdef void gone(self, Conn* c) noexcept nogil

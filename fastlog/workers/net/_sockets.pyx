@@ -318,7 +318,7 @@ cdef class Connections:
             if room <= left:
                 room = left + FIRST_BUFFER
             if conn_reserve(c, room) != 0:
-                self.remove(c)
+                self.lose(c)
                 return
             if pool.used > pool.budget and pool.over == NULL:
                 pool.over = c  # the one that passed the budget is the one that may be over it
@@ -351,7 +351,7 @@ cdef class Connections:
         if used != left:
             left -= used
             if conn_reserve(c, (left + 4095) // 4096 * 4096) != 0:
-                self.remove(c)
+                self.lose(c)
                 return
             memcpy(c.buffer, self.scratch + used, left)
             c.end = left
@@ -365,6 +365,15 @@ cdef class Connections:
             self.advance(c)
         if self.settle(c):
             self.pump(c)
+
+    cdef void lose(self, Conn* c) noexcept nogil:
+        """Close a connection whose bytes there is no memory for; where a thread works for it, when that is done."""
+        if not c.busy:
+            self.remove(c)
+            return
+        c.closing = c.ended = True
+        self.gone(c)
+        self.settle(c)
 
     cdef void pump(self, Conn* c) noexcept nogil:
         """Go on with what was received: after a wait, after an answer has left, after more bytes came."""
