@@ -117,6 +117,14 @@ def test_what_was_read_is_let_go_of(payload: bytes) -> None:
     data.append(0)
 
 
+@pytest.mark.parametrize("schema_id", [None, 0, 1])
+def test_a_number_that_is_zero_is_a_number(schema_id: int | None) -> None:
+    """And is told apart from one that is not given, as an empty key is."""
+    envelope = Envelope(0, 0, schema_id, None if schema_id is None else b"", None if schema_id is None else b"")
+    (row,) = rows_of(encode_set([wrap(b"", envelope)]))
+    assert {name: row[name] for name in row_of(envelope, b"")} == row_of(envelope, b"")
+
+
 def test_a_time_that_spark_cannot_say_is_none() -> None:
     data = encode_set([wrap(b"v", Envelope(time_ms, 0)) for time_ms in (2**63 - 1, -(2**63), 1)])
     assert [row["timestamp"] for row in rows_of(data)] == [None, None, time_of(1)]
