@@ -265,3 +265,18 @@ def test_an_arena_that_nobody_has_takes_no_addresses(tmp_path: Path) -> None:
     assert maps() > before
     del arena
     assert maps() == before
+
+
+def test_who_lives_neither_returns_nor_goes(tmp_path: Path) -> None:
+    """A caller that is wrong is told, and everybody finds the partition as it was."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    index = arena.add(spec())
+    before = arena.view(index), arena.change_count, arena.leaving(), arena.returning()
+    for call, what in (
+        (arena.succeed, "that is to return"),
+        (arena.revive, "that is to return"),
+        (arena.free, "that has gone"),
+    ):
+        with pytest.raises(LogError, match=f"slot {index} has no partition {what}"):
+            call(index)
+        assert (arena.view(index), arena.change_count, arena.leaving(), arena.returning()) == before
