@@ -356,6 +356,10 @@ class TableWriteError(FastlogError):
     """A table could not be written to, as on a full disk; nothing of the change is in it."""
 
 
+class TableUnavailableError(FastlogError):
+    """Where a table is kept does not answer, or refuses; whether a change is in it, the table says then."""
+
+
 class MissingDependencyError(FastlogError, ImportError):
     """A library that only this call needs is not installed; the message says what to install."""
 

@@ -10,8 +10,6 @@ Delta's library is imported when a table is opened, and Spark by ``read_table`` 
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError, TableWriteError
-from fastlog.installation import how_to_install
+from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
+from fastlog.spark.entries import HIVE_NULL, ActiveFile, NewFile
+from fastlog.spark.storage import TableLocation, check_library, located, spark_path
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -31,34 +30,10 @@ if TYPE_CHECKING:
 METADATA = "fastlog"
 """Under this name the history of a table holds what each transaction brought."""
 
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""In a path: a value that is null."""
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)")
 _TRIES = 20
-_LOOK_BACK = 100
+_TRIES_OF_A_STORE = 3
+"""Where it does not answer, or refuses: Delta's library has tried for minutes each time."""
 _WORK_DIRECTORY = "_fastlog"
-
-
-class NewFile(NamedTuple):
-    """A Parquet file below the table's directory that is not part of the table yet."""
-
-    path: str
-    """Relative to the table's directory, as the file system has it."""
-    size_bytes: int
-    values: Mapping[str, str | None]
-    """Of the columns that the table is partitioned by."""
-    rows: int
-    stats: str
-    """As Delta keeps it, JSON."""
-
-
-class ActiveFile(NamedTuple):
-    """A file that is part of the table."""
-
-    path: str
-    size_bytes: int
-    values: Mapping[str, str | None]
 
 
 class Step(NamedTuple):
@@ -80,19 +55,23 @@ class Change:
 
 
 class Lake:
-    """One table in a directory. For one thread; other processes may change the table at any time."""
+    """One table, in a directory or in an object store. For one thread; other processes may change it at any time."""
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, place: TableLocation | Path | str, storage_options: Mapping[str, str] | None = None) -> None:
         """Opens the table if there is one.
 
         Raises:
-            ConfigError: it is not on a file system of this machine.
+            ConfigError: as ``located``.
             MissingDependencyError: Delta's library is not installed.
+            TableUnavailableError: an object store does not answer, or refuses.
         """
-        self.directory = local_path(directory).absolute()
+        self.location = located(place, storage_options)
         self._table: DeltaTable | None = None
         self._numbers: dict[str, int | None] = {}
         self.reload()
+
+    def __str__(self) -> str:
+        return str(self.location)
 
     @property
     def exists(self) -> bool:
@@ -100,8 +79,14 @@ class Lake:
         return self._table is not None
 
     @property
+    def directory(self) -> Path:
+        """Of a table in a directory alone."""
+        return self.location.directory
+
+    @property
     def work_directory(self) -> Path:
-        """Where writers of this table keep what is not part of it; readers and Delta's clean-up pass it over."""
+        """Where writers of a table in a directory keep what is not part of it; readers and Delta's clean-up pass it
+        over."""
         return self.directory / _WORK_DIRECTORY
 
     @property
@@ -112,7 +97,18 @@ class Lake:
     def reload(self) -> None:
         """Look at the table anew."""
         self._numbers = {}
-        self._table = _opened(self.directory)
+        for left in reversed(range(_TRIES_OF_A_STORE)):
+            try:
+                with self.location.reached():
+                    if self._table is None or self.location.is_local:
+                        self._table = _opened(self.location)
+                    else:
+                        self._table.update_incremental()  # the log's new entries alone: each costs a request
+                    return
+            except TableUnavailableError:
+                if not left:
+                    raise
+                time.sleep(0.2)
 
     def create(
         self, schema: pyarrow.Schema, partition_by: Sequence[str], *, notes: Mapping[str, Any] | None = None
@@ -120,16 +116,19 @@ class Lake:
         """Make the table, unless another process was quicker."""
         from deltalake import CommitProperties, DeltaTable
 
-        self.directory.mkdir(parents=True, exist_ok=True)
+        if self.location.is_local:
+            self.directory.mkdir(parents=True, exist_ok=True)
         properties = CommitProperties(custom_metadata={METADATA: dict(notes or {})})
-        DeltaTable.create(
-            str(self.directory),
-            schema,
-            mode="ignore",
-            partition_by=list(partition_by),
-            description="filled by fastlog",
-            commit_properties=properties,
-        )
+        with self.location.reached():
+            DeltaTable.create(
+                str(self.location),
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by),
+                description="filled by fastlog",
+                commit_properties=properties,
+                storage_options=self.location.given_options,
+            )
         self.reload()
 
     def check_schema(self, schema: pyarrow.Schema, partition_by: Sequence[str]) -> None:
@@ -142,17 +141,23 @@ class Lake:
         for name in [*has, *(name for name in brings if name not in has)]:
             if has.get(name) != brings.get(name):
                 raise ConfigError(
-                    f"{self.directory}: the column {name} is {has.get(name, 'not there')} in the table,"
+                    f"{self}: the column {name} is {has.get(name, 'not there')} in the table,"
                     f" and {brings.get(name, 'not there')} in what is to be added"
                 )
         parts = list(self._table.metadata().partition_columns)
         if parts != list(partition_by):
-            raise ConfigError(f"{self.directory}: the table is partitioned by {parts}, not by {list(partition_by)}")
+            raise ConfigError(f"{self}: the table is partitioned by {parts}, not by {list(partition_by)}")
+
+    @property
+    def column_names(self) -> list[str]:
+        """Of the table as it was last looked at, in their order."""
+        return [] if self._table is None else [field.name for field in self._table.schema().fields]
 
     def number(self, name: str) -> int | None:
         """What the table remembers under a name; None when that is nothing."""
         if name not in self._numbers:
-            self._numbers[name] = None if self._table is None else self._table.transaction_version(name)
+            with self.location.reached():
+                self._numbers[name] = None if self._table is None else self._table.transaction_version(name)
         return self._numbers[name]
 
     def names(self, prefix: str) -> list[str]:
@@ -161,21 +166,26 @@ class Lake:
         Read from the log of the table: its last checkpoint, and the transactions behind it.
         """
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        from pyarrow.fs import FileSelector  # type: ignore[import-untyped]
 
-        directory = self.directory / "_delta_log"
-        if not directory.is_dir():
+        if self._table is None:
             return []
-        checkpoints = sorted(directory.glob("*.checkpoint*.parquet"))
-        version = _version_of(checkpoints[-1]) if checkpoints else -1
+        store = self.location.filesystem()
         found: set[str] = set()
-        for path in checkpoints:
-            if _version_of(path) == version:
-                column = pq.read_table(path, columns=["txn"])["txn"]
-                found |= {item["appId"] for item in column.to_pylist() if item is not None}
-        for path in directory.glob("*.json"):
-            if path.stem.isdecimal() and int(path.stem) > version:
-                with path.open() as lines:
-                    found |= {action["txn"]["appId"] for action in map(json.loads, lines) if "txn" in action}
+        with self.location.reached():
+            log = {item.base_name: item.path for item in store.get_file_info(FileSelector("_delta_log"))}
+            checkpoints = sorted(name for name in log if ".checkpoint" in name and name.endswith(".parquet"))
+            version = _version_of(checkpoints[-1]) if checkpoints else -1
+            for name in checkpoints:
+                if _version_of(name) == version:
+                    column = pq.read_table(log[name], columns=["txn"], filesystem=store)["txn"]
+                    found |= {item["appId"] for item in column.to_pylist() if item is not None}
+            for name, path in log.items():
+                stem, _, kind = name.partition(".")
+                if kind == "json" and stem.isdecimal() and int(stem) > version:
+                    with store.open_input_stream(path) as lines:
+                        actions = map(json.loads, bytes(lines.readall()).splitlines())
+                        found |= {action["txn"]["appId"] for action in actions if "txn" in action}
         return sorted(name for name in found if name.startswith(prefix))
 
     def files(self) -> list[ActiveFile]:
@@ -184,7 +194,8 @@ class Lake:
 
         if self._table is None:
             return []
-        rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        with self.location.reached():
+            rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         return [_active(row) for row in rows]
 
     def commit(self, change: Change) -> None:
@@ -194,11 +205,14 @@ class Lake:
 
         Raises:
             TableConflictError: the numbers are others, or a file to be removed is not part of the table any more.
-            TableWriteError: the table cannot be written to.
+            TableWriteError: the table cannot be written to; it is as it was.
+            TableUnavailableError: an object store does not answer, or refuses; what it was sent may be in the table
+                in a while.
         """
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.exceptions import DeltaError
 
         identity = uuid.uuid4().hex
+        began = self.version
         for attempt in range(_TRIES):
             self._check(change)
             try:
@@ -206,12 +220,11 @@ class Lake:
             except (DeltaError, OSError) as error:
                 # It may be in all the same: what came after it, such as a checkpoint of the log, may have failed.
                 self.reload()
-                if self._brought(identity):
+                if self._brought(identity, began):
                     return
-                if attempt == _TRIES - 1:
-                    kind = TableConflictError if isinstance(error, CommitFailedError) else TableWriteError
-                    raise kind(f"{self.directory}: could not be changed: {error}") from error
-                time.sleep(0.01 * attempt)
+                if attempt == _TRIES - 1 or (self._is_away(error) and attempt == _TRIES_OF_A_STORE - 1):
+                    raise self._given_up(error) from (error if self.location.is_local else None)
+                time.sleep(0.01 * attempt if self.location.is_local else min(0.05 * 2**attempt, 1.0))
             else:
                 self.reload()
                 return
@@ -222,14 +235,13 @@ class Lake:
         for name, step in change.steps.items():
             if self.number(name) != step.before:
                 raise TableConflictError(
-                    f"{self.directory}: another writer has changed the table: {name} is {self.number(name)},"
-                    f" not {step.before}"
+                    f"{self}: another writer has changed the table: {name} is {self.number(name)}, not {step.before}"
                 )
         if change.removed:
             there = {file.path for file in self.files()}
             for file in change.removed:
                 if file.path not in there:
-                    raise TableConflictError(f"{self.directory}: another writer has removed {file.path}")
+                    raise TableConflictError(f"{self}: another writer has removed {file.path}")
 
     def _attempt(self, change: Change, identity: str) -> None:
         from deltalake import CommitProperties, Transaction
@@ -253,19 +265,36 @@ class Lake:
             actions, "append", self._table.schema(), partition_by, commit_properties=properties
         )
 
-    def _brought(self, identity: str) -> bool:
-        return any(notes.get("id") == identity for _, notes in self.history(_LOOK_BACK))
+    def _is_away(self, error: Exception) -> bool:
+        from deltalake.exceptions import CommitFailedError
+
+        return not self.location.is_local and not isinstance(error, CommitFailedError)
+
+    def _given_up(self, error: Exception) -> Exception:
+        """What to raise for the last failure of a change."""
+        from deltalake.exceptions import CommitFailedError
+
+        told = f"{self}: could not be changed: {self.location.plain(error)}"
+        if not self.location.is_local:
+            # A request that has had no answer may be carried out later. It is for one version of the table alone.
+            return TableUnavailableError(told)
+        return TableConflictError(told) if isinstance(error, CommitFailedError) else TableWriteError(told)
+
+    def _brought(self, identity: str, began: int) -> bool:
+        """Whether a change is in the table, which was at that version before it."""
+        return any(notes.get("id") == identity for _, notes in self.history(max(1, self.version - began)))
 
     def history(self, most: int | None = None) -> list[tuple[int, dict[str, Any]]]:
         """Version and notes of each transaction that was made here, the newest first."""
         if self._table is None:
             return []
-        found = self._table.history(most)
+        with self.location.reached():
+            found = self._table.history(most)
         return [(item["version"], item[METADATA]) for item in found if isinstance(item.get(METADATA), dict)]
 
 
-def _version_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.partition(".")[0])
+def _version_of(checkpoint: str) -> int:
+    return int(checkpoint.partition(".")[0])
 
 
 def _active(row: Mapping[str, Any]) -> ActiveFile:
@@ -275,54 +304,44 @@ def _active(row: Mapping[str, Any]) -> ActiveFile:
     return ActiveFile(unquote(row["path"]), row["size_bytes"], values)  # the log has paths as URLs have them
 
 
-def read_table(spark: SparkSession, directory: Path | str, files: Iterable[ActiveFile] | None = None) -> DataFrame:
+def read_table(
+    spark: SparkSession,
+    place: TableLocation | Path | str,
+    files: Iterable[ActiveFile] | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
     """A Delta table as a data frame of Spark, which reads the files that are part of it now, without Delta's jars.
 
-    ``files``: those alone. The directory has to be where the workers find it too.
+    ``files``, ``columns``: those alone. A directory has to be where the workers find it too. What is in an object
+    store is read by the workers' Python, with these columns of every file.
 
     Raises:
         ConfigError: there is no table, or another writer has laid it out in a way that Spark does not read.
+        TableUnavailableError: an object store does not answer, or refuses.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    lake = Lake(directory)
+    lake = Lake(place, storage_options)
     if lake._table is None:
-        raise ConfigError(f"{directory}: there is no Delta table")
-    schema = from_arrow_schema(pa.schema(lake._table.schema().to_arrow()))
+        raise ConfigError(f"{lake}: there is no Delta table")
+    arrow = pa.schema(lake._table.schema().to_arrow())
+    if columns is not None:
+        arrow = pa.schema([arrow.field(name) for name in columns])
+    schema = from_arrow_schema(arrow)
     chosen = lake.files() if files is None else list(files)
     if not chosen:
         return spark.createDataFrame([], schema)
+    if not lake.location.is_local:
+        from fastlog.spark.frame_files import read_files
+
+        return read_files(spark, lake.location, chosen, arrow)
     for file in chosen:
         if _in_path(file) != file.values:
-            raise ConfigError(f"{directory}: Spark takes values from paths, and {file.path} does not have them")
+            raise ConfigError(f"{lake}: Spark takes values from paths, and {file.path} does not have them")
     paths = [spark_path(lake.directory / file.path) for file in chosen]
     return spark.read.schema(schema).option("basePath", spark_path(lake.directory)).parquet(*paths)
-
-
-def local_path(place: Path | str) -> Path:
-    """The path that a text or a ``file:`` URL means.
-
-    Raises:
-        ConfigError: it is a URL of something else, such as an object store. As a path it would be a directory of that
-            name, here.
-    """
-    text = str(place)
-    url = _URL.match(text)  # with one slash also: as a Path it has no more, and Hadoop writes it so
-    if url is None:
-        return Path(place)
-    if url[1].lower() != "file":
-        raise ConfigError(f"{text}: tables are in directories of this machine, or mounted on it, not at {url[1]}:")
-    rest = unquote(text[url.end() :])
-    host, slash, path = rest.partition("/") if url[2] == "//" else ("", "/", rest)
-    if host not in ("", "localhost") or not slash:
-        raise ConfigError(f"{text}: is at another machine; write file:///path for one here")
-    return Path(f"/{path.lstrip('/')}")
-
-
-def spark_path(path: Path) -> str:
-    """A path as Spark takes it, also where its own file system is another one."""
-    return f"file://{path.absolute()}"
 
 
 def _in_path(file: ActiveFile) -> dict[str, str | None]:
@@ -334,41 +353,27 @@ def _in_path(file: ActiveFile) -> dict[str, str | None]:
     return found
 
 
-def _opened(directory: Path) -> DeltaTable | None:
+def _opened(location: TableLocation) -> DeltaTable | None:
+    check_library()
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    if location.is_local:
+        directory = location.directory
+        is_there = (directory / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(directory))
+        return DeltaTable(str(directory)) if is_there else None
     try:
-        from deltalake import DeltaTable
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"tables need Delta's library, which is not installed ({error}): {how_to_install('spark')}"
-        ) from error
-    if not (directory / "_delta_log").is_dir() or not DeltaTable.is_deltatable(str(directory)):
+        return DeltaTable(str(location), storage_options=location.given_options)
+    except TableNotFoundError:
         return None
-    return DeltaTable(str(directory))
 
 
-def stats_of(rows: int) -> str:
-    """Delta's statistics of a file: the number of rows alone.
-
-    Bounds of some columns and not of others would be worse than none: delta-rs 1.6 tells Arrow then that the others
-    are nowhere larger than null, and a filter on one of them finds nothing.
-    """
-    return json.dumps({"numRecords": rows})
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or the names in a directory, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def bounds_in(path: Path, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    """The smallest and the largest value of columns of a Parquet file, of those for which its footer tells."""
+def bounds_in(location: TableLocation, path: str, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """The smallest and the largest value of columns of a table's file, of those for which its footer tells."""
     import pyarrow.parquet as pq
 
-    footer = pq.read_metadata(path)
+    with location.reached(), pq.ParquetFile(path, filesystem=location.filesystem()) as file:
+        footer = file.metadata
     names = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
     bounds = {}
     for name in columns:

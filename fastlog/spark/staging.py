@@ -1,10 +1,13 @@
-"""How rows become files that a transaction can add: tasks write beside the table, the driver moves.
+"""How rows become files that a transaction can add: tasks write them, and the driver adds what they tell of.
 
-The files are on the disk before they are part of the table: its log says that their rows will not come again.
+The files are on the disk, or in the object store, before they are part of the table: its log says that their rows will
+not come again.
 
-Each writer holds a lock and has a directory of its own below the table's ``_fastlog``; what a killed one left there is
-removed by the next. Files are moved to where the table keeps them only once all are written. One that is moved and
-never added is seen by no reader, and goes with a full ``vacuum``.
+In a directory tasks write beside the table, and the driver moves. Each writer holds a lock and has a directory of its
+own below the table's ``_fastlog``; what a killed one left there is removed by the next. Files are moved to where the
+table keeps them only once all are written. An object store moves nothing and has no locks: there tasks write where the
+files stay, and of two writers the table's numbers let one through. A file that is in its place and never added is seen
+by no reader, and goes with a full ``vacuum``.
 """
 
 from __future__ import annotations
@@ -14,16 +17,17 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
 
 from fastlog.errors import ConfigError, TableConflictError
-from fastlog.spark.lake import HIVE_NULL, Lake, NewFile, spark_path, stats_of, sync
+from fastlog.spark.entries import NewFile
+from fastlog.spark.lake import Lake
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
+from fastlog.spark.storage import TableLocation, sync
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -34,32 +38,30 @@ COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 CHECKPOINT = "checkpoint"
 """In the work directory of a table: what a query keeps that fills it."""
 
-_MOST_OPEN_FILES = 64
 _NOT_SHARED = "{}: the driver does not see what the tasks wrote: is the directory shared?"
-_SETTINGS = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # its default is one that Delta does not know
-    # Rows go to the files of their partitions as they come, instead of being sorted by partition before.
-    "spark.sql.maxConcurrentOutputFileWriters": str(_MOST_OPEN_FILES),
-    "spark.sql.optimizer.plannedWrite.enabled": "false",
-}
 
 
 class Staging:
     """Writes files for one table. For one thread of a driver."""
 
-    def __init__(self, lake: Lake, partition_by: Sequence[str], compression: str) -> None:
+    def __init__(self, lake: Lake, partition_by: Sequence[str], compression: str, work: Path | None = None) -> None:
+        """``work``: where a writer keeps what is not part of the table; that of a table in a directory is inside."""
         self._lake = lake
         self._partition_by = list(partition_by)
         self._compression = compression
+        self._work = lake.work_directory if work is None and lake.location.is_local else work
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock of the table's writers; what dead ones left is removed.
+        """Hold the lock of the table's writers; what dead ones left is removed. In an object store there is none.
 
         Raises:
             TableConflictError: another one lives, on this machine or where the file system shares locks.
         """
-        work = self._lake.work_directory
+        work = self._work
+        if work is None:
+            yield
+            return
         work.mkdir(parents=True, exist_ok=True)
         with (work / "lock").open("a+") as lock:
             try:
@@ -67,7 +69,7 @@ class Staging:
             except BlockingIOError:
                 lock.seek(0)
                 raise TableConflictError(
-                    f"{self._lake.directory}: another process fills this table (pid {lock.read().strip() or 'unknown'})"
+                    f"{self._lake}: another process fills this table (pid {lock.read().strip() or 'unknown'})"
                 ) from None
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
@@ -78,109 +80,90 @@ class Staging:
             yield
 
     def write(self, frame: DataFrame) -> list[NewFile]:
-        """Run the frame, and return its files, moved to where they stay.
+        """Run the frame, and return its files, which are where they stay.
 
         Raises:
-            ConfigError: the driver does not see what the tasks wrote.
+            ConfigError: the driver does not see what the tasks wrote, or they not what it made.
+            TableUnavailableError: an object store does not answer, or refuses.
         """
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        from fastlog.spark.frame_files import FrameFiles, write_frame
 
-        for name, value in _SETTINGS.items():
-            frame.sparkSession.conf.set(name, value)
+        schema = arrow_schema(frame)
         with self._place() as place:
-            writer = frame.write.option("compression", self._compression)
-            if self._partition_by:
-                writer = writer.partitionBy(*self._partition_by)
-            writer.parquet(spark_path(place))
-            if not (place / "_SUCCESS").exists():
-                raise ConfigError(_NOT_SHARED.format(place))
-            found = []
-            for path in sorted(place.rglob("*.parquet")):
-                footer = pq.read_metadata(path)
-                if footer.num_rows:
-                    values = _values_in(path.relative_to(place))
-                    found.append((path, values, footer.num_rows, stats_of(footer.num_rows)))
-            return self._moved(found)
+            files = FrameFiles(place, schema, tuple(self._partition_by), self._compression)
+            return self._settled(place, write_frame(frame, files))
 
     def write_messages(
         self, context: SparkContext, tasks: Sequence[Task], options: SourceOptions, columns: Sequence[str], today: date
     ) -> list[NewFile]:
-        """Let the workers write the messages of tasks as they are, and return the files, moved to where they stay.
+        """Let the workers write the messages of tasks as they are, and return the files, which are where they stay.
 
         For a table that is partitioned by topic and date: that of a message's time in UTC, or ``today``. ``columns``
         are the others.
 
         Raises:
-            ConfigError: the driver does not see what the tasks wrote.
+            ConfigError, TableUnavailableError: as ``write``.
         """
         from fastlog.spark.row_files import RowFiles
 
         if not tasks:
             return []
         with self._place() as place:
-            place.mkdir()
             files = RowFiles(place, tuple(columns), self._compression, today, options)
-            found = []
-            for task, made in zip(
-                tasks, context.parallelize(tasks, len(tasks)).map(files.write).collect(), strict=True
-            ):
-                for name, day, rows in made:
-                    if not (place / name).exists():
-                        raise ConfigError(_NOT_SHARED.format(place))
-                    values = {"topic": task.topic, "date": day.isoformat()}
-                    found.append((place / name, values, rows, stats_of(rows)))
-            return self._moved(found)
+            made = context.parallelize(tasks, len(tasks)).map(files.write).collect()
+            return self._settled(place, [file for some in made for file in some])
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Remove files that were not added."""
+        """Remove files that are not part of the table, and will not be."""
+        if self._lake.location.is_local:
+            for file in files:
+                (self._lake.directory / file.path).unlink(missing_ok=True)
+            return
+        store = self._lake.location.filesystem()
         for file in files:
-            (self._lake.directory / file.path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it costs room, and no reader sees it
+                store.delete_file(file.path)
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[Path]:
-        """A path below the table for a directory of tasks' files, which is gone afterwards."""
+    def _place(self) -> Iterator[Path | TableLocation]:
+        """Where tasks write: beside a table in a directory, gone afterwards; in an object store where files stay."""
+        if not self._lake.location.is_local:
+            yield self._lake.location
+            return
         place = self._lake.work_directory / uuid.uuid4().hex
+        place.mkdir(parents=True)
         try:
             yield place
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _moved(self, found: Sequence[tuple[Path, Mapping[str, str | None], int, str]]) -> list[NewFile]:
-        """Move files, with their values, rows and statistics, to where the table keeps them: all of them or none."""
+    def _settled(self, place: Path | TableLocation, made: Sequence[NewFile]) -> list[NewFile]:
+        """The files of tasks where they stay: all of them or none."""
+        if isinstance(place, Path):
+            return self._moved(place, made)
+        return list(made)
+
+    def _moved(self, place: Path, made: Sequence[NewFile]) -> list[NewFile]:
+        """Move files to where the table keeps them: all of them or none."""
+        for file in made:
+            if not (place / file.path).exists():
+                raise ConfigError(_NOT_SHARED.format(place))
         moved: list[NewFile] = []
+        directories: set[Path] = set()
         try:
-            self._move(found, moved)
+            for file in made:
+                target = self._lake.directory / file.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (place / file.path).rename(target)
+                moved.append(file)
+                parents = list(target.relative_to(self._lake.directory).parents)
+                directories.update(self._lake.directory / parent for parent in parents)
+            for directory in directories:
+                sync(directory)
         except BaseException:
             self.discard(moved)
             raise
         return moved
-
-    def _move(self, found: Sequence[tuple[Path, Mapping[str, str | None], int, str]], moved: list[NewFile]) -> None:
-        directories = set()
-        for path, values, rows, stats in found:
-            target = self._lake.directory
-            for name, value in values.items():
-                # As Hive has it: some readers take the values from the path, though the table's log has them.
-                target /= f"{name}={HIVE_NULL if value is None else quote(value, safe='')}"
-                directories.add(target.parent)
-            directories.add(target)
-            target.mkdir(parents=True, exist_ok=True)
-            target /= path.name
-            sync(path)
-            path.rename(target)
-            size = target.stat().st_size
-            moved.append(NewFile(str(target.relative_to(self._lake.directory)), size, values, rows, stats))
-        for directory in directories:
-            sync(directory)
-
-
-def _values_in(path: Path) -> dict[str, str | None]:
-    """What the directories of a path say about the columns that a frame was partitioned by."""
-    values = {}
-    for part in path.parts[:-1]:
-        name, _, text = part.partition("=")
-        values[unquote(name)] = None if text == HIVE_NULL else unquote(text)
-    return values
 
 
 def arrow_schema(frame: DataFrame) -> pyarrow.Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,75 +14,25 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from fastlog._segment import pack
-from fastlog.envelope import Envelope, wrap
 from fastlog.errors import ConfigError, DataLossError, TableConflictError, TableWriteError, TransportError
 from fastlog.spark.jobs import command, loader
-from fastlog.spark.jobs.loader import Loader, Wishes
+from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.jobs.loading import BATCHES, offset_name
 from fastlog.spark.lake import Change, Lake, Step
 from fastlog.tools.report import CommandError
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.small_loads import Context, expected, put, wishes
 from tests.harness.spark import partition_of
-
-DAY_MS = 86_400_000
-TIME_MS = 1_700_000_000_000
 
 
 class Killed(BaseException):
     """The process is gone."""
 
 
-class Context:
-    """Runs tasks here; ``before`` and ``after`` are called with the number of each run and may raise; ``times``
-    says how often each task runs: Spark lets slow ones run twice."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.times = 1
-        self.tasks: list[Any] = []
-        self.before: Callable[[int], object] = lambda run: None
-        self.after: Callable[[int], object] = lambda run: None
-
-    def parallelize(self, tasks: Any, count: int) -> Any:
-        assert count == len(tasks)
-
-        def collect(work: Callable[[Any], Any]) -> Any:
-            self.runs += 1
-            self.before(self.runs)
-            self.tasks += tasks
-            found = [[work(task) for _ in range(self.times)][-1] for task in tasks]
-            self.after(self.runs)
-            return found
-
-        return SimpleNamespace(map=lambda work: SimpleNamespace(collect=lambda: collect(work)))
-
-
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker(partitions=2) as fake:
         yield fake
-
-
-def payloads(first: int, count: int) -> list[bytes]:
-    """Messages of two days in turn."""
-    return [
-        wrap(b"message %d" % number, Envelope(TIME_MS + number % 2 * DAY_MS, 5))
-        for number in range(first, first + count)
-    ]
-
-
-def put(broker: FakeBroker, first: int, count: int, partition: int = 0) -> int:
-    """Append; where the log ends now."""
-    log = broker.logs.get(("t", partition), b"") + bytes(pack(payloads(first, count)))
-    broker.logs["t", partition] = log
-    return len(log)
-
-
-def wishes(broker: FakeBroker, **fields: Any) -> Wishes:
-    source = {"brokers": f"127.0.0.1:{broker.port}", "subscribe": "t", "envelope": "true"}
-    given = {"starting": {"startingOffsets": "earliest"}, "shown": False, **fields}
-    return Wishes(source=source | fields.pop("source", {}), **given)
 
 
 def loader_of(path: Path, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
@@ -95,10 +45,6 @@ def values_in(path: Path) -> list[bytes]:
     table = DeltaTable(str(path / "table")).to_pyarrow_table()
     rows = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), table["value"].to_pylist(), strict=True)
     return [value for _, _, value in sorted(rows)]
-
-
-def expected(*parts: tuple[int, int]) -> list[bytes]:
-    return [b"message %d" % number for first, count in parts for number in range(first, first + count)]
 
 
 def test_all_of_it_is_in_the_table_with_where_it_goes_on(tmp_path: Path, broker: FakeBroker) -> None:

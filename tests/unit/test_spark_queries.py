@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastlog.errors import ConfigError, DataLossError, TableConflictError, TransportError
+from fastlog.spark.entries import NewFile, stats_of
 from fastlog.spark.jobs import command, streams
 from fastlog.spark.jobs.streams import Run, TableSink
-from fastlog.spark.lake import Lake, NewFile, stats_of
+from fastlog.spark.lake import Lake
 from fastlog.spark.staging import Staging
 from fastlog.tools import signals
 from fastlog.tools.report import CommandError

@@ -15,18 +15,19 @@ from fastlog.codecs import GZIP
 from fastlog.envelope import Envelope, wrap
 from fastlog.errors import ConfigError, RangeIncompleteError
 from fastlog.message import encode_set
-from fastlog.spark import row_files
+from fastlog.spark import table_files
+from fastlog.spark.entries import NewFile
 from fastlog.spark.jobs.command import own_error
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import Task
-from fastlog.spark.row_files import RowFiles, Written
+from fastlog.spark.row_files import RowFiles
 from tests.harness.consumers import with_log
 
 COLUMNS = ("partition", "offset", "idx", "timestamp", "key", "value")
 TODAY = date(2011, 6, 12)
 
 
-def written(data: bytes, directory: Path, *, end: int | None = None, **given: str) -> list[Written]:
+def written(data: bytes, directory: Path, *, end: int | None = None, **given: str) -> list[NewFile]:
     """What a task over a log makes of it."""
     with with_log(data) as fake:
         quick = {"fetch.numRetries": "1", "fetch.retryIntervalMs": "1", "direct": "off"}
@@ -35,7 +36,11 @@ def written(data: bytes, directory: Path, *, end: int | None = None, **given: st
         return RowFiles(directory, COLUMNS, "snappy", TODAY, options).write(task)
 
 
-def rows_in(directory: Path, files: Sequence[Written]) -> dict[date, list[dict[str, Any]]]:
+def day_of(file: NewFile) -> date:
+    return date.fromisoformat(file.values["date"] or "")
+
+
+def rows_in(directory: Path, files: Sequence[NewFile]) -> dict[date, list[dict[str, Any]]]:
     """The rows of each day, in the order of the files; times in µs since 1970."""
     found: dict[date, list[dict[str, Any]]] = {}
     for file in files:
@@ -44,7 +49,7 @@ def rows_in(directory: Path, files: Sequence[Written]) -> dict[date, list[dict[s
         times = table.column(place).cast(pa.int64())  # Python has no such years as some times have
         rows = table.set_column(place, "timestamp", times).to_pylist()
         assert len(rows) == file.rows
-        found.setdefault(file.day, []).extend(rows)
+        found.setdefault(day_of(file), []).extend(rows)
     return found
 
 
@@ -65,7 +70,7 @@ def test_rows_as_the_source_has_them(tmp_path: Path) -> None:
         (len(plain), 1, b"three"),
     ]
     assert {(row["partition"], row["timestamp"], row["key"]) for row in rows} == {(0, None, None)}
-    assert files[0].day == TODAY
+    assert day_of(files[0]) == TODAY
     assert written(b"", tmp_path) == []
 
 
@@ -95,8 +100,8 @@ def test_days_are_those_of_utc(tmp_path: Path) -> None:
 
 def test_memory_and_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More days than files may be open, in turns: files are finished early, rows wait for no more than their share."""
-    monkeypatch.setattr(row_files, "ROW_GROUP_BYTES", 4000)
-    monkeypatch.setattr(row_files, "_MOST_OPEN_FILES", 3)
+    monkeypatch.setattr(table_files, "ROW_GROUP_BYTES", 4000)
+    monkeypatch.setattr(table_files, "_MOST_OPEN_FILES", 3)
     small = {"envelope": "true", "fetch.size": "1000"}
     first = datetime(2015, 1, 1, tzinfo=UTC)
     payloads = [at(first + timedelta(days=number % 5), b"%099d" % number) for number in range(500)]
@@ -109,7 +114,7 @@ def test_memory_and_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     one_day = written(encode_set([at(first, b"%099d" % number) for number in range(500)]), tmp_path, **small)
     (file,) = one_day
     assert pq.ParquetFile(tmp_path / file.path).num_row_groups > 10
-    assert [int(row["value"]) for row in rows_in(tmp_path, one_day)[file.day]] == list(range(500))
+    assert [int(row["value"]) for row in rows_in(tmp_path, one_day)[day_of(file)]] == list(range(500))
 
 
 def test_a_range_that_is_not_complete_gives_no_files(tmp_path: Path) -> None:

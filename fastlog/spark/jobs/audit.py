@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from fastlog.errors import ConfigError
-from fastlog.spark.jobs import command
+from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.streams import TableSink, fill_table
 from fastlog.spark.lake import Lake, read_table
+from fastlog.spark.storage import TableLocation
 from fastlog.tools import options, report
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ EVENT = "topic string, server string, window_start bigint, window_ms bigint, n b
 OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "OPEN"
 
 
-@command.job(
+@parameters.job(
     "audit",
     table_required=False,
     examples=(
@@ -46,13 +47,13 @@ OK, MISSING, EXTRA, UNREPORTED, OPEN = "OK", "MISSING", "EXTRA", "UNREPORTED", "
 @options.option(
     "--loaded",
     group="Selection",
-    type=command.LocalPath(exists=True, file_okay=False),
-    help="A table that the load job fills: its rows are counted as well.",
+    type=parameters.TablePlace(exists=True),
+    help="A table that the load job fills, as a directory or a URL: its rows are counted as well.",
 )
 def audit_command(
-    job: command.JobOptions,
+    job: parameters.JobOptions,
     events: str,
-    loaded: Path | None,
+    loaded: TableLocation | None,
 ) -> int:
     """Compare what producers say they have sent with what is in the topics, and in a table.
 
@@ -71,14 +72,15 @@ def audit_command(
     reports = {name: value for name, value in source.items() if name.lower() not in _OF_MESSAGES} | {
         "subscribe": events
     }
-    if job.directory is None:
+    other = None if loaded is None else job.located(loaded)
+    if job.table is None:
         if job.every is not None:
             raise click.UsageError("--every needs a --table")
         with command.LazySpark("audit", job.master, conf) as spark:
-            return _at_once(spark.session, source, reports, job.time_of, job.late, loaded)
+            return _at_once(spark.session, source, reports, job.time_of, job.late, other)
     if loaded is not None:
         raise click.UsageError("--loaded is for a comparison without --table")
-    sink = AuditSink(job.lake(), not job.no_progress)
+    sink = AuditSink(job.lake(), not job.no_progress, job.checkpoint)
 
     def make(session: SparkSession) -> DataFrame:
         window_ms = _window_ms(sent_of(session.read.format("fastlog").options(**reports).load()))
@@ -95,8 +97,8 @@ def audit_command(
 class AuditSink(TableSink):
     """Keeps the windows of a stream, and how many there were in each state."""
 
-    def __init__(self, lake: Lake, shown: bool) -> None:
-        super().__init__(lake, "audit", (), shown)
+    def __init__(self, lake: Lake, shown: bool, state: Path | None = None) -> None:
+        super().__init__(lake, "audit", (), shown, state)
         self.states: dict[str, int] = {}
 
     @property
@@ -200,7 +202,12 @@ def _window_ms(sent: DataFrame) -> int:
 
 
 def _at_once(
-    spark: SparkSession, source: dict[str, str], reports: dict[str, str], time_of: str, late: float, loaded: Path | None
+    spark: SparkSession,
+    source: dict[str, str],
+    reports: dict[str, str],
+    time_of: str,
+    late: float,
+    loaded: TableLocation | None,
 ) -> int:
     """Print the windows that differ, and the summary."""
     from pyspark.sql import functions as f
@@ -213,7 +220,8 @@ def _at_once(
     counted = {"arrived": counted_rows(arrived, time_of, window_ms)}
     topics = source["subscribe"].split(",")
     if loaded is not None:
-        rows = without_copies(read_table(spark, loaded).where(f.col("topic").isin(topics)))
+        columns = None if loaded.is_local else _read_columns(loaded)
+        rows = without_copies(read_table(spark, loaded, columns=columns).where(f.col("topic").isin(topics)))
         counted["loaded"] = counted_rows(rows, "timestamp", window_ms)
     windows = compared(together(sent, counted, topics), list(counted), window_ms).persist()
     states: dict[str, int] = {}
@@ -226,6 +234,11 @@ def _at_once(
     seconds = round(time.monotonic() - began, 3)
     command.show_summary({"job": "audit", "windows": states, "window_ms": window_ms, "seconds": seconds})
     return report.EXIT_FAILED if states.get(MISSING) else report.EXIT_DONE
+
+
+def _read_columns(loaded: TableLocation) -> list[str]:
+    """What the audit needs of a table: of one in an object store all columns that are asked for are fetched."""
+    return [name for name in Lake(loaded).column_names if name in ("topic", "timestamp", _ID)]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the commands of all jobs share: options, the session, signals, and Spark's errors in one line."""
+"""What the jobs share: their source, the session, signals, and Spark's errors in one line."""
 
 from __future__ import annotations
 
@@ -8,31 +8,19 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
 
 from fastlog import errors
-from fastlog.spark.lake import Lake, local_path
 from fastlog.tools import options, report, signals
 from fastlog.tools.report import CommandError, note
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-EXIT_CODES = (
-    ("0", "done"),
-    ("1", "it failed, or a check found a gap"),
-    ("2", "wrong usage"),
-    ("3", "cannot reach the broker"),
-    ("130, 143", "stopped by SIGINT, by SIGTERM, after the batch that was under way"),
-)
 
 _OF_OURS = re.compile(r"fastlog\.errors\.(\w+): (.*)")
 _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] .*", re.MULTILINE)
@@ -59,191 +47,6 @@ _OF_THE_JOB = {
     *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "maxbytespertrigger"),
     *("schema", "maxoffsetspertrigger"),
 }
-
-
-class LocalPath(click.Path):
-    """A path here, or a ``file:`` URL of one; what is in an object store is refused, and not taken for a name."""
-
-    def __init__(self, *, exists: bool = False, file_okay: bool = True) -> None:
-        super().__init__(exists=exists, file_okay=file_okay, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See ``local_path``."""
-        try:
-            return super().convert(local_path(value), param, ctx)
-        except errors.ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
-def source_options(function: Any) -> Any:
-    """``--brokers``, ``--zookeeper`` and ``--option``: which brokers, and all else that the source can be told."""
-    function = options.option(
-        "-o",
-        "--option",
-        "given",
-        group="Connection",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="An option of the source, as docs/spark.md lists them; may be repeated.",
-    )(function)
-    function = options.zookeeper_option("Find the brokers there instead.")(function)
-    return options.brokers_option("Where the brokers are. Also FASTLOG_BROKERS.")(function)
-
-
-def spark_options(function: Any) -> Any:
-    """``--master`` and ``--conf``."""
-    function = options.option(
-        "--conf",
-        "settings",
-        group="Other",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A setting of Spark; may be repeated.",
-    )(function)
-    return options.option(
-        "--master",
-        group="Other",
-        metavar="URL",
-        help="Where Spark runs tasks, unless spark-submit says it.  [default: local[*,4]]",
-    )(function)
-
-
-def topics_option(function: Any) -> Any:
-    """``--topic``, which may be repeated."""
-    return options.option(
-        "--topic",
-        "topics",
-        group="Selection",
-        required=True,
-        multiple=True,
-        metavar="TOPIC",
-        shell_complete=options.complete_topics,
-        help="A topic; may be repeated.",
-    )(function)
-
-
-def trigger_options(function: Any) -> Any:
-    """``--every`` and ``--max-bytes``."""
-    function = options.option(
-        "--max-bytes",
-        group="Limits",
-        type=options.Size(1, 2**50),
-        default="1GiB",
-        show_default=True,
-        metavar="SIZE",
-        help="How much a batch reads, of all partitions together.",
-    )(function)
-    return options.option(
-        "--every",
-        group="Selection",
-        type=options.Duration(),
-        metavar="TIME",
-        help="Go on for ever, with a batch so often. Without it: up to what there is now, and end.",
-    )(function)
-
-
-def table_option(*, required: bool) -> Callable[[Any], Any]:
-    """``--table``."""
-    return options.option(
-        "--table",
-        "directory",
-        group="Selection",
-        required=required,
-        type=LocalPath(file_okay=False),
-        help="The directory of the Delta table, which all workers see; made if it is not there. Also as file:///path.",
-    )
-
-
-def time_option(function: Any) -> Any:
-    """``--time``, for jobs that need one."""
-    return options.option(
-        "--time",
-        "time_of",
-        group="Format",
-        metavar="SQL",
-        default="timestamp",
-        show_default=True,
-        help="The time of a message, from its columns.",
-    )(function)
-
-
-def late_option(function: Any) -> Any:
-    """``--late``."""
-    return options.option(
-        "--late",
-        group="Limits",
-        type=options.Duration(),
-        default="10min",
-        show_default=True,
-        metavar="TIME",
-        help="How much later than others, by its own time, a message may come.",
-    )(function)
-
-
-def attempts_option(function: Any) -> Any:
-    """``--attempts``."""
-    return options.option(
-        "--attempts",
-        group="Limits",
-        type=click.IntRange(1, 1000),
-        default=5,
-        show_default=True,
-        help="How often in a row a batch may fail.",
-    )(function)
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """What the options say that all jobs have; ``time_of`` and ``late`` are of jobs that look at messages' times."""
-
-    brokers: str
-    zookeeper: str | None
-    given: tuple[str, ...]
-    topics: tuple[str, ...]
-    every: float | None
-    max_bytes: int
-    master: str | None
-    settings: tuple[str, ...]
-    no_progress: bool
-    directory: Path | None
-    attempts: int
-    time_of: str = ""
-    late: float = 0.0
-
-    def named(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The options of the source and the settings of Spark that are given by name; raises as ``named``."""
-        return named(self.given, self.settings, self.zookeeper)
-
-    def lake(self) -> Lake:
-        """The table that is filled; only where one is given."""
-        assert self.directory is not None
-        return Lake(self.directory)
-
-    @property
-    def streamed(self) -> dict[str, str]:
-        """How much of a source the batches of a stream read, and from where."""
-        return {"startingOffsets": "earliest", "maxBytesPerTrigger": str(self.max_bytes)}
-
-
-def job(
-    name: str, *, table_required: bool, examples: tuple[str, ...], timed: bool = True
-) -> Callable[[Callable[..., int]], click.Command]:
-    """The command of a job: its function is called with the ``JobOptions``, then with the options of its own."""
-    common = [item.name for item in fields(JobOptions) if timed or item.name not in ("time_of", "late")]
-
-    def add(function: Callable[..., int]) -> click.Command:
-        @wraps(function)
-        def called(**values: Any) -> int:
-            return function(JobOptions(**{item: values.pop(item) for item in common}), **values)
-
-        made: Any = attempts_option(called)
-        if timed:
-            made = time_option(late_option(made))
-        made = spark_options(quiet_option(table_option(required=table_required)(made)))
-        made = source_options(topics_option(trigger_options(made)))
-        return click.command(cls=options.Command, name=name, exit_codes=EXIT_CODES, examples=examples)(made)
-
-    return add
 
 
 def interval(seconds: float) -> str:
@@ -470,10 +273,3 @@ def say(text: str, shown: bool = True) -> None:
     """A line of progress on stderr."""
     if shown:
         note(f"{time.strftime('%H:%M:%S')} {text}")
-
-
-def quiet_option(function: Any) -> Any:
-    """``--no-progress``."""
-    return options.option("--no-progress", group="Format", is_flag=True, help="Say nothing on stderr while it runs.")(
-        function
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastlog.errors import ConfigError
-from fastlog.spark.jobs import command
+from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.streams import WITHOUT_TIME, TableSink, fill_table, watched
 from fastlog.tools import options, report
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MADE = ("window_start", "window_end", "n", "bytes")
 
 
-@command.job(
+@parameters.job(
     "counts",
     table_required=False,
     examples=(
@@ -55,7 +55,7 @@ _MADE = ("window_start", "window_end", "n", "bytes")
     help="Count for each value of this; may be repeated.  [default: topic=topic]",
 )
 def counts_command(
-    job: command.JobOptions,
+    job: parameters.JobOptions,
     window: float | None,
     slide: float | None,
     gap: float | None,
@@ -79,11 +79,11 @@ def counts_command(
     chosen, conf = job.named()
     source = command.source_of(job.brokers, chosen, job.topics)
     windows = Windows(job.time_of, window, slide, gap, columns)
-    if job.directory is None:
+    if job.table is None:
         if job.every is not None:
             raise click.UsageError("--every needs a --table")
         return _of_all(source, windows, job.master, conf)
-    sink = TableSink(job.lake(), "counts", (), not job.no_progress)
+    sink = TableSink(job.lake(), "counts", (), not job.no_progress, job.checkpoint)
 
     def make(spark: SparkSession) -> DataFrame:
         frame = spark.readStream.format("fastlog").options(**source, **job.streamed).load()

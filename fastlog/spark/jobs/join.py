@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fastlog.errors import ConfigError
-from fastlog.spark.jobs import command
+from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.streams import TableSink, fill_table, watched
-from fastlog.spark.lake import read_table, spark_path
+from fastlog.spark.lake import read_table
+from fastlog.spark.storage import TableLocation, spark_path
 from fastlog.tools import options
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
 
 
-@command.job(
+@parameters.job(
     "join",
     table_required=True,
     examples=(
@@ -33,8 +33,8 @@ _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
     "--with-table",
     "static",
     group="Selection",
-    type=command.LocalPath(exists=True),
-    help="Instead of it a Delta table, or a file or directory of Parquet, CSV (with a header) or JSON.",
+    type=parameters.TablePlace(exists=True),
+    help="Instead of it a Delta table, also at a URL, or a file or directory of Parquet, CSV (with a header) or JSON.",
 )
 @options.option("--on", group="Selection", required=True, metavar="SQL", help="What is equal in both.")
 @options.option("--other-on", group="Selection", metavar="SQL", help="The same in the other one, if it is not --on.")
@@ -62,9 +62,9 @@ _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
     help="Also messages that have no other one: once none can come any more.",
 )
 def join_command(
-    job: command.JobOptions,
+    job: parameters.JobOptions,
     other_topics: tuple[str, ...],
-    static: Path | None,
+    static: TableLocation | None,
     on: str,
     other_on: str | None,
     other_time: str | None,
@@ -84,13 +84,14 @@ def join_command(
     chosen, conf = job.named()
     left = command.source_of(job.brokers, chosen, job.topics) | job.streamed
     right = command.source_of(job.brokers, chosen, other_topics) | job.streamed
-    sink = TableSink(job.lake(), "join", (), not job.no_progress)
+    sink = TableSink(job.lake(), "join", (), not job.no_progress, job.checkpoint)
+    other = None if static is None else job.located(static)
     how = "left" if keep_unmatched else "inner"
 
     def make(spark: SparkSession) -> DataFrame:
         first = _side(spark, left, "left", on, job.time_of)
-        if static is not None:
-            return _with_table(first, _static(spark, static), other_on or on, how)
+        if other is not None:
+            return _with_table(first, _static(spark, other), other_on or on, how)
         assert within is not None
         second = _side(spark, right, "right", other_on or on, other_time or job.time_of)
         delay = command.interval(job.late)
@@ -132,8 +133,11 @@ def _with_table(left: DataFrame, right: DataFrame, other_on: str, how: str) -> D
     return joined.drop("_on").withColumnRenamed("left_on", "on")
 
 
-def _static(spark: SparkSession, path: Path) -> DataFrame:
+def _static(spark: SparkSession, place: TableLocation) -> DataFrame:
     """The rows of a file or a table. Raises ``ConfigError`` for what is none of those known."""
+    if not place.is_local:
+        return read_table(spark, place)
+    path = place.directory
     if (path / "_delta_log").is_dir():
         return read_table(spark, path)
     kinds = {item.suffix for item in path.iterdir()} if path.is_dir() else {path.suffix}

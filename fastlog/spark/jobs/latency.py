@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem  # type: ignore[import-untyped]
 
 _PER_DOUBLING = 64  # 1.1 % between neighbours
 _MOST_MS = 2**42
@@ -17,13 +20,13 @@ class Latencies:
     def __init__(self) -> None:
         self._counts = np.zeros(42 * _PER_DOUBLING + 1, np.int64)
 
-    def add_files(self, paths: Iterable[Path], column: str, now_us: int) -> None:
+    def add_files(self, store: FileSystem, paths: Iterable[str], column: str, now_us: int) -> None:
         """Count the rows of Parquet files whose ``column`` holds a time; nulls are none."""
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         for path in paths:
-            for times in pq.read_table(path, columns=[column], partitioning=None).column(0).chunks:
+            for times in pq.read_table(path, columns=[column], partitioning=None, filesystem=store).column(0).chunks:
                 known = times.drop_null().cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
                 self.add(now_us - known.to_numpy(zero_copy_only=False))
 

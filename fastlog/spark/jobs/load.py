@@ -11,21 +11,23 @@ from typing import Any
 import click
 
 from fastlog.errors import ConfigError
-from fastlog.spark.jobs import command
+from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, Wishes
 from fastlog.spark.lake import Lake
 from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partitions
 from fastlog.spark.staging import COMPRESSIONS
+from fastlog.spark.storage import TableLocation
 from fastlog.tools import options, report, signals
 
 
-@command.job(
+@parameters.job(
     "load",
     table_required=True,
     timed=False,
     examples=(
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs",
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --every 10s",
+        "python -m fastlog.spark.jobs.load --topic logs --table s3://lake/logs --storage-option AWS_REGION=eu-west-1",
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --from 2026-05-17T08:00:00Z",
     ),
 )
@@ -75,7 +77,7 @@ from fastlog.tools import options, report, signals
     help="Go on behind messages that retention removed before they were read, and write down which.",
 )
 def load_command(
-    job: command.JobOptions,
+    job: parameters.JobOptions,
     starting: str,
     again_from: str | None,
     time_of: str | None,
@@ -92,10 +94,10 @@ def load_command(
     At the end, or after a signal, a JSON summary is written to stdout.
     """
     chosen, conf = job.named()
-    assert job.directory is not None
+    assert job.table is not None
     summary = load(
         job.topics,
-        job.directory,
+        job.table,
         brokers=job.brokers,
         source_options=chosen,
         starting=starting,
@@ -117,8 +119,9 @@ def load_command(
 
 def load(
     topics: str | Sequence[str],
-    table: Path | str,
+    table: TableLocation | Path | str,
     *,
+    storage_options: Mapping[str, str] | None = None,
     brokers: str = "127.0.0.1:9092",
     source_options: Mapping[str, str] | None = None,
     starting: str = "earliest",
@@ -142,6 +145,7 @@ def load(
     Raises:
         ConfigError: an option is malformed, a topic does not exist, or the table has other columns.
         TableConflictError: another process fills the table.
+        TableUnavailableError: an object store does not answer, or refuses.
         DataLossError: messages that the table has not are not in the log any more; names the bytes.
         CommandError, or another ``FastlogError``: a batch failed as often as it may.
     """
@@ -157,10 +161,10 @@ def load(
         attempts=attempts,
         shown=shown,
     )
-    lake = Lake(table)
+    lake = Lake(table, storage_options)
     place = None if again_from is None else parse_place(again_from)
     if place is not None and not lake.exists:
-        raise ConfigError(f"--from: there is no table in {table}")
+        raise ConfigError(f"--from: there is no table in {lake}")
     stopped = report.EXIT_DONE
     with command.LazySpark("load", master, settings or {}) as spark:
         loader = Loader(lake, wishes, spark)
@@ -169,7 +173,7 @@ def load(
                 loader.run(every=every, again_from=place)
         except signals.Interrupted as stop:
             stopped = stop.exit_code
-    summary = {"job": "load", "table": str(lake.directory), "version": lake.version, **loader.totals.to_json()}
+    summary = {"job": "load", "table": str(lake), "version": lake.version, **loader.totals.to_json()}
     return {**summary, "stopped": stopped}
 
 

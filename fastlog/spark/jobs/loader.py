@@ -19,10 +19,11 @@ from fastlog import errors
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.spark import offsets
 from fastlog.spark.cluster import Cluster
+from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.loading import BATCHES, OFFSETS, Batch, LoadPlan, encode_lost
-from fastlog.spark.lake import ActiveFile, Change, Lake, NewFile, Step, bounds_in, read_table
+from fastlog.spark.lake import Change, Lake, Step, bounds_in, read_table
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import parse_options
 from fastlog.spark.staging import Staging, arrow_schema
@@ -133,6 +134,7 @@ class Loader:
 
         Raises:
             TableConflictError: another process fills the table.
+            TableUnavailableError: an object store does not answer, or refuses.
             DataLossError: messages that the table has not are not in the log any more; names the bytes.
             FastlogError, or one of Spark's: a batch failed as often as it may.
         """
@@ -226,10 +228,19 @@ class Loader:
         now_us = time.time_ns() // 1000
         self.totals.add(batch, rows, len(files))
         if not replaced:
-            paths = [self._lake.directory / file.path for file in files]
-            self.totals.latencies.add_files(paths, "timestamp", now_us)
+            self._add_latencies(files, now_us)
         lost = f", {_counted(batch.lost_sizes())} lost" if batch.lost else ""
         self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{lost}")
+
+    def _add_latencies(self, files: list[NewFile], now_us: int) -> None:
+        location = self._lake.location
+        try:
+            with location.reached():
+                self.totals.latencies.add_files(
+                    location.filesystem(), [file.path for file in files], "timestamp", now_us
+                )
+        except errors.TableUnavailableError as error:
+            self._say(f"how long its messages took is not known: {error}")  # they are in the table all the same
 
     def _written(self, plan: LoadPlan, batch: Batch) -> list[NewFile]:
         """Files with what a batch brings. Through Spark's SQL where a user gives expressions for that alone."""
@@ -242,7 +253,7 @@ class Loader:
 
     def _kept(self, batch: Batch, replaced: list[ActiveFile]) -> list[NewFile]:
         """Files with the rows of replaced ones that are not in a batch's ranges."""
-        old = read_table(self._spark.session, self._lake.directory, replaced)
+        old = read_table(self._spark.session, self._lake.location, replaced)
         count = old.count()
         kept = self._staging.write(old.where(~_inside(batch)))
         self.totals.replaced_rows += count - sum(file.rows for file in kept)
@@ -303,7 +314,7 @@ def _may_hold(lake: Lake, file: ActiveFile, batch: Batch) -> bool:
     wanted = [(item, interval) for item, interval in batch.ranges.items() if item.topic == file.values.get("topic")]
     if not wanted:
         return False
-    found = bounds_in(lake.directory / file.path, _PLACE)
+    found = bounds_in(lake.location, file.path, _PLACE)
     for partition, interval in wanted:
         broker, number = partition.partition
         spans = ((broker, broker), (number, number), (interval.start, interval.end - 1))

@@ -3,6 +3,7 @@
 Spark keeps the state and the place in the topics in a checkpoint, and runs a batch again that it does not know to be
 done. The number of the last batch is in the table, in the transaction that brought its rows, so a batch that is there
 is recognised and passed over. The checkpoint lies inside the table's directory: neither can be used without the other.
+Of a table in an object store it lies where the user says, and the table knows which query it is of.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
-from fastlog.spark.jobs import command
-from fastlog.spark.lake import Change, Lake, Step, spark_path
+from fastlog.spark.jobs import command, parameters
+from fastlog.spark.lake import Change, Lake, Step
 from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
+from fastlog.spark.storage import spark_path
 from fastlog.tools import report, signals
 from fastlog.tools.report import CommandError
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _QUERY_ID = "sql.streaming.queryId"
+_QUERY = "fastlog.query"
+"""The name of the number that says which query fills a table in an object store."""
 WITHOUT_TIME = "without_time"
 _LOOK_SECONDS = 1
 _MOST_PAUSE = 10.0
@@ -41,20 +46,34 @@ def watched(frame: DataFrame, time: str) -> DataFrame:
 class TableSink:
     """What ``foreachBatch`` calls. Made once for a table; used in one query at a time."""
 
-    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], shown: bool) -> None:
+    def __init__(
+        self, lake: Lake, job: str, partition_by: Sequence[str], shown: bool, state: Path | None = None
+    ) -> None:
+        """``state``: the directory for the query's state, of a table in an object store.
+
+        Raises:
+            ConfigError: such a table without one, or another with one.
+        """
+        if lake.location.is_local != (state is None):
+            raise errors.ConfigError(
+                "--checkpoint: the state of a table in a directory is kept inside it"
+                if lake.location.is_local
+                else f"{lake}: give a directory with --checkpoint, in which Spark keeps the state of the query"
+            )
         self.rows = 0
         self.batches = 0
         self.passed_over = 0
         self.lake = lake
         self._job = job
         self._partition_by = partition_by
-        self._staging = Staging(lake, partition_by, "snappy")
+        self._staging = Staging(lake, partition_by, "snappy", state)
+        self._state = lake.work_directory if state is None else state
         self._shown = shown
 
     @property
     def checkpoint(self) -> Path:
         """Where the query keeps its state."""
-        return self.lake.work_directory / CHECKPOINT
+        return self._state / CHECKPOINT
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -62,10 +81,26 @@ class TableSink:
         with self._staging.alone():
             if self.lake.exists and not (self.checkpoint / "metadata").exists():
                 raise errors.ConfigError(
-                    f"{self.lake.directory}: the table's rows are of a query whose state is lost:"
-                    " give another directory, and it is made anew from the topics"
+                    f"{self.lake}: the table's rows are of a query whose state is lost:"
+                    " give another place, and it is made anew from the topics"
                 )
+            if not self.lake.location.is_local:
+                self._check_query()
             yield
+
+    def _check_query(self) -> None:
+        """Raise ``ConfigError`` when the state is not that of the query that has filled the table."""
+        metadata = self.checkpoint / "metadata"
+        if not metadata.exists():
+            return
+        query = str(json.loads(metadata.read_text())["id"])
+        has = self.lake.number(_QUERY)
+        if has is not None and has != _as_number(query):
+            raise errors.ConfigError(f"{self.lake}: {self.checkpoint} is the state of another query, of another table")
+        if has is None and any((self.checkpoint / "commits").glob("[0-9]*")):
+            raise errors.ConfigError(
+                f"{self.lake}: has nothing of what {self.checkpoint} says was brought there: give another --checkpoint"
+            )
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Bring the rows of a batch into the table, unless they are there."""
@@ -87,14 +122,22 @@ class TableSink:
         files = self._staging.write(frame)
         rows = sum(file.rows for file in files)
         notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
+        steps = {name: Step(last, batch)}
+        if not self.lake.location.is_local:  # no lock keeps another query away there
+            steps[_QUERY] = Step(None if last is None else _as_number(query), _as_number(query))
         try:
-            self.lake.commit(Change({name: Step(last, batch)}, files, (), notes))
+            self.lake.commit(Change(steps, files, (), notes))
         except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
             raise
         self.rows += rows
         self.batches += 1
         command.say(f"batch {batch}: {rows} rows", self._shown)
+
+
+def _as_number(query: str) -> int:
+    """The id of a query as a table remembers numbers."""
+    return uuid.UUID(query).int >> 65
 
 
 class Run:
@@ -187,7 +230,11 @@ class Run:
 
 
 def fill_table(
-    name: str, job: command.JobOptions, conf: dict[str, str], sink: TableSink, make: Callable[[SparkSession], DataFrame]
+    name: str,
+    job: parameters.JobOptions,
+    conf: dict[str, str],
+    sink: TableSink,
+    make: Callable[[SparkSession], DataFrame],
 ) -> tuple[int, dict[str, Any]]:
     """Run the stream of a job into its table, to its end or to a signal.
 
@@ -201,4 +248,4 @@ def fill_table(
         except signals.Interrupted as stop:
             code = stop.exit_code
     sink.lake.reload()
-    return code, {"job": name, "table": str(sink.lake.directory), "version": sink.lake.version, **run.to_json()}
+    return code, {"job": name, "table": str(sink.lake), "version": sink.lake.version, **run.to_json()}

@@ -1,0 +1,217 @@
+"""Data frames of Spark as Parquet files of a table, and the other way round, by Arrow. For drivers and workers.
+
+Neither needs a jar for Delta or for an object store, and no row becomes an object of Java or of Python: Spark hands
+over its columns as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import pickle
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from fastlog.spark.entries import ActiveFile, NewFile
+from fastlog.spark.environment import activate
+from fastlog.spark.storage import TableLocation
+from fastlog.spark.table_files import TableFiles, Values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_PACKED = "packed"
+_BATCH_BYTES = 16 * 2**20
+_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+
+@dataclass(frozen=True)
+class FrameFiles:
+    """How the rows of a frame become files; goes to the workers. ``schema`` is that of the frame."""
+
+    place: Path | TableLocation
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    compression: str
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[NewFile]:
+        """Write the rows of one task. Raises as ``TableFiles``."""
+        rest = [name for name in self.schema.names if name not in self.partition_by]
+        schema = pa.schema([self.schema.field(name) for name in rest])
+        with closing(TableFiles(self.place, schema, self.partition_by, self.compression)) as files:
+            for batch in batches:
+                for values, rows in self._parted(batch.cast(self.schema)):
+                    files.add(values, rows.select(rest))
+            return files.finish()
+
+    def _parted(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        """The rows of each combination of values, in their order."""
+        if not batch.num_rows:
+            return
+        if not self.partition_by:
+            yield (), batch
+            return
+        columns = [batch.column(name).cast(pa.string()).dictionary_encode("encode") for name in self.partition_by]
+        keys = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+        for column in columns:
+            keys = pc.add(pc.multiply(keys, len(column.dictionary)), column.indices.cast(pa.int64()))
+        distinct = pc.unique(keys)
+        for key in distinct:
+            chosen = batch if len(distinct) == 1 else batch.filter(pc.equal(keys, key))
+            first = pc.index(keys, key).as_py()
+            yield tuple(column.dictionary[column.indices[first].as_py()].as_py() for column in columns), chosen
+
+
+class _Made(WriterCommitMessage):
+    """What a task has written."""
+
+    def __init__(self, files: list[NewFile]) -> None:
+        self.files = files
+
+
+class _Writer(DataSourceArrowWriter):
+    """Spark's way to ``FrameFiles``; what tasks tell goes to a file of the driver, which is in another process."""
+
+    def __init__(self, files: FrameFiles, told: str) -> None:
+        self._files = files
+        self._told = told
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Made:
+        return _Made(self._files.write(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        made = [list(file) for message in messages if isinstance(message, _Made) for file in message.files]
+        Path(self._told).write_text(json.dumps(made))
+
+
+class FilesSink(DataSource):
+    """What Spark writes with: a writer that a file of the driver holds, since options stand in plans and logs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "fastlog_table_sink"
+
+    def writer(self, schema: StructType, overwrite: bool) -> _Writer:
+        return _Writer(*_unpacked(self.options))
+
+
+def write_frame(frame: DataFrame, files: FrameFiles) -> list[NewFile]:
+    """Run a frame, and let the workers write its rows. Raises what Spark makes of the errors of ``FrameFiles``."""
+    session = frame.sparkSession
+    before = session.conf.get(_SETTING, None)
+    session.conf.set(_SETTING, str(_BATCH_BYTES))  # rows may be long, and a batch is held as one
+    with tempfile.TemporaryDirectory(prefix="fastlog-") as directory:
+        told = Path(directory) / "files"
+        try:
+            _register(session, FilesSink)
+            writer = frame.write.format(FilesSink.name()).mode("append")
+            writer.option(_PACKED, _packed(directory, (files, str(told)))).save()
+        finally:
+            session.conf.unset(_SETTING) if before is None else session.conf.set(_SETTING, before)
+        return [NewFile(*file) for file in json.loads(told.read_text())]
+
+
+class _Reader(DataSourceReader):
+    """Spark's way to the files of a table; goes to the workers."""
+
+    def __init__(self, location: TableLocation, files: Sequence[ActiveFile], schema: pa.Schema, tasks: int) -> None:
+        self._location = location
+        self._schema = schema
+        parts = [list(files[number::tasks]) for number in range(tasks)]
+        self._parts = [InputPartition(part) for part in parts if part]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        store = self._location.filesystem()
+        for file in partition.value:
+            yield from self._rows(store, file)
+
+    def _rows(self, store: object, of: ActiveFile) -> Iterator[pa.RecordBatch]:
+        with self._location.reached(), pq.ParquetFile(of.path, filesystem=store) as file:
+            there = [name for name in self._schema.names if name in file.schema_arrow.names and name not in of.values]
+            for rows in file.iter_batches(columns=there):
+                columns = []
+                for item in self._schema:
+                    if item.name in there:
+                        columns.append(rows.column(item.name).cast(item.type))
+                    else:  # a null of that type where a file has no such column: it was added later
+                        value = pa.scalar(of.values.get(item.name), pa.string()).cast(item.type)
+                        columns.append(pa.repeat(value, rows.num_rows))
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class FilesSource(DataSource):
+    """What Spark reads with; as ``FilesSink``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "fastlog_table_source"
+
+    def reader(self, schema: StructType) -> _Reader:
+        return _Reader(*_unpacked(self.options))
+
+
+def read_files(
+    spark: SparkSession, location: TableLocation, files: Sequence[ActiveFile], schema: pa.Schema
+) -> DataFrame:
+    """The rows of files of a table, in these columns. What Spark does not need of them it reads all the same."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    tasks = max(1, spark.sparkContext.defaultParallelism * 4)
+    packed = _packed(_of_this_process(), (location, list(files), schema, tasks))
+    _register(spark, FilesSource)
+    reader = spark.read.format(FilesSource.name()).schema(from_arrow_schema(schema))
+    return reader.option(_PACKED, packed).load()
+
+
+@functools.cache
+def _of_this_process() -> str:
+    """A directory for what frames need that may run at any time; nobody else's to read, and gone with the process."""
+    directory = tempfile.TemporaryDirectory(prefix="fastlog-")
+    atexit.register(directory.cleanup)
+    return directory.name
+
+
+def _packed(directory: str, given: tuple[Any, ...]) -> str:
+    """The path of a file with what Spark's Python processes on the driver's machine are to know."""
+    path = Path(directory) / uuid.uuid4().hex
+    path.write_bytes(pickle.dumps(given))
+    return str(path)
+
+
+def _unpacked(options: Mapping[str, str]) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = pickle.loads(Path(options[_PACKED]).read_bytes())
+    return found
+
+
+def _register(session: SparkSession, source: type[DataSource]) -> None:
+    """Let the session, and this thread, find a source by its name."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
+
+    activate(session)
+    for one in (session, SparkSession.getActiveSession()):
+        if one is not None:
+            with contextlib.suppress(AnalysisException):  # it is there already: which it is not is found out at its use
+                one.dataSource.register(source)

@@ -1,0 +1,144 @@
+"""Parquet files of a table, as tasks write them. Runs in Spark's workers; needs pyarrow, knows no Spark.
+
+A file has a name of its own below the directory of its values, so that a task that runs twice at once does not disturb
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from fastlog.spark.entries import HIVE_NULL, NewFile, stats_of
+from fastlog.spark.storage import Output, TableLocation
+
+ROW_GROUP_BYTES = 64 * 2**20
+"""About; what all files of one task hold in memory before it is written."""
+
+_MOST_OPEN_FILES = 64
+_NO_BOUNDS = ("key", "value")
+"""Columns that nobody searches by their smallest and largest value, which may be as long as a message."""
+_NO_DICTIONARY = ("offset", "value")
+"""Columns whose values hardly ever come twice."""
+
+Values = tuple[str | None, ...]
+"""Of the columns that a table is partitioned by, in their order, as Delta has them."""
+
+
+def values_path(values: Mapping[str, str | None]) -> str:
+    """Where the files of these values are, below the table: some readers take them from there, as Hive has it."""
+    parts = (f"{name}={HIVE_NULL if value is None else quote(value, safe='')}/" for name, value in values.items())
+    return "".join(parts)
+
+
+class _File:
+    """The file of some values, and the rows that wait for it."""
+
+    def __init__(self, files: TableFiles, values: Values) -> None:
+        self.waiting_bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._values = dict(zip(files.partition_by, values, strict=True))
+        self._output = files.output
+        self._name = f"{values_path(self._values)}{uuid.uuid4().hex}.parquet"
+        self._schema = files.schema
+        names = files.schema.names
+        where = self._output.open(self._name)
+        with self._output.writing():
+            self._writer = pq.ParquetWriter(
+                where,
+                self._schema,
+                compression=files.compression,
+                use_dictionary=[name for name in names if name not in _NO_DICTIONARY],
+                write_statistics=[name for name in names if name not in _NO_BOUNDS],
+                write_page_checksum=True,
+            )
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+        self._rows += rows.num_rows
+
+    def write(self) -> None:
+        """What waits, as one row group."""
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._waiting, self.waiting_bytes = [], 0
+            with self._output.writing():
+                self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def finish(self) -> NewFile:
+        self.write()
+        with self._output.writing():
+            self._writer.close()
+        size = self._output.finish(self._name)
+        return NewFile(self._name, size, self._values, self._rows, stats_of(self._rows))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class TableFiles:
+    """The open files of a task, and those that are done. For one thread."""
+
+    def __init__(
+        self, place: Path | TableLocation, schema: pa.Schema, partition_by: Sequence[str], compression: str
+    ) -> None:
+        """``schema``: of the files, without the columns that the table is partitioned by.
+
+        Raises:
+            ConfigError: this process has no such directory.
+        """
+        self.output = Output(place)
+        self.schema = schema
+        self.partition_by = tuple(partition_by)
+        self.compression = compression
+        self._open: dict[Values, _File] = {}
+        self._done: list[NewFile] = []
+        self._waiting_bytes = 0
+
+    def add(self, values: Values, rows: pa.RecordBatch) -> None:
+        """Rows whose columns are those of the schema, for the file of these values."""
+        file = self._open.pop(values, None)
+        if file is None:
+            if len(self._open) == _MOST_OPEN_FILES:
+                self._finish(next(iter(self._open)))
+            file = _File(self, values)
+        self._open[values] = file  # the last one now: the first is the one that was not written to for longest
+        before = file.waiting_bytes
+        file.add(rows)
+        self._waiting_bytes += file.waiting_bytes - before
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            largest = max(self._open.values(), key=lambda one: one.waiting_bytes)
+            self._waiting_bytes -= largest.waiting_bytes
+            largest.write()
+
+    def finish(self) -> list[NewFile]:
+        """Every file, complete and where it has to be: on the disk, or in the object store.
+
+        Raises:
+            OSError: one could not be written.
+            TableUnavailableError: an object store does not answer, or refuses.
+        """
+        for values in list(self._open):
+            self._finish(values)
+        return self._done
+
+    def close(self) -> None:
+        """Whatever is still open is not wanted any more: another error than the one that led here tells nobody more."""
+        for file in self._open.values():
+            with contextlib.suppress(Exception):
+                file.close()
+        self._open = {}
+
+    def _finish(self, values: Values) -> None:
+        file = self._open[values]
+        self._waiting_bytes -= file.waiting_bytes
+        self._done.append(file.finish())
+        del self._open[values]

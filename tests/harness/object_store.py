@@ -1,0 +1,131 @@
+"""An object store that speaks S3, moto's, and a proxy before it that loses, cuts, refuses and delays on request.
+
+Both are processes of their own: Delta's library keeps Python's lock while it waits for an answer, so that nobody in the
+process of a test could give one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from typing import Any
+
+from tests.harness.checkout import ROOT
+
+BUCKET = "bucket"
+SECRET = "a-key-that-nobody-may-read"
+CONTROL = "/-/faults"
+_SECONDS = 60.0
+
+
+class ObjectStore:
+    """The store, as a client of S3 finds it behind the proxy."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @property
+    def options(self) -> dict[str, str]:
+        """For Delta's library, which gives up after some tries."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+            "timeout": "20s",
+            "max_retries": "4",
+            "retry_timeout": "60s",
+        }
+
+    @property
+    def arguments(self) -> list[str]:
+        """The same on a command line."""
+        return [text for name, value in self.options.items() for text in ("--storage-option", f"{name}={value}")]
+
+    def url(self, name: str) -> str:
+        """Of a table."""
+        return f"s3://{BUCKET}/lake/{name}"
+
+    def fail(self, method: str, path: str, fault: str, *, skip: int = 0, count: int = 1, seconds: float = 0.0) -> None:
+        """From now on, of requests of a method whose path and query a pattern is found in, let ``skip`` pass and do
+        something to ``count``: ``refuse`` (503), ``forbid`` (403), ``cut`` in the middle of the request, ``lose`` the
+        answer of one that was carried out, ``halve`` the answer, ``slow`` (by so many seconds)."""
+        rule = {"method": method, "path": path, "fault": fault, "skip": skip, "count": count, "seconds": seconds}
+        self._control("PUT", json.dumps(rule).encode())
+
+    def done(self) -> list[str]:
+        """The faults that happened since this was last asked; no others happen from now on."""
+        found: list[str] = json.loads(self._control("DELETE"))
+        return found
+
+    def happened(self) -> list[str]:
+        """The same so far, while more may happen."""
+        found: list[str] = json.loads(self._control("GET"))
+        return found
+
+    def names(self) -> list[str]:
+        """Everything that is in the bucket."""
+        return re.findall(r"<Key>(.*?)</Key>", self._request("GET", f"/{BUCKET}?list-type=2").decode())
+
+    def _control(self, method: str, body: bytes = b"") -> bytes:
+        return self._request(method, CONTROL, body)
+
+    def _request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> bytes:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)) as connection:
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            found = answer.read()
+            assert answer.status < 300, found
+            return found
+
+
+@contextmanager
+def open_object_store() -> Iterator[ObjectStore]:
+    """A store with an empty bucket, while the ``with`` block lasts."""
+    processes: list[subprocess.Popen[Any]] = []
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    ports = [_free_port(), _free_port()]
+    # The account is moto's own business: it asks nobody else, whatever the machine has in its environment.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    try:
+        moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(ports[0])]
+        processes.append(subprocess.Popen(moto, env=environment, **quiet))
+        proxy = [sys.executable, "-m", "tests.harness.object_proxy", str(ports[1]), str(ports[0])]
+        processes.append(subprocess.Popen(proxy, cwd=ROOT, env=environment, **quiet))
+        for port, process in zip(ports, processes, strict=True):
+            _wait_listening(port, process)
+        store = ObjectStore(ports[1])
+        store._request("PUT", f"/{BUCKET}")
+        yield store
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _wait_listening(port: int, process: subprocess.Popen[Any]) -> None:
+    end = time.monotonic() + _SECONDS
+    while time.monotonic() < end:
+        assert process.poll() is None, f"{process.args} has ended"
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"{process.args} does not listen")
