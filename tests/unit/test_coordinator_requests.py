@@ -306,7 +306,7 @@ def test_the_log_is_read_up_to_where_it_is_torn(tmp_path: Path) -> None:
     assert metadata.read_metadata([tmp_path / "log"], FileOps()).topics["c"].phase == CREATING
 
 
-@pytest.mark.parametrize(("key", "version"), [(19, 99), (9999, 0)])
+@pytest.mark.parametrize(("key", "version"), [(19, 99), (9999, 0), (18, 0)])
 def test_a_request_that_is_not_served_has_no_answer(
     key: int, version: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
