@@ -172,6 +172,8 @@ def test_topics_of_0_7_keep_what_they_can(broker: RunningBroker, producer_type: 
             producer.send(topic, None, key=b"k")
         with pytest.raises(ArgumentError, match="a payload is bytes, not NoneType"):
             producer.send(topic)
+        with pytest.raises(ArgumentError, match="a payload is bytes, not NoneType"):
+            producer.send(topic, [b"x", None], key=b"k")
         producer.send(topic, [b"b", b"c"])
         producer.flush()
     wait_until("all are there", lambda: [m.payload for m in stored(broker, topic)] == [b"a", b"b", b"c"])

@@ -365,6 +365,7 @@ def test_errors_that_pass_are_waited_for(code: int) -> None:
         _, told = delivered(kafka)
         assert kafka.values() == numbers(60)
         assert all(row.error is None for row in told)
+        assert {request.header.producer_epoch for request in kafka.requests} == {0}, "no number was lost"
 
 
 @pytest.mark.parametrize(
@@ -407,6 +408,30 @@ def test_a_sequence_that_the_broker_has_lost_is_begun_anew() -> None:
         epochs = [request.header.producer_epoch for request in kafka.requests]
         assert epochs == sorted(epochs)
         assert set(epochs) == {0, 1}
+
+
+def test_a_sequence_that_is_lost_while_batches_wait_is_begun_anew_once() -> None:
+    """The first of five passes by at first, and is lost then; what waits behind it goes on with it in one new epoch."""
+    said = {b"3": iter([56, 59, 56])}
+
+    def script(request: Produced) -> int | None:
+        return next(said.get(request.records[0].value or b"", iter(())), None)
+
+    with FakeKafka(before=script) as kafka:
+        _, told = delivered(kafka, 20)
+        assert all(row.error is None for row in told)
+        assert kafka.values() == numbers(20)
+        assert {request.header.producer_epoch for request in kafka.requests} == {0, 1}
+
+
+def test_batches_hold_as_many_records_as_they_are_to() -> None:
+    with FakeKafka() as kafka:
+        with Producer(kafka.address) as producer:
+            producer.send("t", [b"a"] * 20)
+        with Producer(kafka.address, producer_type="async", batch_messages=5) as producer:
+            producer.partitions("t")
+            producer.send("t", [b"b"] * 12)
+        assert [len(request.records) for request in kafka.requests] == [20, 5, 5, 2]
 
 
 def test_a_broker_that_refuses_every_number_is_not_asked_for_ever() -> None:
