@@ -117,6 +117,22 @@ def test_a_write_that_fails_is_told_or_ends_the_connection(acks: int, waits: boo
             assert values_of(other.fetch(("t", 0, 19))[0]) == [(19, b"one")]
 
 
+def test_a_write_that_fails_beside_a_produce_that_is_looked_into_elsewhere(tmp_path: Path) -> None:
+    """It can be told in no other way than by the end; the one behind it, which a thread checks, is not waited for."""
+    packed = batch(*[b"packed" * 100] * 3000, codec=1)
+    with Workers(tmp_path) as workers, Client(workers) as client:
+        client.make("t")
+        (produced,) = client.produce(("t", 0, ONE), acks=-1)
+        assert produced.error_code == 0
+        _files.arm("pwrite@1-=EIO", "test")
+        client.socket.sendall(produce(0) + produce(1, packed))
+        assert client.raw.is_closed()
+        _files.arm("", "test")
+        with Client(workers) as other:
+            assert values_of(other.fetch(("t", 0, 0))[0]) == [(0, b"one")]
+            assert workers.count("inflated_off_loop") == 1
+
+
 def test_an_answer_that_the_disk_breaks_off(tmp_path: Path) -> None:
     """The connection ends in the middle of it; the next answer ends before the place, and that place is an error."""
     values = [bytes([65 + number]) * 200_000 for number in range(10)]

@@ -112,6 +112,7 @@ cdef class Kafka(Protocol):
         used[0] = at
         if x.gathered.runs != NULL:
             if self.write(c, x) == CLOSE:
+                self.requests.give_up(x)  # one that waits for a thread does not go on
                 r = CLOSE
         elif x.first != NULL and self.requests.tell_receipts(c, x) == CLOSE:
             r = CLOSE

@@ -116,6 +116,7 @@ cdef class Kafka07(Protocol):
         used[0] = at
         if x.gathered.runs != NULL:
             if self.write(c, x) == CLOSE:
+                self.requests.give_up(x)  # one that waits for a thread does not go on
                 r = CLOSE
         elif x.gathered.head != x.gathered.tail and self.requests.tell_receipts(c, x) == CLOSE:
             r = CLOSE
