@@ -70,7 +70,8 @@ cdef int walk_to(int fd, const Format* made, uint8_t* window, uint64_t start, ui
             if r < 0:
                 return <int>r
             if <uint64_t>r < made.head_bytes:
-                return WALK_DAMAGED
+                # what does not wait ends before the first page that is not in memory, too
+                return WALK_DAMAGED if wait else WALK_COLD
             read_at = out.position
             have = <uint64_t>r
             spent += have
@@ -139,6 +140,8 @@ cdef int seek_entry(int log_fd, int index_fd, const Format* made, uint8_t* windo
                 return WALK_COLD
             if r < 0:
                 return <int>r
+            if <uint64_t>r < made.head_bytes and not wait:
+                return WALK_COLD
             if <uint64_t>r < made.head_bytes or not made.head(window, &head) or head.next_offset != last + 1:
                 position = 0
     status = walk_to(log_fd, made, window, position, end, offset, wait, most, out)

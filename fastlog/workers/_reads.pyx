@@ -29,6 +29,7 @@ cdef extern from "<fcntl.h>" nogil:
 
 cdef enum:
     PEEK_BYTES = 4096            # of WINDOW that there are
+    HEAD_BYTES = 64              # no format's head of an entry is longer
     WALK_HERE = 64 << 10         # bytes of a log that the loop's thread walks over
     # an answer this small is read and sent in one call: cheaper than a header and a sendfile
     COPY_BYTES = 16 << 10
@@ -165,9 +166,14 @@ cdef class Reads:
         """
         cdef uint64_t want = min(available, <uint64_t>PEEK_BYTES)
         cdef int64_t r = file_pread_nowait(self.files.fd(found.entry), self.peek, want, found.position)
+        cdef int64_t more
         cdef const Format* made
         cdef EntryHead head
         cdef int status
+        if 0 <= r < <int64_t>min(want, <uint64_t>HEAD_BYTES):
+            # what does not wait ends before the first page that is not in memory, in the middle of a head too
+            more = file_pread_nowait(self.files.fd(found.entry), self.peek + r, want - <uint64_t>r, found.position + <uint64_t>r)
+            r = more if more == -EAGAIN else r + max(more, <int64_t>0)
         if r == -EAGAIN:
             found.cold = True
             return PROBLEM_NONE

@@ -14,6 +14,8 @@ from tests.harness.broker import Broker
 from tests.harness.stored_batches import batch
 
 PLACE = ("t", 0)
+PAGE = os.sysconf("SC_PAGESIZE")
+BATCH_HEAD = 61
 BATCHES = 3000
 """Of one record each: their heads are more than the loop's thread walks over."""
 
@@ -94,3 +96,30 @@ def test_a_place_that_was_found_is_not_that_of_the_topic_made_anew(broker: Broke
         client.close()
         with broker.connect() as raw:
             assert raw.delete_topic("t")[0] == 0
+
+
+def test_a_head_of_which_the_second_page_is_not_in_memory(broker: Broker) -> None:
+    """What a read without waiting gives of it is not taken for the end of the file, nor for damage."""
+    client = Client(broker.port)
+    client.make_topic("t")
+    ends, size = [], 0
+    for number in range(BATCHES):
+        data = batch(values(number))
+        assert client.produce(PLACE, data, -1 if number == BATCHES - 1 else 1) == (0, number)
+        size += len(data)
+        ends.append(size)
+    path = broker.log_dirs[0] / "t-0" / "00000000000000000000.log"
+    crossing = [n + 1 for n, end in enumerate(ends[:-1]) if 0 < -end % PAGE < BATCH_HEAD]
+    assert len(crossing) > 10
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    for offset in crossing:
+        forget(path.parent)
+        for _ in range(2):  # a thread finds the place, which is known then
+            error, end, data = client.fetch(PLACE, offset, 0)
+            assert (error, end) == (0, BATCHES)
+            assert records_of(data)[0] == (offset, values(offset))
+            forget(path.parent)
+            os.pread(fd, 1, ends[offset - 1] // PAGE * PAGE)
+    os.close(fd)
+    client.close()
