@@ -168,24 +168,6 @@ def test_one_request(workers: Workers, case: tuple[bytes, int, dict[str, int]]) 
         assert counted(workers, ask) == expected
 
 
-def test_a_write_that_fails_beside_a_set_that_is_looked_into_elsewhere(workers: Workers) -> None:
-    """It can be told in no other way than by the end; the set behind it, which a thread counts, is not stored."""
-    behind = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, MANY))
-    before = workers.count("inflated_off_loop")
-    with workers.connect() as client:
-        assert client.produce_ack("t", 0, ONE).error == 0
-        _files.arm("pwrite@1-=EIO", "test")
-        try:
-            client.send_raw(raw.produce_frame("t", 0, ONE) + behind)
-            size, _, error = struct.unpack(">iih", client.recv_exactly(10))
-            client.recv_exactly(size - 6)
-            assert error == 103
-            assert client.is_closed()
-        finally:
-            _files.arm("", "test")
-        assert workers.count("inflated_off_loop") == before + 1
-
-
 def test_what_a_disk_refuses(workers: Workers) -> None:
     """A write that fails is a failed request, a read that fails a failed fetch; neither has brought or given bytes."""
 
@@ -278,3 +260,21 @@ def test_connections_are_counted_where_they_are(tmp_path: Path) -> None:
         wait_until("none is open", lambda: [one.open_connections for one in workers.processors] == [0, 0])
         with workers.connect(0) as client:
             assert client.offsets("t", 0) == [0]
+
+
+def test_a_write_that_fails_beside_a_set_that_is_looked_into_elsewhere(workers: Workers) -> None:
+    """It can be told in no other way than by the end; the set behind it, which a thread counts, is not stored."""
+    behind = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, MANY))
+    before = workers.count("inflated_off_loop")
+    with workers.connect() as client:
+        assert client.produce_ack("t", 0, ONE).error == 0
+        _files.arm("pwrite@1-=EIO", "test")
+        try:
+            client.send_raw(raw.produce_frame("t", 0, ONE) + behind)
+            size, _, error = struct.unpack(">iih", client.recv_exactly(10))
+            client.recv_exactly(size - 6)
+            assert error == 103
+            assert client.is_closed()
+        finally:
+            _files.arm("", "test")
+        assert workers.count("inflated_off_loop") == before + 1
