@@ -18,10 +18,16 @@ from pathlib import Path
 
 import click
 
+from perf.beside_kafka import connections
 from perf.beside_kafka.steps import CLIENTS, LATENCY, LATENCY_MESSAGES, Load, Step, why_not
 from perf.beside_kafka.systems import CLASSPATH, Fastlog, Kafka, System, memory_bytes, processor_seconds
 from perf.command import run, say
 
+PACED = (
+    ("from produce to consume at 10,000/s, acks=all", LATENCY, LATENCY_MESSAGES),
+    ("200 producers of 500/s each, acks=all", connections.many_producers, connections.RECORDS),
+)
+"""Rows at a fixed pace: the step, and how many records it writes."""
 Rows = dict[str, dict[str, list[dict[str, float]]]]
 """By step and system, each round's figures."""
 
@@ -44,12 +50,15 @@ def delete(system: System, topic: str) -> None:
 
 
 def measure(system: System, step: Step, load: Load) -> dict[str, float]:
-    """One step's rate, and the processor time that the broker took for a million records."""
-    processes = system.processes()
-    before = processor_seconds(processes)
+    """One step's rate, and the broker's processor seconds for a million records, with its flushes and without them."""
+    everybody, flushing = system.processes(), system.flushing()
+    before = processor_seconds(everybody), processor_seconds(flushing)
     done = step(load)
-    used = processor_seconds(processes) - before
-    return {"rate": done.rate, "broker_cpu_per_million": used / load.messages * 1e6, **done.more}
+    used = processor_seconds(everybody) - before[0]
+    beside = used - (processor_seconds(flushing) - before[1])
+    millions = load.messages / 1e6
+    figures = {"broker_cpu_per_million": used / millions, "broker_cpu_but_flushes": beside / millions}
+    return {"rate": done.rate, **figures, **done.more}
 
 
 def one_round(number: int, systems: list[System], names: list[str], messages: int, partitions: int, rows: Rows) -> None:
@@ -67,13 +76,14 @@ def one_round(number: int, systems: list[System], names: list[str], messages: in
             if number:
                 rows[f"{name}, written, {partitions} partitions"][system.name].append(written)
                 rows[f"{name}, read, {partitions} partitions"][system.name].append(read)
-    for system in ordered:
-        topic = f"latency-{partitions}-{number}"
-        create(system, topic, partitions)
-        found = measure(system, LATENCY, Load(system.address, topic, partitions, LATENCY_MESSAGES))
-        delete(system, topic)
-        if number:
-            rows[f"from produce to consume at 10,000/s, {partitions} partitions"][system.name].append(found)
+    for row, step, count in PACED:
+        for system in ordered:
+            topic = f"paced-{partitions}-{number}"
+            create(system, topic, partitions)
+            found = measure(system, step, Load(system.address, topic, partitions, count))
+            delete(system, topic)
+            if number:
+                rows[f"{row}, {partitions} partitions"][system.name].append(found)
 
 
 def table(rows: Rows) -> dict[str, dict[str, object]]:

@@ -40,7 +40,9 @@ def confluent_consume(load: Load) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     settings = {"bootstrap.servers": load.address, "group.id": f"{load.topic}-confluent", "enable.auto.commit": False}
-    consumer = Consumer(settings)
+    # librdkafka fetches nothing for a second (fetch.queue.backoff.ms) once it holds so much
+    queue = {"queued.min.messages": load.messages, "queued.max.messages.kbytes": 2_000_000}
+    consumer = Consumer({**settings, **queue})
     consumer.assign([TopicPartition(load.topic, number, OFFSET_BEGINNING) for number in range(load.partitions)])
     count = 0
     while count < load.messages:

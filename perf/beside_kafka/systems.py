@@ -38,6 +38,9 @@ class System(Protocol):
     def processes(self) -> list[psutil.Process]:
         """All of its processes, those that it started too."""
 
+    def flushing(self) -> list[psutil.Process]:
+        """Those of them that do nothing but write to the disk, which others leave to the kernel's threads."""
+
     def stop(self) -> None:
         """End it."""
 
@@ -82,6 +85,9 @@ class Fastlog:
     def processes(self) -> list[psutil.Process]:
         return [psutil.Process(pid) for pid in self._broker.pids().values()]
 
+    def flushing(self) -> list[psutil.Process]:
+        return [psutil.Process(self._broker.pids()["flusher"])]
+
     def stop(self) -> None:
         self._broker.__exit__()
 
@@ -111,6 +117,9 @@ class Kafka:
 
     def processes(self) -> list[psutil.Process]:
         return [psutil.Process(self._child.pid)]
+
+    def flushing(self) -> list[psutil.Process]:
+        return []
 
     def stop(self) -> None:
         self._child.stop(30.0)

@@ -48,6 +48,7 @@ MODULES = (
     "tests.fault.member_storm",
     "tests.fault.delete_records",
     "tests.fault.bridge",
+    "tests.fault.day",
 )
 TIERS = ("S", "N", "R")
 

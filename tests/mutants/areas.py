@@ -185,7 +185,7 @@ AREAS = (
     Area(
         "perf",
         _words("fastlog/perf/ perf/figures/ perf/compare/ perf/report/ perf/beside_kafka/"),
-        _unit("perf* beside_kafka tools_unacknowledged") + _integration("perf_tools"),
+        _unit("perf* beside_kafka tools_unacknowledged") + _integration("perf_tools beside_kafka_paced"),
     ),
     Area(
         "testing",
