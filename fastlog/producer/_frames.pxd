@@ -38,6 +38,7 @@ cdef class Chunk:
     cdef public long long taken_ns # when it left the queue, on the monotonic clock
     cdef public int attempts       # connections it was written to before this one
     cdef public int refusals       # how often the broker refused it for now
+    cdef public bint is_overtaken  # what was written behind it is stored: so it may be, and may not be stored there
     cdef public long long sequence # its place among all chunks of its connection's queue
     # The sender's bookkeeping; the accumulating side does not look at it.
     cdef Py_ssize_t written        # bytes handed to the kernel on this connection, or not needed again

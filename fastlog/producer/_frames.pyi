@@ -15,6 +15,7 @@ class Chunk:
     taken_ns: int
     attempts: int
     refusals: int
+    is_overtaken: bool
     sequence: int
     lane: Lane | None
     @property

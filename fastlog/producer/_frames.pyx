@@ -105,7 +105,7 @@ cdef class Chunk:
             made.frames[i - start].end -= first
             made.messages += self.frames[i].messages
         made.frame_count = stop - start
-        made.attempts, made.refusals = self.attempts, self.refusals
+        made.attempts, made.refusals, made.is_overtaken = self.attempts, self.refusals, self.is_overtaken
         made.sequence = self.sequence
         if self.tickets is not None:
             made.tickets = []

@@ -12,8 +12,10 @@ cdef class Lane:
     cdef readonly int32_t next         # the number of the next record
     cdef readonly int32_t generation   # of the numbering, from 1 on
     cdef readonly int in_flight        # batches that are written and not answered
+    cdef readonly bint is_known        # the broker has stored a batch with these numbers
     cdef int planned                   # batches that the write of number `plan` is about to write
     cdef long long plan
     cdef bint is_exhausted             # no epoch is left: another id is needed
 
     cdef int renew(self) except -1
+    cdef int room(self) noexcept

@@ -7,5 +7,6 @@ class Lane:
     next: int
     generation: int
     in_flight: int
+    is_known: bool
     def __init__(self, limit: int) -> None:
         """``limit``: batches that may be without an answer, 0 where they are not numbered."""

@@ -23,8 +23,14 @@ cdef class Lane:
         """Number from 0 again what is written from now on; nothing with the old numbers is stored any more."""
         self.generation += 1
         self.next = 0
+        self.is_known = False
         if self.epoch < LAST_EPOCH:
             self.epoch += 1
         else:
             self.producer, self.is_exhausted = -1, True
         return 0
+
+    cdef int room(self) noexcept:
+        """How many more batches may be written. A broker that knows nothing of the producer takes any number as the first:
+        until it has stored one, the second would be stored where the first was refused."""
+        return (self.limit if self.is_known else 1) - self.in_flight

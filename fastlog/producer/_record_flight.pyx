@@ -81,7 +81,7 @@ cdef class RecordFlight(Flight):
             self.plan += is_first
             if lane.plan != self.plan:
                 lane.plan, lane.planned = self.plan, 0
-            frames = min(frames, <long long>(lane.limit - lane.in_flight - lane.planned))
+            frames = min(frames, <long long>(lane.room() - lane.planned))
             if frames <= 0:
                 return 0
             lane.planned += <int>frames
@@ -147,6 +147,7 @@ cdef class RecordFlight(Flight):
             if not error and base < -1:
                 raise ProtocolError(f"a batch was stored at offset {base}")
             chunk.lane.in_flight -= 1
+            chunk.lane.is_known = chunk.lane.is_known or not error
             self.answered(
                 <int32_t>be32(self.inbox + position + 4),
                 error,

@@ -143,6 +143,11 @@ class _RecordRefusals(Refusals):
         if code not in LOST or lane is None or not lane.limit:
             super()._refused(hold, code, chunk)
             return
+        if chunk.is_overtaken:
+            detail = "refused, and what follows is stored; whether the records are stored as well is not known"
+            self._flight.give_up(chunk, self._error_of(code, detail))
+            self._pause(hold)
+            return
         # Unless a refused batch is what is missing before it.
         hold.is_lost = hold.is_lost or hold.probe is not None or not hold.refused
         self._put_back(hold, chunk)
@@ -150,4 +155,15 @@ class _RecordRefusals(Refusals):
     def _before_probe(self, hold: Hold, probe: Chunk) -> None:
         if hold.is_lost and probe.lane is not None:
             self._flight.renew(probe.lane)
+        hold.is_lost = False
+
+    def _answered(self, hold: Hold, stored: bool, partition: int) -> None:
+        lanes = [chunk.lane for chunk in hold.refused]
+        if not stored or hold.probe is not None or not lanes or lanes[0] is None or not lanes[0].limit:
+            super()._answered(hold, stored, partition)
+            return
+        # A broker that takes what follows has what was refused: its answer was lost, and it was written again. When it
+        # comes once more the broker says so, or has forgotten the producer: then it may not be stored behind others.
+        for chunk in hold.refused:
+            chunk.is_overtaken = True
         hold.is_lost = False

@@ -83,6 +83,10 @@ class FakeKafka(Server):
         """Of the records that are stored."""
         return [record.value for record in self.logs.get(partition, [])]
 
+    def forget(self) -> None:
+        """Know no producer any more. Also for scripts."""
+        self._last.clear()
+
     def _answer(self, key: int, version: int, number: int, body: bytes) -> bytes:
         head = struct.pack(">i", number)
         if (key, version) == (API_VERSIONS, 0):

@@ -1,11 +1,9 @@
-"""A producer and topics of record batches: the bytes it makes, and what it does when a broker refuses or lies."""
+"""What a producer writes to topics of record batches: bytes, numbers, and what it takes for an answer."""
 
 from __future__ import annotations
 
-import itertools
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,19 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import batch_codecs, record_batches
-from fastlog.client.records import RecordsError
 from fastlog.errors import (
-    ClosedError,
-    ConfigError,
-    InvalidMessageError,
-    MessageTooLargeError,
-    NotAuthorizedError,
     ProtocolError,
-    StorageError,
-    TransportError,
-    WrongPartitionError,
 )
-from fastlog.producer import Producer
 from fastlog.producer._buffer import Quota
 from fastlog.producer._frames import Chunk
 from fastlog.producer._lane import Lane
@@ -35,9 +23,7 @@ from fastlog.producer._parts import Parts
 from fastlog.producer._record_buffer import RecordBuffer
 from fastlog.producer._record_flight import RecordFlight
 from fastlog.producer.brokers import batch_header
-from tests.harness.broker import wait_until
-from tests.harness.fake_kafka import FakeKafka, Produced, answer, sized
-from tests.harness.timing import PATIENCE
+from tests.harness.fake_kafka import Produced, answer, sized
 
 FIELDS = st.one_of(st.none(), st.binary(max_size=300))
 EVERYTHING = 2**62
@@ -147,11 +133,15 @@ def test_batches_hold_what_was_put_in(rows: list[tuple[Any, Any, Any, int]]) -> 
 
 
 def sent(chunk: Chunk) -> list[Produced]:
-    """The requests of a chunk, as a flight writes them."""
+    """The requests of a chunk, as a flight writes them to a broker that stores them."""
     wire = Wire()
     wire.flight.add(chunk)
+    found: list[Produced] = []
     try:
-        return wire.written()
+        while written := wire.written():
+            wire.answered(*map(answer, written))
+            found += written
+        return found
     finally:
         wire.close()
 
@@ -190,33 +180,60 @@ def test_a_batch_ends_before_it_is_larger_than_it_may_be() -> None:
 
 def test_batches_of_a_partition_are_numbered_five_at_a_time(wire: Wire) -> None:
     """The numbers go on with the records; answers make room; partitions do not wait for each other's."""
-    wire.flight.add(chunk_of([b"%d" % number for number in range(16)], batch=2))
-    wire.flight.add(chunk_of([b"other"] * 2, partition=1))
+    wire.flight.add(chunk_of([b"%d" % number for number in range(18)], batch=2))
+    wire.flight.add(chunk_of([b"other"] * 3, partition=1))
+    (very_first,) = wire.written()
+    assert not wire.flight.has_unsent(), "a broker that does not know the producer would take the second one alone"
+    wire.answered(answer(very_first))
     first = wire.written()
     assert [(request.header.producer_id, request.header.producer_epoch) for request in first] == [(9, 0)] * 5
-    assert [request.header.base_sequence for request in first] == [0, 2, 4, 6, 8]
+    assert [request.header.base_sequence for request in first] == [2, 4, 6, 8, 10]
     assert not wire.flight.has_unsent()
     assert wire.flight.is_behind()
     wire.answered(*(answer(request, offset=7 + 2 * place) for place, request in enumerate(first[:2])))
     assert wire.flight.has_unsent()
     second = wire.written()
-    assert [request.header.base_sequence for request in second] == [10, 12]
+    assert [request.header.base_sequence for request in second] == [12, 14]
     wire.answered(*(answer(request) for request in first[2:]))
     third = wire.written()
-    assert [(request.partition, request.header.base_sequence) for request in third] == [(0, 14), (1, 0), (1, 1)]
+    assert [(request.partition, request.header.base_sequence) for request in third] == [(0, 16), (1, 0)]
     wire.answered(*(answer(request) for request in second + third))
-    assert (wire.flight.delivered, wire.flight.head(), wire.flight.is_behind()) == (18, None, False)
+    fourth = wire.written()
+    assert [(request.partition, request.header.base_sequence) for request in fourth] == [(1, 1), (1, 2)]
+    wire.answered(*map(answer, fourth))
+    assert (wire.flight.delivered, wire.flight.head(), wire.flight.is_behind()) == (21, None, False)
+
+
+@pytest.mark.parametrize("code", [45, 56])
+def test_one_batch_is_on_its_way_until_the_broker_has_stored_one_with_these_numbers(wire: Wire, code: int) -> None:
+    wire.flight.retried = frozenset((code,))
+    wire.flight.add(chunk_of([b"%d" % number for number in range(9)]))
+    (refused,) = wire.written()
+    wire.answered(answer(refused, code))
+    ((_, _, _, chunk),) = wire.flight.take_outcomes()
+    (second,) = wire.written()
+    wire.answered(answer(second))
+    assert len(wire.written()) == 5
+    wire.flight.rewind()
+    wire.connect()
+    assert len(wire.written()) == 5, "the broker is the same one after a break"
+    wire.flight.rewind()
+    assert chunk.lane is not None
+    wire.flight.renew(chunk.lane)
+    wire.connect()
+    assert len(wire.written()) == 1, "other numbers"
 
 
 def test_what_is_written_again_keeps_its_numbers(wire: Wire) -> None:
     wire.flight.add(chunk_of([b"%d" % number for number in range(7)]))
+    wire.answered(*map(answer, wire.written()))
     first = wire.written()
     wire.answered(answer(first[0]))
     assert wire.flight.rewind() == 0, "nothing of it can be stored twice"
     wire.connect()
     again = wire.written()
     assert [request.batch for request in again[:4]] == [request.batch for request in first[1:]]
-    assert [request.header.base_sequence for request in again] == [1, 2, 3, 4, 5]
+    assert [request.header.base_sequence for request in again] == [2, 3, 4, 5, 6]
 
 
 def test_without_numbers_everything_is_written_at_once_and_may_be_stored_twice(plain_wire: Wire) -> None:
@@ -248,8 +265,10 @@ def test_numbers_begin_anew_in_the_next_epoch_and_at_last_with_another_id(wire: 
     assert not wire.flight.wants_producer
     wire.connect()
     again = wire.written()
-    assert [(request.header.producer_epoch, request.header.base_sequence) for request in again] == [(1, 0), (1, 1)]
     assert [request.records for request in again] == [request.records for request in first]
+    wire.answered(*map(answer, again))
+    again += wire.written()
+    assert [(request.header.producer_epoch, request.header.base_sequence) for request in again] == [(1, 0), (1, 1)]
     while not wire.flight.wants_producer:
         wire.flight.rewind()
         wire.flight.renew(lane)
@@ -257,7 +276,7 @@ def test_numbers_begin_anew_in_the_next_epoch_and_at_last_with_another_id(wire: 
     wire.connect()
     assert wire.written() == []
     wire.flight.number_with(10, 0)
-    assert [(r.header.producer_id, r.header.producer_epoch) for r in wire.written()] == [(10, 0), (10, 0)]
+    assert [(r.header.producer_id, r.header.producer_epoch) for r in wire.written()] == [(10, 0)]
 
 
 @pytest.mark.parametrize(
@@ -283,234 +302,11 @@ def test_answers_that_are_none(wire: Wire, lie: Callable[[Produced], bytes], sai
 
 
 def test_an_answer_in_pieces(wire: Wire) -> None:
-    wire.flight.add(chunk_of([b"a", b"b"]))
+    wire.flight.add(chunk_of([b"", b"a", b"b"]))
+    wire.answered(*map(answer, wire.written()))
     first, second = wire.written()
     data = answer(first, offset=4) + answer(second, offset=5)
     for place in range(len(data)):
         wire.answered(data[place : place + 1])
-        assert wire.flight.delivered == (place + 1) // 53
-    assert wire.flight.delivered == 2
-
-
-# --- the whole producer, and a broker that is told what to do ---
-
-
-def delivered(kafka: FakeKafka, count: int = 60, **settings: Any) -> tuple[Producer, list[Any]]:
-    """Send so many records, one in each batch, and wait for the end of all."""
-    told: list[Any] = []
-    options: dict[str, Any] = {"producer_type": "async", "batch_messages": 1, "queue_time_ms": 0} | settings
-    producer = Producer(kafka.address, **options)
-    with producer:
-        for number in range(count):
-            producer.send("t", b"%d" % number, partition=0, on_delivery=told.append)
-        producer.flush(PATIENCE)
-    assert len(told) == count
-    return producer, told
-
-
-def numbers(count: int, without: set[int] = frozenset()) -> list[bytes]:  # type: ignore[assignment]
-    return [b"%d" % number for number in range(count) if number not in without]
-
-
-def at(wanted: set[int], said: Any) -> Callable[[Produced], Any]:
-    """Say it once at each of these requests, counted from 0."""
-    counter = itertools.count()
-
-    def script(request: Produced) -> Any:
-        if next(counter) not in wanted:
-            return None
-        if isinstance(said, type) and issubclass(said, Exception):
-            raise said
-        return said(request) if callable(said) else said
-
-    return script
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        ConnectionError,
-        lambda request: answer(request)[:20],
-        lambda request: answer(request, number=77),
-        lambda request: answer(request, topic="u"),
-        lambda request: b"\x7f\xff\xff\xff rubbish",
-    ],
-)
-def test_what_breaks_a_connection_loses_and_doubles_nothing(when: str, trouble: Any) -> None:
-    """A batch that was stored and whose answer was lost is known again; one that was not is stored now."""
-    with FakeKafka() as kafka:
-        setattr(kafka, when, at({0, 7, 8, 30}, trouble))
-        if trouble is not ConnectionError:
-            script = at({0, 7, 8, 30}, trouble)
-
-            def both(request: Produced) -> Any:
-                said = script(request)
-                if said is not None and len(said) < 53:
-                    kafka.cut()
-                return said
-
-            setattr(kafka, when, both)
-        producer, told = delivered(kafka)
-        assert kafka.values() == numbers(60)
-        assert all(row.error is None for row in told)
-        assert [row.offset for row in told] == list(range(60))
-        assert producer.stats().possible_duplicates == 0
-        assert kafka.ids == 1, "the id is kept over connections"
-
-
-@pytest.mark.parametrize("code", [5, 6, 7, 14, 15, 19, 20, 56, 74])
-def test_errors_that_pass_are_waited_for(code: int) -> None:
-    with FakeKafka(before=at({3, 4, 20}, code)) as kafka:
-        _, told = delivered(kafka)
-        assert kafka.values() == numbers(60)
-        assert all(row.error is None for row in told)
-        assert {request.header.producer_epoch for request in kafka.requests} == {0}, "no number was lost"
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (2, InvalidMessageError),
-        (3, WrongPartitionError),
-        (10, MessageTooLargeError),
-        (18, MessageTooLargeError),
-        (29, NotAuthorizedError),
-        (31, NotAuthorizedError),
-        (42, RecordsError),
-        (87, InvalidMessageError),
-    ],
-)
-def test_a_batch_that_is_refused_for_good_fails_alone(code: int, kind: type[Exception]) -> None:
-    """What is behind it comes behind a gap in the numbers: it is sent with others."""
-    with FakeKafka(before=at({5, 30}, code)) as kafka:
-        _, told = delivered(kafka)
-        failed = [row for row in told if row.error is not None]
-        assert [type(row.error) for row in failed] == [kind] * 2
-        lost = {number for number in range(60) if b"%d" % number not in kafka.values()}
-        assert len(lost) == 2
-        assert kafka.values() == numbers(60, lost)
-
-
-def test_one_try_is_all_where_no_more_are_allowed() -> None:
-    """What follows a batch that fails is none the worse for it."""
-    with FakeKafka(before=at({5}, 56)) as kafka:
-        _, told = delivered(kafka, num_retries=0)
-        assert [type(row.error) for row in told if row.error is not None] == [StorageError]
-        assert kafka.values() == numbers(60, {5})
-
-
-def test_a_sequence_that_the_broker_has_lost_is_begun_anew() -> None:
-    with FakeKafka(before=at({4}, 59)) as kafka:
-        _, told = delivered(kafka)
-        assert all(row.error is None for row in told)
-        assert kafka.values() == numbers(60)
-        epochs = [request.header.producer_epoch for request in kafka.requests]
-        assert epochs == sorted(epochs)
-        assert set(epochs) == {0, 1}
-
-
-def test_a_sequence_that_is_lost_while_batches_wait_is_begun_anew_once() -> None:
-    """The first of five passes by at first, and is lost then; what waits behind it goes on with it in one new epoch."""
-    said = {b"3": iter([56, 59, 56])}
-
-    def script(request: Produced) -> int | None:
-        return next(said.get(request.records[0].value or b"", iter(())), None)
-
-    with FakeKafka(before=script) as kafka:
-        _, told = delivered(kafka, 20)
-        assert all(row.error is None for row in told)
-        assert kafka.values() == numbers(20)
-        assert {request.header.producer_epoch for request in kafka.requests} == {0, 1}
-
-
-def test_batches_hold_as_many_records_as_they_are_to() -> None:
-    with FakeKafka() as kafka:
-        with Producer(kafka.address) as producer:
-            producer.send("t", [b"a"] * 20)
-        with Producer(kafka.address, producer_type="async", batch_messages=5) as producer:
-            producer.partitions("t")
-            producer.send("t", [b"b"] * 12)
-        assert [len(request.records) for request in kafka.requests] == [20, 5, 5, 2]
-
-
-def test_a_broker_that_refuses_every_number_is_not_asked_for_ever() -> None:
-    with FakeKafka(before=lambda request: 45) as kafka:
-        _, told = delivered(kafka, 3, delivery_timeout_ms=300)
-        assert all(isinstance(row.error, StorageError) for row in told)
-        assert len(kafka.requests) < 40, "there are pauses between"
-
-
-def test_a_duplicate_is_delivered_without_an_offset() -> None:
-    with FakeKafka(before=at({1}, 46)) as kafka:
-        _, told = delivered(kafka, 2, producer_type="sync", batch_messages=200, num_retries=0)
-        assert [(row.offset, row.next_offset, row.error) for row in told] == [(0, 1, None), (-1, -1, None)]
-
-
-def test_acknowledgements_and_numbers_are_asked_for_as_the_settings_say() -> None:
-    for acks, idempotence, wanted in (
-        (None, True, (1, 1001)),
-        ("all", True, (-1, 1001)),
-        ("flushed", False, (-1, -1)),
-        ("none", True, (0, -1)),
-    ):
-        with FakeKafka() as kafka:
-            with Producer(kafka.address, acks=acks, idempotence=idempotence) as producer:
-                producer.send("t", b"a")
-            wait_until("it is there", lambda kafka=kafka: len(kafka.requests) == 1)
-            (request,) = kafka.requests
-            assert (request.acks, request.header.producer_id) == wanted
-            assert kafka.ids == (wanted[1] > 0)
-
-
-def test_no_id_is_a_reason_to_try_again() -> None:
-    with FakeKafka() as kafka:
-        kafka.id_code = 15
-        with Producer(kafka.address, connect_timeout_ms=400) as producer:
-            with pytest.raises(TransportError, match="gives no id to a producer"):
-                producer.send("t", b"a")
-            kafka.id_code = 0
-            producer.send("t", b"b")
-        assert kafka.values() == [b"b"]
-
-
-@pytest.mark.parametrize(("found", "epoch"), [(-1, 0), (5, -1)])
-def test_an_id_that_is_none(found: int, epoch: int) -> None:
-    with FakeKafka() as kafka, Producer(kafka.address, connect_timeout_ms=400) as producer:
-        kafka.id_given = found, epoch
-        with pytest.raises(TransportError, match=f"gives a producer the id {found} and the epoch {epoch}"):
-            producer.send("t", b"a")
-        assert kafka.requests == []
-
-
-def test_topics_and_settings_that_are_not_told() -> None:
-    with FakeKafka() as kafka, Producer(kafka.address, connect_timeout_ms=400) as producer:
-        kafka.topic_code = 3
-        with pytest.raises(WrongPartitionError, match="has no topic 't'"):
-            producer.send("t", b"a")
-        kafka.topic_code = 5
-        with pytest.raises(TransportError, match="the topic is being made"):
-            producer.send("t", b"a")
-        kafka.topic_code, kafka.settings_code = 0, 29
-        assert producer.send("t", b"a")[0].offset == 0
-
-
-def test_a_cluster_of_apache_kafka_is_refused() -> None:
-    with (
-        FakeKafka() as one,
-        FakeKafka() as two,
-        Producer(f"{one.address},{two.address}") as producer,
-        pytest.raises(ConfigError, match="name one broker of an Apache Kafka"),
-    ):
-        producer.send("t", b"a")
-
-
-def test_what_waits_at_the_end_is_given_up() -> None:
-    held = threading.Event()
-    with FakeKafka(before=lambda request: held.wait() and None) as kafka:
-        producer = Producer(kafka.address, producer_type="async")
-        told: list[Any] = []
-        producer.send("t", b"a", on_delivery=told.append)
-        producer.close(0.3)
-        held.set()
-        assert [type(row.error) for row in told] == [ClosedError]
+        assert wire.flight.delivered == 1 + (place + 1) // 53
+    assert wire.flight.delivered == 3
