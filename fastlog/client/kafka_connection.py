@@ -71,6 +71,13 @@ class KafkaConnection:
         body = self._connection.receive_soon(MOST_ANSWER_BYTES, seconds)
         return None if body is None else kafka_fields.answer(body, number)
 
+    def received_view(self, seconds: float) -> memoryview | None:
+        """The body of the next answer, from its number on and not copied, if it comes in time. Raises as ``received``.
+
+        It stays what it is as long as it is held.
+        """
+        return self._connection.receive_soon(MOST_ANSWER_BYTES, seconds)
+
     def ask(self, request: kafka_fields.Request, deadline: float) -> kafka_fields.Answer:
         """The answer to a request. Raises ``TransportError``: none by the deadline, of the monotonic clock."""
         found = self.received(self.send(request), max(0.01, deadline - time.monotonic()))

@@ -86,7 +86,7 @@ def answer(body: bytes | memoryview, number: int) -> Answer:
     return found
 
 
-def sized(data: bytes) -> bytes:
+def sized(data: bytes | bytearray) -> bytes:
     """Bytes behind their length."""
     return pack("i", len(data)) + data
 

@@ -1,4 +1,4 @@
-"""Fetch of one partition of the topic with an id, and of no other: a topic that is made anew has another one.
+"""Fetch of partitions of topics with an id, and of no others: a topic that is made anew has another one.
 
 At version 13, with tagged fields: a number of 32 bits before an array or bytes is a varint of one more, 0 for null; and
 tagged fields, of which a client need not know any, stand behind every structure. The batches of an answer stay where
@@ -9,7 +9,7 @@ Source: the schemas of Apache Kafka 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from fastlog.client.kafka_fields import Answer, Request
@@ -25,6 +25,10 @@ _NO_EPOCH = -1
 _ENVELOPE_BYTES = 1024
 
 
+IdPlace = tuple[bytes, int]
+"""The id of a topic, and the number of a partition."""
+
+
 class Batches(NamedTuple):
     """What Fetch says of a partition. ``data``: whole batches, but for the end of the last one; not copied."""
 
@@ -34,20 +38,47 @@ class Batches(NamedTuple):
     data: memoryview
 
 
+Aborted = tuple[tuple[int, int], ...]
+"""Producer and first offset of each transaction whose records are there and do not count."""
+
+
 def fetch(topic: bytes, partition: int, offset: int, *, max_wait_ms: int, min_bytes: int, max_bytes: int) -> Request:
     """Batches of a partition of the topic with that id; at most ``max_bytes``, but one batch in any case."""
-    one = pack("iiqiqi", partition, _NO_EPOCH, offset, _NO_EPOCH, -1, max_bytes) + _NO_TAGS
+    return fetch_several(
+        {(topic, partition): offset},
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        partition_bytes=max_bytes,
+    )
+
+
+def fetch_several(
+    offsets: Mapping[IdPlace, int],
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    partition_bytes: int,
+    only_committed: bool = False,
+) -> Request:
+    """The same of several partitions, of each at most ``partition_bytes``.
+
+    ``only_committed``: nothing of transactions that have not ended, and which of the others were aborted.
+    """
+    topics: dict[bytes, list[bytes]] = {}
+    for (topic, partition), offset in offsets.items():
+        row = pack("iiqiqi", partition, _NO_EPOCH, offset, _NO_EPOCH, -1, partition_bytes) + _NO_TAGS
+        topics.setdefault(topic, []).append(row)
+    rows = [topic + _uvarint(len(found) + 1) + b"".join(found) + _NO_TAGS for topic, found in topics.items()]
     return Request(
         1,
         13,
         _NO_TAGS
-        + pack("iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+        + pack("iiiib", -1, max_wait_ms, min_bytes, max_bytes, only_committed)
         + _WITHOUT_SESSION
-        + _uvarint(2)
-        + topic
-        + _uvarint(2)
-        + one
-        + _NO_TAGS
+        + _uvarint(len(rows) + 1)
+        + b"".join(rows)
         + _uvarint(1)  # no topics to be forgotten
         + _uvarint(1)  # no rack
         + _NO_TAGS,
@@ -119,20 +150,29 @@ class TaggedAnswer(Answer):
 
 def parse_batches(answer: TaggedAnswer, topic: bytes, partition: int) -> Batches:
     """What came of the partition that was asked for."""
+    code, found = parse_several(answer)
+    if code:
+        return Batches(code, -1, -1, memoryview(b""))
+    if [place for place, _, _ in found] != [(topic, partition)]:
+        raise answer.error("it is about another partition than the one that was asked for")
+    return found[0][1]
 
-    def aborted() -> None:
-        answer.int64("producer id")
-        answer.int64("first offset")
 
-    def one() -> tuple[int, Batches]:
+def parse_several(answer: TaggedAnswer) -> tuple[int, list[tuple[IdPlace, Batches, Aborted]]]:
+    """An error code of the whole request, and what came of each partition."""
+
+    def aborted() -> tuple[int, int]:
+        return answer.int64("producer id"), answer.int64("first offset")
+
+    def one() -> tuple[int, Batches, Aborted]:
         number, code, high = answer.int32("partition"), answer.int16("error code"), answer.int64("high watermark")
         answer.int64("last stable offset")
         log_start = answer.int64("log start")
-        answer.rows("aborted transactions", 17, aborted)
+        ended = tuple(answer.rows("aborted transactions", 17, aborted))
         answer.int32("preferred replica")
-        return number, Batches(code, high, log_start, answer.compact_view("batches"))
+        return number, Batches(code, high, log_start, answer.compact_view("batches")), ended
 
-    def of_topic() -> tuple[bytes, list[tuple[int, Batches]]]:
+    def of_topic() -> tuple[bytes, list[tuple[int, Batches, Aborted]]]:
         return bytes(answer.view(ID_BYTES, "topic id")), answer.rows("partitions", 36, one)
 
     answer.skip_throttle()
@@ -141,11 +181,7 @@ def parse_batches(answer: TaggedAnswer, topic: bytes, partition: int) -> Batches
     found = answer.rows("topics", 18, of_topic)
     answer.skip_tags()
     answer.end()
-    if code:
-        return Batches(code, -1, -1, memoryview(b""))
-    if len(found) != 1 or found[0][0] != topic or [number for number, _ in found[0][1]] != [partition]:
-        raise answer.error("it is about another partition than the one that was asked for")
-    return found[0][1][0][1]
+    return code, [((topic, number), batches, ended) for topic, rows in found for number, batches, ended in rows]
 
 
 def _uvarint(number: int) -> bytes:

@@ -89,7 +89,7 @@ def fetch(offsets: Mapping[Place, int], *, max_wait_ms: int, min_bytes: int, max
     )
 
 
-def produce(batches: Mapping[Place, bytes], *, acks: int, timeout_ms: int) -> Request:
+def produce(batches: Mapping[Place, bytes | bytearray], *, acks: int, timeout_ms: int) -> Request:
     """Append a batch to each of these partitions; ``acks`` 1: appended, -1: flushed."""
     return Request(
         0,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
+from fastlog.client.addresses import Address
 from fastlog.client.kafka_fields import Answer, Place, Request, by_topic
 from fastlog.wire.fields import pack
 
@@ -36,6 +37,23 @@ NO_TOPIC = KnownTopic(3, bytes(ID_BYTES), (), is_internal=False)
 """What is said of one that is not there."""
 
 
+class LedTopic(NamedTuple):
+    """The same with the broker that leads each partition, by its number; -1 while none does."""
+
+    code: int
+    id: bytes
+    leaders: dict[int, int]
+    is_internal: bool
+
+
+class ClusterView(NamedTuple):
+    """What Metadata says of a cluster: its id, where its brokers are, and its topics of record batches."""
+
+    id: str
+    brokers: dict[int, Address]
+    topics: dict[str, LedTopic]
+
+
 class Stored(NamedTuple):
     """A partition's bytes in files, and the log directory that it is in."""
 
@@ -53,7 +71,15 @@ def known_topics(names: Iterable[str] | None) -> Request:
 
 
 def parse_known_topics(answer: Answer) -> dict[str, KnownTopic]:
-    """What there is of each topic of record batches.
+    """What there is of each topic of record batches."""
+    return {
+        name: KnownTopic(topic.code, topic.id, tuple(sorted(topic.leaders)), topic.is_internal)
+        for name, topic in parse_cluster(answer).topics.items()
+    }
+
+
+def parse_cluster(answer: Answer) -> ClusterView:
+    """The same, with who leads which partition and where that broker is.
 
     A broker shows topics of 0.7 to clients of today as well: the ids of these alone are UUIDs of version 5.
     """
@@ -61,41 +87,40 @@ def parse_known_topics(answer: Answer) -> dict[str, KnownTopic]:
     def number() -> int:
         return answer.int32("broker")
 
-    def broker() -> None:
-        answer.int32("node id")
-        _text(answer, "host")
-        answer.int32("port")
+    def broker() -> tuple[int, Address]:
+        found = answer.int32("node id"), Address(_text(answer, "host"), answer.int32("port"))
         _text(answer, "rack")
         _skip_tags(answer)
+        return found
 
-    def partition() -> int:
+    def partition() -> tuple[int, int]:
         answer.int16("error code")
-        found = answer.int32("partition")
-        answer.int32("leader")
+        found = answer.int32("partition"), answer.int32("leader")
         answer.int32("leader epoch")
         for name in ("replicas", "in-sync replicas", "offline replicas"):
             _items(answer, name, number)
         _skip_tags(answer)
         return found
 
-    def topic() -> tuple[str, KnownTopic]:
+    def topic() -> tuple[str, LedTopic]:
         code, name = answer.int16("error code"), _text(answer, "topic")
         topic_id = answer.take(ID_BYTES, "topic id")
         is_internal = answer.take(1, "is internal") != _FALSE
-        partitions = tuple(sorted(_items(answer, "partitions", partition)))
+        leaders = dict(_items(answer, "partitions", partition))
         answer.int32("operations")
         _skip_tags(answer)
-        return name, KnownTopic(code, topic_id, partitions, is_internal)
+        return name, LedTopic(code, topic_id, leaders, is_internal)
 
     _skip_tags(answer)  # those of the header
     answer.skip_throttle()
-    _items(answer, "brokers", broker)
-    _text(answer, "cluster id")
+    brokers = dict(_items(answer, "brokers", broker))
+    cluster = _text(answer, "cluster id")
     answer.int32("controller")
     rows = _items(answer, "topics", topic)
     _skip_tags(answer)
     answer.end()
-    return {name: topic for name, topic in rows if topic.id[6] >> 4 != _MESSAGES_VERSION}
+    topics = {name: topic for name, topic in rows if topic.id[6] >> 4 != _MESSAGES_VERSION}
+    return ClusterView(cluster, brokers, topics)
 
 
 def stored(places: Iterable[Place]) -> Request:

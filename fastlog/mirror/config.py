@@ -39,6 +39,21 @@ _OF_THE_TARGET = frozenset(
     }
 )
 _NOT_OF_A_SOURCE = frozenset({"shallowiterator.enable", "consumer.timeout.ms", "consumerid"})
+_OF_A_RECORD_SOURCE = frozenset(
+    {
+        "bootstrap.servers",
+        "groupid",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "metadata.max.age.ms",
+        "socket.timeout.ms",
+        "fetch.size",
+        "autooffset.reset",
+        "autocommit.enable",
+        "autocommit.interval.ms",
+    }
+)
+_OF_A_RECORD_TARGET = frozenset({"broker.list", "bootstrap.servers", "max.message.size", "socket.timeout.ms"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +106,13 @@ class MirrorSettings:
         high=_INT32,
         doc="How long what belongs to a target broker that has left ZooKeeper waits for it, before others get it.",
     )
+    existing_records: str = prop(
+        "mirror.existing.records",
+        "refuse",
+        choices=("refuse", "append"),
+        doc="For topics of record batches: what a partition of the target does that has records when its mirroring"
+        " begins: it waits, since nobody can tell whether they are the source's, or what comes goes behind them.",
+    )
     progress_ms: int = prop(
         "mirror.progress.ms", 5000, unit="ms", low=100, high=_INT32, doc="How often the mirror says how far it is."
     )
@@ -134,6 +156,11 @@ class SourceConfig:
     consumer: ConsumerConfig
     without_effect: tuple[str, ...] = ()
 
+    @property
+    def is_of_records(self) -> bool:
+        """Topics of record batches are read, by today's protocol."""
+        return bool(self.consumer.brokers)
+
     @classmethod
     def from_properties(cls, name: str, properties: Mapping[str, str]) -> SourceConfig:
         """The settings of a consumer; offsets are committed once a second, and ``fetch.size`` is 960 KiB, unless given.
@@ -151,6 +178,8 @@ class SourceConfig:
                 f"{name}: autocommit.enable=false would forward everything anew at each start: a mirror commits what"
                 " the target has acknowledged, and nothing else"
             )
+        if consumer.brokers:
+            idle = tuple(sorted(properties.keys() - _OF_A_RECORD_SOURCE))
         return cls(name, consumer, idle)
 
     @classmethod
@@ -167,13 +196,29 @@ class TargetConfig:
     max_message_bytes: int | None = None
     """What was asked for; None: what each broker allows, and 0.7's default where a broker does not tell."""
     without_effect: tuple[str, ...] = ()
+    without_effect_on_records: tuple[str, ...] = ()
+    """The same where topics of record batches are mirrored."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TargetConfig:
-        """The settings of a producer. Raises ``ConfigError``: they cannot be used, or name no cluster."""
-        producer = ProducerConfig.from_properties(properties)
-        limit = producer.max_message_bytes if "max.message.size" in properties else None
-        return cls(producer, limit, tuple(sorted(properties.keys() - _OF_THE_TARGET)))
+        """The settings of a producer, ``broker.list`` also by the name of today, ``bootstrap.servers``.
+
+        Raises:
+            ConfigError: they cannot be used, or name no cluster.
+        """
+        given = dict(properties)
+        if "bootstrap.servers" in given:
+            if "broker.list" in given:
+                raise ConfigError("bootstrap.servers and broker.list mean the same here: give one of them")
+            given["broker.list"] = given.pop("bootstrap.servers")
+        producer = ProducerConfig.from_properties(given)
+        limit = producer.max_message_bytes if "max.message.size" in given else None
+        return cls(
+            producer,
+            limit,
+            tuple(sorted(given.keys() - _OF_THE_TARGET)),
+            tuple(sorted(given.keys() - _OF_A_RECORD_TARGET)),
+        )
 
     @classmethod
     def from_file(cls, path: str | Path) -> TargetConfig:
@@ -186,7 +231,8 @@ class MirrorConfig:
     """Everything a mirror is told.
 
     Raises:
-        ConfigError: there is no source, two are the same cluster, or one is the target itself.
+        ConfigError: there is no source, two are the same cluster, one is the target itself, or something is asked for
+            that the kind of their topics does not have.
     """
 
     sources: tuple[SourceConfig, ...]
@@ -196,17 +242,64 @@ class MirrorConfig:
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("a mirror needs a source: give --consumer-config, or mirror.consumer.config")
-        for source in self.sources:
-            if source.consumer.brokers:
-                raise ConfigError(
-                    f"{source.name}: bootstrap.servers: a mirror finds the brokers of a source in ZooKeeper: zk.connect"
-                )
+        if self.is_of_records:
+            self._check_records()
+            return
+        if self.settings.existing_records != "refuse":
+            raise ConfigError(
+                "mirror.existing.records has no effect on topics of Kafka 0.7: it is for sources with bootstrap.servers"
+            )
         places = [_cluster(source.consumer.zk_connect) for source in self.sources]
         for number, place in enumerate(places):
             if place in places[:number]:
                 raise ConfigError(f"{self.sources[number].name}: {place} is a source already")
             if self.target.producer.zk_connect and place == _cluster(self.target.producer.zk_connect):
                 raise loop_error(self.sources[number].name, f"both are the cluster of ZooKeeper {place}")
+
+    @property
+    def is_of_records(self) -> bool:
+        """Topics of record batches are mirrored, by today's protocol on both sides; else those of Kafka 0.7."""
+        return any(source.is_of_records for source in self.sources)
+
+    @property
+    def without_effect_in_target(self) -> tuple[str, ...]:
+        """Settings of the target's file that mean nothing here."""
+        return self.target.without_effect_on_records if self.is_of_records else self.target.without_effect
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Settings of the mirror that mean nothing here."""
+        if not self.is_of_records:
+            return ()
+        fields = {field.name: field for field in dataclasses.fields(self.settings)}
+        names = {
+            "producers": "mirror.producer.numthreads",
+            "uncommitted_bytes": "mirror.uncommitted.bytes",
+            "gone_broker_ms": "mirror.gone.broker.ms",
+        }
+        return tuple(name for field, name in names.items() if getattr(self.settings, field) != fields[field].default)
+
+    def _check_records(self) -> None:
+        for source in self.sources:
+            if not source.is_of_records:
+                raise ConfigError(
+                    f"{source.name}: a mirror has either sources of Kafka 0.7's topics (zk.connect) or of record"
+                    " batches (bootstrap.servers): run two mirrors"
+                )
+        if self.target.producer.broker_list is None:
+            raise ConfigError(
+                "target: topics of record batches are written by today's protocol: give bootstrap.servers=host:port"
+                " instead of zk.connect"
+            )
+        groups = [source.consumer.group_id for source in self.sources]
+        for number, group in enumerate(groups):
+            if group in groups[:number]:
+                raise ConfigError(
+                    f"{self.sources[number].name}: groupid={group} is another source's already: the positions of each"
+                    " source are kept in a group of its own in the target"
+                )
+        if self.settings.audit_stage is not None:
+            raise ConfigError("mirror.audit.stage is for topics of Kafka 0.7: those of record batches are not audited")
 
     @classmethod
     def from_file(cls, path: str | Path, default_target: TargetConfig | None = None) -> MirrorConfig:
@@ -254,6 +347,6 @@ def _named_apart(sources: list[SourceConfig]) -> tuple[SourceConfig, ...]:
     return tuple(
         source
         if names.count(source.name) == 1
-        else dataclasses.replace(source, name=f"{source.name} {source.consumer.zk_connect}")
+        else dataclasses.replace(source, name=f"{source.name} {source.consumer.zk_connect or source.consumer.brokers}")
         for source in sources
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.mirror.mirror import Mirror
-from fastlog.mirror.source import Source, Totals
+from fastlog.mirror.source import Source
+from fastlog.mirror.totals import Totals
 
 _LAG_SECONDS = 2.0
 _SHOWN = 3
@@ -53,7 +54,7 @@ class Report:
                     }
                     for topic, counts in sorted(totals.by_topic.items())
                 },
-                "waiting": {str(name): _line(error) for name, error in sorted(source.waiting.items())},
+                "waiting": {str(name): line(error) for name, error in sorted(source.waiting.items())},
                 "state": _state(source),
             }
 
@@ -72,7 +73,7 @@ class Report:
             verb = "mirrored" if self._mirror.is_acknowledged else "sent, not acknowledged:"
             yield (
                 f"{source.name}: {verb} {totals.entries} entries, {totals.bytes} bytes in {seconds:.1f} s"
-                f" ({_short(totals.bytes / seconds)}B/s)" + _extras(totals.repeated, totals.doubtful, totals.left_out)
+                f" ({short(totals.bytes / seconds)}B/s)" + extras(totals.repeated, totals.doubtful, totals.left_out)
             )
 
 
@@ -82,10 +83,10 @@ def _text(found: dict[str, Any]) -> str:
     unknown = f", {found['lag_unknown']} partitions do not tell" if found["lag_unknown"] else ""
     silent = "" if found["acknowledged"] else "sent, not acknowledged: "
     text = (
-        f"{found['source']}: {silent}{found['entries']} entries, {_short(found['bytes'])}B; now"
-        f" {_short(found['entries_per_second'])}/s, {_short(found['bytes_per_second'])}B/s;"
-        f" lag {_short(found['lag_bytes'])}B in {found['partitions']} partitions{unknown}"
-        + _extras(found["repeated"], found["possibly_repeated"], found["left_out"])
+        f"{found['source']}: {silent}{found['entries']} entries, {short(found['bytes'])}B; now"
+        f" {short(found['entries_per_second'])}/s, {short(found['bytes_per_second'])}B/s;"
+        f" lag {short(found['lag_bytes'])}B in {found['partitions']} partitions{unknown}"
+        + extras(found["repeated"], found["possibly_repeated"], found["left_out"])
     )
     waiting = found["waiting"]
     for name in list(waiting)[:_SHOWN]:
@@ -93,7 +94,7 @@ def _text(found: dict[str, Any]) -> str:
     return text + (f"; {len(waiting) - _SHOWN} more wait" if len(waiting) > _SHOWN else "")
 
 
-def _extras(repeated: int, doubtful: int, left_out: int) -> str:
+def extras(repeated: int, doubtful: int, left_out: int) -> str:
     said = [
         f"{repeated} sent twice" if repeated else "",
         f"up to {doubtful} more stored twice" if doubtful else "",
@@ -104,7 +105,7 @@ def _extras(repeated: int, doubtful: int, left_out: int) -> str:
 
 def _state(source: Source) -> str:
     if source.consumer is None:
-        return f"has not begun: {_line(source.error)}" if source.error is not None else "begins"
+        return f"has not begun: {line(source.error)}" if source.error is not None else "begins"
     return "" if source.is_checked else "waits until the brokers of both sides are known"
 
 
@@ -113,11 +114,11 @@ def _of_topic(topic: str, lag: dict[TopicPartition, int | None]) -> int | None:
     return None if not values or None in values else sum(value or 0 for value in values)
 
 
-def _line(error: BaseException | None) -> str:
+def line(error: BaseException | None) -> str:
     return " ".join(str(error).split())
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """``12.3M``; of a thousand each."""
     power = 0
     while value >= 1000 and power < len(_PREFIXES) - 1:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -28,32 +27,12 @@ from fastlog.mirror.damage import behind_damage
 from fastlog.mirror.lane import Lane, Stored
 from fastlog.mirror.pieces import Forwarded, Observer, Piece, TargetPartition
 from fastlog.mirror.target import Pipes, Target
+from fastlog.mirror.totals import Counts, Totals
 from fastlog.zkpaths import PartitionId
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-
-
-@dataclass
-class Counts:
-    """What was done with one topic since the start. Written under the source's lock."""
-
-    entries: int = 0
-    bytes: int = 0
-    left_out: int = 0
-
-
-@dataclass
-class Totals:
-    """The same for all topics, with what was sent more than once."""
-
-    entries: int = 0
-    bytes: int = 0
-    left_out: int = 0
-    repeated: int = 0
-    doubtful: int = 0
-    by_topic: dict[str, Counts] = field(default_factory=dict)
 
 
 class Way(NamedTuple):

@@ -6,11 +6,10 @@ import logging
 
 from fastlog import logs
 from fastlog.errors import ConfigError
-from fastlog.mirror import Mirror, MirrorConfig, TargetConfig
-from fastlog.mirror.report import Report
+from fastlog.mirror import MirrorConfig, TargetConfig
+from fastlog.mirror.making import AnyMirror, AnyReport, made, notes
 from fastlog.settings import load_properties
 from fastlog.tools import signals
-from fastlog.tools.mirror import notes
 
 CANNOT_START = 78
 """For the supervisor, which does not start it again if it has never run."""
@@ -28,10 +27,10 @@ def main(path: str, own_address: str) -> int:
     try:
         given = {"mirror.progress.ms": _PROGRESS, **load_properties(path)}
         target = TargetConfig.from_properties({"broker.list": own_address})
-        mirror = Mirror(MirrorConfig.from_properties(given, path, target))
+        mirror, report = made(MirrorConfig.from_properties(given, path, target))
         for line in notes(mirror.config):
             log.warning("%s", line)
-        return _run(mirror)
+        return _run(mirror, report)
     except signals.Interrupted:
         return 0
     except ConfigError as error:
@@ -39,8 +38,7 @@ def main(path: str, own_address: str) -> int:
         return CANNOT_START
 
 
-def _run(mirror: Mirror) -> int:
-    report = Report(mirror)
+def _run(mirror: AnyMirror, report: AnyReport) -> int:
     mirror.start()
     try:
         while True:

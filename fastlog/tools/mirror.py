@@ -16,7 +16,8 @@ from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, note
 from fastlog.tools.signals import Interrupted
 
 if TYPE_CHECKING:
-    from fastlog.mirror import Mirror, MirrorConfig
+    from fastlog.mirror import MirrorConfig
+    from fastlog.mirror.making import AnyMirror, AnyReport
 
 
 _STOP_SECONDS = 5.0
@@ -34,6 +35,7 @@ def _describe() -> list[settings.Setting]:
     examples=(
         "fastlog mirror --consumer-config dc1.properties --consumer-config \\\n"
         "      dc2.properties --producer-config target.properties --whitelist 'logs.*'",
+        "fastlog mirror --consumer-config kafka.properties --producer-config fastlog.properties --whitelist '.*'",
         "fastlog mirror --config mirror.properties --json",
     ),
     exit_codes=(
@@ -109,6 +111,13 @@ def _describe() -> list[settings.Setting]:
     metavar="NAME",
     help="Tell the audit topic of the target, under this name, which messages were forwarded.",
 )
+@options.option(
+    "--existing-records",
+    group="Limits",
+    metavar="refuse|append",
+    help="Of record batches: what a partition does that has records in the target when its mirroring begins. It waits,"
+    " or what comes goes behind them. Default: refuse.",
+)
 @options.option("--audit-topic", group="Limits", metavar="TOPIC", help="The audit topic. Default: audit.")
 @options.option("--progress", group="Format", metavar="TIME", help="How often to say how far it is. Default: 5s.")
 @options.option(
@@ -126,13 +135,17 @@ def mirror_command(
     bad_messages: str | None,
     uncommitted_bytes: str | None,
     audit_stage: str | None,
+    existing_records: str | None,
     audit_topic: str | None,
     progress: str | None,
     as_json: bool,
 ) -> int:
     """Forward topics of one or several clusters into another one until SIGTERM or SIGINT.
 
-    Bytes are forwarded as they are, compressed sets closed. What a source has committed, the target has acknowledged.
+    A source with zk.connect has topics of Kafka 0.7: bytes are forwarded as they are, compressed sets closed, and what
+    a source has committed, the target has acknowledged. One with bootstrap.servers has topics of record batches, of
+    fastlog or Apache Kafka: each record comes once, in order, with key, headers, timestamp and codec, whatever is
+    killed.
     """
     flags = {
         "mirror.topics.whitelist": whitelist,
@@ -141,16 +154,19 @@ def mirror_command(
         "mirror.producer.numthreads": producers,
         "mirror.bad.messages": bad_messages,
         "mirror.uncommitted.bytes": uncommitted_bytes,
+        "mirror.existing.records": existing_records,
         "mirror.audit.stage": audit_stage,
         "mirror.audit.topic": audit_topic,
         "mirror.progress.ms": progress,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     config = made_config(given, config_file, consumer_configs, producer_config)
-    from fastlog.mirror import Mirror
+    from fastlog.mirror.making import made, notes
 
     _log_to_stderr()
-    return run_mirror(Mirror(config), as_json=as_json)
+    for line in notes(config):
+        note(line)
+    return run_mirror(*made(config), as_json=as_json)
 
 
 def made_config(
@@ -178,13 +194,8 @@ def made_config(
     return MirrorConfig.from_settings(given, beside)
 
 
-def run_mirror(mirror: Mirror, *, as_json: bool = False) -> int:
+def run_mirror(mirror: AnyMirror, report: AnyReport, *, as_json: bool = False) -> int:
     """Run it until a signal comes; the exit code. Raises what ends it otherwise."""
-    from fastlog.mirror.report import Report
-
-    report = Report(mirror)
-    for line in notes(mirror.config):
-        note(line)
     mirror.start()
     pause = mirror.config.settings.progress_ms / 1000
     try:
@@ -206,18 +217,6 @@ def run_mirror(mirror: Mirror, *, as_json: bool = False) -> int:
         note(line)
     is_whole = not left and not any(source.totals.left_out for source in mirror.sources)
     return EXIT_DONE if is_whole else EXIT_FAILED
-
-
-def notes(config: MirrorConfig) -> list[str]:
-    """What should be known before it begins: settings that mean nothing here."""
-    found = []
-    for source in config.sources:
-        if source.without_effect:
-            found.append(f"{source.name}: without effect in a mirror: {', '.join(source.without_effect)}")
-    if config.target.without_effect:
-        names = ", ".join(config.target.without_effect)
-        found.append(f"target: without effect in a mirror, which forwards bytes as they are and at once: {names}")
-    return found
 
 
 def _log_to_stderr() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import kazoo.client  # noqa: F401 - before the fork
 
 from fastlog import logs
-from fastlog.mirror import Mirror, MirrorConfig, MirrorSettings, SourceConfig, TargetConfig
-from fastlog.mirror.report import Report
+from fastlog.mirror import MirrorConfig, MirrorSettings, SourceConfig, TargetConfig
+from fastlog.mirror.making import made
 from tests.harness.broker import die_with_parent
 
 STOP_SECONDS = 20.0
@@ -37,8 +37,7 @@ def mirror(told: dict[str, Any]) -> int:
         target=TargetConfig.from_properties(told["target"]),
         settings=MirrorSettings.from_properties(told["settings"]),
     )
-    running = Mirror(config)
-    report = Report(running)
+    running, report = made(config)
     running.start()
     while not over.wait(0.01):
         running.wait(0.0)

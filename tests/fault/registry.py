@@ -34,6 +34,7 @@ MODULES = (
     "tests.fault.cycles",
     "tests.fault.exactly_once",
     "tests.fault.mirrors",
+    "tests.fault.record_mirrors",
     "tests.fault.spark_load",
     "tests.fault.audit",
     "tests.fault.batches",

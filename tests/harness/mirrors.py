@@ -94,6 +94,59 @@ def compare(
     return found
 
 
+class MirrorProgram:
+    """Starts mirrors, one at a time, from one process that has imported everything; until it is left."""
+
+    def __init__(self, told: Mapping[str, object], said: Path) -> None:
+        self.kills = 0
+        self._said = said
+        with said.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fault.mirror_program", json.dumps(told)],
+                cwd=ROOT,
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                text=True,
+                preexec_fn=die_with_parent,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def said(self) -> str:
+        """What the mirrors wrote to stderr, the end of it."""
+        return self._said.read_text(errors="replace")[-4000:]
+
+    def start(self) -> int:
+        """Start a mirror; its process id."""
+        return self._tell("start")
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self._tell("kill")
+        self.kills += 1
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        return self._tell("stop")
+
+    def _tell(self, word: str) -> int:
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(word + "\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], CAUGHT_UP_SECONDS)
+        assert ready, f"no answer to {word}\n{self.said}"
+        return int(process.stdout.readline())
+
+
 class MirrorCell:
     """From entering to leaving the block; the mirror is started by ``start``."""
 
@@ -102,15 +155,13 @@ class MirrorCell:
     ) -> None:
         self.directory = directory
         self.source = random.Random(seed)
-        self.kills = 0
         self.brokers: dict[str, Broker] = {}
         self.loads: list[Load] = []
         self._settings = dict(settings or {})
         self._pause = pause
         self._seed = seed
         self._stack = ExitStack()
-        self._program: subprocess.Popen[str] | None = None
-        self._pid = 0
+        self._program: MirrorProgram | None = None
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -143,8 +194,6 @@ class MirrorCell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._program is not None:
-            self._program.kill()
         self._stack.close()
 
     def connect(self, name: str) -> str:
@@ -152,13 +201,19 @@ class MirrorCell:
         return f"{self.zookeeper.connect}/{name}"
 
     @property
+    def program(self) -> MirrorProgram:
+        """What starts mirrors."""
+        assert self._program is not None
+        return self._program
+
+    @property
     def said(self) -> str:
         """What the mirrors wrote to stderr, the end of it."""
-        return (self.directory / "mirror.said").read_text(errors="replace")[-4000:]
+        return self.program.said
 
     # --- the mirror ---
 
-    def _make_program(self) -> subprocess.Popen[str]:
+    def _make_program(self) -> MirrorProgram:
         common = {"groupid": GROUP, "zk.sessiontimeout.ms": str(SESSION_MS), "fetch.size": str(FETCH_BYTES)}
         common |= {"autocommit.interval.ms": "50", "rebalance.backoff.ms": "100", "zk.connectiontimeout.ms": "2000"}
         told = {
@@ -171,39 +226,24 @@ class MirrorCell:
             },
             "report": str(self.directory / "report.json"),
         }
-        with (self.directory / "mirror.said").open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.mirror_program", json.dumps(told)],
-                cwd=ROOT,
-                env=environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-                preexec_fn=die_with_parent,
-            )
+        return MirrorProgram(told, self.directory / "mirror.said")
 
-    def _tell(self, word: str) -> int:
-        program = self._program
-        assert program is not None and program.stdin is not None and program.stdout is not None
-        program.stdin.write(word + "\n")
-        program.stdin.flush()
-        ready, _, _ = select.select([program.stdout], [], [], CAUGHT_UP_SECONDS)
-        assert ready, f"no answer to {word}\n{self.said}"
-        return int(program.stdout.readline())
+    @property
+    def kills(self) -> int:
+        """Of mirrors so far."""
+        return self.program.kills
 
     def start(self) -> None:
         """Start a mirror."""
-        self._pid = self._tell("start")
+        self.program.start()
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
-        self._tell("kill")
-        self.kills += 1
+        self.program.kill()
 
     def stop(self) -> int:
         """SIGTERM; its exit code."""
-        return self._tell("stop")
+        return self.program.stop()
 
     @property
     def report(self) -> list[dict[str, object]]:

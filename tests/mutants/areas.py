@@ -155,7 +155,11 @@ AREAS = (
         _unit("buffers client_* group_requests inbox record_topics record_fetching slices registry* fetching* topics")
         + _integration("registration advertised broker_groups record_commands") + _fault("registration hostile_broker"),
     ),
-    Area("mirror", _words("fastlog/mirror/"), _unit("mirror*") + _integration("mirror") + _fault("mirrors")),
+    Area(
+        "mirror",
+        _words("fastlog/mirror/"),
+        _unit("mirror*") + _integration("mirror record_mirror") + _fault("mirrors record_mirrors"),
+    ),
     Area(
         "audit",
         _words("fastlog/audit/"),

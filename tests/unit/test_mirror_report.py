@@ -152,4 +152,4 @@ def test_the_summary_is_of_all_that_was_done(clock: Clock) -> None:
     ],
 )
 def test_thousands(value: int, text: str) -> None:
-    assert report_module._short(value) == text
+    assert report_module.short(value) == text

@@ -1,0 +1,79 @@
+"""The mirror for a configuration: of Kafka 0.7's topics, or of record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from fastlog.mirror.config import MirrorConfig
+from fastlog.mirror.mirror import Mirror
+from fastlog.mirror.records.mirror import RecordMirror
+from fastlog.mirror.records.report import RecordReport
+from fastlog.mirror.report import Report
+from fastlog.mirror.totals import Totals
+
+
+class AnySource(Protocol):
+    """What the commands ask of a source."""
+
+    @property
+    def totals(self) -> Totals:
+        """What was done since the start."""
+
+
+class AnyMirror(Protocol):
+    """What the commands do with a mirror; see ``Mirror``."""
+
+    @property
+    def config(self) -> MirrorConfig:
+        """What it was told."""
+
+    @property
+    def sources(self) -> Sequence[AnySource]:
+        """The clusters that it reads."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds, or raise what ends it."""
+
+    def stop(self, seconds: float = 10.0) -> list[str]:
+        """End it; a line for what was left undone."""
+
+
+class AnyReport(Protocol):
+    """How far a mirror is; see ``Report``."""
+
+    def objects(self, *, asks: bool = True) -> Iterator[dict[str, Any]]:
+        """An object for each source."""
+
+    def lines(self) -> Iterator[str]:
+        """The same in words."""
+
+    def summary(self) -> Iterator[str]:
+        """What was done in all."""
+
+
+def made(config: MirrorConfig) -> tuple[AnyMirror, AnyReport]:
+    """The mirror that the configuration is for, not started yet, and what reports how far it is."""
+    if config.is_of_records:
+        of_records = RecordMirror(config)
+        return of_records, RecordReport(of_records)
+    mirror = Mirror(config)
+    return mirror, Report(mirror)
+
+
+def notes(config: MirrorConfig) -> list[str]:
+    """What should be known before it begins: settings that mean nothing here."""
+    found = [
+        f"{source.name}: without effect in a mirror: {', '.join(source.without_effect)}"
+        for source in config.sources
+        if source.without_effect
+    ]
+    if config.without_effect_in_target:
+        names = ", ".join(config.without_effect_in_target)
+        found.append(f"target: without effect in a mirror, which forwards bytes as they are and at once: {names}")
+    if config.without_effect:
+        found.append(f"without effect on topics of record batches: {', '.join(config.without_effect)}")
+    return found
