@@ -104,6 +104,17 @@ def headers_at(data: Buffer, start: int, count: int) -> tuple[tuple[bytes, bytes
         ValueError: so many do not stand there.
     """
 
+def index_headers(data: Buffer, starts: _Array, counts: _Array, places: _Array, lengths: _Array) -> int:
+    """Write where the headers of records lie into two arrays, one record behind the other; return how many there are.
+
+    ``starts`` (int64) and ``counts`` (int32) are what ``index_records`` wrote of each record. ``places`` (int64) has
+    two rows: where the names and the values start in ``data``; ``lengths`` (int32) theirs, -1 for a value that is null.
+    The GIL is released.
+
+    Raises:
+        ValueError: so many headers do not stand there; the arrays have not the room, or another form.
+    """
+
 def index_records(span: RecordSpan, shift: int, first: int, places: _Array, lengths: _Array) -> int:
     """Write where the records of a span lie into two arrays, from column ``first`` on; return the column behind them.
 

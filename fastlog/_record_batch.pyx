@@ -323,6 +323,59 @@ def headers_at(data, Py_ssize_t start, int32_t count):
     return found
 
 
+def index_headers(
+    data, const int64_t[::1] starts not None, const int32_t[::1] counts not None, int64_t[:, ::1] places not None,
+    int32_t[:, ::1] lengths not None,
+):
+    cdef const uint8_t* base
+    cdef const uint8_t* at
+    cdef const uint8_t* name = NULL
+    cdef const uint8_t* value = NULL
+    cdef Py_ssize_t size, row = 0, i = 0, room = places.shape[1]
+    cdef int64_t* name_starts = NULL
+    cdef int64_t* value_starts = NULL
+    cdef int32_t* name_bytes = NULL
+    cdef int32_t* value_bytes = NULL
+    cdef int32_t left
+    cdef bint is_there = True, fits = True
+    if places.shape[0] != 2 or lengths.shape[0] != 2 or lengths.shape[1] != room:
+        raise ValueError("two rows of places and two of lengths, all of one length, are needed")
+    if starts.shape[0] != counts.shape[0]:
+        raise ValueError(f"{starts.shape[0]} places and {counts.shape[0]} numbers of headers are not of the same records")
+    if room:
+        name_starts, value_starts = &places[0, 0], &places[1, 0]
+        name_bytes, value_bytes = &lengths[0, 0], &lengths[1, 0]
+    view = view_of(data, &base, &size)
+    with nogil:
+        for i in range(starts.shape[0]):
+            left = counts[i]
+            if left == 0:
+                continue
+            is_there = left > 0 and 0 <= starts[i] <= size
+            fits = left <= room - row
+            if not is_there or not fits:
+                break
+            at = base + starts[i]
+            while left > 0:
+                if (
+                    take_bytes(&at, base + size, 0, &name, &name_bytes[row]) != RECORDS_OK
+                    or take_bytes(&at, base + size, -1, &value, &value_bytes[row]) != RECORDS_OK
+                ):
+                    is_there = False
+                    break
+                name_starts[row] = name - base
+                value_starts[row] = value - base if value_bytes[row] >= 0 else 0
+                row += 1
+                left -= 1
+            if not is_there:
+                break
+    if not is_there:
+        raise ValueError(f"the headers of record number {i} do not stand where they should")
+    if not fits:
+        raise ValueError(f"the headers do not fit {room} places")
+    return row
+
+
 def entries(RecordSpan span not None):
     cdef RecordWalk walk = span.walk
     cdef FoundRecord record

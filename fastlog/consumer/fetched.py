@@ -255,11 +255,11 @@ class NumpyBatch:
             arrow.array(np.full(count, self.partition, np.int32)),
             arrow.array(self.offsets),
             arrow.array(self.next_offsets),
-            _binary(arrow, np, self.buffer, self.starts, self.lengths),
+            binary_column(self.buffer, self.starts, self.lengths),
         ]
         names = ["partition", "offset", "next_offset", "payload"]
         if self.key_starts is not None:
-            columns.append(_binary(arrow, np, self.buffer, self.key_starts, self.key_lengths))
+            columns.append(binary_column(self.buffer, self.key_starts, self.key_lengths))
             columns.append(arrow.array(self.timestamps))
             names += ["key", "timestamp"]
         may_be_null = {"payload", "key"} if self.key_starts is not None else set()
@@ -270,14 +270,14 @@ class NumpyBatch:
         return arrow.RecordBatch.from_arrays(columns, schema=arrow.schema(fields, metadata={"topic": self.topic}))
 
 
-def _binary(arrow: Any, np: Any, buffer: Any, starts: Any, lengths: Any) -> Any:
+def binary_column(buffer: Any, starts: Any, lengths: Any) -> Any:
     """An Arrow array of fields that lie in a buffer, copied behind one another; a length of -1 is a null."""
+    arrow, np = pyarrow_library(), _numpy()
     count = len(starts)
-    is_null = lengths < 0
     valid = None
-    if is_null.any():
+    if count and lengths.min() < 0:
+        valid = arrow.py_buffer(np.packbits(lengths >= 0, bitorder="little"))
         lengths = np.maximum(lengths, 0)
-        valid = arrow.py_buffer(np.packbits(~is_null, bitorder="little"))
     ends = np.empty(count + 1, np.int32)
     packed = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
     _batch.gather(buffer, starts, lengths, ends, packed)

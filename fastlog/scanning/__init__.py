@@ -1,28 +1,32 @@
 """A topic, or the files of one, as Arrow: what ``fastlog.scan`` gives.
 
 Where messages come from and what columns they have is behind ``Source`` (``parts.py``): ``broker.py`` and ``files.py``
-are those of Kafka 0.7's topics.
+are those of Kafka 0.7's topics, ``broker_records.py`` and ``record_files.py`` those of record batches.
 """
 
 from __future__ import annotations
 
+import html
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fastlog import arguments
 from fastlog.consumer.fetched import pyarrow_library
-from fastlog.errors import ArgumentError
-from fastlog.scanning.broker import BrokerTopic
-from fastlog.scanning.files import SegmentFolders
-from fastlog.scanning.parts import Bounds, Offsets, Part, Source, checked_columns
+from fastlog.errors import ArgumentError, UnsupportedFeatureError
+from fastlog.scanning.bars import no_bar, progress_bar
+from fastlog.scanning.columns import checked_columns
+from fastlog.scanning.parts import MAX_OFFSET, Bounds, Offsets, Part, Source
+from fastlog.scanning.picking import Picker
+from fastlog.scanning.rows import Rows, as_pandas, as_polars, html_table
+from fastlog.scanning.sources import folder_source, topic_source
 
 if TYPE_CHECKING:
     import polars
     import pyarrow  # type: ignore[import-untyped]
 
-__all__ = ["Part", "Scan", "scan"]
+__all__ = ["Part", "Rows", "Scan", "scan"]
 
 Time = datetime | int | None
 
@@ -47,22 +51,23 @@ def scan(
 
     ``start`` and ``end``: offsets, of all partitions or by partition (``{0: 4711}``); messages from the first up to
     before the second. ``since`` and ``until``: times, or ms since 1970. Messages of Kafka 0.7 have none, so whole
-    segments are left out that were written before, or begun after: nothing is missing, and there may be more.
-    ``columns``: some of ``topic``, ``partition``, ``offset``, ``next_offset`` and ``payload``, in this order; what is
-    not asked for costs nothing. ``batch_bytes``: what is read at once.
+    segments are left out that were written before, or begun after: nothing is missing, and there may be more. Records
+    come from the first one of ``since`` or later up to before the first that is later than ``until``; where times go
+    back and forth, some in between are of other times. ``columns``: some of ``topic``, ``partition``, ``offset``,
+    ``next_offset`` and ``payload``, and of record batches also ``key``, ``timestamp`` and ``headers``, in this order;
+    what is not asked for costs nothing. ``batch_bytes``: what is read at once.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
         WrongPartitionError, TransportError: what the broker answers, or that it does not.
-        ArgumentError: the path has no segments; a column, a number or a time cannot be one.
+        ArgumentError: the path has no segments, or of two kinds; a column, a number or a time cannot be one.
     """
     pyarrow_library()
     arguments.whole("batch_bytes", batch_bytes, 1, 2**30)
-    found: Source
     if isinstance(source, str) and "/" not in source:
-        found = BrokerTopic(source, broker, fetch_bytes=batch_bytes, timeout=timeout)
+        found = topic_source(source, broker, fetch_bytes=batch_bytes, timeout=timeout)
     else:
-        found = SegmentFolders(source, window_bytes=batch_bytes)
+        found = folder_source(source, window_bytes=batch_bytes)
     bounds = Bounds(
         partitions=None if partitions is None else frozenset(partitions),
         start=start,
@@ -89,12 +94,23 @@ class Scan:
         """What is read, in this order."""
 
     def __repr__(self) -> str:
-        return f"<Scan of {self._source!r}: {len(self.parts)} parts, {self.log_bytes:,} bytes>"
+        return f"<Scan of {self._source!r}: {len(self.parts)} parts, {self.offset_count:,} {self._source.unit}>"
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets it goes through: of Kafka 0.7's topics bytes of the logs, of record batches records."""
+        return sum(part.end - part.start for part in self.parts)
 
     @property
     def log_bytes(self) -> int:
-        """How much of the logs it reads."""
-        return sum(part.end - part.start for part in self.parts)
+        """How much of the logs it reads.
+
+        Raises:
+            UnsupportedFeatureError: of record batches, which nobody knows the bytes of.
+        """
+        if self._source.unit != "bytes":
+            raise UnsupportedFeatureError("offsets of record batches count records: offset_count says how many")
+        return self.offset_count
 
     @property
     def schema(self) -> pyarrow.Schema:
@@ -129,15 +145,32 @@ class Scan:
 
     def to_pandas(self, *, progress: bool = False) -> Any:
         """All of it as a ``pandas.DataFrame``."""
-        return self.to_arrow(progress=progress).to_pandas()
+        return as_pandas(self.to_arrow(progress=progress))
 
     def to_polars(self, *, progress: bool = False) -> polars.DataFrame:
         """All of it as a ``polars.DataFrame``."""
-        import polars
+        return as_polars(self.to_arrow(progress=progress))
 
-        found = polars.from_arrow(self.to_arrow(progress=progress))
-        assert isinstance(found, polars.DataFrame)
-        return found
+    def tail(self, count: int = 10, *, progress: bool = False) -> Rows:
+        """The last ``count`` messages of each partition, without reading what is before them.
+
+        A topic at a plain broker of Kafka 0.7, which tells no message boundaries, is read from the border of a segment.
+        """
+        arguments.whole("count", count, 0, MAX_OFFSET)
+        picker = Picker(self._source, self.parts, self._columns, progress_bar if progress else no_bar)
+        return Rows(picker.last(count))
+
+    def sample(self, count: int = 1000, *, seed: int | None = None, progress: bool = False) -> Rows:
+        """``count`` messages at random, in the order of partitions and offsets; all of them where there are fewer.
+
+        Up to 256 MiB of messages of Kafka 0.7, or a million records, are read whole, and each message has the same
+        chance. Of more the messages at random offsets are read alone: each record has the same chance still, where
+        none is missing in between; of messages, whose offsets count bytes, one that follows a long one comes more
+        often. The same ``seed`` finds the same messages.
+        """
+        arguments.whole("count", count, 0, MAX_OFFSET)
+        picker = Picker(self._source, self.parts, self._columns, progress_bar if progress else no_bar)
+        return Rows(picker.at_random(count, seed))
 
     def lazy(self) -> polars.LazyFrame:
         """A ``polars.LazyFrame`` that reads when it is collected: the columns it needs, no further than it must."""
@@ -161,37 +194,23 @@ class Scan:
         schema = polars.DataFrame(self.schema.empty_table()).schema
         return register_io_source(read, schema=schema)
 
+    def _repr_html_(self) -> str:
+        rows = [
+            [topic, str(partition), *(f"{number:,}" for number in (start, end, end - start))]
+            for topic, partition, start, end in self.parts
+        ]
+        head = ["topic", "partition", "start", "end", self._source.unit]
+        return f"<p>{html.escape(repr(self))}</p>" + html_table(head, rows)
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Arrow's interface between libraries: a new reader, each time."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def _shown(self) -> Iterator[pyarrow.RecordBatch]:
-        advance, close = _progress_bar(self.log_bytes)
-        try:
+        with progress_bar(self.offset_count, self._source.unit) as advance:
             for came, batch in self._source.batches(self.parts, self._columns, self._topics):
                 advance(came)
                 yield batch
-        finally:
-            close()
-
-
-def _progress_bar(total: int) -> tuple[Callable[[int], object], Callable[[], object]]:
-    """What moves a bar on, and what ends it; by whichever library is installed, and nothing where none is."""
-    try:
-        from tqdm.auto import tqdm
-
-        bar = tqdm(total=total, unit="B", unit_scale=True)
-        return bar.update, bar.close
-    except ImportError:
-        pass
-    try:
-        from rich.progress import Progress
-    except ImportError:
-        return lambda came: None, lambda: None
-    shown = Progress(transient=True)
-    task = shown.add_task("scanning", total=total)
-    shown.start()
-    return lambda came: shown.advance(task, came), shown.stop
 
 
 def _milliseconds(name: str, time: Time) -> int | None:

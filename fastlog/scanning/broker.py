@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from fastlog.consumer.broker_logs import described_extents, offset_at_time, plain_extent, segment_borders
 from fastlog.consumer.fetched import NumpyBatch
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import UnsupportedFeatureError, WrongPartitionError, error_for
-from fastlog.scanning.parts import COLUMNS, Bounds, Part, arrow_of, schema
+from fastlog.scanning.columns import MESSAGE_COLUMNS, arrow_of, schema
+from fastlog.scanning.parts import Bounds, Part
 
 
 class BrokerTopic:
     """Asks the broker, and reads its files where it runs on this machine."""
+
+    unit = "bytes"
 
     def __init__(self, topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> None:
         self._topic = topic
@@ -27,17 +30,17 @@ class BrokerTopic:
 
     def columns(self) -> Sequence[str]:
         """As of all topics of Kafka 0.7."""
-        return COLUMNS
+        return MESSAGE_COLUMNS
 
     def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
         """As of all topics of Kafka 0.7."""
-        return schema(columns)
+        return schema(columns, of_records=False)
 
     def parts(self, bounds: Bounds) -> list[Part]:
         """One for each partition that has anything.
 
         Raises:
-            WrongPartitionError: there is no such topic, or it is one of record batches.
+            WrongPartitionError: there is no such topic.
             TransportError: the broker cannot be reached.
         """
         with self._connected() as consumer:
@@ -52,15 +55,15 @@ class BrokerTopic:
         return sorted(found)
 
     def batches(
-        self, parts: Sequence[Part], columns: Sequence[str], topics: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+        self, parts: Sequence[Part], columns: Sequence[str], topics: Sequence[str], *, window_bytes: int | None = None
+    ) -> Generator[tuple[int, Any]]:
         """By fetches of a few MiB."""
-        with self._connected() as consumer:
+        with self._connected(window_bytes) as consumer:
             for part in parts:
-                yield from arrow_of(self._arrays(consumer, part), part, columns, topics)
+                yield from arrow_of(self._arrays(consumer, part), part, self.schema(columns, topics), topics)
 
-    def _connected(self) -> SimpleConsumer:
-        return SimpleConsumer(self._broker, timeout=self._timeout, fetch_bytes=self._fetch_bytes)
+    def _connected(self, fetch_bytes: int | None = None) -> SimpleConsumer:
+        return SimpleConsumer(self._broker, timeout=self._timeout, fetch_bytes=fetch_bytes or self._fetch_bytes)
 
     def _extents(self, consumer: SimpleConsumer) -> list[Part]:
         metadata = consumer.metadata([self._topic])
@@ -71,10 +74,7 @@ class BrokerTopic:
             if told.error not in (0, WrongPartitionError.code):
                 raise error_for(told.error, topic=self._topic, broker=self._broker)
             if told.error or not told.partitions:
-                raise WrongPartitionError(
-                    f"{self._broker} has no topic {self._topic!r} of Kafka 0.7's messages; one of record batches is"
-                    " read by Spark and today's clients"
-                )
+                raise WrongPartitionError(f"{self._broker} has no topic {self._topic!r}")
         return [Part(topic, number, *extent) for (topic, number), extent in described_extents(metadata).items()]
 
     def _timed(self, consumer: SimpleConsumer, part: Part, bounds: Bounds) -> Part | None:

@@ -4,10 +4,9 @@ Only offsets that the broker has shown are asked for: what is below them is in t
 segment is unlinked when retention drops it, so what is open stays readable; a topic that is made anew under its name
 has another directory, and the one that is open is that of the topic whose id was given.
 
-Positions come out of a segment's ``.index`` (eight bytes for an entry: an offset minus the segment's, and a position),
-which is a help alone: what it leads to is looked at.
+Positions come out of a segment's ``.index``, which is a help alone: what it leads to is looked at.
 
-Source: Apache Kafka 4.2 (LogSegment, OffsetIndex).
+Source: Apache Kafka 4.2 (LogSegment).
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from base64 import urlsafe_b64encode
 from bisect import bisect_right
 from pathlib import Path
 
-import numpy as np
-
 from fastlog._record_batch import BATCHES_OK, BATCHES_TAIL, scan_batches
 from fastlog.client.buffers import Buffers
+from fastlog.consumer.record_index import indexed_position
 from fastlog.errors import CorruptLogError, LogError
 from fastlog.record_batches import HEADER_BYTES, LENGTH_COUNTS_FROM
 from fastlog.segment_files import parse_segment_name, partition_directory_name, read_fully, segment_name
@@ -163,11 +161,7 @@ class RecordFiles:
             return 0
         finally:
             os.close(fd)
-        entries = np.frombuffer(data, ">u4")[: came // 8 * 2].reshape(-1, 2)
-        rising = np.flatnonzero(np.diff(entries[:, 0].astype(np.int64)) <= 0)  # room that was not used is zeros
-        offsets = entries[: rising[0] + 1 if len(rising) else len(entries), 0]
-        place = int(np.searchsorted(offsets, min(offset - self._base, 2**32 - 1), side="right")) - 1
-        return int(entries[place, 1]) if place >= 0 else 0
+        return indexed_position(memoryview(data)[:came], self._base, offset)
 
     def _at_end(self) -> bool:
         return self._fd < 0 or self._position >= os.fstat(self._fd).st_size

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import duckdb
 import polars
 import pyarrow as pa
@@ -251,17 +250,6 @@ def test_what_cannot_be_scanned_says_why(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match="pyarrow is not installed: pip install"):
         fastlog.scan("logs", broker=address)
-
-
-def test_a_topic_of_record_batches_is_refused(topic: tuple[str, Path]) -> None:
-    address, _ = topic
-    producer = confluent_kafka.Producer({"bootstrap.servers": address})
-    producer.produce("records", b"x")
-    assert producer.flush(60) == 0
-    with pytest.raises(
-        WrongPartitionError, match=r"no topic 'records' of Kafka 0\.7's messages; one of record batches"
-    ):
-        fastlog.scan("records", broker=address)
 
 
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -380,6 +380,50 @@ def test_headers_that_do_not_stand_there_are_refused() -> None:
     assert reading.headers_at(b"\0\0", 2, 0) == ()
 
 
+@given(batches([0]))
+def test_headers_as_arrays_are_those_of_each_record(made: tuple[bytes, list[Row], list[int]]) -> None:
+    stored, rows, _ = made
+    places, lengths = room(len(rows))
+    assert reading.index_batches(stored, 0, len(rows), False, places, lengths)[0] == len(rows)
+    expected = [header for row in rows for header in row[3]]
+    where, sizes = np.empty((2, len(expected) + 1), np.int64), np.full((2, len(expected) + 1), 77, np.int32)
+    assert reading.index_headers(stored, places[4], lengths[2], where, sizes) == len(expected)
+    found = [
+        tuple(None if size < 0 else stored[start : start + size] for start, size in zip(*pair, strict=True))
+        for pair in zip(where.T[: len(expected)].tolist(), sizes.T[: len(expected)].tolist(), strict=True)
+    ]
+    assert found == expected
+    assert all(start == 0 for start, size in zip(where[1], sizes[1], strict=True) if size < 0)
+    assert sizes[:, -1].tolist() == [77, 77]
+
+
+def test_arrays_of_headers_that_do_not_fit_are_refused() -> None:
+    data = b"\x02k\x02v\x02K\x01"  # two headers, the second without a value
+    places, lengths = np.empty((2, 2), np.int64), np.empty((2, 2), np.int32)
+
+    def index(starts: list[int], counts: list[int], room: int = 2) -> int:
+        arrays = np.empty((2, room), np.int64), np.empty((2, room), np.int32)
+        return reading.index_headers(data, np.array(starts, np.int64), np.array(counts, np.int32), *arrays)
+
+    assert index([0], [2]) == 2
+    assert index([0, 4], [1, 1]) == 2
+    assert index([4, 99, -7], [1, 0, 0]) == 1, "what has none may stand anywhere"
+    assert index([], [], 0) == 0
+    assert reading.index_headers(data, np.zeros(1, np.int64), np.full(1, 2, np.int32), places, lengths) == 2
+    assert (places.tolist(), lengths.tolist()) == ([[1, 5], [3, 0]], [[1, 1], [1, -1]])
+    for starts, counts, number in (([0], [3], 0), ([0, 6], [1, 1], 1), ([-1], [1], 0), ([8], [1], 0), ([0], [-1], 0)):
+        with pytest.raises(ValueError, match=f"headers of record number {number} do not stand"):
+            index(starts, counts, 4)
+    for room in (0, 1):
+        with pytest.raises(ValueError, match=f"do not fit {room} places"):
+            index([0], [2], room)
+    with pytest.raises(ValueError, match="1 places and 2 numbers"):
+        index([0], [1, 1])
+    for one, other in ((places[:1], lengths), (places, lengths[:1]), (places, lengths[:, :1].copy())):
+        with pytest.raises(ValueError, match="two rows"):
+            reading.index_headers(data, np.zeros(1, np.int64), np.ones(1, np.int32), one, other)
+
+
 def test_bytes_that_change_under_a_span_are_no_wild_read() -> None:
     data = bytearray(batch_of([RECORD] * 4, 0))
     span = next(reading.RecordSpans(data, 0, DEFAULT_LIMITS))
