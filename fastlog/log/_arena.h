@@ -30,6 +30,8 @@
 #define FL_NAME_BYTES 256
 #define FL_LINE __attribute__((aligned(64)))
 #define FL_COUNTERS 64
+#define FL_KEYS 128 /* api keys of today's protocol are below */
+#define FL_REFUSALS 64
 #define FL_NO_MARK UINT64_MAX
 #define FL_NO_POSITION UINT64_MAX
 #define FL_NO_LIMIT UINT64_MAX
@@ -125,6 +127,13 @@ typedef struct {
 } fl_header;
 _Static_assert(sizeof(fl_header) <= FL_HEADER_PAGE, "the header fits in one page");
 
+/* An error in answers to a request of today's protocol, and how often it was answered. */
+typedef struct {
+    uint64_t what; /* 1 + (api key << 16 | code), written once; 0: not taken yet; FL_OTHER_REFUSALS: all that found no entry */
+    uint64_t count;
+} fl_refusal;
+#define FL_OTHER_REFUSALS UINT64_MAX
+
 /* One process: written by it alone, read by the supervisor, the acceptor and the keeper. A dead process leaves its last
  * values; the supervisor clears the cell before it starts a successor. */
 typedef struct {
@@ -140,6 +149,8 @@ typedef struct {
     uint64_t incarnation FL_LINE; /* supervisor: how many of these processes have died; what one of them sent or was sent is void
                                    * as soon as the word has moved on */
     uint64_t counters[FL_COUNTERS] FL_LINE;
+    uint64_t requests[FL_KEYS] FL_LINE; /* of today's protocol, by api key */
+    fl_refusal refusals[FL_REFUSALS] FL_LINE; /* entries are taken one after the other, for good */
 } fl_cell;
 
 /* An end of a log and what belongs to it. Two of them lie behind each word that says where an end is: the one whose position
@@ -303,6 +314,16 @@ static inline void fl_raise(uint64_t *p, uint64_t v) {
 static inline void fl_add(uint64_t *p, uint64_t by) { __atomic_fetch_add(p, by, __ATOMIC_RELAXED); }
 /* a counter with one writer: no locked instruction needed, only an untorn store */
 static inline void fl_bump(uint64_t *p, uint64_t by) { __atomic_store_n(p, *p + by, __ATOMIC_RELAXED); }
+
+/* Count an error in an answer of the process whose cell it is, by itself. */
+static inline void fl_refused(fl_cell *c, int key, int code) {
+    uint64_t what = 1 + ((uint64_t)(uint16_t)key << 16 | (uint16_t)code);
+    int i = 0;
+    while (i < FL_REFUSALS - 1 && c->refusals[i].what != what && c->refusals[i].what != 0) i++;
+    if (c->refusals[i].what == 0)
+        __atomic_store_n(&c->refusals[i].what, i < FL_REFUSALS - 1 ? what : FL_OTHER_REFUSALS, __ATOMIC_RELEASE);
+    fl_bump(&c->refusals[i].count, 1);
+}
 
 static inline uint64_t fl_monotonic_ns(void) {
     struct timespec t;

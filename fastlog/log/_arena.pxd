@@ -21,10 +21,10 @@ cdef extern from "_arena.h" nogil:
         FL_STATE_READ_ONLY, FL_STATE_OFFLINE, FL_STATE_NO_FLUSH
         FL_WHY_START, FL_WHY_FLUSH, FL_WHY_CUT, FL_WHY_REPAIR, FL_WHY_CHECK, FL_WHY_NAME, FL_WHY_ROOM
         FL_MAX_PROCESSES, FL_NAME_BYTES, FL_COUNTERS, FL_SLOT_PAGE, FL_TABLE_WORDS, FL_CHANGES, FL_HEADER_PAGE, FL_SPARE_SLOTS
-        FL_KEPT_BATCHES, FL_OWN_PRODUCERS, FL_BLOCK_PRODUCERS
+        FL_KEPT_BATCHES, FL_OWN_PRODUCERS, FL_BLOCK_PRODUCERS, FL_KEYS, FL_REFUSALS
     uint64_t FL_ARENA_MAGIC
     uint32_t FL_ARENA_VERSION
-    uint64_t FL_NO_LIMIT, FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL, FL_USED_ORIGIN_MS
+    uint64_t FL_NO_LIMIT, FL_NO_MARK, FL_NO_POSITION, FL_SEEN_ALL, FL_USED_ORIGIN_MS, FL_OTHER_REFUSALS
 
     # The meaning, the writer and the fate of each field stand in _arena.h.
     ctypedef struct fl_header:
@@ -37,9 +37,14 @@ cdef extern from "_arena.h" nogil:
         uint64_t retention_generation, other_broker, stopping, ending, stalled_ns
         uint64_t producers_offset, moved_offset, producer_blocks, producer_expiry_ms, largest_producer
 
+    ctypedef struct fl_refusal:
+        uint64_t what, count
+
     ctypedef struct fl_cell:
         uint64_t pid, heartbeat_ns, busy_permille, connections, holding, handed_over, disk_ns, seen, incarnation
         uint64_t* counters
+        uint64_t* requests
+        fl_refusal* refusals
 
     ctypedef struct fl_end:
         uint64_t position, offset, messages
@@ -97,6 +102,7 @@ cdef extern from "_arena.h" nogil:
     void fl_raise(uint64_t*, uint64_t)
     void fl_add(uint64_t*, uint64_t)
     void fl_bump(uint64_t*, uint64_t)
+    void fl_refused(fl_cell*, int, int)
     uint64_t fl_monotonic_ns()
     uint64_t fl_wall_ms()
     fl_slot* fl_slot_at(fl_header*, uint64_t)

@@ -425,5 +425,18 @@ class Arena:
     def count(self, process: int, name: str, by: int = 1) -> None:
         """Add to a counter of ``process`` (itself)."""
 
+    def requests(self, process: int) -> dict[int, int]:
+        """How often a process has been asked with each api key of today's protocol, of those that it was asked with."""
+
+    def refusals(self, process: int) -> dict[tuple[int, int] | None, int]:
+        """How often a process has answered an error to such a request: by api key and code.
+
+        Those that it had no place for stand under None. A scrape beside it may see an error that is just being counted
+        with a count of 0.
+        """
+
+    def count_refusal(self, process: int, key: int, code: int) -> None:
+        """Count an error that ``process`` (itself) answers to a request of today's protocol."""
+
     def handed_over(self, process: int) -> int:
         """Connections a processor has received so far."""

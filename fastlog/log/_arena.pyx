@@ -6,7 +6,7 @@ shows them to Python; what moves the words lives in ``_append`` (log end, table)
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -981,6 +981,33 @@ cdef class Arena:
     def count(self, int process, str name, uint64_t by=1):
         """Add to a counter of ``process`` (itself)."""
         fl_bump(&fl_cell_at(self.header, process).counters[COUNTER_NUMBER[name]], by)
+
+    def requests(self, int process):
+        """How often a process has been asked with each api key of today's protocol, of those that it was asked with."""
+        cdef fl_cell* c = fl_cell_at(self.header, process)
+        cdef int key
+        return {key: fl_load(&c.requests[key]) for key in range(FL_KEYS) if fl_load(&c.requests[key])}
+
+    def refusals(self, int process):
+        """How often a process has answered an error to such a request: by api key and code.
+
+        Those that it had no place for stand under None.
+        """
+        cdef fl_cell* c = fl_cell_at(self.header, process)
+        cdef uint64_t what
+        cdef int i
+        found = {}
+        for i in range(FL_REFUSALS):
+            what = fl_load(&c.refusals[i].what)
+            if what == 0:
+                break
+            name = None if what == FL_OTHER_REFUSALS else (<int>((what - 1) >> 16), <int><int16_t>(what - 1))
+            found[name] = fl_load(&c.refusals[i].count)
+        return found
+
+    def count_refusal(self, int process, int key, int code):
+        """Count an error that ``process`` (itself) answers to a request of today's protocol."""
+        fl_refused(fl_cell_at(self.header, process), key, code)
 
     def handed_over(self, int process):
         return fl_load(&fl_cell_at(self.header, process).handed_over)

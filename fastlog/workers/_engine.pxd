@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from fastlog.log._arena cimport Arena
+from fastlog.log._arena cimport Arena, fl_cell
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._bridge cimport Bridge
@@ -16,6 +16,7 @@ cdef class Engine:
     cdef Arena arena
     cdef SegmentFiles files
     cdef int process
+    cdef fl_cell* cell
     cdef uint64_t* counters
     cdef object services
     cdef Authorizer authorizer

@@ -19,7 +19,8 @@ cdef class Engine:
         self.arena = arena
         self.files = files
         self.process = process
-        self.counters = fl_cell_at(arena.header, process).counters
+        self.cell = fl_cell_at(arena.header, process)
+        self.counters = self.cell.counters
         self.services = services
         self.authorizer = services.authorizer
         self.reports = Reports(arena, process, services)

@@ -39,15 +39,6 @@ COUNTED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"": "failed_fetch_requests"},
     ),
     (
-        "kafka_network_requestmetrics_requests_total",
-        "Requests that Kafka has too, by its names.",
-        {
-            labels(request="Produce"): "produce_requests",
-            labels(request="Fetch"): "fetch_requests",
-            labels(request="ListOffsets"): "offsets_requests",
-        },
-    ),
-    (
         "fastlog_requests_total",
         "Requests begun; own are those of fastlog, kafka those of today's protocol. Produces, fetches and offsets among"
         " them are counted as such too.",

@@ -28,6 +28,7 @@ from fastlog.workers.exposition import Family, Sample, labels
 from fastlog.workers.group_board import GroupBoard, GroupRow
 from fastlog.workers.group_metrics import group_families
 from fastlog.workers.metric_tables import COUNTED, OF_PARTITION, ZOOKEEPER, appended_bytes
+from fastlog.workers.request_metrics import request_families
 
 if TYPE_CHECKING:
     from fastlog.registry import Standing
@@ -74,6 +75,7 @@ class Metrics:
         for name, meaning, counters in COUNTED:
             samples = [Sample(text, total[counter]) for text, counter in counters.items()]
             yield Family(name, "counter", meaning, samples)
+        yield from request_families(total, self._arena, self._health.processes)
         yield from self._flushes(views, by_process[FLUSHER])
         yield from self._processes()
         if self._standing is not None:

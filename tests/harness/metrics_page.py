@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.harness.checkout import ROOT
 
-_OF_CLIENTS = "## Of producers and consumers"
+_OF_CLIENTS = "## Of producers, consumers and auditors"
 
 
 class Row(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.kafka import kinds
+from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import stored_batches, today
 from tests.harness.broker import Broker, wait_until

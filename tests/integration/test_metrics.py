@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import shutil
 import subprocess
@@ -12,6 +13,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 
+from fastlog.client.addresses import Address
+from fastlog.client.records import RecordBroker
+from fastlog.record_batches import Record, build
+from fastlog.workers.kafka.kinds import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.broker import Broker, wait_until
@@ -29,6 +34,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
+HEARTBEAT = 12
+
+
 def scrape(broker: Broker) -> MetricsPage:
     reply = Monitor.of(broker).get("/metrics")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -40,6 +48,7 @@ def test_the_page_is_the_documented_one(watched: Broker, topic: str) -> None:
     with watched.connect() as client:
         assert client.produce_ack(topic, 0, raw.entry(b"x"), raw.FLUSHED).error == 0
         committed(watched, topic, 3)
+        answered_errors(watched, topic)
         every, with_zookeeper = documented()
         assert scrape(watched).families == every
     assert len(every) > 70 and with_zookeeper.keys() & every.keys() == set()
@@ -49,6 +58,62 @@ def committed(broker: Broker, topic: str, offset: int) -> None:
     """A group of the topic's name has come so far in its one partition."""
     with broker.connect() as client:
         today.commit_alone(client.socket, topic, topic, offset)
+
+
+def answered_errors(broker: Broker, topic: str) -> None:
+    """Of each kind that a processor answers, about a topic of 0.7 that has one partition; and one about a group."""
+    with broker.connect() as client:
+        ask = functools.partial(today.asked, client.socket)
+        ask(PRODUCE, 8, **today.produced((topic, 9, b""), (topic, 0, b"no batch"), (f"no topic of {topic}", 0, b"")))
+        ask(FETCH, 11, **today.fetched((topic, 9, 0), (topic, 0, 2**40)))
+        ask(LIST_OFFSETS, 5, **today.listed((topic, 9, -1)))
+        ask(METADATA, 8, topics=[{"name": f"no-{topic}"}, {"name": "no topic"}], allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False, include_topic_authorized_operations=False)  # fmt: skip
+        ask(HEARTBEAT, 3, group_id=topic, generation_id=3, member_id="nobody", group_instance_id=None)
+
+
+def test_requests_and_errors_are_counted_by_their_kind(watched: Broker, topic: str) -> None:
+    with watched.connect() as client:
+        assert client.produce_ack(topic, 0, raw.entry(b"x"), raw.FLUSHED).error == 0
+    before = scrape(watched)
+    answered_errors(watched, topic)
+    page = scrape(watched)
+
+    def more(family: str) -> dict[tuple[str, ...], float]:
+        found = {}
+        for (name, given), value in page.values.items():
+            grown = value - before.values.get((name, given), 0)
+            if name == f"kafka_network_requestmetrics_{family}_total" and grown:
+                found[tuple(text for _, text in sorted(given, reverse=True))] = grown
+        return found
+
+    assert more("requests") == {(name,): 1 for name in ("Produce", "Fetch", "ListOffsets", "Metadata", "Heartbeat")}
+    assert more("errors") == {
+        ("Produce", "UNKNOWN_TOPIC_OR_PARTITION"): 2,
+        ("Produce", "UNSUPPORTED_FOR_MESSAGE_FORMAT"): 1,
+        ("Fetch", "UNKNOWN_TOPIC_OR_PARTITION"): 1,
+        ("Fetch", "OFFSET_OUT_OF_RANGE"): 1,
+        ("ListOffsets", "UNKNOWN_TOPIC_OR_PARTITION"): 1,
+        ("Metadata", "UNKNOWN_TOPIC_OR_PARTITION"): 2,
+        ("Heartbeat", "UNKNOWN_MEMBER_ID"): 1,
+    }
+
+
+def test_a_refusal_that_comes_behind_others_is_counted(start_broker: Start, topic: str) -> None:
+    """A batch that was good, and could not be written: its part of the answer is filled in later."""
+    broker = start_broker(
+        processors=1,
+        settings={"monitor.address": "127.0.0.1:0"},
+        environment={"FASTLOG_FAULTS": "processor:pwrite@1=ENOSPC"},
+    )
+    with RecordBroker([Address("127.0.0.1", broker.port)], timeout=30) as records:
+        records.create(topic, 1, {})
+    with broker.connect() as client:
+        batch = build([Record(None, b"v", 1)])
+        found = today.asked(client.socket, PRODUCE, 8, **today.produced((topic, 0, batch)))
+        assert found.responses[0].partition_responses[0].error_code == 56
+    name = "kafka_network_requestmetrics_errors_total"
+    assert scrape(broker).value(name, request="Produce", error="KAFKA_STORAGE_ERROR") == 1
 
 
 def test_what_was_done_is_counted(watched: Broker, topic: str) -> None:

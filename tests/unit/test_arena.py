@@ -229,6 +229,29 @@ def test_the_log_start_only_grows_and_never_passes_the_watermark(tmp_path: Path)
     assert (log.view().log_start, log.bases()) == (24, [24, 36])
 
 
+def test_requests_and_refusals_are_counted_by_kind(tmp_path: Path) -> None:
+    """Each pair of a request and an error has a place of its own, as far as there are any; the last is of the rest."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    assert (arena.requests(FIRST_PROCESSOR), arena.refusals(FIRST_PROCESSOR)) == ({}, {})
+
+    def count() -> None:
+        for code in (3, -1, 3, 32767):
+            arena.count_refusal(FIRST_PROCESSOR, 0, code)
+        arena.count_refusal(FIRST_PROCESSOR, 127, 3)
+
+    assert in_child(count) == 0
+    arena.clear_cell(FIRST_PROCESSOR, 77, 99)
+    known: dict[tuple[int, int] | None, int] = {(0, 3): 2, (0, -1): 1, (0, 32767): 1, (127, 3): 1}
+    assert arena.refusals(FIRST_PROCESSOR) == known
+    assert arena.refusals(FLUSHER) == {}
+    for code in range(100, 170):
+        arena.count_refusal(FIRST_PROCESSOR, 1, code)
+        arena.count_refusal(FIRST_PROCESSOR, 1, 100)
+    found = arena.refusals(FIRST_PROCESSOR)
+    places = 63 - len(known)
+    assert found == known | {(1, code): 1 for code in range(100, 100 + places)} | {(1, 100): 71, None: 70 - places}
+
+
 def test_counters_and_cells_survive_their_process(tmp_path: Path) -> None:
     arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
 

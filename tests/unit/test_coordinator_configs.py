@@ -14,7 +14,7 @@ from fastlog.log.manager import CreationBusyError
 from fastlog.log.metadata import read_metadata
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator import topics as topics_module
-from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.kafka.codes import Code
 from tests.harness import stored_batches
 from tests.harness.coordinated import Coordinated
 

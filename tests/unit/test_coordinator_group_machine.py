@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.groups.machine import NEW_MEMBER_MS, Group, Limits, State
 from fastlog.workers.coordinator.groups.members import NEVER, Joined, Joining, Stored, Synced
 from fastlog.workers.coordinator.promises import Promise
+from fastlog.workers.kafka.codes import Code
 from tests.harness.group_model import Simulation
 
 SESSION, REBALANCE = 10_000, 60_000

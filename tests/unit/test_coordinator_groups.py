@@ -20,7 +20,6 @@ from fastlog.record_batches import Record
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import internal_log
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.groups import groups as keeping
 from fastlog.workers.coordinator.groups import records
@@ -28,6 +27,7 @@ from fastlog.workers.coordinator.groups.groups import TOPIC, shard_of
 from fastlog.workers.coordinator.groups.members import Stored, StoredMember
 from fastlog.workers.coordinator.groups.records import GroupState, Offset, OffsetKey
 from fastlog.workers.coordinator.requests.join_group import _ms
+from fastlog.workers.kafka.codes import Code
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import Coordinated, encoded
 

@@ -11,7 +11,7 @@ import pytest
 
 from fastlog.log.kafka_files import messages_topic_id
 from fastlog.log.manager import LogManager
-from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.kafka.codes import Code
 from tests.harness.coordinated import Coordinated
 
 TOPIC = 2

@@ -13,8 +13,8 @@ from fastlog.log._append import Appender, append_sets
 from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
 from fastlog.workers.authorization import Operation, ResourceType
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.requests import delete_records
+from fastlog.workers.kafka.codes import Code
 from tests.harness.coordinated import Coordinated
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch

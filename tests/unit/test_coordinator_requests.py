@@ -19,11 +19,11 @@ from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Metadata,
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator import codec, topic_settings
 from fastlog.workers.coordinator.dispatch import SERVED
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.topic_settings import KEYS, Effect, InvalidSettingError, applied, checked
 from fastlog.workers.coordinator.topics import Topics
 from fastlog.workers.kafka import kinds
+from fastlog.workers.kafka.codes import Code
 from tests.harness.checkout import ROOT
 from tests.harness.coordinated import Coordinated, encoded
 

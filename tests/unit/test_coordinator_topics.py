@@ -20,8 +20,8 @@ from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
 from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import dispatch, internal_log
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.metadata_log import Work
+from fastlog.workers.kafka.codes import Code
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
 

@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from fastlog.log._append import Appender, append_bytes, end_life
 from fastlog.log._arena import (
+    COORDINATOR,
     COUNTERS,
     FIRST_PROCESSOR,
     FLUSH_BUCKETS_US,
@@ -40,7 +42,10 @@ from fastlog.workers.child import MIRROR
 from fastlog.workers.exposition import Family, Sample, exposed, labels
 from fastlog.workers.group_board import GroupBoard, GroupRow
 from fastlog.workers.http_server import Answer, Request, encode_answer
+from fastlog.workers.kafka.codes import Code
+from fastlog.workers.kafka.kinds import APIS, FORWARDED
 from fastlog.workers.restarts import Restarts
+from tests.harness.checkout import ROOT
 from tests.harness.metrics_page import MetricsPage, documented
 from tests.harness.shared_log import message
 from tests.unit.test_health import Inside, registered
@@ -364,6 +369,37 @@ def test_a_label_may_hold_anything(text: str) -> None:
         assert [sample.labels for sample in found.samples] == [{"topic": text, "partition": "0"}]
 
 
+def test_errors_of_all_processes_are_added_up(inside: Inside) -> None:
+    """By their names, where these are known; what had no place is told of as such."""
+    for process, key, code in ((FIRST_PROCESSOR, 1, 3), (COORDINATOR, 1, 3), (COORDINATOR, 60, 999), (KEEPER, 120, -1)):
+        inside.arena.count_refusal(process, key, code)
+    for code in range(1000, 1063):
+        inside.arena.count_refusal(COORDINATOR, 8, code)
+    page = MetricsPage(text_of(asked(inside)))
+    name = "kafka_network_requestmetrics_errors_total"
+    assert page.value(name, request="Fetch", error="UNKNOWN_TOPIC_OR_PARTITION") == 2
+    assert page.value(name, request="DescribeCluster", error="999") == 1
+    assert page.value(name, request="120", error="UNKNOWN_SERVER_ERROR") == 1
+    assert page.value(name, request="OffsetCommit", error="1060") == 1
+    assert page.value(name, request="other", error="other") == 2
+    family = "kafka_network_requestmetrics_requests_total"
+    asked_for = {dict(given)["request"] for found, given in page.values if found == family}
+    assert {"Produce", "ApiVersions", "JoinGroup", "DescribeCluster"} <= asked_for
+    assert len(asked_for) == len(APIS) + len(FORWARDED)
+
+
+def test_each_code_that_is_answered_has_a_name() -> None:
+    """Those of compiled code stand in a table of their own."""
+    text = (ROOT / "fastlog" / "workers" / "kafka" / "_codes.pxd").read_text()
+    numbers = {int(number) for number in re.findall(r"^    CODE_\w+ = (-?\d+)$", text, re.M)}
+    assert len(numbers) > 20
+    assert numbers <= {code.value for code in Code}
+    from kio.schema.errors import ErrorCode
+
+    known = {one.name: one.value for one in ErrorCode}
+    assert {code.name.lower(): code.value for code in Code}.items() <= known.items()
+
+
 def test_without_the_library_it_says_what_to_install(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
     answer = asked(inside)
@@ -377,6 +413,7 @@ def test_the_page_is_the_documented_one(tmp_path: Path) -> None:
     inside = Inside(tmp_path, registered())
     inside.add("a", 0, 0)
     inside.arena.clear_cell(FIRST_PROCESSOR, os.getpid(), inside.now_ns)
+    inside.arena.count_refusal(FIRST_PROCESSOR, 0, 3)
     inside.metrics._group_rows = lambda board: [GroupRow("g", 1, [("a", 0, 0)])]  # type: ignore[method-assign]
     with contextlib.closing(GroupBoard()) as board:
         inside.metrics._shared = dataclasses.replace(inside.shared, groups=board)

@@ -15,9 +15,9 @@ from typing import Any
 
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.context import Context
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topics import Pending
+from fastlog.workers.kafka.codes import Code
 
 WAIT_SECONDS = 5.0
 """A client is told after so long that there is no leader yet, and asks again; what has begun goes on."""

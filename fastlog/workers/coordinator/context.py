@@ -13,10 +13,10 @@ from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import Client, Operation
 from fastlog.workers.child import Listener
 from fastlog.workers.coordinator.codec import Fields, Request
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.groups.groups import Groups
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topics import Topics
+from fastlog.workers.kafka.codes import Code
 
 Handler = Generator[Wait, Any, Fields]
 """A task that ends with the fields of the answer, those of the newest version."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from fastlog import logs
 from fastlog.errors import ProtocolError
+from fastlog.log._arena import COORDINATOR
 from fastlog.workers import authorization
 from fastlog.workers.coordinator import auto_create, codec
 from fastlog.workers.coordinator.context import Broker, Context
@@ -48,6 +49,19 @@ SERVED: dict[int, tuple[str, int, int]] = {
 }
 """By api key: the module, and the first and the last version. ``workers.kafka.kinds`` tells clients the same."""
 _METADATA = kinds.METADATA.to_bytes(2, "big")
+
+
+def error_codes(answer: object) -> Iterator[int]:
+    """The errors in an answer: its own, and those of the topics, partitions and groups in it."""
+    if isinstance(answer, Mapping):
+        for name, value in answer.items():
+            if name != "error_code":
+                yield from error_codes(value)
+            elif value:
+                yield int(value)
+    elif isinstance(answer, list | tuple):
+        for item in answer:
+            yield from error_codes(item)
 
 
 class Dispatcher:
@@ -103,7 +117,10 @@ class Dispatcher:
             # a new coordinator answers nothing before it knows what the former one has promised
             yield self._is_ready()
             handler = importlib.import_module(f"{PACKAGE}.{name}")
-            data = codec.encode(request, (yield from handler.handle(request, context)))
+            fields = yield from handler.handle(request, context)
+            data = codec.encode(request, fields)
+            for code in error_codes(fields):
+                self._broker.arena.count_refusal(COORDINATOR, request.key, code)
         except Exception as error:
             extra = logs.about("request", name, type(error))
             log.error(

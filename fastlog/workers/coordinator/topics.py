@@ -32,10 +32,10 @@ from fastlog.log.manager import CreationBusyError, LogManager, OtherTopicError
 from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, producer_ids, topic_change
 from fastlog.segment_files import KAFKA_0_7
 from fastlog.workers.coordinator import topic_settings
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.internal_log import Disk
 from fastlog.workers.coordinator.loop import Loop, Step, Until, Wait
 from fastlog.workers.coordinator.metadata_log import MetadataLog
+from fastlog.workers.kafka.codes import Code
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from libc.string cimport memcpy, memset
 
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
-    N_BYTES_OUT, N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
+    N_BYTES_OUT, N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_refused,
+    fl_slot,
 )
 from fastlog.log.formats._table cimport OF_KAFKA
 from fastlog.workers._bridge cimport (
@@ -230,6 +231,7 @@ cdef class Fetches:
         """Answer with an error for the request as a whole."""
         cdef uint8_t* room
         fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+        fl_refused(self.engine.cell, FETCH, code)
         begin_answer(&self.out, head.correlation, head.flexible, head.flexible)
         add32(&self.out, 0)
         add16(&self.out, code)
@@ -357,6 +359,7 @@ cdef class Fetches:
             found.entry = -1
             found.size = 0
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            fl_refused(self.engine.cell, FETCH, part.code)
             return DONE
         if part.is_absent:
             return DONE
@@ -557,6 +560,7 @@ cdef class Fetches:
             if part.code != CODE_STORAGE:
                 self.bridge.say(c, part.found.slot, job)
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            fl_refused(self.engine.cell, FETCH, part.code)
         return DONE
 
     cdef int put_part(self, Conn* c, const Head* head, Fetching* f, FetchPart* part, const uint8_t* made) noexcept nogil:
@@ -578,6 +582,7 @@ cdef class Fetches:
             part.code = CODE_STORAGE
             part.found.size = 0
             fl_bump(&self.counters[<int>N_FAILED_FETCH], 1)
+            fl_refused(self.engine.cell, FETCH, part.code)
             self.write_part(head, f, part)
             if not self.put_bytes(c, f):
                 return -1

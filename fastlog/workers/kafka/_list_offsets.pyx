@@ -20,7 +20,7 @@ from libc.string cimport memcpy
 from fastlog._bytes cimport put32
 from fastlog.log._arena cimport (
     FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_first_ms_at,
-    fl_first_offset, fl_header, fl_last_ms_at, fl_load, fl_slot,
+    fl_first_offset, fl_header, fl_last_ms_at, fl_load, fl_refused, fl_slot,
 )
 from fastlog.log.formats._table cimport OF_KAFKA, READ_BY_KAFKA
 from fastlog.workers._authorizer cimport is_allowed
@@ -249,6 +249,8 @@ cdef class ListOffsets:
                 number += 1
                 add32(w, one.partition)
                 add16(w, one.code)
+                if one.code:
+                    fl_refused(self.engine.cell, LIST_OFFSETS, one.code)
                 add64(w, one.timestamp)
                 add64(w, one.offset)
                 if head.version >= 4:

@@ -11,7 +11,7 @@ from libc.limits cimport INT_MIN
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport FL_STATE_OFFLINE, fl_load, fl_slot
+from fastlog.log._arena cimport FL_STATE_OFFLINE, fl_load, fl_refused, fl_slot
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward
@@ -301,6 +301,8 @@ cdef class Metadata:
                 first, code = NULL, CODE_UNKNOWN_TOPIC
             left = self.write_one(c, version, code, name, size, topic_id, first, held, operations)
         self.partitions += <uint64_t>held
+        if code:
+            fl_refused(self.engine.cell, METADATA, code)
 
     cdef int settled_partitions(self, const uint8_t* name, int size, bint bridged) noexcept nogil:
         """How many partitions of a topic clients are told of; of one of 0.7 all that it may have."""

@@ -19,7 +19,7 @@ from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog._records cimport RecordsFound, is_of_record, reason_of
 from fastlog.log._arena cimport (
     FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE, fl_bump,
-    fl_first_offset, fl_load, fl_slot, fl_wall_ms,
+    fl_first_offset, fl_load, fl_refused, fl_slot, fl_wall_ms,
 )
 from fastlog.log.formats._batches cimport (
     AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_HEAD, BATCH_LENGTH, BATCH_MAGIC,
@@ -327,6 +327,7 @@ cdef class Produces:
             self.engine.reports.set_refused(c, p + x.name_at, x.name_size, partition, said, SAID_BYTES)
             text = said
         if x.current != NULL:
+            fl_refused(self.engine.cell, PRODUCE, code)
             add32(&x.current.answer, partition)
             add_result(x.current, code, text, record)
             return DONE
@@ -403,6 +404,8 @@ cdef class Produces:
         """Put what became of a part into the answer."""
         cdef uint8_t* at = owed.answer.data + receipt.request
         cdef int code = receipt.code if receipt.code else code_of(receipt.problem)
+        if code:
+            fl_refused(self.engine.cell, PRODUCE, code)
         put16(at, <uint16_t>code)
         put64(at + 2, receipt.base if code == 0 else <uint64_t>-1)
         put64(at + 10, <uint64_t>receipt.time if code == 0 else <uint64_t>-1)

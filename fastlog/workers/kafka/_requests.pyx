@@ -4,10 +4,11 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport N_KAFKA, fl_bump
+from fastlog.log._arena cimport N_KAFKA, fl_bump, fl_refused
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward
 from fastlog.workers._jobs cimport ANSWER_MADE
+from fastlog.workers.kafka._codes cimport CODE_VERSION
 from fastlog.workers.kafka._exchange cimport (
     BETWEEN, CLOSE, DONE, FORWARDED, FORWARDING, MALFORMED, QUEUED, WRITE_FIRST, Exchange, Head, enter, free_made,
 )
@@ -94,6 +95,8 @@ cdef class Requests:
             return CLOSE
         if r <= 0 and r != WRITE_FIRST:
             fl_bump(&self.counters[<int>N_KAFKA], 1)
+            if api_of(self.kinds, head.key) != NULL:  # what is too short has any
+                fl_bump(&self.engine.cell.requests[head.key], 1)
         if r == MALFORMED:
             self.engine.reports.invalid_request(c, "malformed request", head.key)
             return CLOSE
@@ -152,6 +155,7 @@ cdef class Requests:
         cdef uint8_t* room
         if not api.first <= head.version <= api.last:
             place = self.refusal
+            fl_refused(self.engine.cell, API_VERSIONS, CODE_VERSION)
         elif head.version >= api.flexible:
             r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, True
             get_string(&r, &text)

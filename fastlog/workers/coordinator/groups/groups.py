@@ -26,7 +26,6 @@ from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.internal_logs import MOST_SEGMENT_BYTES, SNAPSHOT, SNAPSHOT_END, whole_batches
 from fastlog.record_batches import Record
 from fastlog.segment_files import list_segments
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.groups import records
 from fastlog.workers.coordinator.groups.machine import Group, Limits, State, Store
 from fastlog.workers.coordinator.groups.members import NEVER, Joined, Joining, Synced
@@ -35,6 +34,7 @@ from fastlog.workers.coordinator.internal_log import BATCH_BYTES, DONE, Internal
 from fastlog.workers.coordinator.loop import Given, Loop, Step, Timer, Until, Wait
 from fastlog.workers.coordinator.topic_settings import UNLIMITED_MS
 from fastlog.workers.coordinator.topics import Topics
+from fastlog.workers.kafka.codes import Code
 
 TOPIC = "__consumer_offsets"
 SETTINGS = {

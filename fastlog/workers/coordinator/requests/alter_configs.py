@@ -19,11 +19,11 @@ from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.codec import Fields, Request
 from fastlog.workers.coordinator.context import Context, Handler, error
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.requests.describe_configs import BROKER, TOPIC
 from fastlog.workers.coordinator.topic_settings import KEYS, InvalidSettingError, Type
 from fastlog.workers.coordinator.topics import ILLEGAL_NAME, Outcome, is_legal_name
+from fastlog.workers.kafka.codes import Code
 
 INCREMENTAL = 44
 

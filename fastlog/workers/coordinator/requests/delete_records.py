@@ -16,8 +16,8 @@ from fastlog.log._arena import COORDINATOR, Arena, SlotView
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Until, Wait
+from fastlog.workers.kafka.codes import Code
 
 HIGH_WATERMARK = -1
 NO_OFFSET = -1

@@ -13,8 +13,8 @@ from typing import Any
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import ZERO_ID, Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline, error
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.topics import Outcome, Pending
+from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:

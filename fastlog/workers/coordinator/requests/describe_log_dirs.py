@@ -14,8 +14,8 @@ from typing import Any
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, error
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Step
+from fastlog.workers.kafka.codes import Code
 
 UNKNOWN_BYTES = -1
 

@@ -13,8 +13,8 @@ from typing import Any
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, error
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.requests.describe_configs import no_wait
+from fastlog.workers.kafka.codes import Code
 
 GROUP, TRANSACTION = 0, 1
 

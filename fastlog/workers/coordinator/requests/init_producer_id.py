@@ -15,7 +15,7 @@ from fastlog.errors import FastlogError
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
-from fastlog.workers.coordinator.errors import Code
+from fastlog.workers.kafka.codes import Code
 
 log = logging.getLogger(__name__)
 

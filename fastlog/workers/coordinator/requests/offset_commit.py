@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.requests.join_group import MOST_NAME_BYTES
+from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:

@@ -14,8 +14,8 @@ from typing import Any
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.groups.records import Offset
+from fastlog.workers.kafka.codes import Code
 
 UNKNOWN = Offset(-1, -1, "", -1)
 

@@ -22,8 +22,8 @@ from fastlog.segment_files import partition_directory_name
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Broker, Context, Handler
-from fastlog.workers.coordinator.errors import Code
 from fastlog.workers.coordinator.loop import Step
+from fastlog.workers.kafka.codes import Code
 
 UNDEFINED = -1
 """An epoch, and an offset."""
