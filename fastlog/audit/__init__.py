@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastlog.audit.auditor import Auditor
+    from fastlog.audit.auditor import LATENCY_BOUNDS_MS, Auditor, Latencies
 
-__all__ = ["Auditor"]
+__all__ = ["LATENCY_BOUNDS_MS", "Auditor", "Latencies"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the class when it is first used: producers need the events alone."""
-    if name != "Auditor":
+    """Import what is used when it is first used: producers need the events alone."""
+    if name not in __all__:
         raise AttributeError(f"module 'fastlog.audit' has no attribute {name!r}")
-    from fastlog.audit.auditor import Auditor
+    from fastlog.audit import auditor
 
-    return Auditor
+    return getattr(auditor, name)

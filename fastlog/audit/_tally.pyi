@@ -4,6 +4,8 @@ from typing import Any
 from typing_extensions import Buffer
 
 _Array = Any  # whatever gives a buffer of the right type; numpy's arrays do not tell mypy that they do
+LATENCY_BOUNDS_MS: tuple[int, ...]
+"""Ages of messages in ms, ascending."""
 Page = tuple[int, int, int, int, bytes]
 """Producer, server, number of the page, how many bits are set, and the 4096 bytes, words being little-endian."""
 
@@ -17,16 +19,26 @@ class Tally:
     messages: int
     unwrapped: int
     def __init__(self, window_ms: int) -> None: ...
-    def count_entries(self, entries: Buffer, count: int, again: bool = False) -> None:
+    def count_entries(self, entries: Buffer, count: int, again: bool = False, now_ms: int = -1) -> None:
         """Count checked entries, none of them a wrapper (``message.spans`` gives them so). The GIL is released.
 
-        ``again``: they may have been counted before, so one that was seen is no duplicate.
+        ``again``: they may have been counted before, so one that was seen is no duplicate. ``now_ms``: the time, for
+        ``latencies``; -1: not for these.
 
         Raises:
             BufferError: there are fewer.
         """
 
-    def count_columns(self, buffer: _Array, starts: _Array, lengths: _Array, again: bool = False) -> None:
+    def latencies(self) -> tuple[tuple[int, ...], float]:
+        """How many messages were how old when they were first counted, by the time in their envelopes.
+
+        Those up to each of ``LATENCY_BOUNDS_MS`` and above the one before, those beyond the last; and the sum of the
+        ages of all of them, in ms.
+        """
+
+    def count_columns(
+        self, buffer: _Array, starts: _Array, lengths: _Array, again: bool = False, now_ms: int = -1
+    ) -> None:
         """Count the payloads at ``starts`` (int64) and ``lengths`` (int32) of a buffer, as those of ``NumpyBatch``.
 
         Raises:

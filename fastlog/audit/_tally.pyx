@@ -25,6 +25,13 @@ cdef enum:
     ID_BYTES = 17
     ID_KIND = 0x01
     FIRST_TRACKS = 64
+    BOUNDS = 17
+    NO_TIME = -1
+
+cdef int64_t[BOUNDS] bounds_ms = [
+    1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 7_200_000,
+]
+LATENCY_BOUNDS_MS = tuple(bounds_ms[i] for i in range(BOUNDS))
 
 cdef uint64_t OTHERS = <uint64_t>1 << 63    # with a server's id: its messages without a number
 
@@ -169,6 +176,9 @@ cdef class Tally:
     cdef Py_ssize_t track_count
     cdef Track* last               # the last one used
     cdef int64_t part
+    cdef int64_t now_ms            # of the messages that are being counted; NO_TIME: it is not asked how old they are
+    cdef int64_t[BOUNDS + 1] ages  # messages by their age: up to each bound, and beyond the last
+    cdef double age_ms             # of all of these
     cdef readonly int64_t messages
     cdef readonly int64_t unwrapped
 
@@ -271,13 +281,30 @@ cdef class Tally:
             return -1
         cell.messages += 1
         cell.duplicates += not fresh
+        if fresh and self.now_ms != NO_TIME:
+            self.note_age(<double>self.now_ms - <double>parts.time_ms)
         return 0
 
-    def count_entries(self, entries, Py_ssize_t count, bint again=False):
+    cdef void note_age(self, double age) noexcept nogil:
+        """Count the age of a message in ms, whatever its producer says; one from the future, as clocks differ, has none."""
+        cdef int i = 0
+        if age < 0:
+            age = 0
+        while i < BOUNDS and age > bounds_ms[i]:
+            i += 1
+        self.ages[i] += 1
+        self.age_ms += age
+
+    def latencies(self):
+        """How many messages were how old when they were counted: up to each of LATENCY_BOUNDS_MS, beyond; all ages in ms."""
+        return tuple(self.ages[i] for i in range(BOUNDS + 1)), self.age_ms
+
+    def count_entries(self, entries, Py_ssize_t count, bint again=False, int64_t now_ms=NO_TIME):
         cdef Py_buffer view
         cdef Entry entry
         cdef Py_ssize_t at = 0, i
         cdef int status = 0
+        self.now_ms = now_ms
         PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
         try:
             with nogil:
@@ -297,12 +324,13 @@ cdef class Tally:
             raise BufferError("the bytes changed while they were read, or there are fewer messages")
 
     def count_columns(self, buffer, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,
-                      bint again=False):
+                      bint again=False, int64_t now_ms=NO_TIME):
         cdef Py_buffer view
         cdef Py_ssize_t i, count = starts.shape[0]
         cdef int status = 0
         if lengths.shape[0] != count:
             raise ValueError("starts and lengths have different lengths")
+        self.now_ms = now_ms
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
             with nogil:

@@ -7,11 +7,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fastlog import message
 from fastlog._record_batch import RecordSpan
-from fastlog.audit._tally import Tally
+from fastlog.audit._tally import LATENCY_BOUNDS_MS, Tally
 from fastlog.audit.events import SeenDuplicates, SeenEvent, SeenPage
 from fastlog.consumer.fetched import MessageSet, NumpyBatch
 from fastlog.errors import ConfigError, FastlogError, TransportError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fastlog.audit._tally import Page
     from fastlog.producer.hooks import Delivery
     from fastlog.producer.producer import Producer
+
+__all__ = ["LATENCY_BOUNDS_MS", "Auditor", "Latencies"]
 
 _PAGES = 40  # in one event: at most 4 KiB each, so that it fits a message of any broker
 _DUPLICATES = 5000
@@ -36,6 +38,16 @@ class Run(Protocol):
     def data(self) -> memoryview: ...
     @property
     def error(self) -> FastlogError | None: ...
+
+
+class Latencies(NamedTuple):
+    """Ages of messages, each counted once."""
+
+    counts: tuple[int, ...]
+    """How many were as old as each bound of ``fastlog.audit.LATENCY_BOUNDS_MS`` at most, and older than the one before;
+    at last those older than all."""
+    total_seconds: float
+    """All ages added up."""
 
 
 class Auditor:
@@ -91,6 +103,7 @@ class Auditor:
             begin = batch.offset
         else:
             begin = int(batch.offsets[0]) if len(batch) else batch.next_offset
+        now_ms = time.time_ns() // 1_000_000
         with self._lock:
             known = self._next.get(place, -1)
             tally = self._tally(batch.topic)
@@ -100,10 +113,10 @@ class Auditor:
                     if isinstance(span, RecordSpan):
                         columns = batch.to_numpy()
                         break
-                    tally.count_entries(span.entries, span.count, begin < known)
+                    tally.count_entries(span.entries, span.count, begin < known, now_ms)
             if not isinstance(columns, MessageSet):
                 lengths = columns.lengths if columns.key_lengths is None else columns.lengths.clip(0)  # of nulls
-                tally.count_columns(columns.buffer, columns.starts, lengths, begin < known)
+                tally.count_columns(columns.buffer, columns.starts, lengths, begin < known, now_ms)
             self._next[place] = max(known, batch.next_offset)
 
     def count_run(self, topic: str, data: Buffer) -> None:
@@ -116,10 +129,11 @@ class Auditor:
         """
         if topic == self.topic:
             return
+        now_ms = time.time_ns() // 1_000_000
         with self._lock:
             tally = self._tally(topic)
             for span in message.spans(data):
-                tally.count_entries(span.entries, span.count)
+                tally.count_entries(span.entries, span.count, now_ms=now_ms)
 
     def __call__(self, run: Run) -> None:
         """Count what a mirror has forwarded: ``Mirror(config, observer=auditor)``."""
@@ -133,6 +147,15 @@ class Auditor:
     def tallies(self) -> dict[str, Tally]:
         """What was counted, by topic; to be looked at when nobody counts."""
         return dict(self._tallies)
+
+    def latencies(self) -> dict[str, Latencies]:
+        """By topic, how old messages were when they were counted here: from the producer's clock to this machine's.
+
+        ``fastlog.metrics.watch(auditor, name)`` shows them as a histogram.
+        """
+        with self._lock:
+            found = {topic: tally.latencies() for topic, tally in self._tallies.items()}
+        return {topic: Latencies(counts, age_ms / 1000) for topic, (counts, age_ms) in found.items()}
 
     def publish(self) -> None:
         """Return when all that was counted is known to the audit topic.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from fastlog.errors import ArgumentError, MissingDependencyError
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from fastlog import aio
+    from fastlog.audit.auditor import Auditor
     from fastlog.consumer.connector import Consumer
     from fastlog.consumer.feed import PartitionState
     from fastlog.producer.producer import Producer, ProducerStats
 
-    Client = Producer | Consumer | aio.Producer | aio.Consumer
+    Client = Producer | Consumer | aio.Producer | aio.Consumer | Auditor
 
 __all__ = ["ClientMetrics", "watch"]
 
@@ -80,19 +82,22 @@ class ClientMetrics:
         self._lock = threading.Lock()
         self._producers: dict[str, weakref.ref[Any]] = {}
         self._consumers: dict[str, weakref.ref[Any]] = {}
+        self._auditors: dict[str, weakref.ref[Any]] = {}
 
     def watch(self, client: Client, name: str) -> None:
         """Show a client, with the label ``client``; the same one again under another name goes by both.
 
         Raises:
-            ArgumentError: it is no producer or consumer of fastlog's, or another one has the name.
+            ArgumentError: it is no producer, consumer or auditor of fastlog's, or another one has the name.
         """
         if hasattr(client, "stats"):
             kind = self._producers
         elif hasattr(client, "partitions") and hasattr(client, "failed_commits"):
             kind = self._consumers
+        elif hasattr(client, "latencies"):
+            kind = self._auditors
         else:
-            raise ArgumentError(f"client: {client!r:.60} is no Producer or Consumer")
+            raise ArgumentError(f"client: {client!r:.60} is no Producer or Consumer, and no Auditor")
         with self._lock:
             known = kind.get(name)
             other = known() if known is not None else None
@@ -112,6 +117,9 @@ class ClientMetrics:
         consumers = self._living(self._consumers)
         if consumers:
             yield from self._of_consumers(consumers)
+        auditors = self._living(self._auditors)
+        if auditors:
+            yield _latencies(auditors)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: names are not looked for before there is a client."""
@@ -160,7 +168,7 @@ _collectors: weakref.WeakKeyDictionary[Any, ClientMetrics] = weakref.WeakKeyDict
 
 
 def watch(client: Client, name: str = "default", registry: CollectorRegistry | None = None) -> ClientMetrics:
-    """Show a producer or consumer among the metrics of this process, or those of another ``registry``.
+    """Show a producer, consumer or auditor among the metrics of this process, or those of another ``registry``.
 
     ``name`` is the value of the label ``client`` and tells clients of a kind apart.
 
@@ -185,6 +193,24 @@ def _lag(state: PartitionState) -> int | None:
     if state.high_watermark is None or state.consumed is None:
         return None
     return max(0, state.high_watermark - state.consumed)
+
+
+def _latencies(auditors: list[tuple[str, Auditor]]) -> Any:
+    from prometheus_client.core import HistogramMetricFamily
+
+    from fastlog.audit.auditor import LATENCY_BOUNDS_MS
+
+    family = HistogramMetricFamily(
+        "fastlog_audit_latency_seconds",
+        "Messages with an envelope that the stage has counted, and the seconds since they were sent.",
+        labels=["client", "stage", "topic"],
+    )
+    bounds = [*(str(bound / 1000) for bound in LATENCY_BOUNDS_MS), "+Inf"]
+    for name, auditor in auditors:
+        for topic, (counts, seconds) in sorted(auditor.latencies().items()):
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            family.add_metric([name, auditor.stage, topic], buckets, seconds)
+    return family
 
 
 def _family(name: str, grows: bool, meaning: str, labels: list[str]) -> Any:

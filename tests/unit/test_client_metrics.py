@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fastlog import metrics
+from fastlog._segment import pack
+from fastlog.audit import LATENCY_BOUNDS_MS, Auditor
 from fastlog.client.addresses import Address
 from fastlog.consumer.feed import PartitionState, Phase
+from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.standing import GroupState
+from fastlog.envelope import Envelope, wrap
 from fastlog.errors import ArgumentError, MissingDependencyError
 from fastlog.producer.producer import ProducerStats
 from fastlog.zkpaths import PartitionId
@@ -66,7 +71,51 @@ def test_the_families_are_the_documented_ones(registry: CollectorRegistry) -> No
     sender, receiver = Sender(1, 2, 3, 4, 5, 6, 7, 8), Receiver(a=state())
     watch(sender, "s", registry)
     watch(receiver, "r", registry)
+    auditor = counted(0)
+    watch(auditor, "a", registry)
     assert page(registry).families == documented_of_clients()
+
+
+def counted(*ages_ms: int) -> Auditor:
+    """An auditor that has counted messages which were sent so long ago."""
+    auditor = Auditor("load")
+    now = time.time_ns() // 1_000_000
+    for number, age in enumerate(ages_ms):
+        identity = b"\x01" + (1).to_bytes(8, "big") + number.to_bytes(8, "big")
+        auditor.count_run("t", pack([wrap(b"v", Envelope(now - age, 5, deduplication_id=identity))]))
+    return auditor
+
+
+def test_an_auditor(registry: CollectorRegistry) -> None:
+    """How long messages took to be counted: cumulative, as a histogram is."""
+    auditor = counted(20_000, 20_000, 3_000_000, 100_000_000)
+    watch(auditor, "a", registry)
+    labels = {"client": "a", "stage": "load", "topic": "t"}
+    found = page(registry)
+
+    def within(bound: str) -> float:
+        return found.value("fastlog_audit_latency_seconds_bucket", le=bound, **labels)
+
+    bounds = ["0.001", "10.0", "30.0", "1800.0", "7200.0", "+Inf"]
+    assert [within(bound) for bound in bounds] == [0, 0, 2, 2, 3, 4]
+    assert found.value("fastlog_audit_latency_seconds_count", **labels) == 4
+    assert found.value("fastlog_audit_latency_seconds_sum", **labels) == pytest.approx(103_040, abs=20)
+    assert auditor.latencies()["t"].total_seconds == pytest.approx(103_040, abs=20)
+    del auditor
+    gc.collect()
+    assert page(registry).values == {}
+
+
+def test_an_auditor_counts_ages_of_batches_too() -> None:
+    """Of arrays and of sets, as consumers give them."""
+    now = time.time_ns() // 1_000_000
+    data = memoryview(pack([wrap(b"v", Envelope(now - 20_000, 5))]))
+    for given in (MessageSet("t", 0, 0, data), MessageSet("t", 0, 0, data).to_numpy()):
+        auditor = Auditor("load")
+        auditor.count(given)
+        counts, seconds = auditor.latencies()["t"]
+        assert dict(zip([*LATENCY_BOUNDS_MS, None], counts, strict=True))[30_000] == sum(counts) == 1
+        assert 20 <= seconds < 30
 
 
 def test_a_producer(registry: CollectorRegistry) -> None:

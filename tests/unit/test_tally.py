@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fastlog import message
 from fastlog._segment import pack
-from fastlog.audit._tally import Tally
+from fastlog.audit._tally import LATENCY_BOUNDS_MS, Tally
 from fastlog.envelope import Envelope, wrap
 from tests import reference
 from tests.harness import memory_shim
@@ -55,6 +55,28 @@ MESSAGES = st.lists(
     st.tuples(st.sampled_from([0, 1, 7, 2**63 - 1]), NUMBERS, st.integers(-3000, 3000) | st.integers(-(2**62), 2**62)),
     max_size=60,
 )
+
+
+def test_ages_are_counted_once_and_by_their_bounds() -> None:
+    """From the time in the envelope to the one that is given; what was seen before, or has no envelope, has no age."""
+    now = 10**12
+    ages = [0, 1, 2, 5, 6, 7_200_000, 7_200_001, -50, 2**62]
+    payloads = [payload(1, number, now - age) for number, age in enumerate(ages)]
+    tally = Tally(WINDOW_MS)
+    assert tally.latencies() == ((0,) * (len(LATENCY_BOUNDS_MS) + 1), 0.0)
+    tally.count_entries(pack([*payloads, b"none"]), len(ages) + 1, now_ms=now)
+    tally.count_entries(pack(payloads), len(ages), now_ms=now + 5)
+    tally.count_entries(pack(payloads), len(ages), True, now + 5)
+    tally.count_entries(pack([payload(1, 100, now)]), 1)
+    counts = dict.fromkeys([*LATENCY_BOUNDS_MS, None], 0)
+    counts |= {1: 3, 5: 2, 10: 1, 7_200_000: 1, None: 2}
+    assert tally.latencies() == (tuple(counts.values()), 2.0**62 + 14_400_015)
+    other = Tally(WINDOW_MS)
+    data = np.frombuffer(payloads[3], np.uint8)
+    other.count_columns(data, np.zeros(1, np.int64), np.full(1, len(data), np.int32), now_ms=now)
+    other.count_columns(data, np.zeros(1, np.int64), np.full(1, len(data), np.int32), True)
+    assert other.latencies() == (tuple(int(bound == 5) for bound in [*LATENCY_BOUNDS_MS, None]), 5.0)
+    assert list(LATENCY_BOUNDS_MS) == sorted(LATENCY_BOUNDS_MS)
 
 
 @pytest.mark.slow
