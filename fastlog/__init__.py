@@ -12,7 +12,7 @@ if sys.platform != "linux":
     raise ImportError(f"fastlog runs on Linux only, clients included; this is {sys.platform}: use a container or a VM")
 
 if TYPE_CHECKING:
-    from fastlog import aio, errors, metrics, testing
+    from fastlog import aio, errors, metrics, testing, tracing
     from fastlog.consumer.connector import Consumer
     from fastlog.consumer.database import DatabaseOffsets
     from fastlog.consumer.offsets import FileOffsets
@@ -53,6 +53,7 @@ _MODULES = {
     "metrics": "fastlog.metrics",
     "scan": "fastlog.scanning",
     "testing": "fastlog.testing",
+    "tracing": "fastlog.tracing",
 }
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "metrics",
     "scan",
     "testing",
+    "tracing",
 ]
 
 

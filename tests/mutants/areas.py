@@ -125,8 +125,8 @@ AREAS = (
     ),
     Area(
         "producer",
-        _words("fastlog/producer/ fastlog/loghandler.py fastlog/metrics/"),
-        _unit("produc* loghandler client_metrics partitioners stamp sync_producer* errors arguments")
+        _words("fastlog/producer/ fastlog/loghandler.py fastlog/metrics/ fastlog/tracing.py"),
+        _unit("produc* tracing loghandler client_metrics partitioners stamp sync_producer* errors arguments")
         + _integration("producer* record_producers record_sending loghandler client_metrics")
         + _fault("exits interrupts overload"),
     ),
@@ -136,7 +136,7 @@ AREAS = (
         _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client"
               " driving patterns")
         + _integration("simple_consumer record_consumers local_read group group_reading group_outages group_shared"
-                       " broker_groups scan")
+                       " broker_groups scan*")
         + _fault("groups broker_groups exactly_once"),
     ),
     Area(
@@ -210,8 +210,8 @@ AREAS = (
 OF_NO_AREA = (
     _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants* packaging peers public_names"
           " scripts typing")
-    + _integration("access_log cluster demo demo_spark kafka07* kafka_files kafka_group_tools kafka_tools perf_ab"
-                   " readme real_input spark_access_log spark_ceiling spark_kafka_connector spark_load_kills"
+    + _integration("access_log cluster demo demo_spark examples kafka07* kafka_files kafka_group_tools kafka_tools"
+                   " perf_ab readme real_input spark_access_log spark_ceiling spark_kafka_connector spark_load_kills"
                    " spark_submit spark_zookeeper walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import fastlog
 import fastlog.testing
-from fastlog import aio, errors, metrics
+from fastlog import aio, errors, metrics, tracing
+from fastlog.audit import Auditor
 
 
 def produce(address: str) -> int:
@@ -79,7 +80,23 @@ def log_to(address: str) -> None:
 def table(address: str) -> int:
     """A topic as a table."""
     found = fastlog.scan("logs", broker=address, start={0: 10}, since=datetime.now(UTC), columns=["offset"])
+    print(found.tail(5).to_polars(), len(found.sample(10, seed=1)), found.offset_count)
     return sum(part.end - part.start for part in found.parts) + found.log_bytes
+
+
+def traced(address: str) -> None:
+    """Spans around a record, from its producer to its consumer; and how long it took."""
+    auditor = Auditor("load")
+    metrics.watch(auditor, "load")
+    with fastlog.Producer(address) as producer, tracing.publishing("logs", {"a": b"1"}, key=b"k") as headers:
+        producer.send("logs", b"seven", key=b"k", headers=headers)
+    with fastlog.SimpleConsumer(address) as consumer:
+        auditor.count(consumer.fetch("logs", 0, 0))
+        for message in consumer.messages("logs", 0):
+            with tracing.processing(message, "logs", group="g"):
+                print(message.key, message.headers)
+    seconds: float = auditor.latencies()["logs"].total_seconds
+    print(seconds)
 
 
 def main() -> str:

@@ -45,7 +45,7 @@ LAYERS = {
     "measuring": "fastlog.perf",  # what the perf commands are made of
     "mirroring": "fastlog.mirror",
     "clients": "fastlog.consumer fastlog.producer fastlog.audit fastlog.loghandler fastlog.aio"
-    " fastlog.scanning fastlog.metrics",
+    " fastlog.scanning fastlog.metrics fastlog.tracing",
     "spark": "fastlog.spark pyspark_fastlog",
     "tools": "fastlog fastlog.__main__ fastlog._broker_main fastlog.tools fastlog.testing fastlog.pytest_plugin",
     "jobs": "fastlog.spark.jobs",  # commands, as the tools are, that need Spark
