@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from fastlog.errors import ConfigError, FastlogError
 from fastlog.escaping import in_json
 from fastlog.tools import options
+from fastlog.tools.colours import has_colour
 from fastlog.tools.findings import BAD, OK, WARN, Finding, Subject, bad, ok
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED
 
@@ -80,7 +80,7 @@ def doctor_command(timeout: float, as_json: bool, **given: Any) -> int:
     Give it the options with which fastlog-broker is started, on the broker's machine and as its user. Nothing is
     changed. Each line is one thing: ok, warn or bad, and behind an arrow what to do about it.
     """
-    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    coloured = has_colour(sys.stdout)
     levels = []
     for finding in findings(given, timeout):
         levels.append(finding.level)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from fastlog.config import BrokerConfig
 from fastlog.escaping import printable
+from fastlog.tools.colours import GREEN, RED, YELLOW, painted
 
 OK, WARN, BAD = "ok", "warn", "bad"
-_COLOURS = {OK: "\x1b[32m", WARN: "\x1b[33m", BAD: "\x1b[31m"}
+_COLOURS = {OK: GREEN, WARN: YELLOW, BAD: RED}
 
 
 class Finding(NamedTuple):
@@ -25,7 +26,7 @@ class Finding(NamedTuple):
 
     def line(self, *, coloured: bool = False) -> str:
         """The finding on one line."""
-        level = f"{_COLOURS[self.level]}{self.level:4}\x1b[0m" if coloured else f"{self.level:4}"
+        level = painted(f"{self.level:4}", _COLOURS[self.level]) if coloured else f"{self.level:4}"
         remedy = f" -> {self.remedy}" if self.remedy else ""
         return f"{level}  {self.check:11}  {printable(self.found + remedy)}"
 

@@ -1,16 +1,18 @@
 """How far a long command is: a line on stderr that a terminal sees move, and a log sees every ten seconds.
 
-What is known of the end shows as a share and the time left.
+What is known of the end shows as a share and the time left; on a terminal as a bar, where ``tqdm`` is installed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
 
 from fastlog.escaping import in_json
+from fastlog.tools.colours import has_colour
 from fastlog.tools.report import note
 
 _QUIET_SECONDS = 2.0
@@ -28,6 +30,20 @@ def amount(count: int, size: int, seconds: float) -> str:
     seconds = max(seconds, 1e-6)
     rates = f"{count / seconds:.0f} msg/s, {size / seconds / 1e6:.1f} MB/s"
     return f"{count} messages, {size} bytes in {seconds:.2f} s ({rates})"
+
+
+def _is_unicode() -> bool:
+    return "utf" in (getattr(sys.stderr, "encoding", None) or "").lower()
+
+
+def _short(number: int) -> str:
+    """With three digits and a prefix."""
+    prefixes = ["", "k", "M", "G", "T"]
+    value = float(number)
+    while value >= 1000 and len(prefixes) > 1:
+        value /= 1000
+        del prefixes[0]
+    return f"{value:.3g} {prefixes[0]}"
 
 
 class Progress:
@@ -83,6 +99,26 @@ class Progress:
             counts = {"messages": self.count, "bytes": self.size, "seconds": round(seconds, 6)}
             print(in_json({**counts, **as_json}), flush=True)
 
+    def _bar(self, text: str) -> str | None:
+        """The same with a bar, as wide as the terminal; None where the end is not known, or nobody can draw one."""
+        if not self.goal > 0:
+            return None
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return None
+        width = shutil.get_terminal_size().columns
+        drawn: str = tqdm.format_meter(
+            min(self.reached, self.goal),
+            self.goal,
+            self.seconds,
+            ncols=width,
+            ascii=not _is_unicode(),
+            colour="green" if has_colour(sys.stderr) else None,
+            bar_format=f"{text.replace('{', '{{').replace('}', '}}')} {{bar}} {{percentage:3.0f}} % {{remaining}} left",
+        )
+        return drawn
+
     def _left(self) -> str:
         if not 0 < self.reached < self.goal:
             return ""
@@ -93,7 +129,8 @@ class Progress:
         text = f"{self.verb} {amount(self.count, self.size, self.seconds)}{self._left()}"
         if self._animated:
             self._line_open = True
-            sys.stderr.write(f"\r{text[:100]:<100}")
+            bar = self._bar(f"{self.verb} {_short(self.count)} messages, {_short(self.size)}B")
+            sys.stderr.write(f"\r{text[:100]:<100}" if bar is None else f"\r{bar}\x1b[K")
             sys.stderr.flush()
         else:
             note(text)

@@ -17,6 +17,7 @@ import click
 from fastlog import errors
 from fastlog.escaping import EscapingFormatter, printable
 from fastlog.tools import signals
+from fastlog.tools.colours import BOLD, RED, has_colour, painted
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -118,7 +119,12 @@ def say_error(error: Exception, prog_name: str, settings_hint: str = "see its se
     ``settings_hint``: what to do about a setting that cannot be used.
     """
     what, why, what_to_do, code = _explained(error, settings_hint)
-    note(f"{prog_name}: {what}\n  why: {why}\n  do:  {what_to_do}")
+    first = printable(f"{prog_name}: {what}", "\n\t")
+    if sys.stderr is not None and has_colour(sys.stderr):
+        first = painted(first, BOLD, RED)
+    with contextlib.suppress(OSError):
+        print(first, file=sys.stderr)
+    note(f"  why: {why}\n  do:  {what_to_do}")
     return code
 
 

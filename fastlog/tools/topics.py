@@ -14,6 +14,7 @@ from fastlog.client.topics import create_topic, delete_topic, what_to_do
 from fastlog.errors import TransportError, WrongPartitionError, error_for, meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options, record_topics
+from fastlog.tools.colours import BOLD, RED, has_colour, painted
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, unknown
 from fastlog.wire import requests, responses
 
@@ -349,7 +350,10 @@ def settings_command(
 
 
 def show(names: Sequence[str], rows: Sequence[dict[str, Any]], as_json: bool, no_headers: bool) -> None:
-    """Print rows: JSON lines, an aligned table on a terminal, else fields separated by tabs."""
+    """Print rows: JSON lines, an aligned table on a terminal, else fields separated by tabs.
+
+    A terminal with colours has the names in bold, and states that are not ``ok`` in red.
+    """
     if as_json:
         for row in rows:
             print(in_json(row))
@@ -362,9 +366,22 @@ def show(names: Sequence[str], rows: Sequence[dict[str, Any]], as_json: bool, no
         return
     numeric = [bool(rows) and all(isinstance(row[name], int) for row in rows) for name in names]
     widths = [max((len(line[column]) for line in header + table), default=0) for column in range(len(names))]
-    for line in header + table:
-        cells = zip(line, widths, numeric, strict=True)
-        print("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip())
+    coloured = has_colour(sys.stdout)
+    for number, line in enumerate(header + table):
+        is_head = number < len(header)
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        cells[-1] = cells[-1].rstrip()
+        if coloured and is_head:
+            cells = [painted(cell, BOLD) for cell in cells]
+        elif coloured:
+            cells = [
+                painted(cell, RED) if name == "state" and text and text != "ok" else cell
+                for cell, text, name in zip(cells, line, names, strict=True)
+            ]
+        print("  ".join(cells).rstrip())
 
 
 def _metadata(broker: Broker, topics: tuple[str, ...] | None) -> responses.MetadataAnswer:
