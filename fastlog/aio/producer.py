@@ -18,6 +18,7 @@ from fastlog.producer.hooks import Delivery, Encoder, PartitionChoice, ProducerD
 from fastlog.producer.ledger import logger
 from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.producer import ProducerStats, Settings
+from fastlog.producer.record_parts import kept_headers
 from fastlog.producer.router import wait_all
 from fastlog.producer.waiting import Turnstile
 
@@ -105,6 +106,8 @@ class Producer:
             ClosedError, ForkedError: the producer is closed, or belongs to the parent process.
         """
         self._sends += 1
+        if headers is not None:
+            headers = kept_headers(headers)
         if (  # as it is nearly always, and no further call is needed
             partition is None
             and not self._in_line
@@ -142,7 +145,8 @@ class Producer:
         if not count:
             return ()
         answer = _Answer(self, self._threads.loop().create_future(), count)
-        data = ProducerData(topic, key, value, partition=partition, headers=headers, timestamp=timestamp)
+        kept = kept_headers(headers)
+        data = ProducerData(topic, key, value, partition=partition, headers=kept, timestamp=timestamp)
         await self._queue(data, answer)
         if not self._is_hurrying:  # once for all tasks that send now, so that their messages go together
             self._is_hurrying = True

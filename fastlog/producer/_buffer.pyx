@@ -161,9 +161,10 @@ cdef class Buffer:
         """Add a payload whose fate somebody wants to know; for a receipt, all of one call together."""
         cdef Py_ssize_t position, last
         cdef Ticket ticket
+        cdef int finished
         if self.shelf.closed:
             raise ClosedError("the producer is closed")
-        self.make_room(self.need_of(-1 if payload is None else PyBytes_GET_SIZE(payload), parts))
+        finished = self.make_room(self.need_of(-1 if payload is None else PyBytes_GET_SIZE(payload), parts))
         position = self.place_of_next() if self.open_messages else 0
         if self.open_tickets is None:
             self.open_tickets = []
@@ -173,7 +174,7 @@ cdef class Buffer:
             ticket.messages += 1
         else:
             self.open_tickets.append(new_ticket(-1, position, 1, is_function, to))
-        return self.put(payload, crc, parts)
+        return self.put(payload, crc, parts) or finished
 
     cdef int put(self, object payload, uint32_t crc, Parts parts) except -1:
         """Add a payload that is bytes and not too large; 1 when that finished a frame."""
@@ -185,9 +186,10 @@ cdef class Buffer:
 
     cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) except -1:
         """The same for bytes that the caller keeps where they are."""
+        cdef int finished
         if self.shelf.closed:
             raise ClosedError("the producer is closed")
-        self.make_room(self.need_of(n, parts))
+        finished = self.make_room(self.need_of(n, parts))
         if self.open_messages == 0:
             self.open_start = self.used
             memcpy(self.memory + self.used, PyBytes_AS_STRING(self.header), <size_t>self.header_bytes)
@@ -206,7 +208,7 @@ cdef class Buffer:
                 self.shelf.sleeps_until < 0 or self.opened_ns + self.shelf.linger_ns < self.shelf.sleeps_until
             ):
                 self.shelf.ring()
-        return 0
+        return finished
 
     cdef Py_ssize_t need_of(self, Py_ssize_t n, Parts parts) noexcept:
         return n + ENTRY_HEADER_BYTES
@@ -228,16 +230,18 @@ cdef class Buffer:
         return self.open_messages >= self.batch_messages
 
     cdef int make_room(self, Py_ssize_t need) except -1:
-        """Finish the open frame if it cannot take so many bytes more, and see that the memory can."""
+        """See that the memory can take so many bytes more; 1 when the open frame could not, and was finished."""
+        cdef int finished = 0
         if self.open_messages:
             if self.used - self.open_start - self.header_bytes + need > self.batch_bytes:
                 self.seal()
+                finished = 1
                 need += self.header_bytes
         else:
             need += self.header_bytes
         if self.capacity - self.used < need:
             self.grow(need)
-        return 0
+        return finished
 
     cdef int activate(self) except -1:
         if not self.active:

@@ -13,7 +13,9 @@ from fastlog.errors import ArgumentError
 
 cdef extern from "Python.h":
     object unicode_bytes "PyUnicode_AsUTF8String"(object text)
-    bint PyLong_CheckExact(object value)
+    bint PyDict_CheckExact(object value)
+    bint PyList_CheckExact(object value)
+    bint PyTuple_CheckExact(object value)
 
 cdef extern from "<time.h>" nogil:
     struct timespec:
@@ -70,6 +72,8 @@ cdef Parts simple_parts(object key, object headers, object timestamp):
         else:
             return None
     if headers is not None:
+        if not (PyDict_CheckExact(headers) or PyList_CheckExact(headers) or PyTuple_CheckExact(headers)):
+            return None  # Python code asks for them again, and an iterator would have none left
         made.headers = pack_headers(headers)
     made.timestamp = now_ms() if timestamp is None else checked_time(timestamp)
     return made

@@ -113,6 +113,12 @@ cdef class Route:
         """The buffer that the next message without a key goes to."""
         return self.current
 
+    cdef Buffer buffer_for_next(self):
+        """The same for compiled code, which does not turn each time: another one where no frame of it is open."""
+        if self.current.open_messages == 0 and len(self.anywhere) > 1:  # its time was over, or it is done
+            self.turn()
+        return self.current
+
     def turn(self):
         """Choose another buffer for messages without a key."""
         self.random ^= self.random << 13
@@ -272,7 +278,7 @@ cdef class SendPath:
                 if partition is not None:
                     buffer = route.buffer_by_hand(partition)
                 else:
-                    buffer = route.current if key is None else route.buffer_for_key(key)
+                    buffer = route.buffer_for_next() if key is None else route.buffer_for_key(key)
                 if buffer is not None:
                     if buffer.lane is not None:
                         if route.stamp is None:

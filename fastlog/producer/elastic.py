@@ -209,6 +209,9 @@ class ElasticRouter(Router):
             if self._state is state:
                 return
 
+    def _records(self, route: TopicRoute, broker: int) -> None:
+        """None: topics of either kind are written to by 0.7's protocol, whatever way a partition was chosen."""
+
     def _is_usable(self, broker: int) -> bool:
         directory = self._directories.get(broker)
         return directory is not None and directory.offer is not None and broker not in self._failures

@@ -48,7 +48,7 @@ from fastlog.producer.hooks import (
 )
 from fastlog.producer.ledger import Ledger, OnDelivery, Receipt, logger
 from fastlog.producer.partitioners import Partitioner
-from fastlog.producer.record_parts import parts_of
+from fastlog.producer.record_parts import kept_headers, parts_of
 from fastlog.producer.router import Router, wait_all
 from fastlog.producer.submitting import Submission, Submissions
 from fastlog.producer.waiting import Background
@@ -224,7 +224,8 @@ class Producer(SendPath):
         if self._queue is not None:
             raise ConfigError("with handlers nobody knows which message went where: give on_delivery to Producer()")
         check_topic(topic)
-        data = ProducerData(topic, key, [value], partition=partition, headers=headers, timestamp=timestamp)
+        kept = kept_headers(headers)  # until a broker has answered
+        data = ProducerData(topic, key, [value], partition=partition, headers=kept, timestamp=timestamp)
         (payload,) = self._encoded(data)
         item = Submission(Future(), data, payload)
         if self._routes.is_held(data.topic) or not self._router.knows(data.topic, key is not None):

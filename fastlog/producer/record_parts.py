@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fastlog.errors import UnsupportedFeatureError
 from fastlog.producer._buffer import Buffer
 from fastlog.producer._parts import Parts
 from fastlog.producer.hooks import ProducerData, payload_of
 from fastlog.producer.partitioners import key_bytes
+
+if TYPE_CHECKING:
+    from fastlog.producer._parts import Headers
+
+
+def kept_headers(headers: Headers | None) -> Headers | None:
+    """The same headers for whoever needs them later, or twice: a program may change its own, and an iterator ends.
+
+    What headers cannot be is let through; ``Parts`` refuses it.
+    """
+    if isinstance(headers, Mapping):
+        return tuple(headers.items())
+    if headers is None or isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
+        return headers
+    return tuple(headers)
 
 
 def parts_of(item: ProducerData, payloads: Sequence[bytes | None], buffer: Buffer) -> Parts | None:
@@ -25,7 +41,7 @@ def parts_of(item: ProducerData, payloads: Sequence[bytes | None], buffer: Buffe
         if given is not None:
             raise UnsupportedFeatureError(
                 f"messages of Kafka 0.7 have no room for {name}: a topic of record batches has"
-                " (fastlog topics create --records)"
+                " (fastlog topics create --records), for producers with broker.list"
             ).at(topic=item.topic)
     if None in payloads:
         payload_of(None)

@@ -103,7 +103,10 @@ class Router:
         if partition is not None and partition != ANY:
             named = self._by_hand(route, partition)
             assert route.fast is not None
-            route.fast.set_by_hand(partition, named)
+            if named.partition == (
+                partition[1] if isinstance(partition, tuple) else partition
+            ):  # else another next time
+                route.fast.set_by_hand(partition, named)
             return named
         if key is not None and partition is None:
             buffer = self._by_key(route, key)
@@ -407,6 +410,9 @@ class Router:
         if number < ANY or (count is not None and number >= count):
             known = f"broker {broker} has {count} of topic {route.topic!r}" if count is not None else "the least is 0"
             raise WrongPartitionError(f"there is no partition {number}: {known}")
+        records = self._records(route, broker)
+        if number == ANY and records is not None:
+            number = random.choice(records.partitions)
         return self._buffer(route, broker, number)
 
     def _brokers(self) -> Collection[int]:

@@ -12,7 +12,9 @@ import pytest
 
 import fastlog
 from fastlog import testing
-from fastlog.errors import FastlogError, TransportError
+from fastlog.client.addresses import Address
+from fastlog.client.records import RecordBroker
+from fastlog.errors import FastlogError, TransportError, UnsupportedFeatureError
 from fastlog.producer.discovery import View
 from fastlog.producer.elastic import ElasticRouter
 from fastlog.testing import RunningBroker, RunningZooKeeper
@@ -199,3 +201,19 @@ def test_an_address_that_nobody_can_reach(start: Start, connect: str) -> None:
         pytest.raises(TransportError, match=rf"(?s)127\.0\.0\.1:1: Connection refused.*{place}"),
     ):
         producer.send("t", b"x")
+
+
+def test_topics_of_record_batches_are_written_to_in_one_way(start: Start, connect: str) -> None:
+    """By 0.7's protocol, also a partition that is named: what one way has sent is not overtaken by another."""
+    broker = start(3)
+    with RecordBroker([Address(broker.host, broker.port)], timeout=SECONDS) as records:
+        records.create("records", 2, {})
+    with fastlog.Producer(zk_connect=connect) as producer:
+        for number, partition in enumerate([None, (3, 1), (3, 0), (3, -1), 1]):
+            producer.send("records", b"%d" % number, partition=partition)
+            with pytest.raises(UnsupportedFeatureError, match=r"for producers with broker\.list"):
+                producer.send("records", b"x", partition=partition, headers={"a": "b"})
+        assert router(producer).record_links == {}
+    with fastlog.SimpleConsumer(broker.host, broker.port, timeout=SECONDS) as simple:
+        found = [message.payload for number in (0, 1) for message in simple.messages("records", number)]
+    assert sorted(found) == [b"0", b"1", b"2", b"3", b"4"]
