@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,9 +21,10 @@ from fastlog.client.addresses import Address
 from fastlog.client.records import RecordBroker
 from fastlog.errors import ArgumentError, CorruptLogError, InflateLimitError, UnsupportedFeatureError
 from fastlog.record_batches import Record
-from fastlog.scanning import Scan
+from fastlog.scanning import Scan, record_files
 from fastlog.scanning.record_files import RecordFolders
 from fastlog.segment_files import list_segments, segment_name
+from tests.harness import raw_batches
 
 COUNT = 2_000
 FIRST = 1_700_000_000_000
@@ -142,6 +144,12 @@ def test_how_much_is_read_at_once_changes_nothing(batch_bytes: int, place: dict[
     assert offsets(found) == [*range(30, 400)] * 2
 
 
+def test_a_batch_that_ends_with_its_file_is_read_whatever_its_size(topic: tuple[str, Path]) -> None:
+    """It is longer than what is read at once, and nothing is behind it."""
+    found = fastlog.scan(topic[1] / "logs-0", batch_bytes=1, columns=["offset"])
+    assert offsets(found) == list(range(COUNT))
+
+
 def test_a_bar_counts_the_records(place: dict[str, str]) -> None:
     found = fastlog.scan(**place, start=5)
     came = sum(count for count, _ in found._source.batches(found.parts, ("offset",), ["logs"]))
@@ -192,6 +200,43 @@ def test_damage_is_named_and_what_is_before_it_comes_first(place: int, at: int, 
         for batch in fastlog.scan(folder):
             found += batch["offset"].to_pylist()
     assert found == list(range(10 * place))
+
+
+def test_damage_behind_a_right_checksum_is_named(tmp_path: Path) -> None:
+    """Of a batch whose records are not what its header says."""
+    batch = raw_batches.Batch(base_offset=10, record_count=2, last_offset_delta=1, payload=b"\x7f" * 20).encode()
+    folder = written(tmp_path / "logs-0", [batch_of(0, 10), batch])
+    found = []
+    with pytest.raises(CorruptLogError, match=r"0\.log: .*record"):
+        for one in fastlog.scan(folder):
+            found += one["offset"].to_pylist()
+    assert found == list(range(10))
+
+
+def heads_in(data: bytes, size: int | None = None) -> list[tuple[int, int, int]]:
+    """Position, first offset and size of each batch that a file has, as far as its headers tell."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        found = record_files._heads(file.fileno(), len(data) if size is None else size)
+        return [(head.position, head.base, head.size) for head in found]
+
+
+def test_headers_are_followed_as_far_as_they_can_be_ones() -> None:
+    first, second = batch_of(0, 3), batch_of(3, 3)
+    size = len(first)
+    assert heads_in(first + second) == [(0, 0, size), (size, 3, len(second))]
+    assert heads_in(first + second[:-1]) == heads_in(first + second[:60]) == heads_in(first) == [(0, 0, size)]
+    for at, bad in ((16, b"\1"), (8, b"\xff\xff\xff\xff"), (8, (48).to_bytes(4, "big")), (0, b"\xff"), (23, b"\xff")):
+        assert heads_in(first + second[:at] + bad + second[at + len(bad) :]) == [(0, 0, size)]
+    assert heads_in(first + b"\0" * 200) == [(0, 0, size)]
+    assert heads_in(b"") == []
+
+
+def test_a_file_that_was_cut_since_it_was_listed_has_no_headers_behind_its_end() -> None:
+    """What was read before, and still lies in memory, is none."""
+    large = record_batches.build([Record(None, bytes(70_000), FIRST)])
+    assert heads_in(large, 3 * len(large)) == [(0, 0, len(large))]
 
 
 def test_a_length_that_goes_beyond_the_file_is_a_torn_end(tmp_path: Path) -> None:
@@ -270,8 +315,6 @@ def test_an_index_saves_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for number in range(20, 100, 20)
     )
     (folder / segment_name(0, ".index")).write_bytes(index + bytes(80))
-    from fastlog.scanning import record_files
-
     walked = []
     heads = record_files._heads
 
