@@ -234,8 +234,8 @@ def test_zookeeper_away_and_back(zookeeper: RunningZooKeeper, tmp_path: Path, to
         tree.wait_shows(broker, topics={topic: 1})
         with broker.connect() as client:
             today.commit_alone(client.socket, "g", topic, 0)
-        fields = {"group_id": "g", "generation_id": 3, "member_id": "nobody", "group_instance_id": None}
-        assert today.asked(client.socket, 12, 3, **fields).error_code  # a heartbeat
+            fields = {"group_id": "g", "generation_id": 3, "member_id": "nobody", "group_instance_id": None}
+            assert today.asked(client.socket, 12, 3, **fields).error_code  # a heartbeat
         page = MetricsPage(monitor.get("/metrics").body)
         assert page.value("fastlog_zookeeper_session", state="registered") == 1
         every, with_zookeeper = documented()
