@@ -108,9 +108,14 @@ def sent(found: Sequence[Outgoing]) -> list[tuple[int, list[Record]]]:
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 2, 3)
         assert header.base_offset == 0
         assert header.attributes == header.codec
-        assert header.record_count == one.records
+        assert header.record_count == one.records == sum(count for _, count in one.runs)
         made.append((header.codec, [row._replace(offset=-1) for row in record_batches.records(data)]))
     return made
+
+
+def shape(one: Outgoing) -> tuple[int, int, int]:
+    """How many records, the offset of the first, and that behind the last."""
+    return one.records, one.first, one.next
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
@@ -118,8 +123,7 @@ def test_a_batch_is_passed_on_as_it_is(codec: int) -> None:
     data = batch(40, 3, codec, leader_epoch=9, producer_id=11, producer_epoch=1, base_sequence=77)
     walk = fetched(data, 40)
     (one,) = walk.batches()
-    assert one[1:] == (3, 40, 43)
-    assert one.is_dense
+    assert shape(one) == (3, 40, 43)
     assert bytes(one.data)[61:] == data[61:]
     assert sent([one]) == [(codec, records(40, 3))]
     assert walk.next_offset == 43
@@ -128,16 +132,16 @@ def test_a_batch_is_passed_on_as_it_is(codec: int) -> None:
 def test_small_ones_are_put_together_as_far_as_they_have_one_codec() -> None:
     data = batch(0, 1) + batch(1, 1) + batch(2, 2, 1) + batch(4, 1, 1) + batch(5, 1)
     found = list(fetched(data).batches())
-    assert [one[1:] for one in found] == [(2, 0, 2), (3, 2, 5), (1, 5, 6)]
+    assert [shape(one) for one in found] == [(2, 0, 2), (3, 2, 5), (1, 5, 6)]
     assert sent(found) == [(0, records(0, 2)), (1, records(2, 3)), (0, records(5, 1))]
     alone = list(fetched(data, gathers=False).batches())
-    assert [one[1:] for one in alone] == [(1, 0, 1), (1, 1, 2), (2, 2, 4), (1, 4, 5), (1, 5, 6)]
+    assert [shape(one) for one in alone] == [(1, 0, 1), (1, 1, 2), (2, 2, 4), (1, 4, 5), (1, 5, 6)]
 
 
 def test_a_large_one_stays_alone_and_many_are_not_put_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
     large = batch(2, 1, size=module.SMALL_BYTES)
     found = list(fetched(batch(0, 1) + batch(1, 1) + large + batch(3, 1)).batches())
-    assert [one[1:] for one in found] == [(2, 0, 2), (1, 2, 3), (1, 3, 4)]
+    assert [shape(one) for one in found] == [(2, 0, 2), (1, 2, 3), (1, 3, 4)]
     monkeypatch.setattr(module, "GATHERED_BYTES", 2 * len(batch(0, 1)))
     found = list(fetched(b"".join(batch(number, 1) for number in range(5))).batches())
     assert [one.records for one in found] == [2, 2, 1]
@@ -146,7 +150,7 @@ def test_a_large_one_stays_alone_and_many_are_not_put_into_one(monkeypatch: pyte
 def test_only_what_is_wanted_of_a_batch_goes() -> None:
     walk = fetched(batch(0, 4) + batch(4, 6, 4) + batch(10, 1), 6)
     found = list(walk.batches())
-    assert [one[1:] for one in found] == [(4, 6, 10), (1, 10, 11)]
+    assert [shape(one) for one in found] == [(4, 6, 10), (1, 10, 11)]
     assert sent(found) == [(4, records(6, 4)), (0, records(10, 1))]
     assert list(fetched(batch(0, 4), 4).batches()) == []
 
@@ -168,7 +172,7 @@ def test_what_is_too_large_is_taken_apart() -> None:
     assert [one.first for one in found[1:]] == [one.next for one in found[:-1]]
     assert len(found) < 10
     single = list(fetched(data, most_records=1).batches())
-    assert [one[1:] for one in single] == [(1, number, number + 1) for number in range(10)]
+    assert [shape(one) for one in single] == [(1, number, number + 1) for number in range(10)]
     assert len(list(fetched(data, most_bytes=1).batches())) == 10, "a single one goes as it is"
     assert len(list(fetched(batch(0, 10), most_records=10).batches())) == 1
     assert len(list(fetched(batch(0, 10), most_bytes=len(batch(0, 10))).batches())) == 1
@@ -179,20 +183,27 @@ def test_what_is_too_large_is_taken_apart() -> None:
 def test_compacted_ones_are_packed_anew(codec: int) -> None:
     walk = fetched(compacted(20, (1, 4, 5), 9, codec), 20)
     (one,) = walk.batches()
-    assert one[1:] == (3, 21, 29)
-    assert not one.is_dense
+    assert shape(one) == (3, 21, 29)
+    assert one.runs == ((21, 1), (24, 2))
     assert sent([one]) == [(codec, [record(21), record(24), record(25)])]
     assert walk.next_offset == 29
     (rest,) = fetched(compacted(20, (1, 4, 5), 9, codec), 24).batches()
-    assert rest[1:] == (2, 24, 29)
+    assert shape(rest) == (2, 24, 29)
     apart = list(fetched(compacted(20, (1, 4, 5), 9, codec), 20, most_records=1).batches())
-    assert [one[1:] for one in apart] == [(1, 21, 24), (1, 24, 25), (1, 25, 29)]
+    assert [shape(one) for one in apart] == [(1, 21, 24), (1, 24, 25), (1, 25, 29)]
+
+
+def test_no_batch_has_more_gaps_than_can_be_written_down() -> None:
+    kept = tuple(range(0, 4 * module.MOST_GAPS, 2))
+    found = list(fetched(compacted(0, kept, 4 * module.MOST_GAPS)).batches())
+    assert [len(one.runs) for one in found] == [module.MOST_GAPS] * 2
+    assert [offset for one in found for offset, _ in one.runs] == list(kept)
 
 
 def test_nothing_of_a_compacted_batch_may_be_wanted() -> None:
     walk = fetched(compacted(0, (0, 1), 9) + compacted(9, (), 3) + batch(12, 1), 5)
     found = list(walk.batches())
-    assert [one[1:] for one in found] == [(1, 12, 13)]
+    assert [shape(one) for one in found] == [(1, 12, 13)]
     walk = fetched(compacted(0, (), 9), 5)
     assert (list(walk.batches()), walk.next_offset) == ([], 9)
 
@@ -223,8 +234,8 @@ def test_what_was_aborted_does_not_count() -> None:
     walk = fetched(data, aborted=[(3, 9), (1, 0)])
     found = list(walk.batches())
     assert [row for _, rows in sent(found) for row in rows] == [record(2), record(3), record(6)]
-    assert [one[1:] for one in found] == [(3, 2, 7)]
-    assert not found[0].is_dense
+    assert [shape(one) for one in found] == [(3, 2, 7)]
+    assert found[0].runs == ((2, 2), (6, 1))
     assert walk.next_offset == 11
     assert [row for _, rows in sent(list(fetched(data).batches())) for row in rows] == [
         record(number) for number in (0, 1, 2, 3, 4, 6, 9)
@@ -243,7 +254,7 @@ def test_damage_comes_behind_what_is_whole() -> None:
     bad[-1] ^= 1
     walk = fetched(batch(0, 2) + batch(2, 2) + bytes(bad) + batch(7, 1))
     steps = walk.batches()
-    assert next(steps)[1:] == (4, 0, 4)
+    assert shape(next(steps)) == (4, 0, 4)
     with pytest.raises(InvalidMessageError, match="offset 4 has the checksum"):
         next(steps)
     assert walk.next_offset == 4

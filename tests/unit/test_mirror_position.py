@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastlog.mirror.records.position import MOST_SEAMS, Position, PositionError
+from fastlog.mirror.records.position import MOST_GAPS, MOST_SEAMS, Position, PositionError
 
 SOURCE, TARGET = bytes(range(16)), bytes(range(16, 32))
 
@@ -30,13 +30,13 @@ def test_what_is_written_is_read_again() -> None:
         made = position(is_resting=resting)
         assert Position.parse(40, made.text) == made
     assert position().text == (
-        "fastlog-mirror 1 000102030405060708090a0b0c0d0e0f 101112131415161718191a1b1c1d1e1f 7 3 10 busy 0:100,12:200"
+        "fastlog-mirror 1 000102030405060708090a0b0c0d0e0f 101112131415161718191a1b1c1d1e1f 7 3 10 busy 0:100,12:100"
     )
 
 
 def test_the_largest_text_is_shorter_than_a_broker_allows() -> None:
-    most = 2**63 - 1
-    seams = tuple((most - i, most - i) for i in reversed(range(MOST_SEAMS + 1)))
+    most, count = 2**63 - 1, MOST_SEAMS + MOST_GAPS
+    seams = tuple((most - 1000 * i, most - 10**12 * i) for i in reversed(range(count)))
     assert len(position(producer=most, epoch=32767, count=most, seams=seams).text) <= 4096
 
 
@@ -67,14 +67,23 @@ def test_offsets_follow_each_other_up_to_the_next_seam() -> None:
         made.source_offset(4)
 
 
-def test_a_seam_that_says_nothing_new_is_none() -> None:
-    made = position()
-    assert made.with_seam(20, 208) is made
-    assert made.with_seam(20, 209).seams == ((0, 100), (12, 200), (20, 209))
-    assert made.with_seam(12, 300).seams == ((0, 100), (12, 300))
-    # what came behind it counts no more, even where it says the same itself
-    assert made.with_seam(4, 104).seams == ((0, 100), (4, 104))
-    assert made.with_seam(0, 1).seams == ((0, 1),)
+def test_a_run_that_says_nothing_new_changes_nothing() -> None:
+    made = position(seams=((0, 100), (12, 200), (20, 300)))
+    assert made.with_run(22, 302, 9) is made
+    assert made.with_run(5, 105, 7) is made, "it ends where the next one begins"
+    assert made.with_run(12, 200, 8) is made
+    assert made.with_run(22, 303, 1).seams == ((0, 100), (12, 200), (20, 300), (22, 303))
+
+
+def test_a_run_that_says_something_else_of_records_ends_what_was_known_behind_them() -> None:
+    made = position(seams=((0, 100), (12, 200), (20, 300)))
+    assert made.with_run(12, 201, 1).seams == ((0, 100), (12, 201))
+    assert made.with_run(5, 105, 8).seams == ((0, 100), (5, 105)), "one further than the next seam says"
+    assert made.with_run(4, 105, 1).seams == ((0, 100), (4, 105))
+    assert made.with_run(0, 1, 1).seams == ((0, 1),)
+    assert position(seams=((5, 7),)).with_run(3, 5, 2).seams == ((3, 5),)
+    same = position(seams=((0, 100), (3, 103), (9, 200)))
+    assert same.with_run(1, 101, 8) is same, "what lies inside says the same"
 
 
 def test_seams_that_are_of_no_use_any_more_go() -> None:
@@ -103,7 +112,7 @@ def test_each_record_is_found_where_it_was(steps: list[tuple[int, int]], counted
     offsets: list[int] = []
     offset = 0
     for records, gap in steps:
-        made = made.with_seam(len(offsets), offset)
+        made = made.with_run(len(offsets), offset, records)
         offsets += range(offset, offset + records)
         offset += records + gap
     counted = min(counted, len(offsets))

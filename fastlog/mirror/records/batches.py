@@ -17,7 +17,7 @@ from fastlog._crc32c import crc32c
 from fastlog.errors import FastlogError, InvalidMessageError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.mirror.records.gaps import gapped_records
-from fastlog.mirror.records.position import SEQUENCES
+from fastlog.mirror.records.position import MOST_GAPS, SEQUENCES
 from fastlog.record_batches import (
     ATTRIBUTES_AT,
     CRC_AT,
@@ -45,15 +45,15 @@ class Outgoing(NamedTuple):
 
     data: bytearray
     records: int
-    first: int
-    """The offset of its first record in the source."""
+    runs: tuple[tuple[int, int], ...]
+    """Offsets in the source, and how many records follow each other from each of them on."""
     next: int
-    """That behind its last one."""
+    """The offset behind its last record, and behind what was left out there."""
 
     @property
-    def is_dense(self) -> bool:
-        """No offset of the source was left out."""
-        return self.next - self.first == self.records
+    def first(self) -> int:
+        """The offset of its first record in the source."""
+        return self.runs[0][0]
 
 
 def numbered(batch: Outgoing, producer: int, epoch: int, number: int) -> bytearray:
@@ -173,14 +173,25 @@ class Fetched:
     def _packed(self, records: list[Record], codec: int, end: int) -> Iterator[Outgoing]:
         """``end``: the offset behind the last one, whose neighbours may have been compacted."""
         data = bytearray()
-        if len(records) <= self._most_records:
+        runs = _runs(records)
+        if len(records) <= self._most_records and len(runs) <= MOST_GAPS:
             data = bytearray(record_batches.build(records, codec=codec))
         if len(records) == 1 or 0 < len(data) <= self._most_bytes:
-            yield Outgoing(data, len(records), records[0].offset, end)
+            yield Outgoing(data, len(records), runs, end)
             return
         middle = len(records) // 2
         yield from self._packed(records[:middle], codec, records[middle].offset)
         yield from self._packed(records[middle:], codec, end)
+
+
+def _runs(records: list[Record]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for record in records:
+        if found and record.offset == sum(found[-1]):
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((record.offset, 1))
+    return tuple(found)
 
 
 def _check(header: BatchHeader, batch: memoryview) -> None:
@@ -211,4 +222,4 @@ def _as_it_is(header: BatchHeader, batch: memoryview) -> Outgoing:
     data = bytearray(batch)
     _BASE_OFFSET.pack_into(data, 0, 0)
     _ATTRIBUTES.pack_into(data, ATTRIBUTES_AT, header.attributes & ~TRANSACTIONAL)
-    return Outgoing(data, header.record_count, header.base_offset, header.next_offset)
+    return Outgoing(data, header.record_count, ((header.base_offset, header.record_count),), header.next_offset)

@@ -72,10 +72,10 @@ def find(
     offset = position.source_offset(position.count)
     if position.source != source_id:
         log.warning("topic=%s partition=%d was made anew in the source: from its beginning", *place)
-        position, offset = replace(position, source=source_id).with_seam(position.count, first), first
+        position, offset = replace(position, source=source_id).with_run(position.count, first, 1), first
     if offset < first:
         log.error("topic=%s partition=%d: the source has lost offsets %d to %d: left out", *place, offset, first - 1)
-        position, offset = position.with_seam(position.count, first), first
+        position, offset = position.with_run(position.count, first, 1), first
     if offset > last:
         raise StandstillError(
             f"the source ends at offset {last}, and all before {offset} is in the target: it has lost records, or is"

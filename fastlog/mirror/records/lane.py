@@ -146,11 +146,10 @@ class Lane:
 
     def _put(self, batch: Outgoing) -> None:
         assert self.position is not None
-        self.position = self.position.with_seam(self._number, batch.first)
         self._plan.append((self._number, batch))
-        self._number += batch.records
-        if not batch.is_dense:
-            self.position = self.position.with_seam(self._number, batch.next)
+        for offset, records in batch.runs:
+            self.position = self.position.with_run(self._number, offset, records)
+            self._number += records
 
     def _leave_out(self, error: FastlogError, offset: int, end: int) -> None:
         self.left_out.append(error.at(topic=self.place[0], partition=self.place[1], offset=offset))
@@ -241,6 +240,6 @@ class Lane:
             self._plan.clear()
             self._under_way = 0
             self._number = sent.number
-            self.position = self.position.with_seam(sent.number, batch.next)
+            self.position = self.position.with_run(sent.number, batch.next, 1)
         else:
             self.again(StandstillError(f"{error.reason}: tried again every {_RETRY_SECONDS:g} s"), _RETRY_SECONDS)

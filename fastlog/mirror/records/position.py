@@ -7,9 +7,10 @@ found there. The text beside it:
 
 with the ids of the topic on both sides, in hexadecimal digits; the producer whose numbers the batches have; how many
 records had been appended before the offset; whether nothing else was on its way or ever appended; and *seams*: the
-offset in the source of the record with a number, counted from 0. From one seam on, offsets follow each other as
-numbers do, up to the next seam: another one stands wherever the source has offsets without a record, of compacted
-records and of the ends of transactions.
+offset in the source of the record with a number, counted from 0, each less that of the seam before. From one seam on,
+offsets follow each other as numbers do, up to the next seam: one stands wherever the source has offsets without a
+record, of compacted records and of the ends of transactions. There is one for each such gap, and not only where a batch
+ends: a batch that a killed mirror had on its way may still come, and it may end anywhere.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _RESTING, _BUSY = "resting", "busy"
 _WORDS = 9
 SEQUENCES = 2**31
 """Numbers of batches: behind the last one, 0 follows."""
-MOST_SEAMS = 64
-"""So that the text is shorter than the 4,096 bytes that brokers allow unless told otherwise."""
+MOST_SEAMS = 150
+"""A batch whose records have no place among these waits."""
+MOST_GAPS = 50
+"""In one batch. So the text is shorter than the 4,096 bytes that brokers allow unless told otherwise."""
 
 
 class PositionError(FastlogError):
@@ -48,7 +51,10 @@ class Position:
     def text(self) -> str:
         """What is written beside the target's offset."""
         state = _RESTING if self.is_resting else _BUSY
-        seams = ",".join(f"{number}:{offset}" for number, offset in self.seams)
+        before = ((0, 0), *self.seams)
+        seams = ",".join(
+            f"{number - last}:{offset - at}" for (last, at), (number, offset) in zip(before, self.seams, strict=False)
+        )
         words = (self.source.hex(), self.target.hex(), self.producer, self.epoch, self.count, state, seams)
         return " ".join(map(str, (_NAME, _VERSION, *words)))
 
@@ -66,7 +72,7 @@ class Position:
         try:
             if len(words) != _WORDS or words[7] not in (_RESTING, _BUSY):
                 raise ValueError(text)
-            seams = tuple((int(number), int(offset)) for number, _, offset in _pairs(words[8]))
+            seams = _seams(words[8])
             return cls(
                 source=bytes.fromhex(words[2]),
                 target=bytes.fromhex(words[3]),
@@ -91,12 +97,17 @@ class Position:
                 return offset + number - first
         raise PositionError(f"the target has {number} records of this mirror, and it is not known which they were")
 
-    def with_seam(self, number: int, offset: int) -> Position:
-        """The same where the record with that number is at that offset; seams behind it count no more."""
-        kept = tuple(seam for seam in self.seams if seam[0] < number)
-        if kept and self.source_offset(number) == offset and len(kept) == len(self.seams):
+    def with_run(self, number: int, offset: int, records: int) -> Position:
+        """The same where so many records, from that number on, follow each other from that offset on.
+
+        What was known of records behind them stays, unless it says something else of these: it may be of a batch that
+        another mirror has sent and that has not come yet.
+        """
+        known = self.source_offset(number) if self.seams and self.seams[0][0] <= number else None
+        inside = [seam for seam in self.seams if number < seam[0] < number + records]
+        if known == offset and all(seam[1] - offset == seam[0] - number for seam in inside):
             return self
-        return replace(self, seams=(*kept, (number, offset)))
+        return replace(self, seams=(*(seam for seam in self.seams if seam[0] < number), (number, offset)))
 
     def at(self, count: int, target_offset: int, *, is_resting: bool) -> Position:
         """The same with so many records in the target, before that offset; without seams that are of no use any more.
@@ -111,5 +122,11 @@ class Position:
         return self.count + (sequence + 1 - self.count) % SEQUENCES
 
 
-def _pairs(text: str) -> list[tuple[str, str, str]]:
-    return [pair.partition(":") for pair in text.split(",")]
+def _seams(text: str) -> tuple[tuple[int, int], ...]:
+    found = []
+    number = offset = 0
+    for pair in text.split(","):
+        further, _, behind = pair.partition(":")
+        number, offset = number + int(further), offset + int(behind)
+        found.append((number, offset))
+    return tuple(found)
