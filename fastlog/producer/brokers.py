@@ -21,6 +21,7 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.producer.config import ACKS
+from fastlog.producer.record_errors import PASSING, error_of
 from fastlog.wire import requests
 from fastlog.wire.responses import MetadataAnswer
 
@@ -128,7 +129,7 @@ class Directory:
 
         Raises:
             TransportError: the broker cannot be reached.
-            BrokerError: the topic's name is not allowed there, or this client may not use it.
+            BrokerError, RecordsError: the topic's name is not allowed there, or this client may not use it.
             ProtocolError: the answer makes no sense.
         """
         known = self._partitions.get(topic)
@@ -190,11 +191,13 @@ class Directory:
         Raises:
             NotSpokenError: the broker does not speak today's protocol.
             TransportError: it cannot be reached, or has the topic only in a while.
+            BrokerError, RecordsError: it refuses to tell; as ``error_of``.
         """
         with RecordBroker(self.connector.addresses, timeout=self.connector.timeout) as broker:
             known = broker.known_topics([topic])[topic]
             if known.code and known.code != UNKNOWN_TOPIC:
-                raise TransportError(meaning_of(known.code)).at(topic=topic, broker=self.broker.address)
+                error = TransportError(meaning_of(known.code)) if known.code in PASSING else error_of(known.code)
+                raise error.at(topic=topic, broker=self.broker.address)
             if not known.partitions:
                 return None
             try:

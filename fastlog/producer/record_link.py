@@ -1,6 +1,6 @@
 """The link to a broker's topics of record batches: today's protocol, and batches that are stored once.
 
-Source of what is tried again, and of what a lost sequence means: Apache Kafka 4.2 (Errors; Sender, TransactionManager).
+Source of what a lost sequence means: Apache Kafka 4.2 (Sender, TransactionManager).
 """
 
 from __future__ import annotations
@@ -11,18 +11,8 @@ from fastlog import batch_codecs
 from fastlog.client.connection import Connection
 from fastlog.client.kafka_connection import MOST_ANSWER_BYTES, KafkaConnection
 from fastlog.client.record_requests import new_producer, parse_producer
-from fastlog.client.records import RecordsError, meaning_of
-from fastlog.errors import (
-    FastlogError,
-    InvalidMessageError,
-    InvalidTopicError,
-    MessageTooLargeError,
-    NotAuthorizedError,
-    ProtocolError,
-    StorageError,
-    TransportError,
-    WrongPartitionError,
-)
+from fastlog.client.records import meaning_of
+from fastlog.errors import FastlogError, ProtocolError, TransportError
 from fastlog.producer._flight import Flight
 from fastlog.producer._frames import Chunk
 from fastlog.producer._lane import Lane
@@ -30,32 +20,11 @@ from fastlog.producer._record_flight import RecordFlight
 from fastlog.producer.brokers import CLIENT
 from fastlog.producer.link import Link
 from fastlog.producer.outcomes import Outcomes
+from fastlog.producer.record_errors import LOST, PASSING, error_of
 from fastlog.producer.refusals import Hold, Refusals
 
 IN_FLIGHT = 5
 """Batches of a partition that may be without an answer: so many does a broker know again."""
-PASSING = frozenset((5, 6, 7, 14, 15, 19, 20, 56, 74))
-"""Errors that go by: the broker starts, another one leads, copies or room on the disk are missing."""
-LOST = frozenset((45, 47, 59))
-"""Errors of a batch that does not follow what the broker has of the producer: it is not stored, nor is what follows."""
-_CLASSES: dict[int, type[FastlogError]] = {
-    2: InvalidMessageError,
-    3: WrongPartitionError,
-    10: MessageTooLargeError,
-    17: InvalidTopicError,
-    18: MessageTooLargeError,
-    29: NotAuthorizedError,
-    31: NotAuthorizedError,
-    56: StorageError,
-    87: InvalidMessageError,
-}
-
-
-def error_of(code: int, detail: str = "") -> FastlogError:
-    """The exception for an error code of today's protocol."""
-    text = meaning_of(code) + (f"; {detail}" if detail else "")
-    kind = _CLASSES.get(code)
-    return RecordsError(text, code) if kind is None else kind(text)
 
 
 class RecordLink(Link):

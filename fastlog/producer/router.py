@@ -103,9 +103,8 @@ class Router:
         if partition is not None and partition != ANY:
             named = self._by_hand(route, partition)
             assert route.fast is not None
-            if named.partition == (
-                partition[1] if isinstance(partition, tuple) else partition
-            ):  # else another next time
+            wanted = partition[1] if isinstance(partition, tuple) else partition
+            if named.partition == wanted:  # not where this side chooses among all of a broker: another one next time
                 route.fast.set_by_hand(partition, named)
             return named
         if key is not None and partition is None:

@@ -21,6 +21,7 @@ from fastlog.client.records import RecordBroker
 from fastlog.errors import (
     ArgumentError,
     ConfigError,
+    InvalidMessageError,
     MessageTooLargeError,
     UnsupportedFeatureError,
     WrongPartitionError,
@@ -234,6 +235,8 @@ def test_sizes(broker: RunningBroker, records: RecordBroker) -> None:
             producer.send("sizes", b"x" * 3000)
         with pytest.raises(WrongPartitionError, match="there is no partition 7"):
             producer.send("sizes", b"v", partition=7)
+        with pytest.raises(InvalidMessageError, match="the time of a record is not one that the topic takes"):
+            producer.send("sizes", b"v", timestamp=2**42)
         assert producer.send("sizes", [b"y" * 500] * 20)[-1].next_offset == 20, "in as many batches as it takes"
     assert [message.payload for message in stored(broker, "sizes")] == [b"y" * 500] * 20
     told: list[Any] = []

@@ -14,6 +14,7 @@ from fastlog.errors import (
     ClosedError,
     ConfigError,
     InvalidMessageError,
+    InvalidTopicError,
     MessageTooLargeError,
     NotAuthorizedError,
     StorageError,
@@ -108,6 +109,7 @@ def test_errors_that_pass_are_waited_for(code: int) -> None:
         (18, MessageTooLargeError),
         (29, NotAuthorizedError),
         (31, NotAuthorizedError),
+        (32, InvalidMessageError),
         (42, RecordsError),
         (87, InvalidMessageError),
     ],
@@ -268,6 +270,10 @@ def test_topics_and_settings_that_are_not_told() -> None:
         kafka.topic_code = 5
         with pytest.raises(TransportError, match="the topic is being made"):
             producer.send("t", b"a")
+        for code, kind in ((17, InvalidTopicError), (29, NotAuthorizedError), (42, RecordsError)):
+            kafka.topic_code = code
+            with pytest.raises(kind, match="topic t, "):
+                producer.send("t", b"a")
         kafka.topic_code, kafka.settings_code = 0, 29
         assert producer.send("t", b"a")[0].offset == 0
 
