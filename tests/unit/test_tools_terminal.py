@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fastlog.tools.colours import has_colour
+from fastlog.tools.findings import bad, ok, warn
 from fastlog.tools.progress import Progress, _short
 from fastlog.tools.report import CommandError, say_error
 from fastlog.tools.topics import show
@@ -140,3 +141,38 @@ def test_a_table_has_colour_on_a_terminal(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     show(names, rows, False, False)
     assert capsys.readouterr().out == "topic\tn\tstate\na\t1\tok\nbb\t20\tmissing\n"
+
+
+def test_findings_of_the_doctor_have_the_colour_of_their_level() -> None:
+    for finding, number in ((ok("disk", "a"), 32), (warn("disk", "n", "a", "b"), 33), (bad("disk", "n", "a", "b"), 31)):
+        level = f"{finding.level:4}"
+        assert finding.line(coloured=True).startswith(f"\x1b[{number}m{level}\x1b[0m  disk ")
+        assert finding.line().startswith(f"{level}  disk ")
+
+
+def test_a_line_that_moves_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with no newline, which would have a terminal show it."""
+
+    class Terminal(io.StringIO):
+        seen = ""
+
+        def isatty(self) -> bool:
+            return True
+
+        def flush(self) -> None:
+            self.seen = self.getvalue()
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    progress = Progress("sent", shown=True)
+    progress._next = 0.0
+    progress.idle()
+    assert terminal.seen.startswith("\rsent 0 messages")
+
+
+def test_a_log_has_a_line_from_time_to_time(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("sent", shown=True)
+    assert drawn(progress, capsys).startswith("sent 0 messages, 0 bytes in ")
+    progress.idle()
+    assert capsys.readouterr().err == ""
