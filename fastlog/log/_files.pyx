@@ -59,7 +59,20 @@ cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void* iov_base
         size_t iov_len
-    ssize_t preadv2(int, const iovec*, int, long, int)
+
+cdef extern from *:
+    """
+    #include <sys/syscall.h>
+    #include <sys/uio.h>
+    #include <unistd.h>
+    #ifndef RWF_NOWAIT /* musl before 1.2.5, which has not the function either */
+    #define RWF_NOWAIT 8
+    static ssize_t preadv2(int fd, const struct iovec *pieces, int count, long position, int flags) {
+        return syscall(SYS_preadv2, fd, pieces, count, position, 0L, flags);
+    }
+    #endif
+    """
+    ssize_t preadv2(int, const iovec*, int, long, int) nogil
     int RWF_NOWAIT
 
 cdef extern from "<sys/sendfile.h>" nogil:
