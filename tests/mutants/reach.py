@@ -41,7 +41,7 @@ def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
     """Return what chooses the tests of a mutant: those that reach its line, the quick ones first.
 
     All files are tried where the source has changed since, and every one that the map does not know yet, or that names
-    the source.
+    the source. A test that is named by itself, as ``FILE::NAME``, is tried in any case, and first.
     """
     known: dict[str, Any] = json.loads(path.read_text())
     seconds: dict[str, float] = known["seconds"]
@@ -50,6 +50,8 @@ def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
         source = known["sources"].get(mutant.path)
         if source is None or source["sha256"] != sum_of(ROOT / mutant.path):
             return files
+        asked = [name for name in files if "::" in name]
+        files = [name for name in files if "::" not in name]
         # a statement of several lines is counted at one of them
         near = range(mutant.line - 2, mutant.line + len(mutant.before) + 2)
         reaching = {known["tests"][number] for line in near for number in source["lines"].get(str(line), ())}
@@ -58,7 +60,7 @@ def load(path: Path) -> Callable[[Mutant, list[str]], list[str]]:
         reaching |= {name for name in files if mutant.path.rpartition("/")[2] in "\n".join(_text_lines(ROOT / name))}
         found = [name for name in reaching if name.partition("::")[0] in files]
         whole = {name for name in found if "::" not in name}
-        return sorted(
+        return asked + sorted(
             (name for name in found if name in whole or name.partition("::")[0] not in whole),
             key=lambda name: (seconds.get(name, math.inf), name),
         )

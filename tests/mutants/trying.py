@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from tests.harness.checkout import ROOT
 from tests.mutants.areas import Area, area_of
@@ -77,11 +78,14 @@ class Suite:
 
 
 def nearest(mutant: Mutant, files: list[str]) -> list[str]:
-    """The test files that have the module of the mutant in their name, and behind them those that import it."""
+    """The test files that have the module of the mutant in their name, and behind them those that import it.
+
+    A file may be given as one test of it, ``FILE::NAME``.
+    """
     package, _, module = mutant.path.rpartition(".")[0].replace("/", ".").rpartition(".")
     stem = module.partition(".")[0].strip("_")
     imports = re.compile(rf"\b{package}\.{module}\b|\bfrom {package} import \(?[^)\n]*\b{module}\b")
-    named = [name for name in files if stem in name.rpartition("/")[2]]
+    named = [name for name in files if stem in Path(name.partition("::")[0]).name]
     return named + [name for name in files if name not in named and imports.search(_text(name))]
 
 
@@ -93,7 +97,7 @@ def nearest_first(mutant: Mutant, files: list[str]) -> list[str]:
 
 @cache
 def _text(name: str) -> str:
-    return (ROOT / name).read_text(errors="replace")
+    return (ROOT / name.partition("::")[0]).read_text(errors="replace")
 
 
 def try_one(mutant: Mutant, tree: Tree, suite: Suite, files: list[str]) -> Outcome:

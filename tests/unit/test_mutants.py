@@ -209,6 +209,7 @@ def test_the_tests_that_reach_a_line_are_asked_the_quick_ones_first(tmp_path: Pa
     assert asked(6, [one, two]) == [quick, slow]
     assert asked(20, [one, two]) == [two]
     assert asked(20, [one]) == []
+    assert asked(20, [f"{one}::quick", two]) == [f"{one}::quick", two]
     path.write_text(json.dumps({**whole, "files": {one: whole["files"][one]}}))
     assert asked(6, [one, two]) == [quick, two, slow]  # who knows what a new file reaches
     # one that compiles a header by itself
@@ -233,6 +234,9 @@ def test_the_tests_that_name_a_source_are_the_nearest() -> None:
     append, flush, topics = (f"tests/unit/test_{name}.py" for name in ("append", "flush", "topics"))
     compiled = Mutant("m", "fastlog/log/_append.pyx", 1, "call", ("a",), ("b",))
     assert nearest(compiled, [topics, flush, append]) == [append, flush]
+    one, other = f"{flush}::test_one[a/b]", f"{topics}::test_append"  # as --tests takes them
+    assert nearest_first(compiled, [other, one, append]) == [append, one, other]
+    assert nearest(mutant, [f"{named[0]}::test_one", other]) == [f"{named[0]}::test_one"]
 
 
 @pytest.mark.parametrize(
