@@ -38,7 +38,8 @@ cdef class Jobs:
     ``services`` counts and creates: ``count_deep(memoryview, name, begun)`` counts deep messages and returns their number,
     COUNT_REFUSED, or what is to be given as ``begun`` for the next step, which is None for the first; ``check_batch`` does
     the same with a batch of records, and returns a ``CountJob``'s ``count`` and ``record``, ``make_batches`` makes batches of a set.
-    ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``.
+    ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``. What raises is told to its
+    ``unexpected``, and its request is refused, has failed or has no answer.
     """
 
     def __cinit__(self, Helper helper, Authorizer authorizer, services):
@@ -125,8 +126,9 @@ cdef class Jobs:
                 return False
             self.begun[name] = found
             return True
-        except BaseException:
+        except BaseException as error:
             job.count = COUNT_REFUSED
+            self.services.unexpected(error)
             return False
 
     cdef bint convert_step(self, RecordsJob* job) noexcept with gil:
@@ -148,15 +150,17 @@ cdef class Jobs:
                 memcpy(job.made, <char*>(<bytes>made), size)
                 job.size = size
                 job.state = RECORDS_MADE
-        except BaseException:
+        except BaseException as error:
             job.state = RECORDS_REFUSED
+            self.services.unexpected(error)
         return False
 
     cdef void create_step(self, CreateJob* job) noexcept with gil:
         try:
             job.made = self.services.create_partition(<bytes>job.job.data[:job.job.size], job.partition)
-        except BaseException:
+        except BaseException as error:
             job.made = CREATE_FAILED
+            self.services.unexpected(error)
 
 
 cdef class Answering:
@@ -187,6 +191,7 @@ cdef class Answering:
                     memcpy(job.answer, <char*>(<bytes>made), size)
                     job.size = size
                     job.state = ANSWER_MADE
-        except BaseException:
+        except BaseException as error:
             job.state = ANSWER_NONE
+            self.jobs.services.unexpected(error)
         return False

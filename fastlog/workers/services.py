@@ -70,8 +70,9 @@ BYTES = (
 class Services:
     """The Python side of one processor's engine, whatever its protocols.
 
-    Its loop's thread calls everything but ``count_deep`` and ``create_partition``, which are those of the helper's
-    threads, a queue each; what a log manager remembers is for one thread, so each has one.
+    Its loop's thread calls everything but ``count_deep``, ``check_batch``, ``make_batches`` and ``create_partition``,
+    which are those of the helper's threads, a queue each; what a log manager remembers is for one thread, so each has
+    one.
     """
 
     def __init__(
@@ -268,7 +269,7 @@ class Services:
         """A signal came; Python runs its handlers as soon as this code does."""
 
     def unexpected(self, error: BaseException) -> None:
-        """Something raised that should not have: say it with its traceback; the connection concerned closes."""
+        """Something raised that should not have: say it with its traceback. Any thread."""
         log.error("unexpected error in a request: %r", error, exc_info=error)
 
 

@@ -19,6 +19,7 @@ from fastlog.workers.services import NOT_CREATED, REFUSED, Services
 from tests.harness import raw_client as raw
 from tests.harness.workers import Workers
 from tests.unit.test_counts import MANY
+from tests.unit.test_kafka_data import make_with
 
 GOOD = raw.entry(b"good")
 CLOSED, UNKNOWN, REFUSED_SET, STORAGE = -2, -1, 2, 103
@@ -78,6 +79,7 @@ RAISES: dict[str, tuple[str, bytes, int, str]] = {
     "a line about each request": ("trace", raw.fetch_frame("t", 0, 0, 100), 0, ""),
     "looking into a set": ("count_deep_small", acked("t", raw.wrapper(GOOD, raw.GZIP)), REFUSED_SET, ""),
     "looking into a large set": ("count_deep", acked("t", MANY), REFUSED_SET, ""),
+    "making batches of a set": ("make_batches", acked("records", raw.wrapper(GOOD, raw.GZIP)), REFUSED_SET, ""),
     "making a partition": ("create_partition", acked("new", GOOD), STORAGE, ""),
     "an answer about a log's times": ("offsets", raw.offsets_frame("away", 0, raw.LATEST, 1), CLOSED, ""),
     "an answer in a thread": ("answer_off_loop", raw.own_frame(raw.METADATA, raw.metadata_body(["t"])), CLOSED, ""),
@@ -86,9 +88,12 @@ RAISES: dict[str, tuple[str, bytes, int, str]] = {
 
 @pytest.mark.parametrize("case", RAISES)
 def test_whatever_raises_in_python_costs_the_request_at_most(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is answered as if that was refused or failed, or has no answer; all others are served, and so is the next."""
+    """It is answered as if that was refused or failed, or has no answer; all others are served, and so is the next.
+
+    The log has the traceback, whichever thread it was.
+    """
     method, request, code, faults = RAISES[case]
     owner = Services if hasattr(Services, method) else Control
     works = getattr(owner, method)
@@ -105,6 +110,7 @@ def test_whatever_raises_in_python_costs_the_request_at_most(
     with Workers(tmp_path, trace_requests=method == "trace") as workers:
         with workers.connect() as client:
             assert client.produce_ack("t", 0, GOOD, raw.FLUSHED).error == 0
+        make_with(workers, "records")
         with workers.connect() as client:
             is_broken.set()
             _files.arm(faults, "test")
@@ -117,6 +123,9 @@ def test_whatever_raises_in_python_costs_the_request_at_most(
             _files.arm("", "test")
             is_broken.clear()
         assert raised
+        told = [found for found in caplog.records if "unexpected error in a request" in found.getMessage()]
+        assert len(told) == len(raised)
+        assert {found.exc_info and found.exc_info[0] for found in told} == {ZeroDivisionError}
         with workers.connect() as client:
             assert client.produce_ack("after", 0, raw.wrapper(GOOD, raw.GZIP), raw.FLUSHED).error == 0
             assert client.offsets("after", 0, raw.EARLIEST) == [0]
