@@ -23,7 +23,7 @@ from fastlog.consumer.feed import Bell, Failure, Feed, Item, Jump, PartitionStat
 from fastlog.consumer.links import Link, Links
 from fastlog.consumer.offered import Offer
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.reader import AnyReader, open_reader
+from fastlog.consumer.reader import AnyReader, Reader, open_reader
 from fastlog.consumer.record_reader import RecordReader, RecordRequests, record_channel
 from fastlog.errors import (
     BrokerError,
@@ -85,6 +85,7 @@ class Fetch:
         self._offset = place.expected
         self._log = place.log
         self._log_asked = self._connected_at = 0.0
+        self._is_log_away = False  # when it was looked for last, and it is known which one it was
         self._channel: Channel | None = None
         self._reader: AnyReader | None = None
         self._of_records = False
@@ -154,6 +155,7 @@ class Fetch:
                 not self._is_stopped
                 and reader.offset == self._offset
                 and channel.connected_at == self._connected_at  # otherwise the thread looks first whose log it is
+                and not self._is_log_away
             ):
                 chunk = channel.alone(reader.soon, seconds)
                 if chunk is not None:
@@ -277,23 +279,29 @@ class Fetch:
             return record_channel(link.broker, "consumer", buffer_bytes)
         return Channel(link.broker, "consumer", buffer_bytes)
 
-    def _check_log(self, link: Link, channel: Channel, offer: Offer) -> None:
+    def _check_log(self, link: Link, channel: Channel, offer: Offer, *, came: bool = False) -> None:
         """Whoever answers on another connection may have another log. Raises ``OffsetOutOfRangeError`` then.
 
-        A log that does not tell when it was made is asked again: one that is new tells it once it is durable.
+        A log that does not tell when it was made is asked again: one that is new tells it once it is durable. One that
+        was away is compared once something ``came``: of one, perhaps, that was made since and has grown beyond the
+        offset.
         """
         if channel.connected_at != self._connected_at:
             since = channel.connected_at
+        elif came and self._is_log_away:
+            since = time.monotonic()
         elif not self._log and time.monotonic() - self._log_asked > _LOG_KNOWN_SECONDS:
             since = time.monotonic() - _LOG_KNOWN_SECONDS
         else:
             return
         if offer.own_requests:
-            self._compare_log(link, since)
+            made = self._compare_log(link, since)
+            # who tells nothing though there is something never will
+            self._is_log_away = not came and self._log > 0 and not made
         self._log_asked = time.monotonic()
         self._connected_at = channel.connected_at
 
-    def _compare_log(self, link: Link, since: float) -> None:
+    def _compare_log(self, link: Link, since: float) -> int:
         made = link.log_of(self.place.source.topic, self._partition, since)
         if made and self._log and made != self._log and self._offset >= 0:
             if link.records_of(self.place.source.topic) is not None:
@@ -303,6 +311,7 @@ class Fetch:
                 f" {_clock(self._log)}"
             )
         self._know_log(made or self._log)
+        return made
 
     def _know_log(self, made: int) -> None:
         self._log = made
@@ -323,10 +332,14 @@ class Fetch:
                     self.bell.wait(_HOLD_SECONDS)
                 self._is_paused = False
                 continue
+            came = True
             try:
                 chunk = channel.alone(reader.next, wait)
+                came = chunk is not None
             finally:  # also where an offset of another log is no start of a message in this one
-                self._check_log(link, channel, offer)
+                if isinstance(reader, Reader) and reader.met_no_log:
+                    reader.met_no_log, self._is_log_away = False, self._log > 0
+                self._check_log(link, channel, offer, came=came and not self._is_stopped)
             self._answered(reader, chunk)
             if chunk is not None:
                 pause = _LEAST_PAUSE

@@ -83,6 +83,8 @@ class Reader:
         self._log_start = 0
         self.high_watermark: int | None = None
         """Up to where the log could be read when the broker last said so; of a plain 0.7 broker when it had no more."""
+        self.met_no_log = False
+        """Set once the broker has answered as it does where there is no such partition."""
         if local is not None:
             channel.owned.add(local)
 
@@ -280,6 +282,8 @@ class Reader:
             error = answer.error
             detail = f"the log goes from {answer.log_start} to {answer.high_watermark}"
             self.high_watermark = answer.high_watermark
+            # of a log that there is, that would be an error
+            self.met_no_log = self.met_no_log or (not error and answer.high_watermark < self.offset)
             if not error and self.local is not None:
                 self.local.limit = max(self.local.limit, answer.high_watermark)
         if error:

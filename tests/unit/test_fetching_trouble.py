@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -282,6 +284,50 @@ def test_a_jump_names_the_log_that_there_is_then() -> None:
         (jump,) = reading.jumps
         assert jump[:3] == (source, len(pack(SEVERAL)), 0) and jump.log == NEW
         assert reading.fetchers.logs() == {source: NEW}
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["another connection", "the same connection"])
+@pytest.mark.parametrize("begins", [20, 0], ids=["at a message", "inside of one"])
+def test_a_log_that_is_away_for_a_while_may_be_another_one_when_it_is_there(cut: bool, begins: int) -> None:
+    """Its broker answers as one does where there is no such partition, until it has grown beyond the offset."""
+    is_away = threading.Event()
+
+    def absent(request: rq.Request) -> bytes | None:
+        if is_away.is_set() and isinstance(request, rq.HeldFetchRequest):
+            time.sleep(0.002)
+            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0))
+        return None
+
+    more = [b"x" * begins, *MORE]
+    assert (len(pack(SEVERAL)) in accumulate(len(pack([payload])) for payload in more)) == bool(begins)
+    with served(pack(SEVERAL), hook=absent) as fake, Reading(fetcher_backoff_ms=20) as reading:
+        fake.made["t", 0] = OLD
+        source = reading.own(fake.port)
+        assert take(reading.stream(), 100) == SEVERAL
+        is_away.set()
+        del fake.logs["t", 0], fake.made["t", 0]
+        if cut:
+            fake.cut()
+        before = fake.seen["HeldFetchRequest"]
+        wait_until(lambda: fake.seen["HeldFetchRequest"] > before + 2)
+        fake.made["t", 0], fake.logs["t", 0] = NEW, pack(more)
+        is_away.clear()
+        assert take(reading.stream(), 201) == more
+        assert [(jump.source, jump.old, jump.new) for jump in reading.jumps] == [(source, len(pack(SEVERAL)), 0)]
+        assert reading.fetchers.logs() == {source: NEW}
+
+
+def test_who_never_tells_which_log_it_is_is_asked_once_more() -> None:
+    """The first thing that comes counts as of the log that was known."""
+    asked = []
+    for told in ({("t", 0): OLD}, {}):
+        with served(pack(SEVERAL)) as fake, Reading(fetcher_backoff_ms=20, fetch_bytes=200) as reading:
+            fake.made |= told
+            source = reading.own(fake.port, log=OLD)
+            assert take(reading.stream(), 100) == SEVERAL
+            assert (reading.jumps, reading.fetchers.logs()) == ([], {source: OLD})
+            asked.append(fake.seen["MetadataRequest"])
+    assert asked[1] == asked[0] + 1
 
 
 def test_an_offset_of_another_log_is_not_gone_on_at() -> None:
