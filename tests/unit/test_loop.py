@@ -38,8 +38,16 @@ class Epoll:
         self.fd = next(
             int(path.name)
             for path in Path("/proc/self/fdinfo").iterdir()
-            if processor.receive.fileno() in (int(fd) for fd, _ in WATCHED.findall(path.read_text()))
+            if processor.receive.fileno() in (int(fd) for fd, _ in WATCHED.findall(self._told(path)))
         )
+
+    @staticmethod
+    def _told(path: Path) -> str:
+        """What is told of a descriptor; nothing of one that is closed by now, as that which listed them is."""
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            return ""
 
     def names(self) -> set[int]:
         """The names of all connections it may report something of."""
