@@ -123,3 +123,27 @@ def test_a_head_of_which_the_second_page_is_not_in_memory(broker: Broker) -> Non
             os.pread(fd, 1, ends[offset - 1] // PAGE * PAGE)
     os.close(fd)
     client.close()
+
+
+@pytest.mark.parametrize("records", [1, 10], ids=["by the index", "by walking"])
+def test_a_walk_comes_to_a_head_of_which_the_second_page_is_not_in_memory(broker: Broker, records: int) -> None:
+    """The index names a batch by its last record: one before that is walked to, from the beginning of the file."""
+    client = Client(broker.port)
+    client.make_topic("t")
+    first = batch(bytes(8 * PAGE - 100))
+    assert 0 < -len(first) % PAGE < BATCH_HEAD
+    assert client.produce(PLACE, first, 1) == (0, 0)
+    assert client.produce(PLACE, batch(*[b"x"] * records), 1) == (0, 1)
+    assert client.produce(PLACE, batch(b"last" * PAGE), -1) == (0, 1 + records)
+    path = broker.log_dirs[0] / "t-0" / "00000000000000000000.log"
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    forget(path.parent)
+    for position in (0, len(first)):
+        os.pread(fd, 1, position // PAGE * PAGE)
+    os.close(fd)
+    assert len(path.with_suffix(".index").read_bytes()) >= 8
+    error, end, data = client.fetch(PLACE, 1, 0)
+    assert (error, end) == (0, 2 + records)
+    assert records_of(data)[:records] == [(1 + at, b"x") for at in range(records)]
+    client.close()
