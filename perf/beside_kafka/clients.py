@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from perf.beside_kafka.steps import LATENCY_RATE, SIZE, Load
@@ -45,21 +46,21 @@ def confluent_consume(load: Load) -> None:
     consumer = Consumer({**settings, **queue})
     consumer.assign([TopicPartition(load.topic, number, OFFSET_BEGINNING) for number in range(load.partitions)])
     count = 0
-    while count < load.messages:
-        got = consumer.consume(min(10_000, load.messages - count), WAIT_SECONDS)
-        assert got, f"{count} of {load.messages} records came"
-        count += len(got)
-    consumer.close()
+    with closing(consumer):
+        while count < load.messages:
+            got = consumer.consume(min(10_000, load.messages - count), WAIT_SECONDS)
+            assert got, f"{count} of {load.messages} records came"
+            count += len(got)
 
 
 def kafka_python_produce(load: Load) -> None:
     from kafka import KafkaProducer  # type: ignore[import-untyped]
 
     producer = KafkaProducer(bootstrap_servers=load.address, acks=1, linger_ms=5, enable_idempotence=False)
-    sent = [producer.send(load.topic, PAYLOAD, partition=number % load.partitions) for number in range(load.messages)]
-    producer.flush(WAIT_SECONDS)
-    assert all(each.succeeded() for each in sent), "not everything was acknowledged"
-    producer.close()
+    with closing(producer):
+        sent = [producer.send(load.topic, PAYLOAD, partition=n % load.partitions) for n in range(load.messages)]
+        producer.flush(WAIT_SECONDS)
+        assert all(each.succeeded() for each in sent), "not everything was acknowledged"
 
 
 def kafka_python_consume(load: Load) -> None:
@@ -70,11 +71,11 @@ def kafka_python_consume(load: Load) -> None:
     )
     consumer.assign([TopicPartition(load.topic, number) for number in range(load.partitions)])
     count = 0
-    while count < load.messages:
-        got = consumer.poll(timeout_ms=int(WAIT_SECONDS * 1000), max_records=10_000)
-        assert got, f"{count} of {load.messages} records came"
-        count += sum(map(len, got.values()))
-    consumer.close()
+    with closing(consumer):
+        while count < load.messages:
+            got = consumer.poll(timeout_ms=int(WAIT_SECONDS * 1000), max_records=10_000)
+            assert got, f"{count} of {load.messages} records came"
+            count += sum(map(len, got.values()))
 
 
 async def _aiokafka_produce(load: Load) -> None:

@@ -189,7 +189,7 @@ AREAS = (
     Area(
         "perf",
         _words("fastlog/perf/ perf/figures/ perf/compare/ perf/report/ perf/beside_kafka/"),
-        _unit("perf* beside_kafka tools_unacknowledged") + _integration("perf_tools beside_kafka_paced"),
+        _unit("perf* beside_kafka tools_unacknowledged") + _integration("beside_kafka beside_kafka_paced perf_tools"),
     ),
     Area(
         "testing",
