@@ -83,11 +83,11 @@ def compare_command(a: Path, b: Path, fail_below: float | None, only: tuple[str,
 
 
 def _loaded(path: Path) -> Result:
-    from perf.figures import results
+    from perf.figures import reading, results
 
     try:
         return results.load(path)
-    except results.ResultsError as error:
+    except reading.ResultsError as error:
         raise CommandError(
             str(error), "it is not what python -m perf replay writes", "give two result files", EXIT_USAGE
         ) from error

@@ -18,12 +18,13 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
-from fastlog.errors import FastlogError
+from perf.figures import reading
+from perf.figures.reading import ResultsError
 from perf.figures.summary import Ratio, Summary, ratio_of_medians, summary
 
 SCHEMA = 1
@@ -39,15 +40,6 @@ SYSTEMS = ("fastlog", "fastlog-broker", "ceiling", "rabbitmq-classic", "rabbitmq
 (the C pair, or a source of Spark's that has nothing to do); the peers. A file may name others."""
 
 Better = Literal["higher", "lower"]
-
-_LARGEST = 1e300
-"""No measurement comes near; sums and differences of what is beyond it are no numbers, and so no axis holds them."""
-
-_T = TypeVar("_T")
-
-
-class ResultsError(FastlogError):
-    """The file is no result of a measurement that this version can read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +176,7 @@ def save(result: Result, path: Path, *, trial: bool = False) -> None:
         for run in series["runs"]:
             if run["timeline"] is None:
                 del run["timeline"]
-    _result(document)
+    read(document)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     part = Path(name)
@@ -209,30 +201,29 @@ def load(path: Path) -> Result:
         ResultsError: it is none, or one of another schema; says file and place.
         OSError: it cannot be read.
     """
-    try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:  # nested deeper than anything that was written here
-        raise ResultsError(f"{path}: no JSON: {error}") from error
-    try:
-        return _result(document)
-    except ResultsError as error:
-        raise ResultsError(f"{path}: {error}") from None
+    with reading.named(path):
+        return read(reading.document(path))
 
 
-def _result(document: Any) -> Result:
-    fields = _object(document, "the file")
+def read(document: Any) -> Result:
+    """Take a file's content.
+
+    Raises:
+        ResultsError: it is no result, or one of another schema; says where.
+    """
+    fields = reading.mapping(document, "the file")
     if fields.get("schema") != SCHEMA:
         raise ResultsError(f"schema: {fields.get('schema')!r}, this version reads {SCHEMA}")
     result = Result(
-        title=_text(fields, "title", ""),
-        command=_text(fields, "command", ""),
-        started=_text(fields, "started", ""),
-        seconds=_number(_needed(fields, "seconds", ""), "seconds"),
-        machine=_object(_needed(fields, "machine", ""), "machine"),
-        settings=_object(_needed(fields, "settings", ""), "settings"),
-        warm_up=_text(fields, "warm_up", ""),
-        series=_each(_needed(fields, "series", ""), "series", _series),
-        notes=_each(fields.get("notes", []), "notes", _line),
+        title=reading.text(fields, "title", ""),
+        command=reading.text(fields, "command", ""),
+        started=reading.text(fields, "started", ""),
+        seconds=reading.number(reading.needed(fields, "seconds", ""), "seconds"),
+        machine=reading.mapping(reading.needed(fields, "machine", ""), "machine"),
+        settings=reading.mapping(reading.needed(fields, "settings", ""), "settings"),
+        warm_up=reading.text(fields, "warm_up", ""),
+        series=reading.each(reading.needed(fields, "series", ""), "series", _series),
+        notes=reading.each(fields.get("notes", []), "notes", reading.line),
     )
     seen = set()
     for number, one in enumerate(result.series):
@@ -243,26 +234,26 @@ def _result(document: Any) -> Result:
 
 
 def _series(value: Any, where: str) -> Series:
-    fields = _object(value, where)
-    _known(fields, Series, where)
-    section = _text(fields, "section", where)
+    fields = reading.mapping(value, where)
+    reading.known(fields, Series, where)
+    section = reading.text(fields, "section", where)
     if section not in SECTIONS and not (section.startswith(CURVE) and section != CURVE):
         raise ResultsError(f"{where}.section: {section!r} is none of {', '.join(SECTIONS)}, {CURVE}<name>")
     goal = fields.get("goal")
     found = Series(
-        scenario=_text(fields, "scenario", where),
-        system=_text(fields, "system", where),
-        title=_text(fields, "title", where),
+        scenario=reading.text(fields, "scenario", where),
+        system=reading.text(fields, "system", where),
+        title=reading.text(fields, "title", where),
         section=section,
-        unit=_one_of(fields, "unit", UNITS, where),
-        better=cast("Better", _one_of(fields, "better", ("higher", "lower"), where)),
-        x=_number_or_none(fields, "x", where),
-        x_title=_text_or_none(fields, "x_title", where),
-        parameters=_object(fields.get("parameters", {}), f"{where}.parameters"),
+        unit=reading.one_of(fields, "unit", UNITS, where),
+        better=cast("Better", reading.one_of(fields, "better", ("higher", "lower"), where)),
+        x=reading.number_or_none(fields, "x", where),
+        x_title=reading.text_or_none(fields, "x_title", where),
+        parameters=reading.mapping(fields.get("parameters", {}), f"{where}.parameters"),
         goal=None if goal is None else _goal(goal, f"{where}.goal"),
-        paper=_number_or_none(fields, "paper", where),
-        runs=_each(_needed(fields, "runs", where), f"{where}.runs", _run),
-        absent=_text_or_none(fields, "absent", where),
+        paper=reading.number_or_none(fields, "paper", where),
+        runs=reading.each(reading.needed(fields, "runs", where), f"{where}.runs", _run),
+        absent=reading.text_or_none(fields, "absent", where),
     )
     if section.startswith(CURVE) and found.x is None:
         raise ResultsError(f"{where}.x: missing, the section is a curve")
@@ -274,13 +265,13 @@ def _series(value: Any, where: str) -> Series:
 
 
 def _goal(value: Any, where: str) -> Goal:
-    fields = _object(value, where)
-    _known(fields, Goal, where)
+    fields = reading.mapping(value, where)
+    reading.known(fields, Goal, where)
     goal = Goal(
-        value=_number_or_none(fields, "value", where),
-        ceiling_ratio=_number_or_none(fields, "ceiling_ratio", where),
-        of=_text_or_none(fields, "of", where),
-        of_ratio=_number_or_none(fields, "of_ratio", where),
+        value=reading.number_or_none(fields, "value", where),
+        ceiling_ratio=reading.number_or_none(fields, "ceiling_ratio", where),
+        of=reading.text_or_none(fields, "of", where),
+        of_ratio=reading.number_or_none(fields, "of_ratio", where),
     )
     if (goal.of is None) != (goal.of_ratio is None):
         raise ResultsError(f"{where}: of and of_ratio go together")
@@ -288,79 +279,18 @@ def _goal(value: Any, where: str) -> Goal:
 
 
 def _run(value: Any, where: str) -> Run:
-    fields = _object(value, where)
-    _known(fields, Run, where)
-    detail = _object(fields.get("detail", {}), f"{where}.detail")
+    fields = reading.mapping(value, where)
+    reading.known(fields, Run, where)
+    detail = reading.mapping(fields.get("detail", {}), f"{where}.detail")
     timeline = fields.get("timeline")
     return Run(
-        value=_number(_needed(fields, "value", where), f"{where}.value"),
-        detail={name: _number(number, f"{where}.detail.{name}") for name, number in detail.items()},
-        timeline=None if timeline is None else _each(timeline, f"{where}.timeline", _point),
+        value=reading.number(reading.needed(fields, "value", where), f"{where}.value"),
+        detail={name: reading.number(number, f"{where}.detail.{name}") for name, number in detail.items()},
+        timeline=None if timeline is None else reading.each(timeline, f"{where}.timeline", _point),
     )
 
 
 def _point(value: Any, where: str) -> tuple[float, float]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ResultsError(f"{where}: not a pair of seconds and value")
-    return _number(value[0], where), _number(value[1], where)
-
-
-def _each(value: Any, where: str, read: Callable[[Any, str], _T]) -> tuple[_T, ...]:
-    if not isinstance(value, list | tuple):
-        raise ResultsError(f"{where}: not a list")
-    return tuple(read(item, f"{where}[{number}]") for number, item in enumerate(value))
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise ResultsError(f"{where}: not an object")
-    return value
-
-
-def _known(fields: Mapping[str, Any], kind: type, where: str) -> None:
-    unknown = sorted(set(fields) - {one.name for one in dataclasses.fields(kind)})
-    if unknown:
-        raise ResultsError(f"{where}: unknown: {', '.join(unknown)}")
-
-
-def _needed(fields: Mapping[str, Any], name: str, where: str) -> Any:
-    if name not in fields:
-        raise ResultsError(f"{_place(where, name)}: missing")
-    return fields[name]
-
-
-def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
-    return _line(_needed(fields, name, where), _place(where, name))
-
-
-def _text_or_none(fields: Mapping[str, Any], name: str, where: str) -> str | None:
-    return None if fields.get(name) is None else _line(fields[name], _place(where, name))
-
-
-def _line(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ResultsError(f"{where}: {value!r} is no text")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):  # JSON can escape half of a pair; nothing can print it
-        raise ResultsError(f"{where}: {value!r} is no text of whole characters")
-    return value
-
-
-def _one_of(fields: Mapping[str, Any], name: str, choices: Sequence[str], where: str) -> str:
-    value = _text(fields, name, where)
-    if value not in choices:
-        raise ResultsError(f"{_place(where, name)}: {value!r} is none of {', '.join(choices)}")
-    return value
-
-
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
-        raise ResultsError(f"{where}: {value!r} is no number")
-    return value
-
-
-def _number_or_none(fields: Mapping[str, Any], name: str, where: str) -> float | None:
-    return None if fields.get(name) is None else _number(fields[name], _place(where, name))
-
-
-def _place(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+    return reading.number(value[0], where), reading.number(value[1], where)

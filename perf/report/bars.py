@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from perf.figures.results import OURS, Better
 from perf.figures.summary import Summary
-from perf.report import numbers
-from perf.report.canvas import LINE_HEIGHT, SMALL, TEXT, Canvas
-from perf.report.markup import Markup
-from perf.report.scales import Scale, fitted, scale_for, text_width, wrapped
-from perf.report.systems import class_of, look_of
+from perf.report import drawing, numbers
+from perf.report.drawing import INK, LINE_HEIGHT, QUIET, SMALL, TEXT
+from perf.report.systems import look_of
 
-_LABELS = 176.0  # wide drawings have the names in a column left of the plot and the values in one right of it
-_VALUES = 178.0
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ROW = 21.0  # pixels of a bar
+_NAME, _HEADING, _REASON = 26, 74, 74  # letters in a line
+_MEDIAN, _SPREAD = 92.0, 102.0  # pixels right of the axes: where the one ends and the other begins
+_TALL = 500.0  # with the labels of its axis above as well
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,129 +39,107 @@ class Group:
     """What is compared with each other: one scenario."""
 
     title: str
+    unit: str
     better: Better
     bars: Sequence[Bar]
 
 
-def draw(groups: Sequence[Group], unit: str, width: float, key: str, title: str) -> Markup:
-    """Draw the groups one below the other on one common axis; logarithmic when the values are far apart."""
-    canvas = Canvas(width)
-    left, right = (2.0, width - 10.0) if canvas.narrow else (_LABELS, width - _VALUES)
-    scale = scale_for(_all_values(groups), left, right)
-    heights = _heights(groups, canvas)
-    both = sum(heights) > 500
-    top = 20.0 if both else 4.0
-    bottom = top + sum(heights)
-    canvas.grid(scale, _labels(scale, unit), top, bottom, both=both)
-    y = top
-    spreads = max((text_width(_spread(bar, unit), SMALL) for group in groups for bar in group.bars), default=0.0)
-    for group, height in zip(groups, heights, strict=True):
-        _group(canvas, group, scale, y, unit, canvas.width - spreads - (10 if spreads else 0))
-        y += height
-    kind = "logarithmic axis" if scale.log else "linear axis from 0"
-    canvas.text(left, bottom + 2 * LINE_HEIGHT + 3, f"{numbers.unit_title(unit)}, {kind}", "a")
-    return canvas.svg(bottom + 2 * LINE_HEIGHT + 10, key, title, description(groups, unit))
+def figure(groups: Sequence[Group], *, alone: bool = False) -> Figure:
+    """Draw the groups one below the other on one common axis; logarithmic when the values are far apart.
+
+    ``alone``: each group by itself, as shares of its longest bar; its unit may be another.
+    """
+    unit = groups[0].unit
+    heights = [_height(group) for group in groups]
+    values = [value for group in groups for bar in group.bars for value in _values(bar)]
+    with drawing.figure(sum(heights) + 56) as (made, axes):
+        log = drawing.axis(axes, "x", [0.0, 1.0] if alone else values, "" if alone else unit)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(length=0, labelbottom=not alone, labeltop=sum(heights) > _TALL and not alone)
+        kind = "logarithmic axis" if log else "linear axis from 0"
+        axes.set_xlabel("" if alone else f"{numbers.unit_title(unit)}, {kind}", loc="left")
+        axes.set_ylim(sum(heights), 0)
+        names: dict[float, Bar] = {}
+        y = 0.0
+        for group, height in zip(groups, heights, strict=True):
+            longest = max((abs(value) for bar in group.bars for value in _values(bar)), default=0.0)
+            names |= _group(axes, group, y, longest or 1.0 if alone else 1.0, log=log)
+            y += height
+        axes.set_yticks(list(names), ["\n".join(drawing.rows_of(bar.name, _NAME, 1)) for bar in names.values()])
+        for label, bar in zip(axes.get_yticklabels(), names.values(), strict=True):
+            label.set(size=TEXT, color=INK if bar.found else QUIET, weight="bold" if bar.system == OURS else "normal")
+    return made
 
 
-def description(groups: Sequence[Group], unit: str) -> str:
+def description(groups: Sequence[Group]) -> str:
     """What the plot says, in words."""
     said = []
     for group in groups:
         rows = [
-            f"{bar.name} {numbers.quantity(bar.found.median, unit)}" if bar.found else f"{bar.name} not measured"
+            f"{bar.name} {numbers.quantity(bar.found.median, group.unit)}" if bar.found else f"{bar.name} not measured"
             for bar in group.bars
         ]
         said.append(f"{group.title}: {', '.join(rows)}.")
     return " ".join(said)
 
 
-def _all_values(groups: Sequence[Group]) -> list[float]:
-    bars = [bar for group in groups for bar in group.bars]
-    return [value for bar in bars for value in (*bar.values, *((bar.goal,) if bar.goal is not None else ()))]
+def _values(bar: Bar) -> list[float]:
+    return [*bar.values, *([bar.goal] if bar.goal is not None else [])]
 
 
-def _labels(scale: Scale, unit: str) -> list[tuple[float, str]]:
-    """As many ticks as fit beside each other."""
-    for most in range(9, 1, -1):
-        found = [(value, numbers.tick(value, unit)) for value in scale.ticks(most)]
-        places = [(scale(value), text_width(label, SMALL) / 2 + 5) for value, label in found]
-        if all(a + half <= b - other for (a, half), (b, other) in itertools.pairwise(places)):
-            return found
-    return found[:1]
+def _reason(bar: Bar) -> list[str]:
+    return drawing.rows_of(f"absent: {bar.absent or 'no reason given'}", _REASON, 2)
 
 
-def _heights(groups: Sequence[Group], canvas: Canvas) -> list[float]:
-    heights = []
-    for group in groups:
-        heading = len(_heading(group, canvas)) * LINE_HEIGHT + 14
-        heights.append(heading + sum(_bar_height(bar, canvas) for bar in group.bars))
-    return heights
+def _bar_height(bar: Bar) -> float:
+    return _ROW if bar.found else max(_ROW, LINE_HEIGHT * len(_reason(bar)) + 6)
 
 
-def _heading(group: Group, canvas: Canvas) -> list[str]:
-    return wrapped(group.title, canvas.width - 4, TEXT * 1.08, 2)
+def _height(group: Group) -> float:
+    heading = LINE_HEIGHT * len(drawing.rows_of(group.title, _HEADING, 2)) + 13
+    return heading + sum(map(_bar_height, group.bars))
 
 
-def _bar_height(bar: Bar, canvas: Canvas) -> float:
-    if not canvas.narrow:
-        return 21.0 if bar.found else max(21.0, LINE_HEIGHT * len(_reason(bar, canvas)) + 7)
-    return 36.0 if bar.found else LINE_HEIGHT * (1 + len(_reason(bar, canvas))) + 7
-
-
-def _reason(bar: Bar, canvas: Canvas) -> list[str]:
-    width = canvas.width - 8 if canvas.narrow else canvas.width - _LABELS
-    return wrapped(f"absent: {bar.absent or 'no reason given'}", width, TEXT, 2)
-
-
-def _group(canvas: Canvas, group: Group, scale: Scale, y: float, unit: str, medians: float) -> None:
-    heading = _heading(group, canvas)
-    y += 10
-    for row in heading:
-        canvas.text(0, y + 9, row, "h", full=group.title)
-        y += LINE_HEIGHT
-    y += 4
+def _group(axes: Axes, group: Group, y: float, one: float, *, log: bool) -> dict[float, Bar]:
+    """Draw a group from ``y`` down, its values in units of ``one``; return where its bars' names belong."""
+    heading = drawing.rows_of(group.title, _HEADING, 2)
+    _beside(axes, "\n".join(heading), (0, y + 10), 0, va="top", weight="bold", size=TEXT + 1)
+    y += LINE_HEIGHT * len(heading) + 13
+    found: dict[float, Bar] = {}
     for bar in group.bars:
-        height = _bar_height(bar, canvas)
-        _bar(canvas, bar, scale, y, height, unit, medians)
+        height = _bar_height(bar)
+        middle = y + height / 2
+        if bar.found is None:
+            _beside(axes, "\n".join(_reason(bar)), (0, middle), 4, style="italic", color=QUIET, size=SMALL)
+        else:
+            _bar(axes, bar, bar.found, middle, group.unit, one, log=log)
+        found[middle] = bar
         y += height
+    return found
 
 
-def _bar(canvas: Canvas, bar: Bar, scale: Scale, y: float, height: float, unit: str, medians: float) -> None:
-    middle = y + (24.0 if canvas.narrow else height / 2)
-    base = y + 12 if canvas.narrow else middle + 4
-    if bar.found is None:
-        name_width = canvas.width if canvas.narrow else _LABELS - 8
-        canvas.text(0, base, fitted(bar.name, name_width, TEXT), "t muted", full=bar.name)
-        x, row_y = (0.0, base + LINE_HEIGHT) if canvas.narrow else (_LABELS, y + LINE_HEIGHT)
-        for number, row in enumerate(_reason(bar, canvas)):
-            canvas.text(x, row_y + number * LINE_HEIGHT, row, "n", full=bar.absent)
-        return
-    _value(canvas, bar, bar.found, base, unit, medians)
-    look, colour = look_of(bar.system), class_of(bar.system)
-    median = scale(bar.found.median)
-    if scale.log:
-        canvas.line(scale.start, middle, scale(bar.found.low), middle, f"leader {colour}")
+def _bar(axes: Axes, bar: Bar, found: Summary, y: float, unit: str, one: float, *, log: bool) -> None:
+    colour = look_of(bar.system).light
+    median, low = drawing.placed([found.median / one, found.low / one])
+    if log:
+        axes.hlines(y, axes.get_xlim()[0], low, color=colour, alpha=0.55, linestyle=(0, (1, 3)), linewidth=1)
     else:
-        zero = scale(0)
-        canvas.rect(min(zero, median), middle - 5, abs(median - zero), 10, f"bar {colour}")
+        axes.barh(y, median, 10, color=colour, alpha=0.26)
     if bar.goal is not None:
-        goal = scale(bar.goal)
-        canvas.line(goal, middle - 9, goal, middle + 9, "goal")
+        goal = drawing.placed([bar.goal / one])
+        axes.plot(goal * 2, [y - 9, y + 9], color=INK, linewidth=1.6, linestyle=(0, (2, 1.5)))
     if len(bar.values) > 1:
-        canvas.line(median, middle - 7, median, middle + 7, f"median {colour}")
-    for number, value in enumerate(bar.values, 1):
-        told = f"{bar.name}, repetition {number}: {numbers.quantity(value, unit)}"
-        canvas.point(scale(value), middle, look.shape, colour, title=told)
+        axes.plot([median] * 2, [y - 7, y + 7], color=colour, linewidth=2.2)
+    values = drawing.placed([value / one for value in bar.values])
+    (dots,) = axes.plot(values, [y] * len(values), **drawing.mark(bar.system))
+    told = enumerate(bar.values, 1)
+    drawing.explain(dots, [f"{bar.name}, repetition {n}: {numbers.quantity(value, unit)}" for n, value in told])
+    _beside(axes, numbers.quantity(found.median, unit), (1, y), _MEDIAN, ha="right", weight="bold")
+    if found.n > 1:
+        _beside(axes, numbers.spread(found, unit), (1, y), _SPREAD, color=QUIET, size=SMALL)
 
 
-def _value(canvas: Canvas, bar: Bar, found: Summary, base: float, unit: str, medians: float) -> None:
-    """Name on the left; the median ends at ``medians``, and right of it stand the outermost values."""
-    value = numbers.quantity(found.median, unit)
-    room = medians - text_width(value, TEXT) - 8 if canvas.narrow else _LABELS - 8
-    canvas.text(0, base, fitted(bar.name, room, TEXT), "t strong" if bar.system == OURS else "t", full=bar.name)
-    canvas.text(medians, base, value, "v", anchor="end")
-    canvas.text(canvas.width, base, _spread(bar, unit), "a", anchor="end")
-
-
-def _spread(bar: Bar, unit: str) -> str:
-    return numbers.spread(bar.found, unit) if bar.found and bar.found.n > 1 else ""
+def _beside(axes: Axes, text: str, place: tuple[float, float], right: float, **style: Any) -> None:
+    """Write at a share of the axes' width and at a row, so many pixels right of there."""
+    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, place, xytext=(right, 0), annotation_clip=False, **{**where, **style})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from perf.figures.results import CEILING, GoalPart
@@ -9,9 +10,7 @@ from perf.figures.summary import Ratio
 from perf.report import numbers
 from perf.report.entries import Entry
 from perf.report.markup import Markup, element, join
-from perf.report.scales import Scale
 
-_WIDTH = 90.0
 _MOST = 2.0  # times the goal: further out bars end
 
 
@@ -83,7 +82,7 @@ def _body(entry: Entry, parts: Sequence[GoalPart]) -> Markup:
             ceiling = entry.ceiling
             text = join([numbers.digits(ceiling.value), _small(numbers.interval(ceiling))]) if ceiling else "–"
             cells.append(element("td", text, class_="num", rowspan=len(parts)))
-        cells += [element("td", _gauge(part)), element("td", _verdict(part))]
+        cells += [element("td", _gauge(part), class_="times"), element("td", _verdict(part))]
         rows.append(element("tr", *cells))
     return element("tbody", *rows)
 
@@ -113,22 +112,10 @@ def _gauge(part: GoalPart) -> Markup | None:
     if part.reached is None:
         return None
     times = _times(part)
-    scale = Scale(1 / _MOST, _MOST, 0.0, _WIDTH, log=True)
-    middle, end = scale(1), scale(times)
-    name = "met" if part.met else "missed"
-    text = f"×\u2009{numbers.digits(times)}"
-    return element(
-        "svg",
-        element("title", f"{numbers.digits(times)} times the goal"),
-        element("rect", x=min(middle, end), y=5, width=abs(end - middle), height=8, class_=f"gauge {name}"),
-        element("line", x1=middle, y1=1, x2=middle, y2=17, class_="goal"),
-        element("text", text, x=_WIDTH + 44, y=13, class_="a", text_anchor="end"),
-        viewBox=f"0 0 {_WIDTH + 46:g} 18",
-        width=f"{_WIDTH + 46:g}",
-        height="18",
-        class_="gauge",
-        role="img",
-    )
+    end = 50 + 50 * math.log(min(max(times, 1 / _MOST), _MOST), _MOST)
+    place = f"left: {min(end, 50):.1f}%; width: {abs(end - 50):.1f}%"
+    bar = element("span", class_="met" if part.met else "missed", style=place)
+    return join([element("span", bar, class_="gauge"), f" ×\u2009{numbers.digits(times)}"])
 
 
 def _times(part: GoalPart) -> float:

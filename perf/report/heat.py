@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from perf.figures.results import Better
-from perf.report import numbers
-from perf.report.canvas import LINE_HEIGHT, SMALL, Canvas
-from perf.report.markup import Markup
-from perf.report.scales import fitted, text_width
+from matplotlib.patches import Rectangle
+
+from perf.figures.results import OURS, Better
+from perf.report import drawing, numbers
+from perf.report.drawing import INK, LINE_HEIGHT, QUIET, SMALL
+from perf.report.systems import look_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CELL = 20.0
-SHADES = 8
+_FAINT, _STRONG = 0.04, 0.58
+"""Opacity of the worst square and of the best, on which letters can still be read."""
+_LETTERS = 90  # in a line of squares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,71 +44,67 @@ class Grid:
     chosen: Set[tuple[int, int]] = frozenset()
 
 
-def draw(panel: Panel, grid: Grid, width: float, key: str, title: str) -> Markup:
-    """Draw a panel on its grid: settings that go down have a column of values, those that go across a line of them."""
-    canvas = Canvas(width)
-    edges, left = _edges(grid, canvas)
-    cell = (width - left - 1) / max(len(grid.columns), 1)
-    top = LINE_HEIGHT * (len(grid.across) + 1) + 8
-    for number, name in enumerate(grid.across):
-        y = 11 + number * LINE_HEIGHT
-        canvas.text(left - 8, y, fitted(name, left - 8, SMALL), "a", anchor="end", full=name)
-        for place, column in enumerate(grid.columns):
-            text = fitted(column[number], cell - 2, SMALL)
-            canvas.text(left + (place + 0.5) * cell, y, text, "a", anchor="middle", full=column[number])
-    for name, edge in zip(grid.down, edges, strict=True):
-        canvas.text(edge, top - 6, name, "a", anchor="end")
-    shade = _shades(panel)
-    before: Sequence[str] = ()
-    for number, row in enumerate(grid.rows):
-        y = top + number * _CELL
-        for place, (text, edge) in enumerate(zip(row, edges, strict=True)):
-            if row[: place + 1] != before[: place + 1]:  # a value that goes on is not written again
-                canvas.text(edge, y + 14, text, "a", anchor="end")
-        before = row
-        for place, column in enumerate(grid.columns):
-            x, value = left + place * cell, panel.cells.get((number, place))
-            if value is None:
-                canvas.text(x + cell / 2, y + 14, "–", "a", anchor="middle")
-                continue
-            names = zip((*grid.down, *grid.across), (*row, *column), strict=True)
-            told = f"{', '.join(f'{name} {text}' for name, text in names)}: {numbers.quantity(value, panel.unit)}"
-            canvas.rect(x + 0.5, y + 0.5, cell - 1, _CELL - 1, f"heat q{shade(value)}", told)
-            text = numbers.short(value, panel.unit)
-            shown = text if text_width(text, SMALL) <= cell - 1 else numbers.tick(float(f"{value:.2g}"), panel.unit)
-            canvas.text(x + cell / 2, y + 14, shown, f"hv q{shade(value)}", anchor="middle")
-    for number, place in sorted(grid.chosen & panel.cells.keys()):
-        canvas.rect(left + place * cell + 1, top + number * _CELL + 1, cell - 2, _CELL - 2, "chosen")
+def figure(panel: Panel, grid: Grid) -> Figure:
+    """Draw a panel on its grid: the values of settings that go down are left of it, of those across above it."""
+    rows, columns = len(grid.rows), max(len(grid.columns), 1)
+    letters = max(3, _LETTERS // columns)
+    colour = look_of(OURS).light
+    gap, line = columns / drawing.WIDTH, 1 / _CELL  # a pixel
+    with drawing.figure(rows * _CELL + LINE_HEIGHT * len(grid.across) + 34) as (made, axes):
+        axes.set(xlim=(0, columns), ylim=(rows, 0))
+        axes.grid(visible=False)
+        axes.tick_params(length=0, labelbottom=False, labeltop=True)
+        axes.spines[:].set_visible(False)
+        axes.set_xticks([place + 0.5 for place in range(columns)], ["\n".join(_cut(c, letters)) for c in grid.columns])
+        axes.set_yticks([place + 0.5 for place in range(rows)], [" · ".join(_cut(row, 16)) for row in grid.rows])
+        names = "\n".join([*(f"{name} →" for name in _cut(grid.across, 24)), f"{' · '.join(_cut(grid.down, 24))} ↓"])
+        axes.annotate(
+            names, (0, 1), xytext=(-6, 4), xycoords="axes fraction", textcoords="offset points", ha="right",
+            size=SMALL, color=QUIET,
+        )  # fmt: skip
+        for (row, column), value in panel.cells.items():
+            told = f"{', '.join(_told(grid, row, column))}: {numbers.quantity(value, panel.unit)}"
+            opacity = _FAINT + (_STRONG - _FAINT) * _share(value, panel)
+            square = Rectangle((column, row), 1 - gap, 1 - line, facecolor=colour, alpha=opacity, linewidth=0)
+            drawing.explain(axes.add_patch(square), [told])
+        for row in range(rows):
+            for column in range(columns):
+                text = _written(panel.cells.get((row, column)), panel.unit, letters)
+                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center_baseline", size=SMALL)
+        for row, column in sorted(grid.chosen & panel.cells.keys()):
+            frame = Rectangle((column + gap, row + line), 1 - 3 * gap, 1 - 3 * line, fill=False, edgecolor=INK)
+            axes.add_patch(frame).set_linewidth(2)
+    return made
+
+
+def description(panel: Panel, grid: Grid) -> str:
+    """What the plot says, in words."""
     best = (max if panel.better == "higher" else min)(panel.cells.values(), default=math.nan)
     size = f"{len(grid.rows)} by {len(grid.columns)} settings"
-    said = f"{panel.title} for {size}; the best is {numbers.quantity(best, panel.unit)}."
-    return canvas.svg(top + len(grid.rows) * _CELL + 2, key, title, said)
+    return f"{panel.title} for {size}; the best is {numbers.quantity(best, panel.unit)}."
 
 
-def _edges(grid: Grid, canvas: Canvas) -> tuple[list[float], float]:
-    """Where each column of row values ends, and where the squares begin."""
-    edges, x = [], 0.0
-    for place, name in enumerate(grid.down):
-        x += max(text_width(text, SMALL) for text in (name, *(row[place] for row in grid.rows)))
-        edges.append(x)
-        x += 6.0 if canvas.narrow else 12.0
-    names = max((text_width(name, SMALL) + 8 for name in grid.across), default=0.0)
-    left = max(x, min(names, canvas.width * 0.3))
-    return [edge + left - x for edge in edges], left
+def _cut(texts: Sequence[str], letters: int) -> list[str]:
+    return [drawing.rows_of(text, letters, 1)[0] for text in texts]
 
 
-def _shades(panel: Panel) -> Callable[[float], int]:
-    """Map a value to its shade, 0 the worst, by place between the extremes; by magnitude when they are far apart."""
-    values = list(panel.cells.values())
-    log = bool(values) and min(values) > 0 and max(values) / min(values) > 20
+def _told(grid: Grid, row: int, column: int) -> list[str]:
+    values = (*grid.rows[row], *grid.columns[column])
+    return [f"{name} {value}" for name, value in zip((*grid.down, *grid.across), values, strict=True)]
 
-    def level(value: float) -> float:
-        return math.log10(value) if log else value
 
-    low, high = (level(min(values)), level(max(values))) if values else (0.0, 1.0)
+def _written(value: float | None, unit: str, letters: int) -> str:
+    """A value in its square, with two digits that count where three have no room."""
+    text = "–" if value is None else numbers.short(value, unit)
+    return text if value is None or len(text) <= letters else numbers.tick(float(f"{value:.2g}"), unit)
 
-    def shade(value: float) -> int:
-        share = (level(value) / 2 - low / 2) / (high / 2 - low / 2) if high > low else 1.0
-        return round((share if panel.better == "higher" else 1 - share) * (SHADES - 1))
 
-    return shade
+def _share(value: float, panel: Panel) -> float:
+    """From 0, the worst, to 1, by place between the extremes; by magnitude when they are far apart."""
+    low, high = min(panel.cells.values()), max(panel.cells.values())
+    if low == high:
+        return 1.0
+    if low > 0 and high / drawing.FAR_APART > low:
+        low, high, value = math.log10(low), math.log10(high), math.log10(value)
+    share = (value / 2 - low / 2) / (high / 2 - low / 2)
+    return share if panel.better == "higher" else 1 - share

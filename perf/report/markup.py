@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 # What XML cannot hold, and what turns the direction of the text around it: titles come from files.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-_EMPTY = {"meta", "br", "col", "path", "line", "rect", "circle"}
+_EMPTY = {"meta", "br", "col"}
 
 
 class Markup(str):
@@ -21,7 +21,12 @@ def escaped(value: object) -> Markup:
     """Return the text of ``value`` so that it means itself, in content and between double quotes."""
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(_UNPRINTABLE.sub("\ufffd", str(value))))
+    return Markup(html.escape(printable(str(value))))
+
+
+def printable(text: str) -> str:
+    """The text with a mark in the place of each character that cannot be shown."""
+    return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def join(parts: Iterable[object], between: str = "") -> Markup:

@@ -8,7 +8,7 @@ from datetime import datetime
 from perf.figures.results import Better
 from perf.figures.summary import Ratio, Summary
 
-UNIT_NAMES = {"messages/s": "msg/s", "bytes": "B", "ratio": ""}
+UNIT_NAMES = {"messages/s": "msg/s", "bytes": "B", "ratio": "", "us": "µs"}
 _UNIT_TITLES = {"messages/s": "Messages per second", "MB/s": "MB per second", "ms": "Milliseconds", "s": "Seconds"}
 NARROW = "\u202f"
 """A narrow space that no line breaks at: between a number and its prefix."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from perf.figures.beside import Beside
 from perf.figures.results import CURVE, OURS, Result
-from perf.report import goals, numbers, paper, sections, sweep, tables
+from perf.report import drawing, goals, numbers, paper, sections, sweep, tables
+from perf.report.beside import plots as beside_plots
+from perf.report.beside import table as beside_table
 from perf.report.entries import Entry, by_scenario, entries_of, marks
 from perf.report.markup import Markup, command_line, element, join
 from perf.report.sections import Plot
@@ -24,34 +30,58 @@ _SECTIONS = {
     "machine": "The machine without fastlog",
 }
 
+BESIDE = "fastlog beside Apache Kafka"
 _COMMIT_DIGITS = 12
+_UNNAMEABLE = re.compile("[^a-z0-9]+")
+_NAME = 60  # letters of an image's name
 
 
-def render(results: Sequence[Result]) -> str:
+@dataclass(frozen=True)
+class Folded:
+    """Plots that are shown when they are asked for."""
+
+    said: str
+    plots: Sequence[Plot]
+
+
+Content = Sequence[Markup | Plot | Folded]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of the page; ``key`` makes its ids and the names of its images."""
+
+    key: str
+    title: str
+    content: Content
+
+
+def render(results: Sequence[Result], beside: Sequence[Beside] = ()) -> str:
     """Return the report of one or more results as one HTML document.
 
     Of several files the first gives the title. Where two measured the same scenario on the same system, both are shown
-    under the letters of their files; ratios only ever compare what one file measured.
+    under the letters of their files; ratios only ever compare what one file measured. ``beside``: files that set
+    fastlog beside Apache Kafka, each in a section of its own.
 
     Raises:
-        ValueError: there is no result.
+        ValueError: there is neither.
     """
-    if not results:
+    if not results and not beside:
         raise ValueError("a report needs at least one result")
     entries = entries_of(results)
-    parts = [part for part in _parts(entries) if part[2]]
-    title = results[0].title or "Measurements"
+    shown = parts(results, beside)
+    title = (results[0].title if results else BESIDE) or "Measurements"
     body = element(
         "main",
         element(
             "header",
             element("h1", title),
-            _lede(results, entries),
-            element("nav", *(element("a", name, href=f"#{key}") for key, name, _ in parts), aria_label="Sections"),
-            _facts(results),
+            *([_lede(results, entries)] if results else []),
+            element("nav", *(element("a", part.title, href=f"#{part.key}") for part in shown), aria_label="Sections"),
+            *([_facts(results)] if results else []),
             *(element("p", f"Note: {note}") for result in results for note in result.notes),
         ),
-        *(element("section", element("h2", name, id=key), *content) for key, name, content in parts),
+        *(element("section", element("h2", part.title, id=part.key), *_written(part)) for part in shown),
         element("footer", "Written by python -m perf report. No script, nothing loaded from elsewhere."),
     )
     head = element(
@@ -65,29 +95,70 @@ def render(results: Sequence[Result]) -> str:
     return f"<!DOCTYPE html>\n{element('html', head, element('body', body), lang='en')}\n"
 
 
-def _parts(entries: Sequence[Entry]) -> Iterable[tuple[str, str, list[Markup]]]:
-    """Key, heading and content of each section; those without content are left out by the caller."""
+def images(shown: Sequence[Part]) -> dict[str, bytes]:
+    """Every drawing of the sections as an SVG file, by its name: the section's and the drawing's."""
+    found: dict[str, bytes] = {}
+    for part in shown:
+        for number, plot in enumerate(_plots(part.content)):
+            name = f"{part.key}-{_UNNAMEABLE.sub('-', plot.title.lower()).strip('-')[:_NAME]}"
+            name = f"{name}-{number}" if f"{name}.svg" in found else name
+            found[f"{name}.svg"] = drawing.standalone(plot.figure, plot.title)
+    return found
+
+
+def parts(results: Sequence[Result], beside: Sequence[Beside] = ()) -> list[Part]:
+    """The sections that have something to show."""
+    found = list(_parts(entries_of(results))) if results else []
+    for number, one in enumerate(beside):
+        key = f"beside-{number}" if number else "beside"
+        said = element("p", one.said)
+        found.append(Part(key, BESIDE, [said, *beside_plots(one), beside_table(one)] if one.figures else []))
+    return [part for part in found if part.content]
+
+
+def _plots(content: Content) -> Iterable[Plot]:
+    for item in content:
+        if isinstance(item, Plot):
+            yield item
+        elif isinstance(item, Folded):
+            yield from item.plots
+
+
+def _written(part: Part) -> Iterable[Markup]:
+    number = itertools.count()
+    for item in part.content:
+        if isinstance(item, Plot):
+            yield _figure(f"{part.key}-{next(number)}", item)
+        elif isinstance(item, Folded):
+            within = [_figure(f"{part.key}-{next(number)}", plot) for plot in item.plots]
+            yield element("details", element("summary", item.said), *within)
+        else:
+            yield item
+
+
+def _parts(entries: Sequence[Entry]) -> Iterable[Part]:
+    """Each section, with content or not."""
     goal_table = goals.table(entries)
-    yield "goals", "Goals", [tables.scrolled(goal_table, "Goals")] if goal_table else []
-    yield "systems", "Side by side", _side_by_side(entries)
+    yield Part("goals", "Goals", [tables.scrolled(goal_table, "Goals")] if goal_table else [])
+    yield Part("systems", "Side by side", _side_by_side(entries))
     plain = {name: [e for e in entries if e.series.section == name] for name in _SECTIONS}
     for name in ("producer", "consumer"):
         found = [*sections.bar_plots(plain[name]), *sections.timeline_plots(plain[name], compared=True)]
-        others = _figures(f"{name}-others", list(sections.timeline_plots(plain[name], compared=False)))
-        more = element("details", element("summary", f"Over time: {len(others)} more scenarios"), *others)
-        yield name, _SECTIONS[name], [*_figures(name, found), *([more] if others else [])]
+        others = list(sections.timeline_plots(plain[name], compared=False))
+        more = [Folded(f"Over time: {len(others)} more scenarios", others)] if others else []
+        yield Part(name, _SECTIONS[name], [*found, *more])
     for number, name in enumerate(
         dict.fromkeys(e.series.section for e in entries if e.series.section.startswith(CURVE))
     ):
-        found = list(sections.curve_plots([e for e in entries if e.series.section == name], name.removeprefix(CURVE)))
+        curve = list(sections.curve_plots([e for e in entries if e.series.section == name], name.removeprefix(CURVE)))
         heading = name.removeprefix(CURVE).replace("-", " ").replace("_", " ").capitalize()
-        yield f"curve-{number}", f"Curve: {heading}", _figures(f"curve-{number}", found)
+        yield Part(f"curve-{number}", f"Curve: {heading}", curve)
     found = [*sections.latency_plots(plain["latency"]), *sections.bar_plots(plain["latency"])]
-    yield "latency", "Latency", _figures("latency", found)
-    yield "sweep", _SECTIONS["sweep"], _sweep(plain["sweep"])
+    yield Part("latency", "Latency", found)
+    yield Part("sweep", _SECTIONS["sweep"], _sweep(plain["sweep"]))
     for name in ("batches", "spark", "recovery", "memory", "machine"):
-        yield name, _SECTIONS[name], _figures(name, list(sections.bar_plots(plain[name])))
-    yield "published", "Published figures", _published()
+        yield Part(name, _SECTIONS[name], list(sections.bar_plots(plain[name])))
+    yield Part("published", "Published figures", _published())
 
 
 def _lede(results: Sequence[Result], entries: Sequence[Entry]) -> Markup:
@@ -149,17 +220,13 @@ def _worded(name: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _figures(key: str, plots: Sequence[Plot]) -> list[Markup]:
-    return [_figure(f"{key}-{number}", plot) for number, plot in enumerate(plots)]
-
-
 def _figure(key: str, plot: Plot) -> Markup:
     notes = [element("p", note) for note in plot.notes]
     notes += [element("p", "Again: ", command_line(command)) for command in plot.again]
     return element(
         "figure",
         element("h3", plot.title),
-        element("div", *plot.both(key), class_="plot"),
+        element("div", drawing.embedded(plot.figure, key, plot.title, plot.description), class_="plot"),
         element("figcaption", *notes),
         plot.table,
         class_="plotted",
@@ -223,15 +290,15 @@ def _cell(entry: Entry | None, group: Sequence[Entry]) -> Markup:
     return element("td", numbers.quantity(found.median, entry.series.unit), below, class_=weight)
 
 
-def _sweep(entries: Sequence[Entry]) -> list[Markup]:
+def _sweep(entries: Sequence[Entry]) -> list[Markup | Plot]:
     """Heat maps, then every setting with every number."""
     if not entries:
         return []
     absent = {e.series.absent: None for e in entries if e.series.absent}
-    shown: list[Markup] = []
-    for number, result in enumerate({id(e.result): e.result for e in entries if e.series.runs}.values()):
+    shown: list[Markup | Plot] = []
+    for result in {id(e.result): e.result for e in entries if e.series.runs}.values():
         one = sweep.Sweep([entry for entry in entries if entry.result is result])
-        shown += [*_figures(f"sweep-{number}", sweep.plots(one)), sweep.table(one)]
+        shown += [*sweep.plots(one), sweep.table(one)]
     return [*shown, *(element("p", f"Absent: {reason}", class_="quiet") for reason in absent)]
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perf.figures.summary import summary
 from perf.report import bars, lines, numbers, paper, tables
-from perf.report.canvas import NARROW, WIDE
 from perf.report.entries import Entry, again, by_scenario, by_unit
 from perf.report.markup import Markup
 from perf.report.percentiles import SECONDS, TOP, nines, percentiles
 from perf.report.systems import PUBLISHED, rank
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_MARKS = 14  # places on a curve that are written below its axis one by one
 _BARS = (
@@ -23,18 +26,15 @@ _BARS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """One figure: drawn for each width, with what a reader must know, the commands that measure it again, and
+    """One figure: its drawing, also in words, with what a reader must know, the commands that measure it again, and
     its numbers as a table."""
 
     title: str
-    draw: Callable[[float, str], Markup]
+    figure: Figure
+    description: str
     notes: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     table: Markup | None = None
-
-    def both(self, key: str) -> tuple[Markup, Markup]:
-        """The wide and the narrow drawing."""
-        return self.draw(WIDE, key), self.draw(NARROW, key)
 
 
 def bar_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
@@ -49,7 +49,8 @@ def bar_plots(entries: Sequence[Entry]) -> Iterator[Plot]:
             notes.append("Published figures were measured by others on other machines; see the list of them.")
         yield Plot(
             title=title,
-            draw=lambda width, key, groups=groups, unit=unit, title=title: bars.draw(groups, unit, width, key, title),  # type: ignore[misc]
+            figure=bars.figure(groups),
+            description=bars.description(groups),
             notes=tuple(notes),
             again=again(same),
             table=tables.of_series(same, title),
@@ -74,7 +75,7 @@ def _group(entries: Sequence[Entry]) -> bars.Group:
         shown.append(
             bars.Bar(name="Kafka 0.7, published", system=PUBLISHED, values=(published,), found=summary([published]))
         )
-    return bars.Group(title=first.title, better=first.better, bars=shown)
+    return bars.Group(title=first.title, unit=first.unit, better=first.better, bars=shown)
 
 
 def timeline_plots(entries: Sequence[Entry], *, compared: bool) -> Iterator[Plot]:
@@ -122,12 +123,13 @@ def _timeline(entries: Sequence[Entry]) -> Plot:
     published = next((entry.series.paper for entry in entries if entry.series.paper is not None), None)
     if published is not None:
         drawn.append(lines.Line(name="published mean", system=PUBLISHED, level=published))
-    axes = lines.Axes(
+    labels = lines.Labels(
         x_title=x_title, x_unit=unit if alike else "", y_unit=unit, y_title=numbers.unit_title(unit), x_from_zero=True
     )
     return Plot(
         title=title,
-        draw=lambda width, key: lines.draw(drawn, axes, width, key, title),
+        figure=lines.figure(drawn, labels),
+        description=lines.description(drawn, labels),
         notes=("Strong: the repetition nearest to the median. Faint: the others.", note),
         again=again(entries),
         table=tables.of_timelines(entries, title),
@@ -160,7 +162,7 @@ def curve_plots(entries: Sequence[Entry], name: str) -> Iterator[Plot]:
         notes += [f"Absent: {text}" for text in dict.fromkeys(absent)]
         size = "bytes" if re.search(r"\bbytes?\b", x_title.lower()) else ""
         marks = {x for line in drawn for x, _ in line.points}
-        axes = lines.Axes(
+        labels = lines.Labels(
             x_title=x_title,
             x_unit=size,
             x_marks=sorted(marks) if len(marks) <= _MOST_MARKS else (),
@@ -169,7 +171,8 @@ def curve_plots(entries: Sequence[Entry], name: str) -> Iterator[Plot]:
         )
         yield Plot(
             title=title,
-            draw=lambda width, key, drawn=drawn, axes=axes, title=title: lines.draw(drawn, axes, width, key, title),  # type: ignore[misc]
+            figure=lines.figure(drawn, labels),
+            description=lines.description(drawn, labels),
             notes=tuple(notes),
             again=again(same),
             table=tables.of_curve(same, title, x_title, size, several),
@@ -257,7 +260,7 @@ def _latency(entries: Sequence[Entry], title: str, named: Callable[[Entry], str]
             )
             drawn.append(line)
             rows.append((entry, words, dict(line.points)))
-    axes = lines.Axes(
+    labels = lines.Labels(
         x_title="share of the messages that were at least as fast",
         x_ticks=sorted(shares.items()),
         y_unit=unit,
@@ -265,7 +268,8 @@ def _latency(entries: Sequence[Entry], title: str, named: Callable[[Entry], str]
     )
     return Plot(
         title=title,
-        draw=lambda width, key: lines.draw(drawn, axes, width, key, title),
+        figure=lines.figure(drawn, labels),
+        description=lines.description(drawn, labels),
         notes=(
             "Timed from the moment at which a message was meant to be sent, so that a stall is not hidden.",
             "Strong: the median of the repetitions at each percentile. Faint: each repetition. Less is better.",

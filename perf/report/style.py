@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 
-from perf.report.systems import colours
+from perf.report.systems import variables
 
 _LIGHT = """
 --paper: #fff; --ink: #1d2126; --quiet: #5a6370; --rule: #d5dae0; --grid: #e7eaee; --met: #00714f; --missed: #b3260e;
---heat: #0b5cad; --strong: #1d2126; --strongest: #fff;
 """
 _DARK = """
 --paper: #14171b; --ink: #e7eaed; --quiet: #9da7b2; --rule: #39414a; --grid: #272d34; --met: #3fd0a0; --missed: #ff8f7a;
---heat: #64adf5; --strong: #0d1014; --strongest: #0d1014;
 """
-_HEAT = (0.04, 0.10, 0.17, 0.25, 0.35, 0.48, 0.66, 0.88)
-"""Opacity of each shade of a heat map, the best last."""
-
 _TEXT = """
 * { box-sizing: border-box; }
 html { color-scheme: light dark; -webkit-text-size-adjust: 100%; }
@@ -50,7 +45,7 @@ footer { margin-top: 64px; color: var(--quiet); font-size: 12.5px; }
 
 _TABLES = """
 .scroll { overflow-x: auto; margin: 12px 0 0; }
-.scroll:focus-visible { outline: 2px solid var(--heat); outline-offset: 2px; }
+.scroll:focus-visible { outline: 2px solid var(--s-fastlog); outline-offset: 2px; }
 table { border-collapse: collapse; font-size: 13px; line-height: 1.35; overflow-wrap: break-word; }
 th, td { text-align: left; vertical-align: top; padding: 5px 18px 5px 0; font-weight: 400; }
 th:last-child, td:last-child { padding-right: 2px; }
@@ -67,10 +62,18 @@ table.files td { max-width: 360px; }
 td.note { min-width: 150px; max-width: 360px; }
 tr.head th { font-weight: 600; padding-top: 10px; max-width: none; }
 .system::before {
-  content: ""; display: inline-block; width: 9px; height: 9px; margin-right: 7px; background: var(--c);
+  content: ""; display: inline-block; width: 9px; height: 9px; margin-right: 7px; background: var(--system);
 }
 .goals { width: 100%; }
 .goals td.wanted { min-width: 110px; max-width: 210px; }
+td.times { white-space: nowrap; color: var(--quiet); font-size: 11.5px; }
+.gauge { display: inline-block; position: relative; width: 90px; height: 8px; }
+.gauge::after {
+  content: ""; position: absolute; left: 50%; top: -4px; height: 16px; border-left: 1.6px dashed var(--ink);
+}
+.gauge span { position: absolute; height: 8px; opacity: .75; }
+.gauge .met { background: var(--met); }
+.gauge .missed { background: var(--missed); }
 .verdict { font-weight: 600; white-space: nowrap; }
 .verdict.met { color: var(--met); }
 .verdict.missed { color: var(--missed); }
@@ -83,44 +86,8 @@ _PLOTS = """
 figure { margin: 28px 0 44px; }
 figcaption { font-size: 12.5px; color: var(--quiet); max-width: 760px; margin-top: 8px; }
 figcaption p { margin: 0 0 8px; }
-.plot { max-width: 760px; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg.gauge { width: auto; }
-svg.narrow { display: none; }
-text { fill: var(--ink); font-size: 12px; }
-.a { fill: var(--quiet); font-size: 11px; }
-.h { font-size: 13px; font-weight: 600; }
-.v { font-weight: 600; }
-.muted { fill: var(--quiet); }
-.n { fill: var(--quiet); font-style: italic; }
-.k { fill: var(--c); }
-.grid { stroke: var(--grid); }
-.axis { stroke: var(--quiet); }
-.goal { stroke: var(--ink); stroke-width: 1.6; stroke-dasharray: 3 2; }
-.bar { fill: var(--c); fill-opacity: .26; }
-.leader { stroke: var(--c); stroke-opacity: .55; stroke-dasharray: 1 3; }
-.median { stroke: var(--c); stroke-width: 2.2; }
-.p { fill: var(--c); stroke: var(--paper); stroke-width: .7; vector-effect: non-scaling-stroke; }
-.p.ring { fill: var(--paper); stroke: var(--c); stroke-width: 1.5; }
-.p.faint { fill-opacity: .5; stroke: none; }
-.line, .ghost, .level, .lead { fill: none; stroke: var(--c); stroke-linejoin: round; stroke-linecap: round; }
-.line { stroke-width: 1.9; }
-.ghost { stroke-opacity: .28; }
-.level { stroke-width: 1.8; stroke-dasharray: 1 4; }
-.lead { stroke: var(--rule); }
-.d1 { stroke-dasharray: 7 4; }
-.d2 { stroke-dasharray: 2 4; }
-.d3 { stroke-dasharray: 9 3 2 3; }
-.d4 { stroke-dasharray: 12 4; }
-.d5 { stroke-dasharray: 5 3 1 3 1 3; }
-.gauge .met { fill: var(--met); }
-.gauge .missed { fill: var(--missed); }
-rect.gauge { fill-opacity: .75; }
-.heat { fill: var(--heat); }
-.hv { font-size: 11px; }
-.hv.q6 { fill: var(--strong); }
-.hv.q7 { fill: var(--strongest); }
-.chosen { fill: none; stroke: var(--ink); stroke-width: 2; }
+.plot { max-width: 760px; overflow-x: auto; }
+svg { display: block; width: 100%; height: auto; }
 """
 
 _SIZES = """
@@ -130,8 +97,7 @@ _SIZES = """
   figcaption { margin-top: 0; border-left: 1px solid var(--rule); padding-left: 14px; align-self: start; }
 }
 @media screen and (max-width: 640px) {
-  svg.wide { display: none; }
-  svg.narrow { display: block; }
+  svg { width: 760px; }
   main { padding: 24px 16px 48px; }
   h1 { font-size: 24px; }
   h2 { margin-top: 48px; }
@@ -147,11 +113,11 @@ _SIZES = """
   h2 { margin-top: 28px; }
   h2, h3 { break-after: avoid; }
   .plot, tr, dl { break-inside: avoid; }
-  svg.wide { max-height: 210mm; }
+  svg { max-height: 210mm; }
   thead { display: table-header-group; }
   .scroll { overflow: visible; }
   details::details-content { content-visibility: visible; display: block; }
-  svg, .system::before { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  svg, .gauge, .system::before { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   table { font-size: 8.5pt; }
   th, td { padding-right: 10px; }
 }
@@ -160,7 +126,9 @@ _SIZES = """
 
 def sheet() -> str:
     """The whole style sheet."""
-    heat = "".join(f"rect.q{number} {{ fill-opacity: {opacity}; }}\n" for number, opacity in enumerate(_HEAT))
-    light = f":root {{{_LIGHT}}}\n{colours(dark=False)}"
-    dark = f"@media screen and (prefers-color-scheme: dark) {{\n:root {{{_DARK}}}\n{colours(dark=True)}}}\n"
-    return re.sub(r"\s+", " ", f"{light}{dark}{_TEXT}{_TABLES}{_PLOTS}{heat}{_SIZES}").strip()
+    light, dark = (
+        f":root {{{text}{''.join(f'--{name}: {colour}; ' for name, colour in variables(dark=dark).items())}}}\n"
+        for text, dark in ((_LIGHT, False), (_DARK, True))
+    )
+    night = f"@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
+    return re.sub(r"\s+", " ", f"{light}{night}{_TEXT}{_TABLES}{_PLOTS}{_SIZES}").strip()

@@ -106,7 +106,8 @@ def _plot(kind: str, points: Mapping[Point, Entry], grid: heat.Grid, place_of: M
     notes += ["The frame marks the defaults."] if grid.chosen else []
     return Plot(
         title=kind,
-        draw=lambda width, key: heat.draw(panel, grid, width, key, kind),
+        figure=heat.figure(panel, grid),
+        description=heat.description(panel, grid),
         notes=tuple(notes),
         again=again(points.values()),
     )

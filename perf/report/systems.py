@@ -12,25 +12,25 @@ PUBLISHED = "published"
 
 @dataclass(frozen=True)
 class Look:
-    """Name for readers, colours on white and on dark paper, shape of its points."""
+    """Name for readers, colours on white and on dark paper, matplotlib's name of the shape of its points."""
 
     name: str
     light: str
     dark: str
-    shape: str
+    marker: str
 
 
 LOOKS = {
-    "fastlog": Look("fastlog", "#0b5cad", "#6db5ff", "circle"),
-    "fastlog-broker": Look("fastlog broker, C load", "#2589a8", "#56c7dc", "ring"),
-    "ceiling": Look("ceiling", "#565d66", "#b4bcc5", "square"),
-    "rabbitmq-classic": Look("RabbitMQ classic queue", "#c44e00", "#ff9159", "up"),
-    "rabbitmq-stream": Look("RabbitMQ stream", "#a67200", "#f0b93a", "down"),
-    "activemq": Look("ActiveMQ", "#007f5b", "#3fd0a0", "cross"),
-    "kafka": Look("Apache Kafka", "#a63d86", "#ef93d0", "star"),
-    PUBLISHED: Look("published", "#1d2126", "#f0f2f4", "diamond"),
+    "fastlog": Look("fastlog", "#0b5cad", "#6db5ff", "o"),
+    "fastlog-broker": Look("fastlog broker, C load", "#2589a8", "#56c7dc", "X"),
+    "ceiling": Look("ceiling", "#565d66", "#b4bcc5", "s"),
+    "rabbitmq-classic": Look("RabbitMQ classic queue", "#c44e00", "#ff9159", "^"),
+    "rabbitmq-stream": Look("RabbitMQ stream", "#a67200", "#f0b93a", "v"),
+    "activemq": Look("ActiveMQ", "#007f5b", "#3fd0a0", "P"),
+    "kafka": Look("Apache Kafka", "#a63d86", "#ef93d0", "*"),
+    PUBLISHED: Look("published", "#14181d", "#f0f2f4", "D"),
 }
-_OTHERS = (("#6447c4", "#b5a4ff", "ring"), ("#7d5a35", "#d8b184", "up"), ("#8b2635", "#f28b97", "square"))
+_OTHERS = (("#6447c4", "#b5a4ff", "<"), ("#7d5a35", "#d8b184", ">"), ("#8b2635", "#f28b97", "p"))
 
 
 def look_of(system: str) -> Look:
@@ -38,26 +38,26 @@ def look_of(system: str) -> Look:
     known = LOOKS.get(system)
     if known is not None:
         return known
-    light, dark, shape = _OTHERS[_other(system)]
-    return Look(system, light, dark, shape)
+    light, dark, marker = _OTHERS[_other(system)]
+    return Look(system, light, dark, marker)
 
 
-def class_of(system: str) -> str:
-    """The CSS class that colours what belongs to a system."""
+def variable_of(system: str) -> str:
+    """The page's variable that holds the colour of what belongs to a system."""
     return f"s-{system}" if system in LOOKS else f"s-other-{_other(system)}"
+
+
+def variables(*, dark: bool = False) -> dict[str, str]:
+    """Each of these variables with its colour, on white paper or on dark."""
+    found = {f"s-{system}": (look.light, look.dark) for system, look in LOOKS.items()}
+    found |= {f"s-other-{number}": other[:2] for number, other in enumerate(_OTHERS)}
+    return {name: pair[dark] for name, pair in found.items()}
 
 
 def rank(system: str) -> int:
     """Where a system stands among others: as in the result file's list, unknown ones last, published figures after."""
     order = (*SYSTEMS, "", PUBLISHED)
     return order.index(system) if system in order else order.index("")
-
-
-def colours(dark: bool) -> str:
-    """The CSS rules that give each class its colour."""
-    found = {f"s-{system}": (look.light, look.dark) for system, look in LOOKS.items()}
-    found |= {f"s-other-{number}": other[:2] for number, other in enumerate(_OTHERS)}
-    return "".join(f".{name} {{ --c: {pair[dark]}; }}\n" for name, pair in found.items())
 
 
 def _other(system: str) -> int:

@@ -11,7 +11,7 @@ from perf.report import numbers
 from perf.report.entries import Entry, by_scenario
 from perf.report.markup import Markup, element, join
 from perf.report.percentiles import PERCENTILE
-from perf.report.systems import class_of
+from perf.report.systems import variable_of
 
 _MOST_OPEN = 40  # rows: longer tables wait until they are asked for
 
@@ -184,7 +184,8 @@ def _has_ratio(entries: Sequence[Entry]) -> bool:
 
 
 def _system(entry: Entry) -> Markup:
-    return element("th", entry.name, scope="row", class_=f"system {class_of(entry.series.system)}")
+    colour = f"--system: var(--{variable_of(entry.series.system)})"
+    return element("th", entry.name, scope="row", class_="system", style=colour)
 
 
 def _cells(entry: Entry, group: Sequence[Entry], compared: bool, columns: int) -> Iterator[Markup]:

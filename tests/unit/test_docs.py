@@ -140,7 +140,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_options_in_the_text_exist(page: Path) -> None:
     """An option that a page speaks of belongs to one of the commands, or to a module or script that the page shows."""
     known = set().union(*map(options_of, all_commands()))
-    folders = ("fault", "mutants", "sanitized", "ceiling", "perf", "ab", "compare", "scripts", "jobs")
+    folders = ("fault", "mutants", "sanitized", "ceiling", "perf", "ab", "compare", "report", "scripts", "jobs")
     scripts = "".join(
         path.read_text() for path in SOURCES if path.parent.name in folders and path.suffix in (".py", ".c")
     )
@@ -156,7 +156,9 @@ def test_modules_and_scripts_exist(page: Path) -> None:
         if "-m" in words[1:2] and "python" in words[0] and words[2].split(".")[0] in ("fastlog", "tests", "perf"):
             spec = importlib.util.find_spec(words[2])
             assert spec is not None and spec.origin is not None, words
-            code = "".join(path.read_text() for path in Path(spec.origin).parent.glob("*.py"))
+            own = Path(spec.origin).parent
+            folders = [own, *(own / word for word in words[3:4] if word.isidentifier())]  # a command may have one
+            code = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
             for word in words[3:]:
                 assert not word.startswith("--") or f'"{word}"' in code, words
         for word in words[:1]:

@@ -1,14 +1,15 @@
-"""What the report is made of: goals, published figures, percentiles, numbers, labels, scales, markup."""
+"""What the report is made of: goals, published figures, percentiles, numbers, axes, drawings, markup."""
 
 import dataclasses
+import math
 import re
-from collections.abc import Sequence
+import xml.etree.ElementTree as ET
 
 import pytest
 
 from perf.figures.results import CEILING, SYSTEMS, Goal, Run
 from perf.figures.summary import Ratio, Summary
-from perf.report import numbers, paper, scales
+from perf.report import drawing, lines, numbers, paper
 from perf.report.markup import element
 from perf.report.page import render
 from perf.report.percentiles import percentiles
@@ -88,31 +89,102 @@ def test_spreads_and_intervals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "expected"),
+    ("values", "log", "ends"),
     [
-        ([], []),
-        ([50.0], [50.0]),
-        ([10.0, 50.0], [10.0, 50.0]),
-        ([50.0, 50.0], [45.0, 55.0]),
-        ([55.0, 50.0, 54.0], [63.0, 43.0, 53.0]),
-        ([0.0, 0.0, 0.0], [0.0, 10.0, 20.0]),
-        ([100.0, 98.0, 80.0], [100.0, 90.0, 80.0]),
+        ([3.1, 9.7], False, (0.0, 9.7)),
+        ([-5.0, 3.0], False, (-5.0, 3.0)),
+        ([1.0, 20.0], False, (0.0, 20.0)),
+        ([37_000.0, 9.1e6], True, (37_000.0, 9.1e6)),
+        ([1.0, 20.5], True, (1.0, 20.5)),
+        ([0.0, 1e6], False, (0.0, 1e6)),
+        ([2.0, math.inf, math.nan], False, (0.0, 2.0)),
+        ([7.0], False, (0.0, 7.0)),
+        ([], False, (0.0, 1.0)),
     ],
 )
-def test_labels_move_apart(places: Sequence[float], expected: Sequence[float]) -> None:
-    """As little as needed, in their order, inside of the plot."""
-    assert scales.spaced(places, 10.0, 0.0, 100.0) == pytest.approx(expected)
+def test_axes_hold_every_value(values: list[float], log: bool, ends: tuple[float, float]) -> None:
+    """From 0 when values are near each other, logarithmic when they are not; no ends far from the values."""
+    with drawing.figure(200) as (_, axes):
+        assert drawing.axis(axes, "x", values, "messages/s") is log
+        assert drawing.axis(axes, "y", values, "messages/s") is log
+        low, high = axes.get_xlim()
+        assert (low, high) == axes.get_ylim() and axes.get_yscale() == axes.get_xscale() == ("log" if log else "linear")
+    assert low <= ends[0] and ends[1] < high
+    assert low == 0 if ends[0] == 0 else low < ends[0]
+    if not log:
+        assert ends[0] - low + high - ends[1] <= (ends[1] - ends[0]) * 0.06
 
 
-def test_scales_end_at_round_values() -> None:
-    """From 0 when values are near each other, logarithmic when they are not; ticks are round and inside."""
-    near = scales.scale_for([3.1, 9.7], 0.0, 100.0)
-    assert (near.low, near.high, near.log) == (0.0, 10.0, False)
-    assert near.ticks(6) == [0, 2, 4, 6, 8, 10]
-    far = scales.scale_for([37_000.0, 9.1e6], 0.0, 100.0)
-    assert (far.low, far.high, far.log) == (20_000.0, 1e7, True)
-    assert far.ticks(9) == [2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7]
-    assert far(37_000.0) < far(1e5) < far(9.1e6) <= 100
+def test_ticks_are_round() -> None:
+    """And few; of a logarithmic axis 1, 2, 5 or 1, 3 or powers of ten, by how long it is."""
+    for values, expected in (
+        ([0.0, 9.7], ["0", "2", "4", "6", "8"]),
+        ([37_000.0, 9.1e5], ["50 k", "100 k", "200 k", "500 k"]),
+        ([0.9, 9.1e3], ["1", "3", "10", "30", "100", "300", "1 k", "3 k", "10 k"]),
+        ([0.9, 9.1e6], ["1", "10", "100", "1 k", "10 k", "100 k", "1 M", "10 M"]),
+    ):
+        with drawing.figure(200) as (made, axes):
+            drawing.axis(axes, "x", values, "messages/s")
+            made.draw_without_rendering()
+            low, high = axes.get_xlim()
+            shown = [tick.get_text() for tick in axes.get_xticklabels() if low <= tick.get_position()[0] <= high]
+        assert [text.replace("\u202f", " ") for text in shown] == expected
+
+
+def test_an_axis_that_need_not_begin_with_zero() -> None:
+    """Has its values and a little room."""
+    with drawing.figure(200) as (_, axes):
+        assert not drawing.axis(axes, "x", [100.0, 140.0], "", zero=False)
+        assert axes.get_xlim() == (99.0, 141.0)
+
+
+@pytest.mark.parametrize(("log", "kept"), [(False, ["1", "3 k", "10 k"]), (True, ["1", "3 k", "10 k"])])
+def test_marks_that_would_touch_are_left_out(log: bool, kept: list[str]) -> None:
+    """Of two too near each other the first is written; each where its value is."""
+    with drawing.figure(200) as (made, axes):
+        axes.set_xscale("log" if log else "linear")
+        axes.set_xlim(1, 10_000)
+        drawing.marks(axes, [(1.0, "1"), (1.1, "2"), (3000.0, "3 k"), (3001.0, "4 k"), (10_000.0, "10 k")], log=log)
+        made.draw_without_rendering()
+        shown = [(tick.get_position()[0], tick.get_text()) for tick in axes.get_xticklabels()]
+    assert [text for _, text in shown if text] == kept
+    assert [place for place, _ in shown] == [1.0, 3000.0, 10_000.0]
+
+
+def test_values_that_nothing_measures_are_put_on_the_edge() -> None:
+    """Signs and zeros stay."""
+    assert drawing.placed([0.0, 1e300, -1e300, 5e-324, -5e-324, 7.0]) == [0.0, 1e60, -1e60, 1e-60, -1e-60, 7.0]
+
+
+def test_a_drawing_is_a_part_of_a_page_or_a_file() -> None:
+    """The same parts: with the page's variables and ids of its own, or with colours and a name space."""
+    with drawing.figure(100) as (made, axes):
+        (dots,) = axes.plot([1.0, 2.0], [3.0, 4.0], **drawing.mark("kafka"))
+        drawing.explain(dots, ["one & all", "<two>"])
+        axes.set_title("$x_1$ & <y>", style="italic", color=drawing.QUIET)
+    inside = ET.fromstring(drawing.embedded(made, "k", "T\x00", "D<"))
+    assert inside.attrib == {
+        "viewBox": "0 0 760 100", "style": "stroke-linejoin: round", "role": "img", "aria-labelledby": "k-t k-d",
+    }  # fmt: skip
+    assert [(n.tag, n.get("id"), n.text) for n in inside][:2] == [("title", "k-t", "T\ufffd"), ("desc", "k-d", "D<")]
+    assert [node.text for point in inside.iter("use") for node in point] == ["one & all", "<two>"]
+    (text,) = (node for node in inside.iter("text") if node.text == "$x_1$ & <y>")
+    assert "font-style: italic" in text.get("style", "") and "fill: var(--quiet)" in text.get("style", "")
+    assert all("font-family" not in node.get("style", "") for node in inside.iter())
+    assert all(node.get("id", "k-").startswith("k-") for node in inside.iter()) and not list(inside.iter("style"))
+    outside = ET.fromstring(drawing.standalone(made, "T"))
+    space = "{http://www.w3.org/2000/svg}"
+    assert outside.tag == f"{space}svg" and outside[0].text == "T" and "sans-serif" in outside.attrib["font-family"]
+    assert "background: #ffffff" in outside.attrib["style"]
+    (text,) = (node for node in outside.iter(f"{space}text") if node.text == "$x_1$ & <y>")
+    assert "fill: #5a6370" in text.get("style", "") and "var(" not in str([node.attrib for node in outside.iter()])
+
+
+def test_long_lines_are_thinned() -> None:
+    """To means of neighbours, which keep the whole; short ones stay as they are."""
+    assert lines.thinned([(1.0, 2.0)] * 240) == [(1.0, 2.0)] * 240
+    assert lines.thinned([(float(n), n % 2.0) for n in range(480)]) == [(2 * n + 0.5, 0.5) for n in range(240)]
+    assert len(lines.thinned([(float(n), 1.0) for n in range(481)])) == 161
 
 
 def test_markup_escapes_and_leaves_out() -> None:
@@ -124,5 +196,5 @@ def test_markup_escapes_and_leaves_out() -> None:
 def test_every_known_system_has_a_look() -> None:
     """Each in a colour and a shape of its own, in light and in dark."""
     assert set(SYSTEMS) < set(LOOKS)
-    for part in ("light", "dark", "shape", "name"):
+    for part in ("light", "dark", "marker", "name"):
         assert len({getattr(look, part) for look in LOOKS.values()}) == len(LOOKS)
