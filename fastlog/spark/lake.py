@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
 from fastlog.spark.entries import HIVE_NULL, ActiveFile, NewFile
-from fastlog.spark.storage import TableLocation, check_library, located, spark_path
+from fastlog.spark.storage import TableLocation, check_library, located, spark_path, spark_pattern
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -340,7 +340,7 @@ def read_table(
     for file in chosen:
         if _in_path(file) != file.values:
             raise ConfigError(f"{lake}: Spark takes values from paths, and {file.path} does not have them")
-    paths = [spark_path(lake.directory / file.path) for file in chosen]
+    paths = [spark_pattern(lake.directory / file.path) for file in chosen]
     return spark.read.schema(schema).option("basePath", spark_path(lake.directory)).parquet(*paths)
 
 

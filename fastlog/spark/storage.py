@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from fastlog.errors import ConfigError, MissingDependencyError, TableUnavailableError
 from fastlog.installation import how_to_install
@@ -26,6 +26,9 @@ SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 """Of URLs that name tables elsewhere."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)")
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
+"""In the name of a directory: Delta's library writes there, and then looks in another one."""
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _XML_ERROR = re.compile(r"<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", re.DOTALL)
 _SECRET = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
@@ -112,6 +115,10 @@ class TableLocation:
     def _secrets(self) -> set[str]:
         found = {value for name, value in self.options.items() if _SECRET.search(name)}
         found |= {value for name, value in os.environ.items() if name.startswith(_CLOUDS) and _SECRET.search(name)}
+        # A token in a URL has parts, which stand there among others, and are not always written in the same way.
+        found |= {part for value in found if "=" in value for part in re.split(r"[?&]", value)}
+        found |= {part.partition("=")[2] for part in found if part.startswith("sig=")}
+        found |= {unquote(value) for value in found}
         return {value for value in found if len(value) >= _SHORTEST_SECRET}
 
 
@@ -119,8 +126,8 @@ def located(place: TableLocation | Path | str, options: Mapping[str, str] | None
     """The location that a path, a ``file:`` URL, or a URL of an object store or of HDFS means.
 
     Raises:
-        ConfigError: it is a URL of something else, or with credentials in it; the options are for a directory, or let
-            one writer overwrite what another has written.
+        ConfigError: it is a URL of something else, or with credentials in it, or a directory that Delta's library does
+            not find; the options are for a directory, or let one writer overwrite what another has written.
     """
     if isinstance(place, TableLocation):
         return place
@@ -131,12 +138,17 @@ def located(place: TableLocation | Path | str, options: Mapping[str, str] | None
         directory = local_path(place).absolute()
         if given:
             raise ConfigError(f"--storage-option {next(iter(given))}: {text} is a directory: it takes none")
+        if _MISREAD.search(str(directory)):
+            raise ConfigError(
+                f"{directory}: Delta's library finds no table where a directory has a backslash, or % and two digits,"
+                " in its name: choose another directory"
+            )
         return TableLocation(str(directory))
     scheme = url[1].lower()
     rest = text[url.end() :]
     if url[2] != "//" or not rest.partition("/")[0]:
         raise ConfigError(f"{text}: write {scheme}://BUCKET/TABLE")
-    if "?" in rest or "#" in rest or ":" in urlsplit(text).netloc.rpartition("@")[0]:
+    if "?" in rest or "#" in rest or ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise ConfigError(
             f"{scheme}://…: a URL of a table names a place alone; credentials are for the environment, or for"
             " --storage-option"
@@ -159,11 +171,10 @@ def local_path(place: Path | str) -> Path:
     if url is None:
         return Path(place)
     if url[1].lower() != "file":
-        raise ConfigError(
-            f"{text}: is neither in a directory of this machine, or mounted on it, nor at a URL of {', '.join(SCHEMES)}"
-            if url[1].lower() not in SCHEMES
-            else f"{text}: has to be in a directory of this machine, or mounted on it"
-        )
+        where = "in a directory of this machine, or mounted on it"
+        is_elsewhere = url[1].lower() in SCHEMES
+        told = f"has to be {where}" if is_elsewhere else f"is neither {where}, nor at a URL of {', '.join(SCHEMES)}"
+        raise ConfigError(f"{_without_credentials(text)}: {told}")
     rest = unquote(text[url.end() :])
     host, slash, path = rest.partition("/") if url[2] == "//" else ("", "/", rest)
     if host not in ("", "localhost") or not slash:
@@ -171,9 +182,21 @@ def local_path(place: Path | str) -> Path:
     return Path(f"/{path.lstrip('/')}")
 
 
+def _without_credentials(url: str) -> str:
+    """A URL without what may be a secret in it: a password, or a token behind the path."""
+    head = re.split(r"[?#]", url, maxsplit=1)[0]
+    text = re.sub(r"^([^/]*//[^/@]*):[^/]*@", r"\1:***@", head)
+    return text if head == url else f"{text}?***"
+
+
 def spark_path(path: Path) -> str:
     """A path as Spark takes it, also where its own file system is another one."""
     return f"file://{path.absolute()}"
+
+
+def spark_pattern(path: Path) -> str:
+    """The same for what Spark reads, which are patterns: of the one path alone."""
+    return _PATTERN.sub(r"\\\g<0>", spark_path(path))
 
 
 def check_library() -> None:

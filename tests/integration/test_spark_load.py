@@ -306,3 +306,22 @@ def test_errors(job: Job, broker: Broker, topic: str) -> None:
         produce(broker, topic, 0, range(3, 4))
         job.run("--column", "x=cast(value as string)")
     assert job.numbers == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["t[1] {a,b}*", "50%?ü#"])
+def test_a_table_is_read_in_a_directory_of_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Spark takes what it is to read for a pattern."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fastlog.spark.entries import NewFile, stats_of
+    from fastlog.spark.lake import Change, Lake, read_table
+
+    lake = Lake(tmp_path / name)
+    lake.create(pa.schema([("n", pa.int64()), ("p", pa.string())]), ["p"])
+    path = lake.directory / "p=%5B" / "x.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"n": pa.array([7], pa.int64())}), path)
+    file = NewFile("p=%5B/x.parquet", path.stat().st_size, {"p": "["}, 1, stats_of(1))
+    lake.commit(Change({}, [file]))
+    assert [tuple(row) for row in read_table(spark, tmp_path / name).collect()] == [(7, "[")]
