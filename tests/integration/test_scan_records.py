@@ -150,6 +150,21 @@ def test_a_batch_that_ends_with_its_file_is_read_whatever_its_size(topic: tuple[
     assert offsets(found) == list(range(COUNT))
 
 
+def test_what_is_behind_the_end_is_not_fetched(topic: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = fastlog.SimpleConsumer.numpy_batches
+    ends = []
+
+    def watched(consumer: fastlog.SimpleConsumer, *place: Any) -> Iterator[Any]:
+        for batch in arrays(consumer, *place):
+            ends.append(batch.next_offset)
+            yield batch
+
+    monkeypatch.setattr(fastlog.SimpleConsumer, "numpy_batches", watched)
+    found = fastlog.scan("logs", broker=topic[0], partitions=[0], end=60, batch_bytes=64)
+    assert offsets(found) == list(range(60))
+    assert ends == [50, 100]
+
+
 def test_a_bar_counts_the_records(place: dict[str, str]) -> None:
     found = fastlog.scan(**place, start=5)
     came = sum(count for count, _ in found._source.batches(found.parts, ("offset",), ["logs"]))
