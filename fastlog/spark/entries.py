@@ -29,6 +29,10 @@ class ActiveFile(NamedTuple):
     path: str
     size_bytes: int
     values: Mapping[str, str | None]
+    modified_ms: int = 0
+    """When it was made part of the table, since 1970."""
+    rows: int | None = None
+    """As far as the table's log tells."""
 
 
 def stats_of(rows: int) -> str:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -33,7 +32,7 @@ from pyspark.sql.datasource import (
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.environment import activate
 from fastlog.spark.storage import TableLocation
-from fastlog.spark.table_files import TableFiles, Values
+from fastlog.spark.table_files import TableFiles, Values, rows_of_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +69,7 @@ class FrameFiles:
         if not self.partition_by:
             yield (), batch
             return
-        columns = [batch.column(name).cast(pa.string()).dictionary_encode("encode") for name in self.partition_by]
+        columns = [_as_text(batch.column(name)).dictionary_encode("encode") for name in self.partition_by]
         keys = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         for column in columns:
             keys = pc.add(pc.multiply(keys, len(column.dictionary)), column.indices.cast(pa.int64()))
@@ -79,6 +78,12 @@ class FrameFiles:
             chosen = batch if len(distinct) == 1 else batch.filter(pc.equal(keys, key))
             first = pc.index(keys, key).as_py()
             yield tuple(column.dictionary[column.indices[first].as_py()].as_py() for column in columns), chosen
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """Values as Delta has them of a column that a table is partitioned by: an empty text is null there."""
+    texts = column.cast(pa.string())
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
 class _Made(WriterCommitMessage):
@@ -145,20 +150,8 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         store = self._location.filesystem()
         for file in partition.value:
-            yield from self._rows(store, file)
-
-    def _rows(self, store: object, of: ActiveFile) -> Iterator[pa.RecordBatch]:
-        with self._location.reached(), pq.ParquetFile(of.path, filesystem=store) as file:
-            there = [name for name in self._schema.names if name in file.schema_arrow.names and name not in of.values]
-            for rows in file.iter_batches(columns=there):
-                columns = []
-                for item in self._schema:
-                    if item.name in there:
-                        columns.append(rows.column(item.name).cast(item.type))
-                    else:  # a null of that type where a file has no such column: it was added later
-                        value = pa.scalar(of.values.get(item.name), pa.string()).cast(item.type)
-                        columns.append(pa.repeat(value, rows.num_rows))
-                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            with self._location.reached():
+                yield from rows_of_file(store, file, self._schema)
 
 
 class FilesSource(DataSource):

@@ -52,6 +52,9 @@ class Change:
     removed: Sequence[ActiveFile] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
     """For people, in the history of the table."""
+    same_rows: bool = False
+    """Whether the files that are added have the rows of those that are removed, and no others: who follows what is new
+    in the table passes over it."""
 
 
 class Lake:
@@ -131,22 +134,79 @@ class Lake:
             )
         self.reload()
 
-    def check_schema(self, schema: pyarrow.Schema, partition_by: Sequence[str]) -> None:
-        """Raise ``ConfigError`` unless rows of this schema fit the table; names what does not."""
-        import pyarrow as pa
+    def check_schema(self, schema: pyarrow.Schema, partition_by: Sequence[str], *, growing: bool = False) -> None:
+        """Raise ``ConfigError`` unless rows of this schema fit the table; names what does not.
 
-        assert self._table is not None
-        has = {item.name: item.type for item in pa.schema(self._table.schema().to_arrow())}
+        ``growing``: columns that the table does not have are added to it, null in the rows that it has. Raises then as
+        ``commit`` too. Nothing is added where something else does not fit.
+        """
+        for left in reversed(range(_TRIES)):
+            new = self._unknown(schema, partition_by, growing)
+            if not new:
+                return
+            try:
+                self._add_columns(new)
+            except TableConflictError:
+                if not left:
+                    raise
+
+    def _unknown(self, schema: pyarrow.Schema, partition_by: Sequence[str], growing: bool) -> list[pyarrow.Field]:
+        """The columns that the table does not have; raises as ``check_schema``."""
+        has = {item.name: item.type for item in self.schema}
         brings = {item.name: item.type for item in schema}
+        new = [item for item in schema if growing and item.name not in has]
         for name in [*has, *(name for name in brings if name not in has)]:
-            if has.get(name) != brings.get(name):
+            if has.get(name) != brings.get(name) and not any(item.name == name for item in new):
                 raise ConfigError(
                     f"{self}: the column {name} is {has.get(name, 'not there')} in the table,"
                     f" and {brings.get(name, 'not there')} in what is to be added"
                 )
-        parts = list(self._table.metadata().partition_columns)
+        parts = self.partition_columns
         if parts != list(partition_by):
             raise ConfigError(f"{self}: the table is partitioned by {parts}, not by {list(partition_by)}")
+        named = {name.lower() for name in has}
+        for item in new:
+            if item.name.lower() in named:
+                raise ConfigError(f"{self}: the table has {item.name} in other upper and lower case")
+        return new
+
+    def _add_columns(self, new: Sequence[pyarrow.Field]) -> None:
+        import pyarrow as pa
+        from deltalake import CommitProperties, Schema
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        assert self._table is not None
+        fields = Schema.from_arrow(pa.schema([item.with_nullable(True) for item in new])).fields
+        notes = {METADATA: {"columns": [item.name for item in new]}}
+        properties = CommitProperties(custom_metadata=notes, max_commit_retries=0)
+        try:
+            self._table.alter.add_columns(fields, commit_properties=properties)
+        except (DeltaError, OSError) as error:
+            # Whether it is in all the same, as ``commit`` has it, the next look at the schema tells.
+            if isinstance(error, CommitFailedError):
+                raise TableConflictError(f"{self}: could not be changed: {self.location.plain(error)}") from error
+            raise self._given_up(error) from (error if self.location.is_local else None)
+        finally:
+            self.reload()
+
+    @property
+    def identity(self) -> str:
+        """The id that the table was given when it was made; only where there is one."""
+        assert self._table is not None
+        return str(self._table.metadata().id)
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """Of the table as it was last looked at; only where there is one."""
+        import pyarrow as pa
+
+        assert self._table is not None
+        return pa.schema(self._table.schema().to_arrow())
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """What the table as it was last looked at is partitioned by; nothing where there is none."""
+        return [] if self._table is None else list(self._table.metadata().partition_columns)
 
     @property
     def column_names(self) -> list[str]:
@@ -197,6 +257,25 @@ class Lake:
         with self.location.reached():
             rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         return [_active(row) for row in rows]
+
+    def vacuum(self, keep_hours: int | None, *, dry_run: bool) -> list[str]:
+        """Remove the files, and name them, that have not been part of the table for so long, or never were and are as
+        old; in a directory not what its writers have under way. None: as long as the table says, else a week.
+
+        Raises:
+            TableWriteError: a file could not be removed.
+            TableUnavailableError: an object store does not answer, or refuses.
+        """
+        from deltalake.exceptions import DeltaError
+
+        assert self._table is not None
+        try:
+            with self.location.reached():
+                found = self._table.vacuum(keep_hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+        except (DeltaError, OSError) as error:
+            raise TableWriteError(f"{self}: could not be cleaned: {self.location.plain(error)}") from error
+        self.reload()
+        return sorted(found)
 
     def commit(self, change: Change) -> None:
         """Bring a change into the table, or leave the table as it is.
@@ -250,19 +329,20 @@ class Lake:
         assert self._table is not None
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, file.values, now_ms, True, file.stats) for file in change.added
+            AddAction(file.path, file.size_bytes, file.values, now_ms, not change.same_rows, file.stats)
+            for file in change.added
         ]
         actions += [
-            RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.values)) for file in change.removed
+            RemoveAction(file.path, not change.same_rows, now_ms, file.size_bytes, dict(file.values))
+            for file in change.removed
         ]
         properties = CommitProperties(
             custom_metadata={METADATA: {**change.notes, "id": identity}},
             max_commit_retries=0,  # what the library would let pass may have moved the numbers: look again instead
             app_transactions=[Transaction(name, step.after, now_ms) for name, step in change.steps.items()],
         )
-        partition_by = list(self._table.metadata().partition_columns)
         self._table.create_write_transaction(
-            actions, "append", self._table.schema(), partition_by, commit_properties=properties
+            actions, "append", self._table.schema(), self.partition_columns, commit_properties=properties
         )
 
     def _is_away(self, error: Exception) -> bool:
@@ -301,7 +381,8 @@ def _active(row: Mapping[str, Any]) -> ActiveFile:
     prefix = "partition."
     parts = {name[len(prefix) :]: value for name, value in row.items() if name.startswith(prefix)}
     values = {name: None if value is None else str(value) for name, value in parts.items()}
-    return ActiveFile(unquote(row["path"]), row["size_bytes"], values)  # the log has paths as URLs have them
+    path = unquote(row["path"])  # the log has paths as URLs have them
+    return ActiveFile(path, row["size_bytes"], values, row["modification_time"], row.get("num_records"))
 
 
 def read_table(
@@ -324,9 +405,9 @@ def read_table(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     lake = Lake(place, storage_options)
-    if lake._table is None:
+    if not lake.exists:
         raise ConfigError(f"{lake}: there is no Delta table")
-    arrow = pa.schema(lake._table.schema().to_arrow())
+    arrow = lake.schema
     if columns is not None:
         arrow = pa.schema([arrow.field(name) for name in columns])
     schema = from_arrow_schema(arrow)

@@ -17,7 +17,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,12 +37,16 @@ if TYPE_CHECKING:
 COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 CHECKPOINT = "checkpoint"
 """In the work directory of a table: what a query keeps that fills it."""
+_UPKEEP = "upkeep"
+"""The same of who joins files, beside a writer that fills the table."""
 
 _NOT_SHARED = "{}: the driver does not see what the tasks wrote: is the directory shared?"
 
 
 class Staging:
     """Writes files for one table. For one thread of a driver."""
+
+    _does = "fills this table"
 
     def __init__(self, lake: Lake, partition_by: Sequence[str], compression: str, work: Path | None = None) -> None:
         """``work``: where a writer keeps what is not part of the table; that of a table in a directory is inside."""
@@ -69,13 +73,13 @@ class Staging:
             except BlockingIOError:
                 lock.seek(0)
                 raise TableConflictError(
-                    f"{self._lake}: another process fills this table (pid {lock.read().strip() or 'unknown'})"
+                    f"{self._lake}: another process {self._does} (pid {lock.read().strip() or 'unknown'})"
                 ) from None
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
             lock.flush()
             for left in work.iterdir():
-                if left.is_dir() and left.name != CHECKPOINT:
+                if left.is_dir() and left.name not in (CHECKPOINT, _UPKEEP):
                     shutil.rmtree(left, ignore_errors=True)
             yield
 
@@ -113,6 +117,11 @@ class Staging:
             made = context.parallelize(tasks, len(tasks)).map(files.write).collect()
             return self._settled(place, [file for some in made for file in some])
 
+    def write_by(self, write: Callable[[Path | TableLocation], list[NewFile]]) -> list[NewFile]:
+        """Let this process write files at the place that it is given, and return them, which are where they stay."""
+        with self._place() as place:
+            return self._settled(place, write(place))
+
     def discard(self, files: Sequence[NewFile]) -> None:
         """Remove files that are not part of the table, and will not be."""
         if self._lake.location.is_local:
@@ -130,7 +139,8 @@ class Staging:
         if not self._lake.location.is_local:
             yield self._lake.location
             return
-        place = self._lake.work_directory / uuid.uuid4().hex
+        assert self._work is not None
+        place = self._work / uuid.uuid4().hex
         place.mkdir(parents=True)
         try:
             yield place
@@ -164,6 +174,16 @@ class Staging:
             self.discard(moved)
             raise
         return moved
+
+
+class Upkeep(Staging):
+    """Writes files with the rows that a table has, beside the one who fills it: with a lock of its own."""
+
+    _does = "joins the files of this table"
+
+    def __init__(self, lake: Lake, compression: str) -> None:
+        work = lake.work_directory / _UPKEEP if lake.location.is_local else None
+        super().__init__(lake, lake.partition_columns, compression, work)
 
 
 def arrow_schema(frame: DataFrame) -> pyarrow.Schema:

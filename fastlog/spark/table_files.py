@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from fastlog.spark.entries import HIVE_NULL, NewFile, stats_of
+from fastlog.spark.entries import HIVE_NULL, ActiveFile, NewFile, stats_of
 from fastlog.spark.storage import Output, TableLocation
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem  # type: ignore[import-untyped]
 
 ROW_GROUP_BYTES = 64 * 2**20
 """About; what all files of one task hold in memory before it is written."""
@@ -35,6 +39,24 @@ def values_path(values: Mapping[str, str | None]) -> str:
     """Where the files of these values are, below the table: some readers take them from there, as Hive has it."""
     parts = (f"{name}={HIVE_NULL if value is None else quote(value, safe='')}/" for name, value in values.items())
     return "".join(parts)
+
+
+def rows_of_file(
+    store: FileSystem, file: ActiveFile, schema: pa.Schema, *, verified: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of a table in these columns: from it, from its values, or null where it was written before a
+    column came. ``verified``: against the checksums of its pages, where it has some."""
+    with pq.ParquetFile(file.path, filesystem=store, page_checksum_verification=verified) as opened:
+        there = [name for name in schema.names if name in opened.schema_arrow.names and name not in file.values]
+        for rows in opened.iter_batches(columns=there):
+            columns = []
+            for item in schema:
+                if item.name in there:
+                    columns.append(rows.column(item.name).cast(item.type))
+                else:
+                    value = pa.scalar(file.values.get(item.name), pa.string()).cast(item.type)
+                    columns.append(pa.repeat(value, rows.num_rows))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _File:

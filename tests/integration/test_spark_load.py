@@ -301,10 +301,23 @@ def test_errors(job: Job, broker: Broker, topic: str) -> None:
     produce(broker, topic, 0, range(3))
     with pytest.raises(Exception, match="nosuch"):
         job.run("--column", "x=nosuch(value)")
-    job.run()
-    with pytest.raises(ConfigError, match="the column x is not there in the table, and string in what is to be added"):
-        produce(broker, topic, 0, range(3, 4))
-        job.run("--column", "x=cast(value as string)")
+    job.run("--column", "x=cast(value as string)")
+    version = job.lake().version
+    produce(broker, topic, 0, range(3, 4))
+    for column, told in (
+        ("x=length(value)", "the column x is string in the table, and int32 in what is to be added"),
+        ("y=length(value)", "the column x is string in the table, and not there in what is to be added"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            job.run("--column", column)
+    with pytest.raises(ConfigError, match="--rejected: there is no --column"):
+        job.run("--rejected", job.table / "other")
+    with pytest.raises(ConfigError, match="is the table that is filled"):
+        job.run("--column", "x=cast(value as string)", "--rejected", job.table)
+    with pytest.raises(ConfigError, match="is partitioned by topic,date, which stays"):
+        job.run("--partition-by", "topic")
+    assert job.lake().version == version
+    assert job.lake().column_names[-1] == "x"
     assert job.numbers == [0, 1, 2]
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -254,3 +255,75 @@ def test_who_fills_a_table_is_named_to_the_next(tmp_path: Path) -> None:
         pass
     with second.alone():
         assert (lake.work_directory / "lock").read_text() == f"{os.getpid()}\n"
+
+
+# -- columns that come later -------------------------------------------------------------------------------------------
+
+X = pa.field("x", pa.int32())
+
+
+def test_columns_that_come_later(tmp_path: Path) -> None:
+    """They are null in the rows that are there; what else does not fit adds none of them."""
+    lake = made(tmp_path)
+    lake.commit(Change({"a": Step(None, 1)}, [written(lake, "x", 1)]))
+    for schema, told in (
+        (SCHEMA.append(X).set(1, pa.field("offset", pa.int32())), "the column offset is int64 in the table, and int32"),
+        (SCHEMA.append(X).remove(1), "the column offset is int64 in the table, and not there in what is to be added"),
+        (SCHEMA.append(X).append(pa.field("Topic", pa.string())), "the table has Topic in other upper and lower case"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            lake.check_schema(schema, ["topic"], growing=True)
+    with pytest.raises(ConfigError, match=r"partitioned by \['topic'\], not by \[\]"):
+        lake.check_schema(SCHEMA.append(X), [], growing=True)
+    assert Lake(lake.directory).column_names == ["topic", "offset", "timestamp"]
+    lake.check_schema(SCHEMA.append(pa.field("x", pa.int32(), nullable=False)), ["topic"], growing=True)
+    assert lake.column_names == ["topic", "offset", "timestamp", "x"]
+    rows = DeltaTable(str(lake.directory)).to_pyarrow_table()
+    assert rows["x"].to_pylist() == [None] and rows.schema.field("x").type == pa.int32()
+    assert (lake.number("a"), lake.history()[0][1]["columns"]) == (1, ["x"])
+    version = lake.version
+    lake.check_schema(SCHEMA.append(X), ["topic"], growing=True)
+    assert lake.version == version
+    lake.commit(Change({"a": Step(1, 2)}, [written(lake, "y", 2)]))
+    assert offsets_in(lake) == [1, 2]
+
+
+def test_two_writers_bring_the_same_column_and_another_one(tmp_path: Path) -> None:
+    """Each with a view that is out of date: the first decides of which type it is."""
+    lake, other, third = made(tmp_path), Lake(tmp_path / "table"), Lake(tmp_path / "table")
+    lake.check_schema(SCHEMA.append(X), ["topic"], growing=True)
+    both = SCHEMA.append(pa.field("y", pa.string())).append(X)
+    other.check_schema(both, ["topic"], growing=True)
+    assert other.column_names == ["topic", "offset", "timestamp", "x", "y"]
+    with pytest.raises(ConfigError, match="the column x is int32 in the table, and string in what is to be added"):
+        third.check_schema(both.set(4, pa.field("x", pa.string())), ["topic"], growing=True)
+
+
+def test_a_column_that_cannot_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, or others are quicker all the time; and one that is there although its writer was told no."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.table import TableAlterer
+
+    lake = made(tmp_path)
+    real = TableAlterer.add_columns
+
+    def failing(error: Exception, *, before: bool = True) -> None:
+        def add(self: TableAlterer, *given: Any, **named: Any) -> None:
+            if not before:
+                real(self, *given, **named)
+            raise error
+
+        monkeypatch.setattr(TableAlterer, "add_columns", add)
+
+    failing(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(TableWriteError, match="No space left"):
+        lake.check_schema(SCHEMA.append(X), ["topic"], growing=True)
+    failing(CommitFailedError("others"))
+    with pytest.raises(TableConflictError, match="others"):
+        lake.check_schema(SCHEMA.append(X), ["topic"], growing=True)
+    failing(CommitFailedError("others"), before=False)
+    lake.check_schema(SCHEMA.append(X), ["topic"], growing=True)
+    assert lake.column_names[-1] == "x"
+    failing(DeltaError("broken"))
+    with pytest.raises(TableWriteError, match="broken"):
+        lake.check_schema(SCHEMA.append(X).append(pa.field("z", pa.int32())), ["topic"], growing=True)

@@ -231,6 +231,11 @@ def may_pass(error: Exception) -> bool:
     return _is_of_spark(error)
 
 
+def is_of_expression(error: Exception) -> bool:
+    """Whether an error may be one of an expression on a message: Spark's, and not of what the message came by."""
+    return _is_of_spark(error) and own_error(error) is None
+
+
 def for_good(error: Exception) -> Exception:
     """What to raise for an error that the next try would raise again."""
     own = own_error(error)

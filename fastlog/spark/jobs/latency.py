@@ -46,5 +46,5 @@ class Latencies:
 
     def to_json(self) -> dict[str, float] | None:
         """For a summary."""
-        middle, high = self.percentile(0.5), self.percentile(0.95)
-        return None if middle is None or high is None else {"p50": middle, "p95": high}
+        found = {name: self.percentile(share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
+        return {name: ms for name, ms in found.items() if ms is not None} or None

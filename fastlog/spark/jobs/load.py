@@ -63,12 +63,43 @@ from fastlog.tools import options, report, signals
     help="One more column of the table; may be repeated.",
 )
 @options.option(
+    "--partition-by",
+    group="Format",
+    metavar="COLUMNS",
+    help="What a new table is partitioned by, with commas between: columns of text, whole numbers or days."
+    "  [default: topic,date]",
+)
+@options.option(
     "--compression",
     group="Format",
     type=click.Choice(COMPRESSIONS),
     default="snappy",
     show_default=True,
     help="Of files.",
+)
+@options.option(
+    "--rejected",
+    group="Selection",
+    type=parameters.TablePlace(),
+    metavar="PLACE",
+    help="A Delta table for messages on which --column or --time fails, with the reason. Without it such a one ends the"
+    " load.",
+)
+@options.option(
+    "--most-rejected",
+    group="Limits",
+    type=click.IntRange(1, 10**6),
+    default=1000,
+    show_default=True,
+    metavar="MESSAGES",
+    help="If a batch has more messages for --rejected, the load ends instead.",
+)
+@options.option(
+    "--optimize-at",
+    group="Limits",
+    type=click.IntRange(2, 2**20),
+    metavar="FILES",
+    help="After batches, join small files where a day has so many that become one.  [default: never; see optimize]",
 )
 @options.option(
     "--skip-lost",
@@ -82,14 +113,19 @@ def load_command(
     again_from: str | None,
     time_of: str | None,
     columns: tuple[str, ...],
+    partition_by: str | None,
     compression: str,
+    rejected: TableLocation | None,
+    most_rejected: int,
+    optimize_at: int | None,
     skip_lost: bool,
 ) -> int:
     """Load topics into a Delta table, each message exactly once.
 
     Every batch is one transaction: its files, and the offsets at which the next batch begins. The job may be
     killed and started again at any moment. Beside the columns of the source there are topic and date, by which
-    the table is partitioned: the date of the message's time, or of its loading where it has none.
+    the table is partitioned: the date of the message's time, or of its loading where it has none. Columns may be
+    added later; the rows before have null there.
 
     At the end, or after a signal, a JSON summary is written to stdout.
     """
@@ -106,7 +142,11 @@ def load_command(
         max_bytes=job.max_bytes,
         time=time_of,
         columns=options.named_values("--column", columns),
+        partition_by=None if partition_by is None else [name for name in partition_by.split(",") if name],
         compression=compression,
+        rejected=None if rejected is None else job.located(rejected),
+        most_rejected=most_rejected,
+        optimize_at=optimize_at,
         skip_lost=skip_lost,
         attempts=job.attempts,
         shown=not job.no_progress,
@@ -130,7 +170,11 @@ def load(
     max_bytes: int = 2**30,
     time: str | None = None,
     columns: Mapping[str, str] | None = None,
+    partition_by: Sequence[str] | None = None,
     compression: str = "snappy",
+    rejected: TableLocation | Path | str | None = None,
+    most_rejected: int = 1000,
+    optimize_at: int | None = None,
     skip_lost: bool = False,
     attempts: int = 5,
     shown: bool = False,
@@ -157,17 +201,23 @@ def load(
         max_bytes=max_bytes,
         time=time,
         columns=checked_columns(columns or {}),
+        partition_by=None if partition_by is None else tuple(partition_by),
         compression=compression,
         attempts=attempts,
+        most_rejected=most_rejected,
+        optimize_at=optimize_at,
         shown=shown,
     )
+    if rejected is not None and time is None and not columns:
+        raise ConfigError("--rejected: there is no --column and no --time that could fail")
     lake = Lake(table, storage_options)
+    refused = None if rejected is None else Lake(rejected, storage_options)
     place = None if again_from is None else parse_place(again_from)
     if place is not None and not lake.exists:
         raise ConfigError(f"--from: there is no table in {lake}")
     stopped = report.EXIT_DONE
     with command.LazySpark("load", master, settings or {}) as spark:
-        loader = Loader(lake, wishes, spark)
+        loader = Loader(lake, wishes, spark, refused)
         try:
             with command.batches_unbroken():
                 loader.run(every=every, again_from=place)

@@ -6,10 +6,10 @@ table says. So anything may be tried again.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,12 +21,15 @@ from fastlog.spark import offsets
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import command
+from fastlog.spark.jobs.expressions import REASON, Expressions, source_frame
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.loading import BATCHES, OFFSETS, Batch, LoadPlan, encode_lost
+from fastlog.spark.jobs.rejects import Rejected, Rejects
 from fastlog.spark.lake import Change, Lake, Step, bounds_in, read_table
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import parse_options
 from fastlog.spark.staging import Staging, arrow_schema
+from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools.report import CommandError
 
 if TYPE_CHECKING:
@@ -34,10 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PARTITIONED_BY = ("topic", "date")
+"""What a table is partitioned by if nobody says more."""
 COLUMNS = ("broker", "partition", "offset", "idx", "timestamp", "key", "value")
 _PLACE = ("broker", "partition", "offset")
 _T = TypeVar("_T")
-_DAY_US = 24 * 3600 * 1_000_000
 _MOST_PAUSE = 10.0
 
 
@@ -53,8 +56,14 @@ class Wishes:
     max_bytes: int = 2**30
     time: str | None = None
     columns: dict[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] | None = None
+    """None: as the table is, or ``PARTITIONED_BY``."""
     compression: str = "snappy"
     attempts: int = 5
+    most_rejected: int = 1000
+    """Of one batch."""
+    optimize_at: int | None = None
+    """Join small files after batches, where so many become one; None: never."""
     shown: bool = True
 
 
@@ -65,11 +74,13 @@ class Totals:
     batches: int = 0
     rows: int = 0
     replaced_rows: int = 0
+    rejected: int = 0
     files: int = 0
     size_bytes: int = 0
     lost_bytes: int = 0
     lost_records: int = 0
     failures: int = 0
+    joined_files: int = 0
     ranges: dict[TopicPartition, Interval] = field(default_factory=dict)
     lost: dict[TopicPartition, list[Interval]] = field(default_factory=dict)
     latencies: Latencies = field(default_factory=Latencies)
@@ -97,7 +108,9 @@ class Totals:
             "batches": self.batches,
             "rows": self.rows,
             "replaced_rows": self.replaced_rows,
+            "rejected": self.rejected,
             "files": self.files,
+            "joined_files": self.joined_files,
             "bytes": self.size_bytes,
             "seconds": round(seconds, 3),
             "rows_per_second": round(self.rows / seconds) if seconds else None,
@@ -113,17 +126,24 @@ class Totals:
 class Loader:
     """Loads topics into a table; for one thread. ``spark`` is started once there is something to do."""
 
-    def __init__(self, lake: Lake, wishes: Wishes, spark: command.LazySpark) -> None:
+    def __init__(self, lake: Lake, wishes: Wishes, spark: command.LazySpark, rejected: Lake | None = None) -> None:
+        """``rejected``: the table for messages that an expression fails on; without it such a one ends the load."""
         self._lake = lake
         self._wishes = wishes
         self._spark = spark
-        self._staging = Staging(lake, PARTITIONED_BY, wishes.compression)
+        self._partition_by = _partition_columns(lake, wishes)
+        self._staging = Staging(lake, self._partition_by, wishes.compression)
         self._run = uuid.uuid4().hex
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
         # As for a stream: "latest" is a place to begin at.
         self._options = replace(parse_options(given, streaming=None), loss_option="--skip-lost")
         with_headers = "headers" in self._options.columns and "headers" not in wishes.columns
         self._columns = (*COLUMNS, "headers") if with_headers else COLUMNS
+        self._expressions = Expressions(wishes.time, wishes.columns, self._columns)
+        self._rejects: Rejects | None = None
+        self._rejecting = False
+        if rejected is not None and (wishes.time is not None or wishes.columns):
+            self._rejects = Rejects(rejected, lake, rejected_schema(self._columns), wishes.compression)
         self.totals = Totals()
 
     def run(self, *, every: float | None = None, again_from: Place | None = None) -> None:
@@ -138,15 +158,19 @@ class Loader:
             DataLossError: messages that the table has not are not in the log any more; names the bytes.
             FastlogError, or one of Spark's: a batch failed as often as it may.
         """
-        with self._staging.alone(), closing(Cluster(self._options)) as cluster:
+        kept_apart = contextlib.nullcontext() if self._rejects is None else self._rejects.alone()
+        with self._staging.alone(), kept_apart, closing(Cluster(self._options)) as cluster:
             plan = LoadPlan(self._options, cluster, self._lake, self._wishes.max_bytes)
             targets = self._tried(lambda: plan.targets(complete=every is None))
             if again_from is not None:
                 self._tried(lambda: self._again(plan, again_from))
             while True:
                 began = time.monotonic()
+                batches = self.totals.batches
                 while self._tried(lambda: self._one(plan, None if every is not None else targets)):
                     command.wait(0)
+                if self._wishes.optimize_at is not None and self.totals.batches > batches:
+                    self._join(self._wishes.optimize_at)
                 if every is None:
                     return
                 command.wait(max(0.0, every - (time.monotonic() - began)))
@@ -179,6 +203,8 @@ class Loader:
 
     def _one(self, plan: LoadPlan, targets: Any) -> bool:
         """Bring one batch in; False when there was nothing."""
+        if self._rejects is not None:
+            self._rejects.catch_up()
         steps = plan.beginnings()
         if steps:
             self._begin(steps)
@@ -188,13 +214,32 @@ class Loader:
         self._bring(plan, batch, [])
         return True
 
+    def _join(self, at_least: int) -> None:
+        """Join small files. What hinders that is told of, and ends no load: the next batch comes here again."""
+        wanted = JoinOptions(at_least=at_least, gradual=True, compression=self._wishes.compression)
+        try:
+            joined = join_files(self._lake, wanted, self._say)
+        except (errors.FastlogError, OSError) as error:
+            self._say(f"small files stay as they are: {error}")
+            self._lake.reload()
+        else:
+            self.totals.joined_files += joined.files_before
+
     def _begin(self, steps: dict[str, Step]) -> None:
         """Write down where partitions begin, in a table that may have to be made."""
-        if not self._lake.exists:
-            self._lake.create(self._schema(), PARTITIONED_BY)
+        if self._lake.exists:
+            self._fit()
+        else:
+            schema = self._schema()
+            _check_partitions(schema, self._partition_by)
+            self._lake.create(schema, self._partition_by)
         begun = {name.removeprefix(OFFSETS): step.after for name, step in steps.items() if name.startswith(OFFSETS)}
         self._lake.commit(Change(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
         self._say(f"begins with {len(begun)} partitions")
+
+    def _fit(self) -> None:
+        """New columns come to the table; what else does not fit is refused before anything is written."""
+        self._lake.check_schema(self._schema(), self._partition_by, growing=True)
 
     def _again(self, plan: LoadPlan, place: Place) -> None:
         batch = plan.again(place)
@@ -207,12 +252,13 @@ class Loader:
         began = time.monotonic()
         new: list[NewFile] = []
         kept: list[NewFile] = []
+        rejected: list[NewFile] = []
         if batch.to_read:
-            self._lake.check_schema(self._schema(), PARTITIONED_BY)
+            self._fit()
             if replaced:
                 kept = self._kept(batch, replaced)
             try:
-                new = self._written(plan, batch)
+                new, rejected = self._written(plan, batch)
             except BaseException:
                 self._staging.discard(kept)
                 raise
@@ -220,17 +266,29 @@ class Loader:
         self._say(f"batch {number}: adding {len(files)} files")
         rows = sum(file.rows for file in new)
         notes = {"job": "load", "run": self._run, "batch": number, "rows": rows, **batch.notes()}
+        refused = Rejected(rejected, batch.ranges if replaced else {})
+        steps = dict(batch.steps)
+        if self._rejects is not None:
+            more, told = self._rejects.told(refused)
+            steps |= more
+            notes |= told
         try:
-            self._lake.commit(Change(batch.steps, files, replaced, notes))
+            self._lake.commit(Change(steps, files, replaced, notes))
         except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
+            if self._rejects is not None:
+                self._rejects.discard(refused)
             raise
         now_us = time.time_ns() // 1000
         self.totals.add(batch, rows, len(files))
+        self.totals.rejected += refused.rows
         if not replaced:
             self._add_latencies(files, now_us)
         lost = f", {_counted(batch.lost_sizes())} lost" if batch.lost else ""
-        self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{lost}")
+        not_taken = f", {refused.rows} rejected" if refused.rows else ""
+        self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{not_taken}{lost}")
+        if self._rejects is not None:
+            self._rejects.catch_up()
 
     def _add_latencies(self, files: list[NewFile], now_us: int) -> None:
         location = self._lake.location
@@ -242,14 +300,45 @@ class Loader:
         except errors.TableUnavailableError as error:
             self._say(f"how long its messages took is not known: {error}")  # they are in the table all the same
 
-    def _written(self, plan: LoadPlan, batch: Batch) -> list[NewFile]:
-        """Files with what a batch brings. Through Spark's SQL where a user gives expressions for that alone."""
+    def _written(self, plan: LoadPlan, batch: Batch) -> tuple[list[NewFile], list[NewFile]]:
+        """Files with what a batch brings, and those with what it rejects. Through Spark's SQL where a user gives
+        expressions for that alone."""
         now = datetime.now(UTC)
-        if self._by_sql:
-            return self._staging.write(self._frame(batch.to_read, now))
-        # What is lost is for the driver to find, and to write down.
-        options = replace(self._options, fail_on_data_loss=True)
-        return self._staging.write_messages(self._spark.context, plan.tasks(batch), options, self._columns, now.date())
+        if not self._by_sql:
+            # What is lost is for the driver to find, and to write down.
+            options = replace(self._options, fail_on_data_loss=True)
+            tasks = plan.tasks(batch)
+            return self._staging.write_messages(self._spark.context, tasks, options, self._columns, now.date()), []
+        frame = self._frame(batch.to_read)
+        if self._rejects is None:
+            return self._staging.write(self._expressions.rows(frame, now)), []
+        if not self._rejecting:
+            try:
+                return self._staging.write(self._expressions.rows(frame, now)), []
+            except Exception as error:
+                if not command.is_of_expression(error):
+                    raise
+                self._say(f"looking for what cannot be taken: {command.told(error)}")
+                self._rejecting = True  # from now on: where there is one, there are others
+        return self._parted(self._rejects, frame, now)
+
+    def _parted(self, rejects: Rejects, frame: DataFrame, now: datetime) -> tuple[list[NewFile], list[NewFile]]:
+        """Files with the rows of a frame, and with those messages that an expression fails on."""
+        most = self._wishes.most_rejected
+        with self._expressions.parted(frame, now) as (rows, refused):
+            found = refused.limit(most + 1).toArrow()
+            if found.num_rows > most:
+                example = self._expressions.refused(self._spark.session, found.slice(0, 1))[REASON][0]
+                raise errors.ConfigError(
+                    f"more than {most} messages of a batch would be rejected, such as one with {example}:"
+                    " mend the expression, or allow more with --most-rejected"
+                )
+            rejected = rejects.write(self._expressions.refused(self._spark.session, found), now.date())
+            try:
+                return self._staging.write(rows), rejected
+            except BaseException:
+                rejects.discard(Rejected(rejected, {}))
+                raise
 
     def _kept(self, batch: Batch, replaced: list[ActiveFile]) -> list[NewFile]:
         """Files with the rows of replaced ones that are not in a batch's ranges."""
@@ -261,45 +350,62 @@ class Loader:
 
     @property
     def _by_sql(self) -> bool:
-        return self._wishes.time is not None or bool(self._wishes.columns)
+        wishes = self._wishes
+        return wishes.time is not None or bool(wishes.columns) or self._partition_by != PARTITIONED_BY
 
     def _schema(self) -> pyarrow.Schema:
         if self._by_sql:
-            return arrow_schema(self._frame({}, datetime.now(UTC)))
+            return arrow_schema(self._expressions.rows(self._frame({}), datetime.now(UTC)))
         from fastlog.spark.row_files import row_schema
 
         return row_schema(self._columns)
 
-    def _frame(self, ranges: dict[TopicPartition, Interval], now: datetime) -> DataFrame:
-        """The rows of ranges as Spark's SQL makes them; of no ranges, the columns alone."""
-        from pyspark.sql import functions as f
-
-        from fastlog.spark.row_files import FIRST_DAY, LAST_DAY
-
-        source = self._wishes.source
-        if ranges:
-            source = {name: value for name, value in source.items() if not name.lower().startswith("subscribe")}
-            topics = offsets.encode_ranges(ranges)["topics"]
-            starts = {topic: {name: start for name, (start, _) in items.items()} for topic, items in topics.items()}
-            ends = {topic: {name: end for name, (_, end) in items.items()} for topic, items in topics.items()}
-            source |= {
-                "assign": json.dumps({topic: list(items) for topic, items in topics.items()}),
-                "startingOffsets": json.dumps(starts),
-                "endingOffsets": json.dumps(ends),
-                "failOnDataLoss": "true",  # what is lost is for the driver to find, and to write down
-            }
-        frame = self._spark.session.read.format("fastlog").options(**source).load()
-        if self._wishes.time is not None:
-            frame = frame.withColumn("timestamp", f.expr(self._wishes.time).cast("timestamp"))
-        # Whatever time zone the session has: a table has one idea of what a day is.
-        days = f.floor(f.unix_micros(f.col("timestamp")) / _DAY_US).cast("int")
-        named = f.when(days.between(FIRST_DAY, LAST_DAY), f.date_from_unix_date(days))
-        date: Column = f.coalesce(named, f.lit(now.date()))
-        extra = [f.expr(text).alias(name) for name, text in self._wishes.columns.items()]
-        return frame.select("topic", date.alias("date"), *self._columns, *extra)
+    def _frame(self, ranges: dict[TopicPartition, Interval]) -> DataFrame:
+        return source_frame(self._spark.session, self._wishes.source, ranges)
 
     def _say(self, text: str) -> None:
         command.say(text, self._wishes.shown)
+
+
+def _partition_columns(lake: Lake, wishes: Wishes) -> tuple[str, ...]:
+    """What a table is partitioned by, or will be. Raises ``ConfigError`` when the user wants something else."""
+    if wishes.partition_by is not None:
+        names = {name.lower() for name in wishes.partition_by}
+        if len(names) < len(wishes.partition_by):
+            raise errors.ConfigError(f"--partition-by {','.join(wishes.partition_by)}: names a column twice")
+    if not lake.exists:
+        return PARTITIONED_BY if wishes.partition_by is None else wishes.partition_by
+    has = tuple(lake.partition_columns)
+    if wishes.partition_by not in (None, has):
+        raise errors.ConfigError(
+            f"--partition-by: {lake} is partitioned by {','.join(has) or 'nothing'}, which stays as it is: leave the"
+            " option out, or fill another table"
+        )
+    return has
+
+
+def _check_partitions(schema: pyarrow.Schema, partition_by: Sequence[str]) -> None:
+    """Raise ``ConfigError`` unless every reader finds the values of these columns in a path."""
+    import pyarrow as pa
+
+    for name in partition_by:
+        if name not in schema.names:
+            raise errors.ConfigError(f"--partition-by {name}: the columns are {', '.join(schema.names)}")
+        kind = schema.field(name).type
+        if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind)):
+            raise errors.ConfigError(f"--partition-by {name}: is {kind}; a text, a whole number or a day can be a path")
+    if len(partition_by) == len(schema.names):
+        raise errors.ConfigError("--partition-by: one column at least has to be in the files")
+
+
+def rejected_schema(columns: Sequence[str]) -> pyarrow.Schema:
+    """The columns of a table of rejected messages, but for the date."""
+    import pyarrow as pa
+
+    from fastlog.spark.columns import ARROW_TYPES
+
+    kept = [pa.field(name, ARROW_TYPES[name]) for name in ("topic", *columns)]
+    return pa.schema([*kept, pa.field(REASON, pa.string())])
 
 
 def _counted(sizes: tuple[int, int]) -> str:
@@ -311,7 +417,8 @@ def _counted(sizes: tuple[int, int]) -> str:
 
 def _may_hold(lake: Lake, file: ActiveFile, batch: Batch) -> bool:
     """Whether rows of a batch's ranges may be in a file, as far as its footer tells."""
-    wanted = [(item, interval) for item, interval in batch.ranges.items() if item.topic == file.values.get("topic")]
+    topic = file.values.get("topic")  # None: the table is not partitioned by that
+    wanted = [(item, interval) for item, interval in batch.ranges.items() if topic in (None, item.topic)]
     if not wanted:
         return False
     found = bounds_in(lake.location, file.path, _PLACE)

@@ -23,6 +23,7 @@ EXIT_CODES = (
     ("3", "cannot reach the broker"),
     ("130, 143", "stopped by SIGINT, by SIGTERM, after the batch that was under way"),
 )
+UPKEEP_EXIT_CODES = (("0", "done"), ("1", "it failed; the table is as it was"), ("2", "wrong usage"))
 
 _AT_URLS = f"{__name__}.at_urls"
 """In the context of a command: whether a table of it is at a URL."""
@@ -132,8 +133,12 @@ def trigger_options(function: Any) -> Any:
     )(function)
 
 
-def table_option(*, required: bool) -> Callable[[Any], Any]:
+def table_option(*, required: bool, made: bool = True) -> Callable[[Any], Any]:
     """``--table``, and ``--storage-option`` for that table and others that a command reads."""
+    where = "The Delta table: a directory that all workers see, or a URL (s3://BUCKET/TABLE, and gs, abfss, hdfs);"
+    where = (
+        f"{where} made if it is not there." if made else "The Delta table: a directory, or a URL (s3://BUCKET/TABLE)."
+    )
 
     def add(function: Any) -> Any:
         function = options.option(
@@ -152,8 +157,7 @@ def table_option(*, required: bool) -> Callable[[Any], Any]:
             required=required,
             type=TablePlace(),
             metavar="PLACE",
-            help="The Delta table: a directory that all workers see, or a URL (s3://BUCKET/TABLE, and gs, abfss, hdfs);"
-            " made if it is not there.",
+            help=where,
         )(function)
 
     return add
@@ -208,6 +212,17 @@ def attempts_option(function: Any) -> Any:
     )(function)
 
 
+def _with_options(place: TableLocation, storage: tuple[str, ...]) -> TableLocation:
+    """A place with what ``--storage-option`` says, if it is at a URL; raises as ``JobOptions.located``."""
+    if not all("=" in item for item in storage):
+        raise errors.ConfigError("--storage-option: write --storage-option KEY=VALUE")  # it may be a secret
+    if storage and not click.get_current_context().meta.get(_AT_URLS):
+        raise errors.ConfigError("--storage-option: is for tables at URLs, and none is given")
+    if place.is_local:
+        return place
+    return located(place.text, options.named_values("--storage-option", storage))
+
+
 @dataclass(frozen=True)
 class JobOptions:
     """What the options say that all jobs have; ``time_of`` and ``late`` are of jobs that look at messages' times."""
@@ -243,13 +258,7 @@ class JobOptions:
         Raises:
             ConfigError: an option is malformed, or there is none of their tables.
         """
-        if not all("=" in item for item in self.storage):
-            raise errors.ConfigError("--storage-option: write --storage-option KEY=VALUE")  # it may be a secret
-        if self.storage and not click.get_current_context().meta.get(_AT_URLS):
-            raise errors.ConfigError("--storage-option: is for tables at URLs, and none is given")
-        if place.is_local:
-            return place
-        return located(place.text, options.named_values("--storage-option", self.storage))
+        return _with_options(place, self.storage)
 
     def lake(self) -> Lake:
         """The table that is filled; only where one is given."""
@@ -288,3 +297,26 @@ def quiet_option(function: Any) -> Any:
     return options.option("--no-progress", group="Format", is_flag=True, help="Say nothing on stderr while it runs.")(
         function
     )
+
+
+def upkeep(name: str, examples: tuple[str, ...]) -> Callable[[Callable[..., int]], click.Command]:
+    """A command for a table that is there, without Spark: its function is called with the ``Lake``, whether to say
+    what it does, and the options of its own. It is wrong usage where there is no table."""
+
+    def add(function: Callable[..., int]) -> click.Command:
+        @wraps(function)
+        def called(*, place: TableLocation, storage: tuple[str, ...], no_progress: bool, **values: Any) -> int:
+            lake = Lake(_with_options(place, storage))
+            if not lake.exists:
+                raise errors.ConfigError(f"--table: there is no table in {lake}")
+            return function(lake, not no_progress, **values)
+
+        made = quiet_option(table_option(required=True, made=False)(called))
+        return click.command(cls=options.Command, name=name, exit_codes=UPKEEP_EXIT_CODES, examples=examples)(made)
+
+    return add
+
+
+def dry_run_option(function: Any) -> Any:
+    """``--dry-run``."""
+    return options.option("--dry-run", group="Other", is_flag=True, help="Only say what would be done.")(function)

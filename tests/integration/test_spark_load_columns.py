@@ -1,0 +1,284 @@
+"""The load job's columns by Spark's SQL: one that comes later, the ones a table is partitioned by, and messages that an
+expression cannot take, each of which is in one of two tables, once, whatever was killed when."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fastlog.errors import ConfigError
+from fastlog.message import encode_set
+from fastlog.spark.jobs.rejects import Rejects
+from fastlog.spark.lake import Change, Lake
+from fastlog.spark.staging import Staging
+from fastlog.spark.upkeep import JoinOptions, join_files
+from fastlog.tools.report import CommandError
+from tests.harness.broker import Broker
+from tests.harness.lake import rows_of, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+NUMBER = "n=cast(cast(value as string) as int)"
+HALF = "half=100 div (cast(cast(value as string) as int) - 7)"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Job:
+    """The load of one topic into one table, with the session that is there."""
+
+    def __init__(self, broker: Broker, topic: str, directory: Path) -> None:
+        self._given = ["--brokers", f"127.0.0.1:{broker.port}", "--topic", topic]
+        self._broker = broker
+        self.topic = topic
+        self.table = directory / "table"
+        self.rejected = directory / "rejected"
+
+    def put(self, *values: object, partition: int = 0) -> None:
+        with self._broker.connect() as client:
+            client.produce_ack(self.topic, partition, encode_set([str(value).encode() for value in values]), acks=2)
+
+    def run(self, *more: object) -> dict[str, Any]:
+        """The summary of one run."""
+        return run_job("load", *self._given, "--table", self.table, "--no-progress", *more)
+
+    def reject(self, *more: object) -> dict[str, Any]:
+        """The same with the other table."""
+        return self.run("--rejected", self.rejected, *more)
+
+    def reasons(self) -> dict[str, str]:
+        """Of the messages that were rejected; fails where one is there twice."""
+        rows = rows_of(self.rejected) if (self.rejected / "_delta_log").exists() else []
+        found = {row["value"].decode(): row["reason"] for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def values(self) -> list[str]:
+        """Of the table, sorted."""
+        return sorted(row["value"].decode() for row in rows_of(self.table))
+
+
+@pytest.fixture
+def job(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Job:
+    """A load of this test's topic."""
+    return Job(broker, topic, tmp_path)
+
+
+def test_a_column_that_comes_later(job: Job) -> None:
+    """Null in the rows before; ``--from`` fills it; joined files have it as it is."""
+    job.put(1, 2)
+    job.run()
+    job.put(3)
+    job.run("--column", NUMBER)
+    assert {row["value"]: row["n"] for row in rows_of(job.table)} == {b"1": None, b"2": None, b"3": 3}
+    job.put(4)
+    with pytest.raises(ConfigError, match="the column n is int32 in the table, and not there in what is to be added"):
+        job.run()
+    assert join_files(Lake(job.table), JoinOptions()).files_before == 2
+    assert {row["value"]: row["n"] for row in rows_of(job.table)} == {b"1": None, b"2": None, b"3": 3}
+    summary = job.run("--column", NUMBER, "--from", json.dumps({job.topic: {"0-0": 11}}))
+    assert (summary["replaced_rows"], summary["rows"]) == (2, 3)
+    assert {row["value"]: row["n"] for row in rows_of(job.table)} == {b"1": None, b"2": 2, b"3": 3, b"4": 4}
+    names = Lake(job.table).column_names
+    assert names.count("n") == 1
+    assert [notes["columns"] for _, notes in Lake(job.table).history() if "columns" in notes] == [["n"]]
+
+
+def test_partition_columns_of_ones_choice(job: Job, spark: SparkSession) -> None:
+    """Every reader finds their values, an empty text is null, and ``--from`` finds the rows that it replaces."""
+    import duckdb
+    import polars
+    from deltalake import DeltaTable
+
+    from fastlog.spark.lake import read_table
+
+    job.put("a b=c%2F", "a", "a", "b", "")
+    kind = ("--column", "kind=cast(value as string)", "--column", "size=length(value)")
+    for columns, told in (
+        ("kind,nosuch", "--partition-by nosuch: the columns are topic, date, broker"),
+        ("value", "--partition-by value: is binary; a text, a whole number or a day"),
+        ("kind,Kind", "names a column twice"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            job.run(*kind, "--partition-by", columns)
+    job.run(*kind, "--partition-by", "kind,size")
+    expected = {("a b=c%2F", 8, 1), ("a", 1, 2), ("b", 1, 1), (None, 0, 1)}
+    dataset = DeltaTable(str(job.table)).to_pyarrow_dataset()
+    question = "SELECT kind, size, count(*) FROM {} GROUP BY ALL"
+    assert dataset is not None
+    with closing(duckdb.connect()) as connection:
+        assert set(connection.sql(question.format("dataset")).fetchall()) == expected
+    assert set(polars.read_delta(str(job.table)).group_by("kind", "size").len().rows()) == expected
+    read_table(spark, job.table).createOrReplaceTempView("parted")
+    assert {tuple(row) for row in spark.sql(question.format("parted")).collect()} == expected
+    assert {tuple(file.values) for file in Lake(job.table).files()} == {("kind", "size")}
+    job.put("b")
+    summary = job.run(*kind, "--from", "earliest")
+    assert (summary["replaced_rows"], summary["rows"]) == (5, 6)
+    assert job.values() == ["", "a", "a", "a b=c%2F", "b", "b"]
+
+
+def test_by_topic_alone(job: Job) -> None:
+    """Without expressions, too; the date is a column of the files then."""
+    job.put(1, 2)
+    job.run("--partition-by", "topic")
+    (file,) = Lake(job.table).files()
+    assert dict(file.values) == {"topic": job.topic}
+    assert {row["date"] for row in rows_of(job.table)} == {datetime.now(UTC).date()}
+    job.put(3)
+    job.run()
+    assert job.values() == ["1", "2", "3"]
+
+
+def test_messages_that_an_expression_cannot_take(job: Job) -> None:
+    """Each with where it is and why; the others are rows, and of both each once."""
+    job.put(1, "x", 7, 3)
+    job.put("y", partition=1)
+    given = ("--column", NUMBER, "--column", HALF)
+    with pytest.raises(CommandError, match="CAST_INVALID_INPUT"):
+        job.run(*given)
+    summary = job.reject(*given)
+    assert (summary["rows"], summary["rejected"], summary["failures"]) == (2, 3, 0)
+    assert {row["value"]: (row["n"], row["half"]) for row in rows_of(job.table)} == {b"1": (1, -16), b"3": (3, -25)}
+    reasons = job.reasons()
+    assert sorted(reasons) == ["7", "x", "y"]
+    assert reasons["7"].startswith("half: [DIVIDE_BY_ZERO]")
+    assert reasons["x"].startswith("n: [CAST_INVALID_INPUT] The value 'x'") and "; half: [CAST_INV" in reasons["x"]
+    places = {
+        row["value"]: (row["topic"], row["broker"], row["partition"], row["offset"]) for row in rows_of(job.rejected)
+    }
+    assert places == {b"x": (job.topic, 0, 0, 11), b"7": (job.topic, 0, 0, 22), b"y": (job.topic, 0, 1, 0)}
+    notes = next(notes for _, notes in Lake(job.table).history() if "rejected" in notes)
+    assert (notes["rows"], notes["rejected"]["rows"]) == (2, 3)
+    job.put(8, "z")
+    assert job.reject(*given)["rejected"] == 1
+    assert job.reject(*given)["batches"] == 0
+    assert (job.values(), sorted(job.reasons())) == (["1", "3", "8"], ["7", "x", "y", "z"])
+
+
+def test_a_time_that_cannot_be_read(job: Job) -> None:
+    """The rejected message has the time of the source, and none of its own."""
+    job.put("2026-05-17T08:00:00Z", "yesterday")
+    job.reject("--time", "cast(value as string)")
+    assert [(row["value"], str(row["date"])) for row in rows_of(job.table)] == [(b"2026-05-17T08:00:00Z", "2026-05-17")]
+    (row,) = rows_of(job.rejected)
+    assert row["timestamp"] is None and row["reason"].startswith("timestamp: [CAST_INVALID_INPUT]")
+
+
+def test_an_expression_that_is_wrong_rejects_nothing(job: Job) -> None:
+    """One that Spark does not know, and one that fails on too many messages: the table is as it was."""
+    job.put(*"abcdef")
+    with pytest.raises(Exception, match="nosuch"):
+        job.reject("--column", "x=nosuch(value)")
+    with pytest.raises(
+        ConfigError, match=r"more than 5 messages of a batch would be rejected, such as one with n: \[CAST"
+    ):
+        job.reject("--column", NUMBER, "--most-rejected", 5)
+    assert job.reasons() == {}
+    assert job.reject("--column", NUMBER, "--most-rejected", 6)["rejected"] == 6
+    assert len(job.reasons()) == 6
+
+
+def test_again_replaces_what_was_rejected(job: Job) -> None:
+    """With an expression that takes more, and with one that takes less; before the place nothing changes."""
+    job.put(1, "x", 2, "y", "z")
+    job.reject("--column", NUMBER)
+    assert sorted(job.reasons()) == ["x", "y", "z"]
+    better = "n=cast(replace(cast(value as string), 'y', '25') as int)"
+    place = json.dumps({job.topic: {"0-0": 22}})
+    summary = job.reject("--column", better, "--from", place)
+    assert (summary["rows"], summary["rejected"]) == (2, 1)
+    assert sorted(job.reasons()) == ["x", "z"]
+    assert {row["value"]: row["n"] for row in rows_of(job.table)} == {b"1": 1, b"2": 2, b"y": 25}
+    job.reject("--column", "n=cast(try_cast(cast(value as string) as int) as int)", "--from", "earliest")
+    assert job.reasons() == {}
+    assert job.values() == ["1", "2", "x", "y", "z"]
+
+
+STEPS = ("before the rows", "before the commit", "behind the commit", "before the other commit", "behind both")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_whatever_step_it_was_killed_at(job: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Each message is in one of the two tables, once; also when the next load takes what this one has rejected."""
+    job.put(1, "x", 2)
+    with monkeypatch.context() as patch:
+        _kill_at(step, job, patch)
+        with pytest.raises(Killed):
+            job.reject("--column", NUMBER)
+    job.put("y")
+    better = "n=cast(replace(cast(value as string), 'x', '24') as int)"
+    job.reject("--column", better)
+    rejected = sorted(job.reasons())
+    assert rejected == (["x", "y"] if step in STEPS[2:] else ["y"])
+    assert sorted([*job.values(), *rejected]) == ["1", "2", "x", "y"]
+
+
+def _kill_at(step: str, job: Job, patch: pytest.MonkeyPatch) -> None:
+    commit, write = Lake.commit, Staging.write
+
+    def killing_commit(self: Lake, change: Change) -> None:
+        of_the_other = self.directory == job.rejected
+        if (step, of_the_other) in (("before the commit", False), ("before the other commit", True)) and change.added:
+            raise Killed
+        commit(self, change)
+        if (step, of_the_other) in (("behind the commit", False), ("behind both", True)) and change.added:
+            raise Killed
+
+    def killing_write(self: Staging, frame: Any) -> Any:
+        if job.rejected.exists() and list(job.rejected.glob("topic=*")):
+            raise Killed
+        return write(self, frame)
+
+    patch.setattr(Lake, "commit", killing_commit)
+    if step == "before the rows":
+        patch.setattr(Staging, "write", killing_write)
+
+
+def test_two_loads_add_what_was_rejected_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one while the first has brought its batch in and not yet what it has rejected."""
+    job.put(1, "x")
+    catch_up = Rejects.catch_up
+    others = [True]
+
+    def slow(self: Rejects) -> None:
+        if others and self._lake.exists and self._filled.number(self._name):
+            others.pop()
+            catch_up(Rejects(Lake(job.rejected), Lake(job.table), self._schema, "snappy"))
+        catch_up(self)
+
+    monkeypatch.setattr(Rejects, "catch_up", slow)
+    assert job.reject("--column", NUMBER)["rejected"] == 1
+    assert not others
+    assert (job.values(), sorted(job.reasons())) == (["1"], ["x"])
+
+
+def test_what_was_rejected_and_is_known_to_nobody_is_an_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file was removed before it was added, or the history of the table was cut."""
+    job.put(1, "x")
+    with monkeypatch.context() as patch:
+        _kill_at("before the other commit", job, patch)
+        with pytest.raises(Killed):
+            job.reject("--column", NUMBER)
+    (file,) = job.rejected.glob("topic=*/date=*/*.parquet")
+    kept = file.read_bytes()
+    file.unlink()
+    with pytest.raises(Exception, match="has rejected messages, and was removed before it was added"):
+        job.reject("--column", NUMBER, "--attempts", 1)
+    file.write_bytes(kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "history", lambda self, most=None: [])
+        with pytest.raises(Exception, match="a load was ended before it added messages that it had rejected"):
+            job.reject("--column", NUMBER, "--attempts", 1)
+    job.reject("--column", NUMBER)
+    assert list(job.reasons()) == ["x"]
