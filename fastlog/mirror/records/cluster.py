@@ -39,7 +39,7 @@ class Cluster:
         """``addresses``: of any of the brokers, tried in their order. ``timeout``: seconds for one answer."""
         self.view = _NOBODY
         self.timeout = timeout
-        self._addresses = list(addresses)
+        self.addresses = list(addresses)
         self._connections: dict[Address, KafkaConnection] = {}
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Cluster:
         """What there is of these topics, or of all; kept as ``view``."""
         wanted = None if topics is None else list(topics)
         reasons = []
-        for address in dict.fromkeys([*self.view.brokers.values(), *self._addresses]):
+        for address in dict.fromkeys([*self.view.brokers.values(), *self.addresses]):
             try:
                 self.view = self._ask(address, known_topics(wanted), parse_cluster)
             except TransportError as error:
@@ -99,7 +99,7 @@ class Cluster:
 
     def any_address(self) -> Address:
         """Of a broker that is there."""
-        return next(iter(self.view.brokers.values()), self._addresses[0])
+        return next(iter(self.view.brokers.values()), self.addresses[0])
 
     # -- what is asked -------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Cluster:
         return found
 
     def __str__(self) -> str:
-        return ",".join(map(str, self._addresses))
+        return ",".join(map(str, self.addresses))
 
     def _controlled(self, request: Request, parse: Callable[[Answer], _T]) -> _T:
         """Brokers that do not change topics themselves pass such requests on to the one that does."""

@@ -72,6 +72,8 @@ class Worker:
         self.error: FastlogError | None = None
         self._name = name
         self._source = source
+        self._questions = Cluster(source.addresses, source.timeout)
+        """The same brokers over connections of their own: on the others a fetch is nearly always under way."""
         self._target = target
         self._group = group
         self._rules = rules
@@ -128,8 +130,8 @@ class Worker:
             self.error = FastlogError(f"mirroring failed: {error!r}")
         finally:
             self.is_lost = self.is_lost or not self._over.is_set()
-            self._source.close()
-            self._target.close()
+            for cluster in (self._source, self._questions, self._target):
+                cluster.close()
 
     def turn(self) -> None:
         """Everything once. Raises ``FastlogError``: something that concerns all partitions."""
@@ -155,7 +157,7 @@ class Worker:
             del self._lanes[place]
         if self._looks and self._lanes:
             topics = {topic for topic, _ in self._lanes}
-            self._source.look(topics)
+            self._source.view = self._questions.look(topics)
             self._target.look(topics)
             self._looks = False
 
@@ -167,7 +169,7 @@ class Worker:
             try:
                 if self._producer is None:
                     self._producer = self._target.new_producer()
-                lane.begin(*find(lane.place, self._source, self._target, self._group, self._producer, self._rules))
+                lane.begin(*find(lane.place, self._questions, self._target, self._group, self._producer, self._rules))
             except PlaceLostError:
                 raise
             except (StandstillError, PositionError) as error:
