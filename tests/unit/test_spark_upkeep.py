@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastlog.errors import ConfigError, TableConflictError, TableWriteError
+from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import expire as expiring
 from fastlog.spark.jobs.expire import expire_command, first_day
@@ -29,9 +29,11 @@ from fastlog.spark.jobs.optimize import optimize_command
 from fastlog.spark.jobs.vacuum import vacuum_command
 from fastlog.spark.lake import Change, Lake, Step
 from fastlog.spark.staging import Staging, Upkeep
+from fastlog.spark.storage import located
 from fastlog.spark.table_files import TableFiles
 from fastlog.spark.upkeep import Expired, JoinOptions, bins_of, expire, join_files
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.object_store import open_object_store
 from tests.harness.small_loads import Context, expected, put, wishes
 
 SCHEMA = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("offset", pa.int64()), ("value", pa.binary())])
@@ -588,3 +590,46 @@ def test_a_command_for_a_table_that_is_not_there(tmp_path: Path, command: Any, m
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(ConfigError, match="--storage-option: is for tables at URLs"):
         run(command, "--table", tmp_path / "nothing", "--storage-option", "AWS_REGION=x", *more)
+
+
+# -- in an object store ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_table_in_an_object_store(broker: FakeBroker) -> None:
+    """Joined beside a load, through a commit whose answer is lost and an upload that is cut; then its days go, and its
+    files."""
+    with open_object_store() as store:
+        table = located(store.url("upkeep"), store.options)
+
+        def load(first: int) -> None:
+            put(broker, first, 10)
+            spark: Any = SimpleNamespace(context=Context())
+            Loader(Lake(table), wishes(broker), spark).run()
+
+        def rows() -> list[bytes]:
+            found = DeltaTable(table.text, storage_options=table.given_options).to_pyarrow_table()
+            places = zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True)
+            return [value for _, value in sorted(places)]
+
+        load(0)
+        load(10)
+        store.fail("PUT", r"_delta_log/0*\d+\.json", "lose")
+        joined = join_files(Lake(table), JoinOptions())
+        assert [fault.split()[0] for fault in store.done()] == ["lose"]
+        assert (joined.files_before, joined.files_after, rows()) == (4, 2, expected((0, 20)))
+        load(20)
+        store.fail("PUT", r"\.parquet", "cut", count=10)
+        with pytest.raises(TableUnavailableError):
+            join_files(Lake(table), JoinOptions())
+        store.done()
+        assert (len(Lake(table).files()), rows()) == (4, expected((0, 30)))
+        joined = join_files(Lake(table), JoinOptions())
+        assert (joined.files_before, joined.files_after, rows()) == (4, 2, expected((0, 30)))
+        lake = Lake(table)
+        assert expire(lake, date(2023, 11, 15)).rows == 15
+        assert rows() == [value for value in expected((0, 30)) if int(value.split()[1]) % 2]
+        names = [name for name in store.names() if name.endswith(".parquet")]
+        assert len(names) > 1 and lake.vacuum(1, dry_run=False) == []
+        assert [name for name in store.names() if name.endswith(".parquet")] == names
