@@ -25,7 +25,8 @@ from perf.command import run, say
 
 PACED = (
     ("from produce to consume at 10,000/s, acks=all", LATENCY, LATENCY_MESSAGES),
-    ("200 producers of 500/s each, acks=all", connections.many_producers, connections.RECORDS),
+    ("200 producers of 500/s each, acks=all", connections.many_producers(-1), connections.RECORDS),
+    ("200 producers of 500/s each, acks=1", connections.many_producers(1), connections.RECORDS),
 )
 """Rows at a fixed pace: the step, and how many records it writes."""
 Rows = dict[str, dict[str, list[dict[str, float]]]]

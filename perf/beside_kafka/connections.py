@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perf.beside_kafka.steps import SIZE, Done, Load
+from perf.beside_kafka.steps import SIZE, Done, Load, Step
 from perf.peers.base import PeerFailed
 from tests.harness import raw_batches, today
 from tests.harness.raw_records import Record
@@ -107,11 +107,15 @@ class Connection:
         self._socket.close()
 
 
-def many_producers(load: Load) -> Done:
-    """200 producers of 500 records a second each, acks=all, in batches of 25 every 50 ms."""
-    paced = Paced(load.address, load.topic, load.partitions, CONNECTIONS, RATE, LINGER_SECONDS, SECONDS, SIZE)
-    found = run(paced)
-    return Done(found["share_of_pace"] * CONNECTIONS * RATE, found)
+def many_producers(acks: int) -> Step:
+    """200 producers of 500 records a second each, in batches of 25 every 50 ms; -1 is acks=all."""
+
+    def step(load: Load) -> Done:
+        topic = load.address, load.topic, load.partitions
+        found = run(Paced(*topic, CONNECTIONS, RATE, LINGER_SECONDS, SECONDS, SIZE, acks))
+        return Done(found["share_of_pace"] * CONNECTIONS * RATE, found)
+
+    return step
 
 
 def run(paced: Paced) -> dict[str, float]:
