@@ -63,7 +63,6 @@ class TimeLookup:
         self._segments = list(segments[below:])
         self._log_start = log_start
         self._visible_offset, self._visible_end = visible
-        self._time_ms = time_ms
         self._limits = limits
         self._files = files or FileOps()
         self._number = format_number(RECORD_BATCHES)

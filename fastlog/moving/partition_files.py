@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,8 +155,3 @@ def _write_side_file(
     )
     write_side_file(directory, side, files)
     put_flushed_mark(directory, [], base, files)
-
-
-def offsets_of(partitions: Iterable[MovedPartition]) -> dict[tuple[str, int], int]:
-    """Where each partition ends, by topic and number."""
-    return {(each.topic, each.partition): each.survey.end for each in partitions}

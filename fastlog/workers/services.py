@@ -265,9 +265,6 @@ class Services:
         """One line per request, while requests are logged."""
         request_log.info("request peer=%s kind=%d bytes=%d", _peer(fd), kind, size)
 
-    def on_signal(self) -> None:
-        """A signal came; Python runs its handlers as soon as this code does."""
-
     def unexpected(self, error: BaseException) -> None:
         """Something raised that should not have: say it with its traceback. Any thread."""
         log.error("unexpected error in a request: %r", error, exc_info=error)
