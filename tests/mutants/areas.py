@@ -82,7 +82,7 @@ AREAS = (
                        " delete kafka_clients kafka_old_topics kafka_java foreign_formats batch_lookup coordinator"
                        " kafka_groups kafka_listeners idempotent_clients")
         + _fault("backpressure disk_errors every_call flush_failures descriptors memory refused_memory"
-                 " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent"
+                 " idle_cost lock_holder kills stop connects deletions returns batch_kills coordinators idempotent day"
                  " today_requests coordinator_groups group_members delete_records bridge"),
     ),
     Area(
