@@ -72,8 +72,11 @@ class GroupPlace:
             joined = self._posted(self._join_request(), requests.parse_joined)
             if joined is None:
                 return None
-            if joined.code == codes.ID_REQUIRED or (joined.code == codes.UNKNOWN_MEMBER and self._who.member):
+            if joined.code == codes.ID_REQUIRED:
                 self._who = Identity(joined.member)
+                continue
+            if joined.code == codes.UNKNOWN_MEMBER and self._who.member:
+                self._who = Identity()  # the id that was refused may stand in the answer, too
                 continue
             self._require(joined.code)
             self._who = Identity(joined.member, joined.generation)
