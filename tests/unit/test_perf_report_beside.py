@@ -177,6 +177,7 @@ def test_a_system_that_was_not_there() -> None:
     read = beside.read(alone)
     (shown,) = plots(read)
     assert shown.title == "Read from a cold disk beside producers"
+    assert "Less is better." not in shown.notes  # of some of its pairs it is, of others it is not
     assert "reader share of disk: fastlog 0.800, Apache Kafka not measured." in shown.description
     assert "fastlog 1,001\u00a0MB/s" in shown.description
     assert "reader share of disk 0.800 – – – – –" in texts(table(read))

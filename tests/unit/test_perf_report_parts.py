@@ -172,6 +172,9 @@ def test_a_drawing_is_a_part_of_a_page_or_a_file() -> None:
     assert "font-style: italic" in text.get("style", "") and "fill: var(--quiet)" in text.get("style", "")
     assert all("font-family" not in node.get("style", "") for node in inside.iter())
     assert all(node.get("id", "k-").startswith("k-") for node in inside.iter()) and not list(inside.iter("style"))
+    named = {node.get("id") for node in inside.iter()}
+    shown = [node.attrib["href"] for node in inside.iter("use")]
+    assert shown and {name.removeprefix("#") for name in shown} <= named
     outside = ET.fromstring(drawing.standalone(made, "T"))
     space = "{http://www.w3.org/2000/svg}"
     assert outside.tag == f"{space}svg" and outside[0].text == "T" and "sans-serif" in outside.attrib["font-family"]
