@@ -158,7 +158,9 @@ AREAS = (
     Area(
         "mirror",
         _words("fastlog/mirror/"),
-        _unit("mirror*") + _integration("mirror record_mirror sequence_wrap") + _fault("mirrors record_mirrors"),
+        _unit("mirror*")
+        + _integration("mirror record_mirror record_mirror_kafka sequence_wrap")
+        + _fault("mirrors record_mirrors"),
     ),
     Area(
         "audit",
