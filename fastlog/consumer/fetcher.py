@@ -297,7 +297,7 @@ class Fetch:
         if offer.own_requests:
             made = self._compare_log(link, since)
             # who tells nothing though there is something never will
-            self._is_log_away = not came and self._log > 0 and not made
+            self._is_log_away = not (came or made) and bool(self._log)
         self._log_asked = time.monotonic()
         self._connected_at = channel.connected_at
 
@@ -338,7 +338,7 @@ class Fetch:
                 came = chunk is not None
             finally:  # also where an offset of another log is no start of a message in this one
                 if isinstance(reader, Reader) and reader.met_no_log:
-                    reader.met_no_log, self._is_log_away = False, self._log > 0
+                    reader.met_no_log, self._is_log_away = False, bool(self._log)
                 self._check_log(link, channel, offer, came=came and not self._is_stopped)
             self._answered(reader, chunk)
             if chunk is not None:
