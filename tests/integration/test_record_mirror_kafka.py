@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -67,7 +67,7 @@ def read(address: str, topic: str, partition: int = 0) -> list[tuple[int, Row]]:
     """Offset and record of all that is committed in a partition; nothing where there is no topic."""
     settings = {"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": True}
     consumer = Consumer({**settings, "isolation.level": "read_committed"})
-    found = []
+    found: list[tuple[int, Row]] = []
     try:
         if topic not in consumer.list_topics(timeout=SECONDS).topics:
             return []
@@ -77,8 +77,9 @@ def read(address: str, topic: str, partition: int = 0) -> list[tuple[int, Row]]:
             assert one is not None
             if one.error():
                 return found
-            headers = tuple(one.headers() or ())
-            found.append((one.offset(), Row(one.key(), one.value(), one.timestamp()[1], headers)))
+            headers: Any = tuple(one.headers() or ())
+            offset: Any = one.offset()
+            found.append((offset, Row(one.key(), one.value(), one.timestamp()[1], headers)))
     finally:
         consumer.close()
 
@@ -140,6 +141,10 @@ def has_gaps(address: str, topic: str) -> bool:
     """Whether offsets are left out between the first and the last."""
     offsets = [offset for offset, _ in read(address, topic)]
     return bool(offsets) and offsets[-1] - offsets[0] >= len(offsets)
+
+
+def wait_last(program: MirrorProgram, address: str, topic: str, last: Row) -> None:
+    wait_same(program, "all is there", lambda: rows(address, topic)[-1:] == [last])
 
 
 def wait_count(program: MirrorProgram, address: str, topic: str, partition: int, count: int) -> None:
@@ -209,7 +214,7 @@ def test_transactions_and_what_was_compacted(kafka: real_kafka.Kafka, broker: Ru
             # the cleaner goes on, so of a compacted topic each key's last record is what both have to have
             produce(kafka.address, topic, 1, word="the end", with_keys=True)
             last = rows(kafka.address, topic)[-1]
-            wait_same(program, "all is there", lambda t=topic, r=last: rows(broker.address, t)[-1:] == [r])
+            wait_last(program, broker.address, topic, last)
         wanted = rows(kafka.address, "bank")
         assert len(wanted) == 12 * 3 * 25 + 1
         assert rows(broker.address, "bank") == wanted, program.said
