@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastlog.client.record_fetching import Batches, TaggedAnswer, fetch, most_answer_bytes, parse_batches
+from fastlog.client.record_fetching import (
+    Batches,
+    TaggedAnswer,
+    fetch,
+    fetch_several,
+    most_answer_bytes,
+    parse_batches,
+    parse_several,
+)
 from fastlog.errors import ProtocolError
 
 TOPIC = bytes(range(16))
@@ -59,6 +67,33 @@ def test_what_is_asked_is_what_the_schema_has() -> None:
     expected += struct.pack(">iiqiqi", 3, -1, 1234567890123, -1, -1, 1 << 20) + b"\0" + b"\0"
     expected += uvarint(1) + compact(b"") + b"\0"
     assert request.body == expected
+
+
+@pytest.mark.parametrize("only_committed", [False, True])
+def test_several_partitions_are_asked_for_by_topic(only_committed: bool) -> None:
+    other = bytes(reversed(TOPIC))
+    request = fetch_several(
+        {(TOPIC, 3): 5, (other, 0): 6, (TOPIC, 4): 7},
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        partition_bytes=1 << 10,
+        only_committed=only_committed,
+    )
+    expected = (
+        b"\0" + struct.pack(">iiiib", -1, 500, 1, 1 << 20, only_committed) + struct.pack(">ii", 0, -1) + uvarint(3)
+    )
+    for topic, rows in ((TOPIC, [(3, 5), (4, 7)]), (other, [(0, 6)])):
+        expected += topic + uvarint(len(rows) + 1)
+        expected += b"".join(struct.pack(">iiqiqi", n, -1, at, -1, -1, 1 << 10) + b"\0" for n, at in rows) + b"\0"
+    expected += uvarint(1) + compact(b"") + b"\0"
+    assert request.body == expected
+
+
+def test_transactions_that_were_aborted_are_told() -> None:
+    code, found = parse_several(TaggedAnswer(memoryview(answered(b"data", aborted=[(9, 100), (8, 50)])), 7))
+    assert code == 0
+    assert [(place, ended) for place, _, ended in found] == [((TOPIC, 3), ((9, 100), (8, 50)))]
 
 
 TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=200)), max_size=2).map(
