@@ -109,6 +109,8 @@ class Consumer:
         Raises:
             CoordinationError: ZooKeeper or the broker cannot be reached, or a consumer of the same id lives.
             ConfigError: no topic, a name that cannot be one, or a number of streams below 1.
+            UnsupportedFeatureError: with ``zk.connect``, a topic is one of record batches. Of one that is made later,
+                its streams raise that once.
             StateError: streams were created before.
         """
         if not isinstance(topics, Mapping):
@@ -348,6 +350,7 @@ class Consumer:
             consumer_id=self.consumer_id,
             store=self._store,
             lease=self._lease,
+            on_refused=self._refuse,
         )
         _register(self)
         try:
@@ -367,6 +370,11 @@ class Consumer:
             raise ForkedError(f"this consumer belongs to the process {self._pid}: make a new one after fork")
         if self._is_over:
             raise ClosedError("this consumer was shut down")
+
+    def _refuse(self, topic: str, error: FastlogError) -> None:
+        for (name, _), stream in self._streams.items():
+            if name == topic:
+                stream.refuse(error)
 
     def _note_jump(self, jump: Jump) -> None:
         self._jumps.append(jump)

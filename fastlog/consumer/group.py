@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastlog import escaping
 from fastlog.client.addresses import Address
@@ -30,6 +30,8 @@ _LATE_SECONDS = 2.0
 _CLOSE_SECONDS = 2.0
 _PATIENT_CHANGES = 3  # a session, its loss and the next session are each waited for; nobody waits for ever
 _LOOK_SECONDS = 0.005
+_TOPICS_SECONDS = 2.0
+"""How long a new member waits for brokers to say what a topic is that none of them has announced."""
 
 
 class Group:
@@ -51,8 +53,12 @@ class Group:
         store: OffsetStore | None = None,
         lease: Lease | None = None,
         open_session: OpenSession | None = None,
+        on_refused: Callable[[str, FastlogError], None] | None = None,
     ) -> None:
         """``store``: where offsets are kept unless with the group. ``consumer_id``: made as 0.7 does unless given.
+
+        ``on_refused``: called by the worker, once, with a topic of the subscription that turns out to be none that the
+        group can read, and with why; at ``start`` that is raised as well.
 
         ``readers`` are to deliver only while ``lease`` is valid.
 
@@ -64,6 +70,8 @@ class Group:
         self.consumer_id = consumer_id or make_consumer_id(config)
         self.lease = lease or Lease(config.session_timeout)
         self._work = GroupWork(config, self.consumer_id, subscription, readers, store, self.lease)
+        if on_refused is not None:
+            self._work.on_refused = on_refused
         self._inbox = self._work.inbox
         self._standing = self._work.standing
         self._kind = kind_of(config, self.consumer_id, open_session)
@@ -81,6 +89,7 @@ class Group:
         Raises:
             CoordinationError: nobody answers within ``zk.connectiontimeout.ms``, or another consumer of this id lives.
             ConfigError: an address cannot be read, or the broker does not take such a member.
+            UnsupportedFeatureError: a topic is one of record batches, which a group in ZooKeeper cannot read.
         """
         self._check()
         self._thread.start()
@@ -100,8 +109,11 @@ class Group:
                 self._fatal = self._standing.error or self._kind.silence(patience)
                 break
             time.sleep(_LOOK_SECONDS)
-        if self._fatal is not None:
-            error = self._fatal
+        deadline = time.monotonic() + _TOPICS_SECONDS
+        while not (self._standing.knows_topics or self._is_over or time.monotonic() >= deadline):
+            time.sleep(_LOOK_SECONDS)
+        error = self._fatal or next(iter(self._standing.refused.values()), None)
+        if error is not None:
             self.stop()
             raise error
 

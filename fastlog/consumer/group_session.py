@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from fastlog import escaping
 from fastlog.consumer.member_session import GroupWork, MemberSession
@@ -10,6 +11,7 @@ from fastlog.consumer.membership import Membership, Registrations
 from fastlog.consumer.offsets import ZooKeeperOffsets
 from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import TopicPartition
+from fastlog.consumer.record_lookup import RecordLookup, cannot_be_read
 from fastlog.coordination.session import Session
 from fastlog.coordination.watched import Watched
 from fastlog.zkpaths import lost_path
@@ -18,6 +20,7 @@ log = escaping.logger(__name__)
 
 AUDIT_SECONDS = 60.0
 """How often everything is read again that no watch has reported."""
+_SHOWN_TOPICS = 10
 
 
 class GroupSession(MemberSession):
@@ -47,6 +50,7 @@ class GroupSession(MemberSession):
             source=work.source,
         )
         super().__init__(work, session, self._ownership)
+        self._lookup = RecordLookup(work.inbox.wake)
         self._audit_due = time.monotonic() + AUDIT_SECONDS
 
     @property
@@ -66,9 +70,37 @@ class GroupSession(MemberSession):
             self._audit_due = now + AUDIT_SECONDS
             if self._watched.audit():
                 log.warning("event=watch_missed group=%s", self._work.config.group_id)
+        found = self._lookup.turn(now)
+        if found:
+            self._settle_due = now  # shows it among the member's errors
+        if self._work.subscription.is_filter:
+            self._note_unread([topic for topic in sorted(found) if self._registrations.is_passed_by(topic)])
+            return
+        for topic, address in found.items():
+            if topic not in self._work.standing.refused:
+                self._work.refuse(topic, cannot_be_read(topic, address))
 
     def _more_due(self) -> list[float]:
-        return [self._audit_due]
+        return [self._audit_due, self._lookup.due]
+
+    @property
+    def _knows_topics(self) -> bool:
+        return self._lookup.has_looked
+
+    def _note_unread(self, topics: Collection[str]) -> None:
+        """A filter means whatever it can get: topics of the other kind are no error."""
+        if topics:
+            more = f" and {len(topics) - _SHOWN_TOPICS} more" if len(topics) > _SHOWN_TOPICS else ""
+            log.warning(
+                "event=record_topics_unread group=%s topics=%s%s: the filter means these, but they are topics of record"
+                " batches, and a group in ZooKeeper reads topics of Kafka 0.7 alone",
+                self._work.config.group_id,
+                ",".join(list(topics)[:_SHOWN_TOPICS]),
+                more,
+            )
+
+    def _say_goodbye(self) -> None:
+        self._lookup.close()
 
     def _keep_jump(self, partition: TopicPartition, from_offset: int, to_offset: int) -> None:
         path = lost_path(self._work.config.group_id, *partition)
@@ -90,5 +122,12 @@ class GroupSession(MemberSession):
                 work.config.group_id,
                 work.config.zk_connect,
             )
+        missing = {topic for topic, partitions in cluster.partitions.items() if not partitions}
+        self._lookup.follow(None if work.subscription.is_filter else missing, cluster.addresses.values())
+        refused = work.standing.refused
+        if refused.keys() - missing:  # of Kafka 0.7 now
+            work.standing.refused = {topic: error for topic, error in refused.items() if topic in missing}
         self._make_so(wanted, cluster.addresses, len(cluster.members))
+        if work.standing.error is None:
+            work.standing.error = next(iter(work.standing.refused.values()), None)
         self._watched.end_round()

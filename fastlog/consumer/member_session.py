@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fastlog import escaping
@@ -76,6 +76,7 @@ class GroupWork:
         self.has_been_member = False
         self.refusal: FastlogError | None = None
         """Why it can never be a member with these settings."""
+        self.on_refused: Callable[[str, FastlogError], None] = lambda topic, error: None
 
     def answer(self, request: CommitRequest, error: Exception | None) -> None:
         """Answer a commit; an error that nobody waits for is counted and logged."""
@@ -127,6 +128,12 @@ class GroupWork:
             return self.told_lost(lost)
         why = f": {self.standing.error}" if self.standing.error else ""
         return CoordinationError(f"not committed: there is no session with {self.config.kept_by}{why}")
+
+    def refuse(self, topic: str, error: FastlogError) -> None:
+        """A topic that was asked for by name cannot be read here: say so, once."""
+        self.standing.refused = {**self.standing.refused, topic: error}
+        log.error("event=topic_refused group=%s: %s", self.config.group_id, error)
+        self.on_refused(topic, error)
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
@@ -184,6 +191,11 @@ class MemberSession:
         return False
 
     @property
+    def _knows_topics(self) -> bool:
+        """It was found out of every topic whether it can be read here, as far as brokers say."""
+        return True
+
+    @property
     def _takes_commits(self) -> bool:
         """Offsets can be saved now; otherwise they wait."""
         return True
@@ -235,6 +247,7 @@ class MemberSession:
                 self._serve()
             self._do_what_is_due()
             self._failures = 0
+            standing.knows_topics |= self._knows_topics
         except SessionLostError:
             raise
         except CoordinationError as error:

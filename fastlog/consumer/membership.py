@@ -132,6 +132,14 @@ class Registrations:
                     found[TopicPartition(topic, partition)] = thread
         return found
 
+    def is_passed_by(self, topic: str) -> bool:
+        """Whether the member's filter means a topic, of which no broker has announced partitions."""
+        try:
+            is_meant = self._filter is not None and self._filter.allows(topic)
+        except ConfigError:
+            return False
+        return is_meant and not self._partitions(topic)
+
     def _read_members(self) -> dict[str, Subscription]:
         names = self._watched.children(members_path(self._group)) or []
         if names is not self._names or not names:

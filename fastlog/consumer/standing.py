@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import CoordinationError
+from fastlog.errors import CoordinationError, FastlogError
 from fastlog.zkpaths import PartitionId
 
 
@@ -33,6 +33,10 @@ class Standing:
     state: GroupState = GroupState.JOINING
     error: Exception | None = None
     is_member: bool = False
+    knows_topics: bool = False
+    """It was found out of every topic whether it can be read here."""
+    refused: Mapping[str, FastlogError] = field(default_factory=dict)
+    """Why topics that were asked for by name cannot be."""
     owned: Mapping[TopicPartition, str] = field(default_factory=dict)
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     unsaved: frozenset[TopicPartition] = frozenset()

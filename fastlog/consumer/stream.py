@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -110,6 +111,7 @@ class Stream(Delivery):
         self._turn = 0
         self._bell = Bell()
         self._is_ended = False
+        self._refusals: deque[FastlogError] = deque()
         self._told: CoordinationError | None = None
         self._pid = os.getpid()
 
@@ -184,6 +186,11 @@ class Stream(Delivery):
         """Let the thread that waits for messages look again."""
         self._bell.ring()
 
+    def refuse(self, error: FastlogError) -> None:
+        """Raise this once, where the stream's thread waits for messages. Safe in any thread."""
+        self._refusals.append(error)
+        self._bell.ring()
+
     def end(self) -> None:
         """Hand out nothing any more; every iteration ends. Safe in any thread and signal handler."""
         self._is_ended = True
@@ -237,6 +244,8 @@ class Stream(Delivery):
         if self._is_ended:
             self._bell.ring()  # for whoever else waits
             return False
+        if self._refusals:
+            raise self._refusals.popleft()
         return True
 
     def _wait(self, timeout: float, deadline: float | None, most: float | None = None) -> None:

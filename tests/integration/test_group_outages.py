@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -13,11 +14,15 @@ import pytest
 
 import fastlog
 from fastlog import testing
+from fastlog.aio import Consumer as AsyncConsumer
+from fastlog.client.addresses import Address
+from fastlog.client.records import RecordBroker
 from fastlog.consumer._delivery import GroupMessage
 from fastlog.consumer.standing import GroupState
 from fastlog.consumer.stream import NoMessage, Stream
-from fastlog.errors import ConfigError, CoordinationError
+from fastlog.errors import ConfigError, CoordinationError, UnsupportedFeatureError
 from fastlog.testing import RunningBroker, RunningZooKeeper
+from tests.harness.command_line import Commands
 from tests.harness.groups import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
@@ -173,3 +178,37 @@ def test_the_same_id_twice_is_refused(zookeeper: RunningZooKeeper, broker: Runni
     with consumer(zookeeper.connect, consumer_id="one") as third:
         (stream,) = third.create_message_streams({fastlog_topic: 1})[fastlog_topic]
         assert take(stream) == b"2"
+
+
+def test_a_topic_of_record_batches_is_named_as_what_it_is(
+    zookeeper: RunningZooKeeper, broker: RunningBroker, fastlog_topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At once, or when it is made later; with the way that reads it. Other topics are read on."""
+    old, new = f"{fastlog_topic}-old", f"{fastlog_topic}-new"
+    produce(broker, old, b"1", b"2")
+    with (
+        RecordBroker([Address(broker.host, broker.port)], timeout=SECONDS) as records,
+        consumer(zookeeper.connect, group_id=f"later-{new}") as one,
+    ):
+        streams = one.create_message_streams({old: 1, new: 1})
+        assert take(streams[old][0]) == b"1"
+        assert streams[new][0].poll() is NoMessage.NOT_ASSIGNED
+        records.create(new, 1, {})
+        with pytest.raises(UnsupportedFeatureError, match="record batches"):
+            next(streams[new][0])
+        assert take(streams[old][0]) == b"2"
+    with consumer(zookeeper.connect) as one, pytest.raises(UnsupportedFeatureError, match=f"topic {new}"):
+        one.create_message_streams({new: 1})
+
+    async def subscribe() -> None:
+        async with AsyncConsumer(zookeeper.connect, group_id="g", topics=new):
+            pass
+
+    with pytest.raises(UnsupportedFeatureError, match=r"bootstrap\.servers"):
+        asyncio.run(subscribe())
+    command = "consume", "--zookeeper", zookeeper.connect, "--group", "g", "--topic", new
+    for end in ((), ("--exit-at-end",)):
+        ran = Commands(capfd)(*command, *end)
+        assert ran.code != 0 and f"fastlog consume --brokers {broker.address}" in ran.err, ran.err
+    read = Commands(capfd)("consume", "--brokers", broker.address, "--group", "g", "--topic", new, "--exit-at-end")
+    assert (read.code, read.out) == (0, "")
