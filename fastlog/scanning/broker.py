@@ -10,31 +10,15 @@ from fastlog.consumer.broker_logs import described_extents, offset_at_time, plai
 from fastlog.consumer.fetched import NumpyBatch
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import UnsupportedFeatureError, WrongPartitionError, error_for
-from fastlog.scanning.columns import MESSAGE_COLUMNS, arrow_of, schema
+from fastlog.scanning.bases import TopicSource
+from fastlog.scanning.columns import arrow_of
 from fastlog.scanning.parts import Bounds, Part
 
 
-class BrokerTopic:
+class BrokerTopic(TopicSource):
     """Asks the broker, and reads its files where it runs on this machine."""
 
-    unit = "bytes"
-
-    def __init__(self, topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> None:
-        self._topic = topic
-        self._broker = broker
-        self._fetch_bytes = fetch_bytes
-        self._timeout = timeout
-
-    def __repr__(self) -> str:
-        return f"topic {self._topic!r} of {self._broker}"
-
-    def columns(self) -> Sequence[str]:
-        """As of all topics of Kafka 0.7."""
-        return MESSAGE_COLUMNS
-
-    def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
-        """As of all topics of Kafka 0.7."""
-        return schema(columns, of_records=False)
+    of_records = False
 
     def parts(self, bounds: Bounds) -> list[Part]:
         """One for each partition that has anything.

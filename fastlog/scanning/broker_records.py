@@ -9,23 +9,15 @@ from fastlog.client.addresses import one_broker
 from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.records import EARLIEST, LATEST, RecordBroker
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.scanning.columns import RECORD_COLUMNS, arrow_of, schema
+from fastlog.scanning.bases import TopicSource
+from fastlog.scanning.columns import arrow_of
 from fastlog.scanning.parts import Bounds, Part
 
 
-class BrokerRecords:
+class BrokerRecords(TopicSource):
     """Asks the broker by today's protocol."""
 
-    unit = "records"
-
-    def __init__(self, topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> None:
-        self._topic = topic
-        self._broker = broker
-        self._fetch_bytes = fetch_bytes
-        self._timeout = timeout
-
-    def __repr__(self) -> str:
-        return f"topic {self._topic!r} of {self._broker}"
+    of_records = True
 
     def exists(self) -> bool:
         """Whether the broker has such a topic.
@@ -38,14 +30,6 @@ class BrokerRecords:
                 return bool(records.topics([self._topic])[self._topic].partitions)
         except NotSpokenError:
             return False
-
-    def columns(self) -> Sequence[str]:
-        """As of all topics of record batches."""
-        return RECORD_COLUMNS
-
-    def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
-        """As of all topics of record batches."""
-        return schema(columns, of_records=True)
 
     def parts(self, bounds: Bounds) -> list[Part]:
         """One for each partition that has anything.

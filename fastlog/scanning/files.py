@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from fastlog._segment import SCAN_OK, SCAN_TAIL
 from fastlog.consumer.fetched import NumpyBatch, numpy_batch
 from fastlog.errors import CorruptLogError
 from fastlog.message import DEFAULT_LIMITS
-from fastlog.scanning.columns import MESSAGE_COLUMNS, arrow_of, schema
+from fastlog.scanning.bases import FolderSource
+from fastlog.scanning.columns import arrow_of
 from fastlog.scanning.parts import Bounds, Part
 from fastlog.segment_files import (
     SegmentFile,
@@ -25,32 +25,14 @@ from fastlog.segment_files import (
 _MOST_SKIPPED_BYTES = 2**62
 
 
-class SegmentFolders:
+class SegmentFolders(FolderSource[SegmentFile]):
     """The directories of partitions that a path or a pattern names.
 
     A file is read as far as whole messages go: of a partition that a broker is writing to, those that are not flushed
     too.
     """
 
-    unit = "bytes"
-
-    def __init__(self, path: str, folders: Sequence[Path], *, window_bytes: int) -> None:
-        self._path = path
-        self._folders = folders
-        self._window_bytes = window_bytes
-        self._segments: dict[tuple[str, int], list[SegmentFile]] = {}
-        """Of each partition, in the order of their offsets."""
-
-    def __repr__(self) -> str:
-        return f"files of {self._path}"
-
-    def columns(self) -> Sequence[str]:
-        """As of all topics of Kafka 0.7."""
-        return MESSAGE_COLUMNS
-
-    def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
-        """As of all topics of Kafka 0.7."""
-        return schema(columns, of_records=False)
+    of_records = False
 
     def parts(self, bounds: Bounds) -> list[Part]:
         """One for each segment.

@@ -44,8 +44,9 @@ class Bounds:
 class Source(Protocol):
     """Where a scan reads. One for each kind of topic and way to it; what its batches look like is its own to say."""
 
-    unit: str
-    """What offsets count: bytes or records."""
+    @property
+    def unit(self) -> str:
+        """What offsets count: bytes or records."""
 
     def parts(self, bounds: Bounds) -> list[Part]:
         """What there is now within the bounds; later readers get exactly that."""

@@ -6,7 +6,6 @@ import struct
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastlog._record_batch import BATCHES_OK, BATCHES_TAIL, scan_batches
@@ -16,7 +15,8 @@ from fastlog.consumer.record_index import indexed_position
 from fastlog.errors import CorruptLogError, InflateLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DEFAULT_LIMITS
 from fastlog.record_batches import CONTROL, HEADER_BYTES, LENGTH_AT, LENGTH_COUNTS_FROM, MAGIC
-from fastlog.scanning.columns import RECORD_COLUMNS, arrow_of, schema
+from fastlog.scanning.bases import FolderSource
+from fastlog.scanning.columns import arrow_of
 from fastlog.scanning.parts import MAX_OFFSET, Bounds, Part
 from fastlog.segment_files import SegmentFile, list_segments, read_fully, split_directory_name
 
@@ -34,7 +34,7 @@ class _Piece(NamedTuple):
     is_newest: bool
 
 
-class RecordFolders:
+class RecordFolders(FolderSource[_Piece]):
     """The directories of partitions.
 
     A file is read as far as whole batches go: of a partition that a broker is writing to, those that are not flushed
@@ -42,25 +42,7 @@ class RecordFolders:
     that were aborted are.
     """
 
-    unit = "records"
-
-    def __init__(self, path: str, folders: Sequence[Path], *, window_bytes: int) -> None:
-        self._path = path
-        self._folders = folders
-        self._window_bytes = window_bytes
-        self._pieces: dict[tuple[str, int], list[_Piece]] = {}
-        """Of each partition, in the order of their offsets."""
-
-    def __repr__(self) -> str:
-        return f"files of {self._path}"
-
-    def columns(self) -> Sequence[str]:
-        """As of all topics of record batches."""
-        return RECORD_COLUMNS
-
-    def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
-        """As of all topics of record batches."""
-        return schema(columns, of_records=True)
+    of_records = True
 
     def parts(self, bounds: Bounds) -> list[Part]:
         """One for each segment.
@@ -80,7 +62,7 @@ class RecordFolders:
                 first = _at_time(segments, bounds.since_ms)
             if bounds.until_ms is not None:
                 last = _at_time(segments, bounds.until_ms + 1)
-            pieces = self._pieces[topic, partition] = [
+            pieces = self._segments[topic, partition] = [
                 _Piece(segment, following.base, False) for segment, following in pairwise(segments)
             ]
             pieces += [_Piece(segment, _end_of(segment), True) for segment in segments[-1:]]
@@ -101,7 +83,7 @@ class RecordFolders:
         """
         wanted = self.schema(columns, topics)
         for part in parts:
-            pieces = self._pieces[part.topic, part.partition]
+            pieces = self._segments[part.topic, part.partition]
             piece = pieces[bisect_right(pieces, part.start, key=lambda piece: piece.segment.base) - 1]
             found = self._arrays(part, piece, window_bytes or self._window_bytes)
             # Damage at the end of the file is no end of it: what is wanted up to there is read until it is reached.
