@@ -13,7 +13,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from fastlog.client.registrations import address_hint, none_registered
-from fastlog.errors import ClosedError, FastlogError, TransportError, WrongPartitionError
+from fastlog.errors import (
+    ClosedError,
+    FastlogError,
+    TransportError,
+    UnsupportedFeatureError,
+    WrongPartitionError,
+)
 from fastlog.producer._buffer import Buffer
 from fastlog.producer._send import Route, Routes
 from fastlog.producer.brokers import BrokerAddress, Directory, check_topic
@@ -42,6 +48,8 @@ class ElasticRoute(TopicRoute):
         """Partitions on the brokers that something can be sent to."""
         self.has_keys = False
         """Keys were used; each buffer costs memory, so there is one for each partition only from then on."""
+        self.is_of_records = False
+        """Its messages become record batches on the broker, which keep neither a key nor headers of them."""
         self.table: Sequence[tuple[int, Buffer | None]] = ()
         """(broker, buffer) for each partition, sorted by both; no buffer where the broker was never reached."""
 
@@ -69,11 +77,19 @@ class ElasticRouter(Router):
         self._failures: dict[int, FastlogError] = {}
 
     def choose(self, topic: str, key: object, partition: PartitionChoice) -> Buffer:
-        """See ``Router``; what was chosen by hand is forgotten when brokers have changed meanwhile."""
+        """See ``Router``; what was chosen by hand is forgotten when brokers have changed meanwhile.
+
+        Raises:
+            UnsupportedFeatureError: a key for a topic of record batches, which would lose it.
+        """
         state = self._state
+        route = self._route(topic)
+        if key is not None:
+            self._check_keys(route)
         buffer = super().choose(topic, key, partition)
-        if self._state is not state and partition is not None and (fast := self._topics[topic].fast) is not None:
-            fast.forget_by_hand()
+        # Of records compiled code would take a key with a partition that was named before, and drop it.
+        if partition is not None and (self._state is not state or route.is_of_records) and route.fast is not None:
+            route.fast.forget_by_hand()
         return buffer
 
     def _first_directories(self) -> dict[int, Directory]:
@@ -87,17 +103,16 @@ class ElasticRouter(Router):
 
     def places(self, topic: str) -> list[tuple[int, int]]:
         """Every partition of the topic that ZooKeeper shows now, sorted by broker and number."""
-        topic = check_topic(topic)
-        route = self._topics.get(topic) or self._resolve(topic)
+        route = self._route(topic)
+        self._check_keys(route)
         counts = self.discovery.view.partitions[route.topic]
         return [(broker, number) for broker, count in counts.items() for number in range(count)]
 
     def keyed_buffers(self, topic: str) -> list[Buffer] | None:
         """See ``Router``: one for every partition, also of brokers that were not reached when this was called."""
-        topic = check_topic(topic)
-        route = self._topics.get(topic) or self._resolve(topic)
+        route = self._route(topic)
+        self._check_keys(route)
         self._by_key(route, b"")
-        assert isinstance(route, ElasticRoute)
         for broker, buffer in route.table:
             if buffer is None:
                 self._check_broker(broker)
@@ -249,6 +264,28 @@ class ElasticRouter(Router):
 
     # --- sending ---
 
+    def _route(self, topic: str) -> ElasticRoute:
+        """What is known of a topic, finding out if need be. Raises as ``choose``."""
+        route = self._topics.get(topic) or self._resolve(check_topic(topic))
+        assert isinstance(route, ElasticRoute)
+        return route
+
+    def _check_keys(self, route: ElasticRoute) -> None:
+        if route.is_of_records:
+            raise UnsupportedFeatureError(
+                "a producer with zk.connect writes values alone to a topic of record batches, by the protocol of 0.7\n"
+                "give broker.list in place of zk.connect, and keys are stored"
+            ).at(topic=route.topic)
+
+    def _note_kind(self, route: ElasticRoute) -> None:
+        """Ask of a topic that nobody has announced whether it is one of record batches, which nobody announces."""
+        assumed = self.discovery.view.assumed.get(route.topic, frozenset())
+        asked = [self._directories[broker] for broker in assumed if self._is_usable(broker)]
+        self._ask(
+            route, asked, self._config.connect_timeout_ms / 1000
+        )  # who does not say so gets what it refuses later
+        route.is_of_records = any(directory.records_or_none(route.topic) for directory in asked)
+
     def _resolve(self, topic: str) -> TopicRoute:
         """Read who has the topic, until one of them can be used or the time is over."""
         self.discovery.wait_for(topic, self._config.zk_connection_timeout_ms / 1000)
@@ -268,6 +305,7 @@ class ElasticRouter(Router):
             if left <= 0 or (places and is_hopeless):
                 raise self._none_usable(topic, errors)
             self._changes.wait(lambda state=state: self._state is not state or self.closed, left)  # type: ignore[misc]
+        self._note_kind(route)
         kept = self._topics.setdefault(topic, route)
         self._rebuild(kept)  # of what changed before others could see it
         return kept

@@ -371,16 +371,21 @@ class Producer(SendPath):
         return True
 
     def _enqueue_items(self, queue: BatchQueue, items: Sequence[ProducerData]) -> tuple[Delivery, ...]:
+        ready = []
         for item in items:
             if item.headers is not None or item.timestamp is not None:
                 raise ConfigError("handlers get values alone: headers and timestamps are for a producer without them")
-            for value in item.values:
-                if item.key is None and (item.partition is None or item.partition == -1):
-                    broker, number = -1, -1
-                else:
-                    buffer = self._router.choose(item.topic, item.key, item.partition)
-                    broker, number = buffer.broker, buffer.partition
-                queue.put(QueueItem(value, item.topic, number, broker))
+            broker, number = -1, -1
+            if item.key is not None or (item.partition is not None and item.partition != -1):
+                buffer = self._router.choose(item.topic, item.key, item.partition)
+                if item.key is not None and buffer.lane is not None:
+                    raise ConfigError(
+                        "handlers get values alone: keys of records are for a producer without them, or give partition="
+                    )
+                broker, number = buffer.broker, buffer.partition
+            ready += [QueueItem(value, item.topic, number, broker) for value in item.values]
+        for queued in ready:
+            queue.put(queued)
         return ()
 
     # --- waiting and ending ---

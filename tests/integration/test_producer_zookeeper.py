@@ -204,7 +204,10 @@ def test_an_address_that_nobody_can_reach(start: Start, connect: str) -> None:
 
 
 def test_topics_of_record_batches_are_written_to_in_one_way(start: Start, connect: str) -> None:
-    """By 0.7's protocol, also a partition that is named: what one way has sent is not overtaken by another."""
+    """By 0.7's protocol, also a partition that is named: what one way has sent is not overtaken by another.
+
+    A key, which would be lost, is refused whatever was sent before.
+    """
     broker = start(3)
     with RecordBroker([Address(broker.host, broker.port)], timeout=SECONDS) as records:
         records.create("records", 2, {})
@@ -213,7 +216,22 @@ def test_topics_of_record_batches_are_written_to_in_one_way(start: Start, connec
             producer.send("records", b"%d" % number, partition=partition)
             with pytest.raises(UnsupportedFeatureError, match=r"for producers with broker\.list"):
                 producer.send("records", b"x", partition=partition, headers={"a": "b"})
+            for value in (b"x", None):
+                with pytest.raises(UnsupportedFeatureError, match=r"give broker\.list in place of zk\.connect"):
+                    producer.send("records", value, partition=partition, key="k")
+        for refused in (lambda: producer.partitions("records"), lambda: router(producer).keyed_buffers("records")):
+            with pytest.raises(UnsupportedFeatureError, match="values alone"):
+                refused()
         assert router(producer).record_links == {}
     with fastlog.SimpleConsumer(broker.host, broker.port, timeout=SECONDS) as simple:
         found = [message.payload for number in (0, 1) for message in simple.messages("records", number)]
     assert sorted(found) == [b"0", b"1", b"2", b"3", b"4"]
+    with fastlog.Producer(zk_connect=connect, producer_type="async") as producer:  # its compiled path as well
+        for partition in ((3, 1), (3, 1)):
+            producer.send("records", b"5", partition=partition)
+            with pytest.raises(UnsupportedFeatureError, match="values alone"):
+                producer.send("records", b"x", partition=partition, key="k")
+        assert producer.partitions("not there yet") == [(3, 0)]
+        producer.send("of messages", b"6", key="k", partition=(3, 0))
+    assert payloads(broker, "of messages") == [b"6"]
+    assert payloads(broker, "records").count(b"5") == 2

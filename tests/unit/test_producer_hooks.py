@@ -17,6 +17,7 @@ from fastlog.producer import (
     EventHandler,
     Producer,
     ProducerConfig,
+    ProducerData,
     QueueItem,
     Sender,
     StringEncoder,
@@ -27,6 +28,7 @@ from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import Gate
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.fake_kafka import FakeKafka
 from tests.harness.timing import PATIENCE
 
 
@@ -345,6 +347,18 @@ def test_a_handler_sends_all_of_a_batch_or_nothing() -> None:
             producer.send("t", b"an event")
         assert len(refused) == 1
         assert [one for each in broker.sets for one in payloads(each)] == [b"4", b"x" * 100]
+
+
+def test_handlers_get_values_of_records_and_no_keys_of_them() -> None:
+    """A key would be lost on the way through the queue; what stands before it in the call is not sent either."""
+    with FakeKafka(2) as kafka:
+        with Producer(kafka.address, producer_type="async", callback_handler=CallbackHandler()) as producer:
+            for partition in (None, 1):
+                with pytest.raises(ConfigError, match="keys of records are for a producer without"):
+                    producer.send([ProducerData("t", [b"x"]), ProducerData("t", "k", [b"y"], partition=partition)])
+            producer.send("t", [b"1", b"2"], partition=1)
+            producer.send("t", b"3", partition=0)
+        assert (kafka.values(0), kafka.values(1)) == ([b"3"], [b"1", b"2"])
 
 
 def test_handlers_by_their_07_names() -> None:
