@@ -6,6 +6,7 @@ from fastlog.log.formats._table cimport Format
 
 cdef enum:
     INDEX_INTERVAL = 4096        # bytes of the log between two entries of its index, at least
+    MOST_INDEX_INTERVAL = 64 << 10  # and at most, but for one batch
     OFFSET_ENTRY = 8             # bytes: offset of the last message of an entry of the log, less the base; its file position
     TIME_ENTRY = 12              # bytes: the largest time so far; offset as above of the last message that has it or came with it
     WINDOW = 8192                # bytes that a walk reads at once

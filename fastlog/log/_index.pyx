@@ -2,7 +2,8 @@
 
 Files, byte for byte as Apache Kafka has them, beside the segment of the same name:
 
-    .index      for about every 4 kB of the log, the last offset of a batch (less the segment's base) and where it begins
+    .index      for about every 4 kB of the log, or every fifth of larger batches, the last offset of a batch (less the
+                segment's base) and where it begins
     .timeindex  at the same moments, the largest time so far and the last offset of the batch that has it
 
 The holder of the append lock writes their entries behind the log's bytes and before it publishes the log end, whose words
@@ -172,7 +173,9 @@ cdef void add_entry(Additions* added, fl_end* end, uint64_t base, uint64_t posit
     if largest_ms >= 0 and <uint64_t>largest_ms + 1 > end.largest_ms:
         end.largest_ms = <uint64_t>largest_ms + 1
         end.largest_offset = last_offset
-    if end.unindexed > INDEX_INTERVAL and added.entries < MOST_ADDED and last_offset - base <= <uint64_t>0x7FFFFFFF:
+    # a walk costs by the batch, an entry two writes: large batches share one, up to where a walk would wait for much of a disk
+    cdef uint64_t interval = min(max(4 * size, <uint64_t>INDEX_INTERVAL), <uint64_t>MOST_INDEX_INTERVAL)
+    if end.unindexed > interval and added.entries < MOST_ADDED and last_offset - base <= <uint64_t>0x7FFFFFFF:
         put32(added.offsets_bytes + added.entries * OFFSET_ENTRY, <uint32_t>(last_offset - base))
         put32(added.offsets_bytes + added.entries * OFFSET_ENTRY + 4, <uint32_t>position)
         added.entries += 1

@@ -16,6 +16,7 @@ from fastlog.workers.kafka._machine import Kafka
 from fastlog.workers.kafka.control import Control as KafkaControl
 from fastlog.workers.kafka07._machine import Kafka07
 from fastlog.workers.kafka07.control import Control as Kafka07Control
+from fastlog.workers.net import _process
 from fastlog.workers.net._helper import Helper
 from fastlog.workers.net._loop import Loop
 from fastlog.workers.services import Services
@@ -23,11 +24,14 @@ from fastlog.workers.services import Services
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
+KEPT_MEMORY = 4 << 20
+LARGEST_KEPT = 2 << 20  # most clients send requests of up to 1 MB
 
 
 def run(shared: child.Shared, number: int) -> int:
     """Serve until the broker stops; the exit code of the process."""
     signal_fd = child.begin(shared, number)
+    _process.keep_memory(KEPT_MEMORY, LARGEST_KEPT)
     # the loop needs the interpreter now and then, and takes it from a thread that computes
     sys.setswitchinterval(SWITCH_SECONDS)
     config = shared.config

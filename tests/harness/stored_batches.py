@@ -56,13 +56,14 @@ def batches(data: bytes) -> Iterator[Batch]:
 
 
 def indexes(data: bytes, base: int, *, is_sealed: bool) -> tuple[bytes, bytes]:
-    """``.index`` and ``.timeindex`` of a segment by Kafka's rules: an entry for a batch that 4096 bytes came before."""
+    """``.index`` and ``.timeindex`` of a segment: as Kafka's, with an entry for a batch that 4096 bytes came before, or
+    four times as many as it has itself, but no more than 64 kB."""
     offsets, times = b"", b""
     since, largest, largest_at, indexed = 0, -1, 0, -1
     for one in batches(data):
         if one.largest_ms > largest:
             largest, largest_at = one.largest_ms, one.last
-        if since > 4096:
+        if since > min(max(4096, 4 * one.bytes), 65536):
             offsets += struct.pack(">ii", one.last - base, one.position)
             if largest > indexed:
                 times += struct.pack(">qi", largest, largest_at - base)

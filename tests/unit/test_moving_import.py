@@ -154,20 +154,20 @@ def test_producers_are_known_with_and_without_kafkas_snapshot(tmp_path: Path) ->
 
 
 def test_indexes_are_taken_where_they_are_right_and_made_where_not(tmp_path: Path) -> None:
-    long = [data_batch(base, b"x" * 3000) for base in range(8)]
-    source = House(tmp_path / "kafka", [Topic("t", {0: [Segment(0, long[:4]), Segment(4, long[4:])]})]).build()
+    long = [data_batch(base, b"x" * 1500) for base in range(16)]
+    source = House(tmp_path / "kafka", [Topic("t", {0: [Segment(0, long[:8]), Segment(8, long[8:])]})]).build()
     moved(source, tmp_path / "first")
     first = contents(tmp_path / "first" / "t-0")
     for path in (tmp_path / "first" / "t-0").glob("*index"):
         (source / "t-0" / path.name).write_bytes(path.read_bytes())
     (source / "t-0" / f"{0:020}.index").write_bytes(b"\1" * 16)
-    (source / "t-0" / f"{4:020}.timeindex").write_bytes(b"")  # of the newest, which Kafka had not sealed
+    (source / "t-0" / f"{8:020}.timeindex").write_bytes(b"")  # of the newest, which Kafka had not sealed
     moved(source, tmp_path / "second")
     second = contents(tmp_path / "second" / "t-0")
     assert {name: data for name, data in second.items() if name.endswith("index")} == {
         name: data for name, data in first.items() if name.endswith("index")
     }
-    assert len(first[f"{4:020}.timeindex"]) == 24
+    assert len(first[f"{8:020}.timeindex"]) == 24
 
 
 def test_an_empty_partition_and_one_whose_newest_segment_is_empty(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The log of record batches: offsets stored under the lock, indexes as Kafka has them, look-ups, repair, recovery."""
+"""The log of record batches: offsets stored under the lock, indexes, look-ups, repair, recovery."""
 
 from __future__ import annotations
 
@@ -129,13 +129,32 @@ def test_a_batch_gets_its_offset_and_epoch_and_keeps_its_other_bytes(tmp_path: P
 
 
 @pytest.mark.parametrize("together", [1, 7])
-def test_indexes_are_those_of_kafka_in_every_segment(tmp_path: Path, together: int) -> None:
+def test_indexes_are_those_of_the_model_in_every_segment(tmp_path: Path, together: int) -> None:
     """Whether batches come one by one or several in one write."""
     log = BatchLog(tmp_path, **{"log.file.size": "40000"})
     sent = some_batches(120)
     for at in range(0, len(sent), together):
         assert log.append(*sent[at : at + together])[0] == DONE
     assert len(log.segments()) >= 3
+    log.check_indexes()
+
+
+@pytest.mark.parametrize(
+    ("size", "before"),
+    [(1024, 4), (1025, 4), (1024 - 61, 4), (3000, 4), (16384, 4), (16385, 3), (70_000, 0)],
+)
+def test_large_batches_share_an_entry(tmp_path: Path, size: int, before: int) -> None:
+    """An entry is due when more came than 4096 bytes or four times the batch, and never later than behind 64 kB."""
+    log = BatchLog(tmp_path)
+    bare = len(batch(b"x" * (size - 100)))
+    data = batch(b"x" * (size - 100 + size - bare))
+    assert len(data) == size
+    for _ in range(2 * before + 3):
+        assert log.append(data)[0] == DONE
+    (segment,) = log.segments()
+    found = segment.path.with_suffix(".index").read_bytes()
+    places = [int.from_bytes(found[at + 4 : at + 8], "big") // size for at in range(0, len(found), 8)]
+    assert places == [before + 1, 2 * (before + 1)]
     log.check_indexes()
 
 

@@ -5,3 +5,9 @@ def die_with_parent() -> None:
 
 def set_name(name: str) -> None:
     """Name this process (15 bytes) for ps and top."""
+
+def keep_memory(most_bytes: int, largest_bytes: int) -> None:
+    """Have the C library keep up to ``most_bytes`` of freed memory, in pieces of up to ``largest_bytes``, where it can.
+
+    Without it each large request takes its buffer from the kernel page by page, and gives it back.
+    """

@@ -7,6 +7,20 @@ cdef extern from "<sys/prctl.h>" nogil:
 cdef extern from "<signal.h>" nogil:
     int SIGKILL
 
+cdef extern from *:
+    """
+    #include <malloc.h>
+    #ifdef M_TRIM_THRESHOLD
+    static void keep_freed_memory(int most, int largest) {
+        mallopt(M_TRIM_THRESHOLD, most);
+        mallopt(M_MMAP_THRESHOLD, largest);
+    }
+    #else
+    static void keep_freed_memory(int most, int largest) { (void)most; (void)largest; }
+    #endif
+    """
+    void keep_freed_memory(int, int) nogil
+
 
 def die_with_parent():
     """Have the kernel kill this process when its parent dies; the caller checks the parent again afterwards."""
@@ -17,3 +31,11 @@ def set_name(str name):
     """Name this process (15 bytes) for ps and top."""
     cdef bytes short_name = name.encode()[:15]
     prctl(PR_SET_NAME, <unsigned long><char*>short_name)
+
+
+def keep_memory(int most_bytes, int largest_bytes):
+    """Have the C library keep up to ``most_bytes`` of freed memory, in pieces of up to ``largest_bytes``, where it can.
+
+    Without it each large request takes its buffer from the kernel page by page, and gives it back.
+    """
+    keep_freed_memory(most_bytes, largest_bytes)
