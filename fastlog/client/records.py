@@ -15,9 +15,11 @@ from fastlog.client.kafka_fields import Answer, Place, Request
 from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, Setting, TopicPartitions
 from fastlog.client.record_topics import (
     NO_TOPIC,
+    ClusterView,
     KnownTopic,
     Stored,
     known_topics,
+    parse_cluster,
     parse_known_topics,
     parse_stored,
     stored,
@@ -168,6 +170,10 @@ class RecordBroker:
         wanted = None if names is None else list(names)
         found = self._ask(known_topics(wanted), parse_known_topics)
         return dict.fromkeys(wanted or (), NO_TOPIC) | found
+
+    def cluster(self, names: Iterable[str]) -> ClusterView:
+        """The same of topics that are there, with the brokers of the cluster and who of them leads which partition."""
+        return self._ask(known_topics(names), parse_cluster)
 
     def stored(self, places: Iterable[Place]) -> dict[Place, Stored]:
         """The bytes of these partitions, and the log directories that they are in; without what is not there."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.errors import ArgumentError
+from fastlog.errors import ArgumentError, WrongPartitionError
 from fastlog.scanning.broker import BrokerTopic
 from fastlog.scanning.broker_records import BrokerRecords
 from fastlog.scanning.files import SegmentFolders
@@ -17,10 +17,12 @@ from fastlog.segment_files import SEGMENT_SUFFIX, list_segments, split_directory
 
 
 def topic_source(topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> Source:
-    """The topic of a broker, which may not exist as yet.
+    """The topic of a broker; one of Kafka 0.7 may not exist as yet.
 
     Raises:
-        TransportError: the broker cannot be reached.
+        WrongPartitionError: it has none, and is no broker of Kafka 0.7.
+        RecordsError: it refuses.
+        TransportError: it cannot be reached.
     """
     with SimpleConsumer(broker, timeout=timeout) as consumer:
         metadata = consumer.metadata([topic])
@@ -29,8 +31,11 @@ def topic_source(topic: str, broker: str, *, fetch_bytes: int, timeout: float) -
     )
     if not is_of_messages:
         records = BrokerRecords(topic, broker, fetch_bytes=fetch_bytes, timeout=timeout)
-        if records.exists():
+        there = records.exists()
+        if there:
             return records
+        if there is False and metadata is None:  # an Apache Kafka, which has no other topics
+            raise WrongPartitionError(f"{broker} has no topic {topic!r}")
     return BrokerTopic(topic, broker, fetch_bytes=fetch_bytes, timeout=timeout)
 
 

@@ -47,19 +47,27 @@ def free_ports(count: int) -> list[int]:
 
 
 class Kafka:
-    """One broker, its own controller, with a log directory that stays over restarts."""
+    """One broker, its own controller unless it is another's, with a log directory that stays over restarts."""
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, settings: Mapping[str, object] | None = None, beside: Kafka | None = None
+    ) -> None:
+        """``beside``: a further broker of that one's cluster, which has its controller."""
         directory.mkdir(parents=True, exist_ok=True)
         self.log_dir = directory / "data"
-        self.port, controller = free_ports(2)
+        self.port, self.controller_port = free_ports(2)
+        self.node, roles, listeners = 1, "broker,controller", f",CONTROLLER://127.0.0.1:{self.controller_port}"
+        self.cluster = base64.urlsafe_b64encode(b"a" + os.urandom(15))[:22].decode()  # without starting a Java
+        if beside is not None:
+            self.node, roles, listeners = beside.node + 1, "broker", ""
+            self.controller_port, self.cluster = beside.controller_port, beside.cluster
         self._said = directory / "kafka.log"
         self._settings = directory / "server.properties"
         self._settings.write_text(
-            f"""process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
+            f"""process.roles={roles}
+node.id={self.node}
+controller.quorum.voters=1@127.0.0.1:{self.controller_port}
+listeners=PLAINTEXT://127.0.0.1:{self.port}{listeners}
 controller.listener.names=CONTROLLER
 log.dirs={self.log_dir}
 offsets.topic.replication.factor=1
@@ -69,8 +77,7 @@ log.segment.bytes=1048576
 """
             + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         )
-        cluster = base64.urlsafe_b64encode(b"a" + os.urandom(15))[:22].decode()  # without starting a Java
-        run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._settings))
+        run("kafka.tools.StorageTool", "format", "-t", self.cluster, "-c", str(self._settings))
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
