@@ -31,6 +31,7 @@ COMMANDS = {
     "dump-log": ("fastlog.tools.dump_log", "dump_log_command", "Show what is in segment files."),
     "audit": ("fastlog.tools.audit", "audit_command", "Compare what was sent with what is there."),
     "zookeeper": ("fastlog.tools.zookeeper_command", "zookeeper_command", "Run a ZooKeeper, or look into one."),
+    "spark": ("fastlog.spark.jobs.package", "spark_command", "Package fastlog for a cluster of Spark."),
     "perf": ("fastlog.tools.perf_command", "perf_command", "Moved: python -m perf compare, report."),
     "metrics": ("fastlog.tools.metrics", "metrics_command", "Print a dashboard for Grafana, or alerts."),
     "logging": ("fastlog.tools.logging_command", "logging_command", "Change what a running broker writes to its log."),

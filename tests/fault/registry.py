@@ -36,6 +36,7 @@ MODULES = (
     "tests.fault.mirrors",
     "tests.fault.record_mirrors",
     "tests.fault.spark_load",
+    "tests.fault.spark_cluster",
     "tests.fault.audit",
     "tests.fault.batches",
     "tests.fault.batch_kills",

@@ -90,6 +90,16 @@ class Gone:
     def stop(self) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
+    @property
+    def _jsc(self) -> Gone:
+        return self
+
+    def sc(self) -> Gone:
+        return self
+
+    def isStopped(self) -> bool:
+        return True
+
 
 @pytest.mark.java
 @pytest.mark.spark
@@ -102,7 +112,9 @@ def test_a_signal_that_ended_java_as_well(
     monkeypatch.setattr(environment, "session", lambda *_, **__: gone)
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)  # of other tests of this process
     with LazySpark("load", None, {}) as spark:
+        assert not spark.has_ended
         assert spark.session is gone  # type: ignore[comparison-overlap]
+        assert spark.has_ended
     assert gone.levels == levels
 
 

@@ -36,7 +36,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def loader_of(path: Path, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
-    spark: Any = SimpleNamespace(context=context or Context())
+    spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
     return Loader(Lake(path / "table"), wishes(broker, **fields), spark)
 
 
@@ -250,6 +250,24 @@ def test_a_batch_fails_as_often_as_it_may(
     assert (context.runs, made.totals.failures) == (attempts, attempts)
     assert waits == [pytest.approx(0.2 * 2**number) for number in range(1, attempts)]
     assert values_in(tmp_path) == []
+
+
+def test_a_spark_that_was_ended_is_not_asked_again(tmp_path: Path, broker: FakeBroker, waits: list[float]) -> None:
+    """A cluster ends an application whose executors all fail; every further try would say that it has ended."""
+    put(broker, 0, 20)
+    context = Context()
+    spark: Any = SimpleNamespace(context=context, has_ended=False)
+
+    def fail(run: int) -> None:
+        spark.has_ended = True
+        raise OSError("Master removed our application: FAILED")
+
+    context.before = fail
+    made = Loader(Lake(tmp_path / "table"), wishes(broker, attempts=5), spark)
+    with pytest.raises(CommandError, match="Spark has been ended") as found:
+        made.run()
+    assert "Master removed our application: FAILED" in str(found.value)
+    assert (context.runs, waits) == (1, [])
 
 
 def test_a_batch_that_failed_is_tried_again(tmp_path: Path, broker: FakeBroker, waits: list[float]) -> None:

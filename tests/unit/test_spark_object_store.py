@@ -65,7 +65,7 @@ def table(store: ObjectStore, request: pytest.FixtureRequest) -> TableLocation:
 
 
 def loader_of(table: TableLocation, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
-    spark: Any = SimpleNamespace(context=context or Context())
+    spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
     return Loader(Lake(table), wishes(broker, **fields), spark)
 
 
@@ -235,7 +235,7 @@ from tests.harness.small_loads import Context, wishes
 url, port, *options = sys.argv[1:]
 table = located(url, dict(item.split("=", 1) for item in options))
 broker = SimpleNamespace(port=int(port))
-Loader(Lake(table), wishes(broker, max_bytes=300), SimpleNamespace(context=Context())).run()
+Loader(Lake(table), wishes(broker, max_bytes=300), SimpleNamespace(context=Context(), has_ended=False)).run()
 """
 
 

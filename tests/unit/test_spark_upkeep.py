@@ -80,7 +80,7 @@ def offsets_in(lake: Lake) -> list[int]:
 
 
 def loader_of(path: Path, broker: FakeBroker, **fields: Any) -> Loader:
-    spark: Any = SimpleNamespace(context=Context())
+    spark: Any = SimpleNamespace(context=Context(), has_ended=False)
     return Loader(Lake(path / "table"), wishes(broker, **fields), spark)
 
 
@@ -605,7 +605,7 @@ def test_a_table_in_an_object_store(broker: FakeBroker) -> None:
 
         def load(first: int) -> None:
             put(broker, first, 10)
-            spark: Any = SimpleNamespace(context=Context())
+            spark: Any = SimpleNamespace(context=Context(), has_ended=False)
             Loader(Lake(table), wishes(broker), spark).run()
 
         def rows() -> list[bytes]:

@@ -142,6 +142,12 @@ class LazySpark:
                 self._context = context(self._name, master=self._master, settings=self._settings)
         return self._context
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether Spark was started and has been ended by somebody else, such as a cluster whose executors all fail."""
+        context = self._context
+        return context is not None and (context._jsc is None or bool(context._jsc.sc().isStopped()))
+
     def close(self) -> None:
         """May be called when nothing was started, and when Java is gone, as after a signal to the whole group."""
         session, context, self._session, self._context = self._session, self._context, None, None

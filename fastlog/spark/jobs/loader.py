@@ -186,6 +186,12 @@ class Loader:
             except Exception as error:
                 if not command.may_pass(error):
                     raise command.for_good(error) from error
+                if self._spark.has_ended:
+                    raise CommandError(
+                        "Spark has been ended, by its cluster or by somebody",
+                        command.told(error),
+                        "see what the cluster and its executors say; the table is as it was: start the load again",
+                    ) from error
                 own = command.own_error(error)
                 failures += 1
                 self.totals.failures += 1
