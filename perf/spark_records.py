@@ -8,12 +8,13 @@ counts are ratios of medians.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,17 +63,28 @@ def parquet(frame: DataFrame, place: Path) -> int:
 STEPS: dict[str, Step] = {"count": count, "sum(length(value))": length, "into Parquet": parquet}
 
 
+def create_topic(address: Address, topic: str, partitions: int) -> None:
+    """A topic of record batches that can be written to when this returns."""
+    with RecordBroker([address], timeout=60) as records:
+        records.create(topic, partitions, {})
+        deadline = time.monotonic() + 60
+        while not records.topics([topic])[topic].partitions and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+
+def append_batches(address: Address, topic: str, partitions: int, batches: Iterable[bytes]) -> None:
+    """Batches in turn to the partitions of a topic."""
+    with RecordBroker([address], timeout=60) as records:
+        for number, batch in enumerate(batches):
+            records.append({(topic, number % partitions): batch}, is_flushed=False)
+
+
 def fill(address: Address, messages: int, partitions: int) -> None:
     """A topic of so many records of 200 bytes, in batches as producers make them."""
-    with RecordBroker([address], timeout=60) as records:
-        records.create(TOPIC, partitions, {})
-        deadline = time.monotonic() + 60
-        while not records.topics([TOPIC])[TOPIC].partitions and time.monotonic() < deadline:
-            time.sleep(0.2)
-        now = time.time_ns() // 1_000_000
-        made = build([Record(b"%08d" % at, b"%0200d" % at, now) for at in range(PER_BATCH)])
-        for number in range(0, messages // PER_BATCH):
-            records.append({(TOPIC, number % partitions): made}, is_flushed=False)
+    create_topic(address, TOPIC, partitions)
+    now = time.time_ns() // 1_000_000
+    made = build([Record(b"%08d" % at, b"%0200d" % at, now) for at in range(PER_BATCH)])
+    append_batches(address, TOPIC, partitions, itertools.repeat(made, messages // PER_BATCH))
 
 
 def sources(session: Any, ours: Address, theirs: Address | None) -> Iterator[tuple[str, Callable[[], DataFrame]]]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_PACKED = "packed"
+PACKED = "packed"
+"""The option that names what a source or sink is to know."""
 _BATCH_BYTES = 16 * 2**20
 _SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -69,21 +70,31 @@ class FrameFiles:
         if not self.partition_by:
             yield (), batch
             return
-        columns = [_as_text(batch.column(name)).dictionary_encode("encode") for name in self.partition_by]
+        columns = [batch.column(name).dictionary_encode("encode") for name in self.partition_by]
+        texts = [_as_text(column.dictionary).to_pylist() for column in columns]
+        if all(len(text) == 1 for text in texts):
+            yield tuple(text[0] for text in texts), batch
+            return
         keys = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         for column in columns:
             keys = pc.add(pc.multiply(keys, len(column.dictionary)), column.indices.cast(pa.int64()))
-        distinct = pc.unique(keys)
-        for key in distinct:
-            chosen = batch if len(distinct) == 1 else batch.filter(pc.equal(keys, key))
+        for key in pc.unique(keys):
             first = pc.index(keys, key).as_py()
-            yield tuple(column.dictionary[column.indices[first].as_py()].as_py() for column in columns), chosen
+            values = tuple(text[column.indices[first].as_py()] for text, column in zip(texts, columns, strict=True))
+            yield values, batch.filter(pc.equal(keys, key))
 
 
 def _as_text(column: pa.Array) -> pa.Array:
     """Values as Delta has them of a column that a table is partitioned by: an empty text is null there."""
     texts = column.cast(pa.string())
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+class Files(Protocol):
+    """What writes the rows of one task in a worker, where it is sent."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], /) -> list[NewFile]:
+        """Write them; returns the files, which are where they have to be."""
 
 
 class _Made(WriterCommitMessage):
@@ -94,9 +105,9 @@ class _Made(WriterCommitMessage):
 
 
 class _Writer(DataSourceArrowWriter):
-    """Spark's way to ``FrameFiles``; what tasks tell goes to a file of the driver, which is in another process."""
+    """Spark's way to ``Files``; what tasks tell goes to a file of the driver, which is in another process."""
 
-    def __init__(self, files: FrameFiles, told: str) -> None:
+    def __init__(self, files: Files, told: str) -> None:
         self._files = files
         self._told = told
 
@@ -116,20 +127,20 @@ class FilesSink(DataSource):
         return "fastlog_table_sink"
 
     def writer(self, schema: StructType, overwrite: bool) -> _Writer:
-        return _Writer(*_unpacked(self.options))
+        return _Writer(*unpacked(self.options))
 
 
-def write_frame(frame: DataFrame, files: FrameFiles) -> list[NewFile]:
-    """Run a frame, and let the workers write its rows. Raises what Spark makes of the errors of ``FrameFiles``."""
+def write_frame(frame: DataFrame, files: Files) -> list[NewFile]:
+    """Run a frame, and let the workers write its rows. Raises what Spark makes of the errors of ``files``."""
     session = frame.sparkSession
     before = session.conf.get(_SETTING, None)
     session.conf.set(_SETTING, str(_BATCH_BYTES))  # rows may be long, and a batch is held as one
     with tempfile.TemporaryDirectory(prefix="fastlog-") as directory:
         told = Path(directory) / "files"
         try:
-            _register(session, FilesSink)
+            register(session, FilesSink)
             writer = frame.write.format(FilesSink.name()).mode("append")
-            writer.option(_PACKED, _packed(directory, (files, str(told)))).save()
+            writer.option(PACKED, packed_file(directory, (files, str(told)))).save()
         finally:
             session.conf.unset(_SETTING) if before is None else session.conf.set(_SETTING, before)
         return [NewFile(*file) for file in json.loads(told.read_text())]
@@ -162,7 +173,7 @@ class FilesSource(DataSource):
         return "fastlog_table_source"
 
     def reader(self, schema: StructType) -> _Reader:
-        return _Reader(*_unpacked(self.options))
+        return _Reader(*unpacked(self.options))
 
 
 def read_files(
@@ -172,10 +183,10 @@ def read_files(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     tasks = max(1, spark.sparkContext.defaultParallelism * 4)
-    packed = _packed(_of_this_process(), (location, list(files), schema, tasks))
-    _register(spark, FilesSource)
+    packed = packed_file(_of_this_process(), (location, list(files), schema, tasks))
+    register(spark, FilesSource)
     reader = spark.read.format(FilesSource.name()).schema(from_arrow_schema(schema))
-    return reader.option(_PACKED, packed).load()
+    return reader.option(PACKED, packed).load()
 
 
 @functools.cache
@@ -186,19 +197,20 @@ def _of_this_process() -> str:
     return directory.name
 
 
-def _packed(directory: str, given: tuple[Any, ...]) -> str:
+def packed_file(directory: str, given: tuple[Any, ...]) -> str:
     """The path of a file with what Spark's Python processes on the driver's machine are to know."""
     path = Path(directory) / uuid.uuid4().hex
     path.write_bytes(pickle.dumps(given))
     return str(path)
 
 
-def _unpacked(options: Mapping[str, str]) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = pickle.loads(Path(options[_PACKED]).read_bytes())
+def unpacked(options: Mapping[str, str]) -> tuple[Any, ...]:
+    """What such a file has."""
+    found: tuple[Any, ...] = pickle.loads(Path(options[PACKED]).read_bytes())
     return found
 
 
-def _register(session: SparkSession, source: type[DataSource]) -> None:
+def register(session: SparkSession, source: type[DataSource]) -> None:
     """Let the session, and this thread, find a source by its name."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession

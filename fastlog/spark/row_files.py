@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -57,18 +57,21 @@ class RowFiles:
             return files.finish()
 
     def _by_day(self, batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-        times = batch.column("timestamp")
-        if times.null_count == len(times):
-            yield self.today, batch
-            return
-        # Without its zone a time is cast as what it is in UTC.
-        days = times.cast(pa.timestamp("us")).cast(pa.date32()).cast(pa.int32())
-        has_day = pc.and_(pc.greater_equal(days, FIRST_DAY), pc.less_equal(days, LAST_DAY))
-        days = pc.if_else(pc.fill_null(has_day, False), days, pa.scalar((self.today - _EPOCH).days, pa.int32()))
+        days = days_of(batch.column("timestamp"), self.today)
         distinct = pc.unique(days).to_pylist()
         for day in distinct:
-            rows = batch if len(distinct) == 1 else batch.filter(pc.equal(days, day))
-            yield _EPOCH + timedelta(days=day), rows
+            yield day, batch if len(distinct) == 1 else batch.filter(pc.equal(days, pa.scalar(day, pa.date32())))
+
+
+def days_of(times: pa.Array, today: date) -> pa.Array:
+    """The day in UTC of each time, or ``today`` where there is none that has a name."""
+    if times.null_count == len(times):
+        return pa.repeat(pa.scalar(today, pa.date32()), len(times))
+    # Without its zone a time is cast as what it is in UTC.
+    days = times.cast(pa.timestamp("us")).cast(pa.date32()).cast(pa.int32())
+    has_day = pc.and_(pc.greater_equal(days, FIRST_DAY), pc.less_equal(days, LAST_DAY))
+    otherwise = pa.scalar((today - _EPOCH).days, pa.int32())
+    return pc.if_else(pc.fill_null(has_day, False), days, otherwise).cast(pa.date32())
 
 
 def row_schema(columns: Sequence[str]) -> pa.Schema:

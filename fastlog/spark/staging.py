@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
@@ -32,7 +33,9 @@ from fastlog.spark.storage import TableLocation, sync
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fastlog.spark.computed_files import Computed
 
 COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 CHECKPOINT = "checkpoint"
@@ -116,6 +119,31 @@ class Staging:
             files = RowFiles(place, tuple(columns), self._compression, today, options)
             made = context.parallelize(tasks, len(tasks)).map(files.write).collect()
             return self._settled(place, [file for some in made for file in some])
+
+    def write_computed(
+        self,
+        session: SparkSession,
+        tasks: Sequence[Task],
+        of_offsets: Callable[[DataFrame], DataFrame],
+        wanted: Computed,
+    ) -> list[NewFile]:
+        """Let the workers write the messages of tasks with columns that Spark's SQL makes, and return the files, which
+        are where they stay. ``of_offsets`` is given a frame with the offset and the columns that are needed, and
+        returns the offset and those that are computed, for each row.
+
+        Raises:
+            TableWriteError: it returned other rows.
+            ConfigError, TableUnavailableError: as ``write``.
+        """
+        from fastlog.spark.computed_files import ComputedFiles, read_needed
+        from fastlog.spark.frame_files import write_frame
+
+        if not tasks:
+            return []
+        with self._place() as place, tempfile.TemporaryDirectory(prefix="fastlog-") as directory:
+            files = ComputedFiles(place, tuple(self._partition_by), self._compression, wanted, uuid.uuid4().hex)
+            frame = of_offsets(read_needed(session, directory, files, tasks))
+            return self._settled(place, write_frame(frame, files))
 
     def write_by(self, write: Callable[[Path | TableLocation], list[NewFile]]) -> list[NewFile]:
         """Let this process write files at the place that it is given, and return them, which are where they stay."""

@@ -13,8 +13,10 @@ import pytest
 
 from fastlog.errors import ConfigError
 from fastlog.message import encode_set
+from fastlog.spark.jobs.expressions import Expressions
 from fastlog.spark.jobs.rejects import Rejects
 from fastlog.spark.lake import Change, Lake
+from fastlog.spark.schema import USUAL, ddl
 from fastlog.spark.staging import Staging
 from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools.report import CommandError
@@ -92,6 +94,36 @@ def test_a_column_that_comes_later(job: Job) -> None:
     names = Lake(job.table).column_names
     assert names.count("n") == 1
     assert [notes["columns"] for _, notes in Lake(job.table).history() if "columns" in notes] == [["n"]]
+
+
+@pytest.mark.parametrize(
+    ("time", "columns", "needed"),
+    [
+        (None, {"size": "length(value)"}, ("value",)),
+        (None, {"a": "1", "b": "offset + 1"}, ()),
+        ("timestamp_millis(length(value))", {"day": "date(timestamp)", "k": "key"}, ("key", "value")),
+        ("timestamp + interval 1 hour", {}, ("timestamp",)),
+        (None, {"one": "explode(array(value, key))"}, None),
+        (None, {"n": "row_number() over (order by offset)"}, None),
+        (None, {"a": "length(key)", "b": "a + 1"}, ("key",)),
+    ],
+)
+def test_what_spark_is_given_for_an_expression(
+    spark: SparkSession, time: str | None, columns: dict[str, str], needed: tuple[str, ...] | None
+) -> None:
+    frame = spark.createDataFrame([], ddl(USUAL))
+    assert Expressions(time, columns, ("value",)).needed(frame) == needed
+
+
+def test_several_rows_of_one_message(job: Job) -> None:
+    """Whole rows go through Spark then, and each message gives what the expression says."""
+    job.put("a b", "c")
+    job.run("--column", "word=explode(split(cast(value as string), ' '))")
+    assert sorted((row["value"], row["word"]) for row in rows_of(job.table)) == [
+        (b"a b", "a"),
+        (b"a b", "b"),
+        (b"c", "c"),
+    ]
 
 
 def test_partition_columns_of_ones_choice(job: Job, spark: SparkSession) -> None:

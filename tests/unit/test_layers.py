@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "tools": f"{SHARED} connections clients measuring mirroring moving supervisor broker coordination zkserver",
     "jobs": f"{SHARED} connections clients coordination spark tools",
     "tests": "",  # itself not looked at
-    "perf": " ".join(set(LAYERS) - {"jobs"}),  # it imports what it measures, and starts brokers as the tests do
+    "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
 }
 
 # Commands that work on the files of a log while no broker does.
@@ -90,7 +90,7 @@ EXCEPTIONS = {
     (f"fastlog.tools.{name}", "log") for name in ("dump_log", "fsck", "import_kafka", "export_kafka", "moving_report")
 }
 
-MOST_FLOORS = 14
+MOST_FLOORS = 15
 
 CIRCLES = [
     # Stubs of compiled modules that name each other's types; compiled, they import one way only.

@@ -45,6 +45,34 @@ class Expressions:
         extra = [f.expr(text).alias(name) for name, text in self.columns.items()]
         return frame.select("topic", _date(now).alias("date"), *self.kept, *extra)
 
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The columns of ``of_offsets`` behind the offset."""
+        return (*(() if self.time is None else ("timestamp",)), *self.columns)
+
+    def of_offsets(self, frame: DataFrame) -> DataFrame:
+        """The offset of each message, and what expressions give."""
+        from pyspark.sql import functions as f
+
+        if self.time is not None:
+            frame = frame.withColumn("timestamp", f.expr(self.time).cast("timestamp"))
+        named = {name: f.col(name) if name == "timestamp" else f.expr(self.columns[name]) for name in self.computed}
+        return frame.select("offset", *(column.alias(name) for name, column in named.items()))
+
+    def needed(self, frame: DataFrame) -> tuple[str, ...] | None:
+        """The columns of the source, but for the offset, that expressions name. None: they do not give one row for each
+        message by itself, such as ``explode`` or a window."""
+        plan: Any = self.of_offsets(frame)._jdf.queryExecution().analyzed()
+        used = {item.exprId().id() for item in _items(plan.output())}
+        while plan.nodeName() == "Project":
+            made = [item for item in _items(plan.projectList()) if item.exprId().id() in used]
+            used = {one.exprId().id() for item in made for one in _items(item.references().toSeq())}
+            plan = plan.child()
+        if plan.children().nonEmpty():
+            return None
+        there = [item.name() for item in _items(plan.output()) if item.exprId().id() in used]
+        return tuple(name for name in there if name != "offset")
+
     @contextlib.contextmanager
     def parted(self, frame: DataFrame, now: datetime) -> Iterator[tuple[DataFrame, DataFrame]]:
         """Rows of a table, and the messages of which an expression fails, with what the source says of them; each
@@ -100,6 +128,11 @@ class Expressions:
         """The name, the text, and the column that ``parted`` has, of each expression."""
         time = [] if self.time is None else [("timestamp", self.time, _TIME)]
         return time + [(name, text, f"{_TRIED}{number}") for number, (name, text) in enumerate(self.columns.items())]
+
+
+def _items(sequence: Any) -> list[Any]:
+    """Of a sequence of Scala's."""
+    return [sequence.apply(number) for number in range(sequence.length())]
 
 
 def _why(session: SparkSession, message: pyarrow.Table, text: str, *, is_time: bool) -> str:

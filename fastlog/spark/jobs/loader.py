@@ -7,6 +7,7 @@ table says. So anything may be tried again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,7 +28,8 @@ from fastlog.spark.jobs.loading import BATCHES, OFFSETS, Batch, LoadPlan, encode
 from fastlog.spark.jobs.rejects import Rejected, Rejects
 from fastlog.spark.lake import Change, Lake, Step, bounds_in, read_table
 from fastlog.spark.offsets import Interval, Place
-from fastlog.spark.options import parse_options
+from fastlog.spark.options import SourceOptions, parse_options
+from fastlog.spark.plans import Task
 from fastlog.spark.staging import Staging, arrow_schema
 from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools.report import CommandError
@@ -236,7 +238,7 @@ class Loader:
         if self._lake.exists:
             self._fit()
         else:
-            schema = self._schema()
+            schema = self._schema
             _check_partitions(schema, self._partition_by)
             self._lake.create(schema, self._partition_by)
         begun = {name.removeprefix(OFFSETS): step.after for name, step in steps.items() if name.startswith(OFFSETS)}
@@ -245,7 +247,7 @@ class Loader:
 
     def _fit(self) -> None:
         """New columns come to the table; what else does not fit is refused before anything is written."""
-        self._lake.check_schema(self._schema(), self._partition_by, growing=True)
+        self._lake.check_schema(self._schema, self._partition_by, growing=True)
 
     def _again(self, plan: LoadPlan, place: Place) -> None:
         batch = plan.again(place)
@@ -311,22 +313,34 @@ class Loader:
         expressions for that alone."""
         now = datetime.now(UTC)
         if not self._by_sql:
-            # What is lost is for the driver to find, and to write down.
-            options = replace(self._options, fail_on_data_loss=True)
-            tasks = plan.tasks(batch)
+            options, tasks = self._in_tasks(plan, batch)
             return self._staging.write_messages(self._spark.context, tasks, options, self._columns, now.date()), []
-        frame = self._frame(batch.to_read)
-        if self._rejects is None:
-            return self._staging.write(self._expressions.rows(frame, now)), []
         if not self._rejecting:
             try:
-                return self._staging.write(self._expressions.rows(frame, now)), []
+                return self._computed(plan, batch, now), []
             except Exception as error:
-                if not command.is_of_expression(error):
+                if self._rejects is None or not command.is_of_expression(error):
                     raise
                 self._say(f"looking for what cannot be taken: {command.told(error)}")
                 self._rejecting = True  # from now on: where there is one, there are others
-        return self._parted(self._rejects, frame, now)
+        assert self._rejects is not None
+        return self._parted(self._rejects, self._frame(batch.to_read), now)
+
+    def _in_tasks(self, plan: LoadPlan, batch: Batch) -> tuple[SourceOptions, list[Task]]:
+        """What workers read of a batch, and how."""
+        # What is lost is for the driver to find, and to write down.
+        return replace(self._options, fail_on_data_loss=True), plan.tasks(batch)
+
+    def _computed(self, plan: LoadPlan, batch: Batch, now: datetime) -> list[NewFile]:
+        """Files with the rows of a batch, through Spark's SQL."""
+        needed = self._needed
+        if needed is None:
+            return self._staging.write(self._expressions.rows(self._frame(batch.to_read), now))
+        from fastlog.spark.computed_files import Computed
+
+        options, tasks = self._in_tasks(plan, batch)
+        wanted = Computed(self._schema, self._expressions.computed, needed, now.date(), options)
+        return self._staging.write_computed(self._spark.session, tasks, self._expressions.of_offsets, wanted)
 
     def _parted(self, rejects: Rejects, frame: DataFrame, now: datetime) -> tuple[list[NewFile], list[NewFile]]:
         """Files with the rows of a frame, and with those messages that an expression fails on."""
@@ -359,12 +373,19 @@ class Loader:
         wishes = self._wishes
         return wishes.time is not None or bool(wishes.columns) or self._partition_by != PARTITIONED_BY
 
+    @functools.cached_property
     def _schema(self) -> pyarrow.Schema:
+        """Of the rows of the table."""
         if self._by_sql:
             return arrow_schema(self._expressions.rows(self._frame({}), datetime.now(UTC)))
         from fastlog.spark.row_files import row_schema
 
         return row_schema(self._columns)
+
+    @functools.cached_property
+    def _needed(self) -> tuple[str, ...] | None:
+        """See ``Expressions.needed``."""
+        return self._expressions.needed(self._frame({}))
 
     def _frame(self, ranges: dict[TopicPartition, Interval]) -> DataFrame:
         return source_frame(self._spark.session, self._wishes.source, ranges)
