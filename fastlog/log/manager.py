@@ -338,9 +338,14 @@ class LogManager:
 
     def topics_of_kafka07(self) -> list[str]:
         """Of these, the ones that clients of Kafka 0.7 can use."""
-        return [
-            name for name in self.topics() if all(is_for_kafka07(view.format) for view in self.partitions(name)[:1])
-        ]
+        firsts = ((name, self.first(name)) for name in self.topics())
+        return [name for name, view in firsts if view is None or is_for_kafka07(view.format)]
+
+    def first(self, topic: str) -> SlotView | None:
+        """The slot of a topic's first partition that exists, else None: it tells what kind the topic is."""
+        self._learn()
+        views = (self._arena.shown_view(index) for _, index in sorted(self._slots.get(topic, {}).items()))
+        return next((view for view in views if view is not None), None)
 
     def partitions(self, topic: str) -> list[SlotView]:
         """The slots of a topic's partitions that exist, in order."""

@@ -104,6 +104,9 @@ def test_what_lies_on_disk_is_served_whatever_the_count_says(tmp_path: Path) -> 
     assert view is not None and (view.flushed_end, view.log_end, view.table_tail) == (56, 56, 2)
     assert manager.partition_count("t") == 6
     assert [item.partition for item in manager.partitions("t")] == [5]
+    assert (manager.first("t"), manager.first("u")) == (manager.slot("t", 5), None)
+    manager.create_partition("t", 3)
+    assert manager.first("t") == manager.slot("t", 3)
 
 
 def test_new_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:

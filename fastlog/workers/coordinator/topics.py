@@ -119,13 +119,13 @@ class Topics:
 
     def is_known(self, name: str) -> bool:
         """Whether clients can know of a topic of record batches, or one of 0.7 has the name."""
-        views = self._manager.partitions(name)
-        return bool(views) and views[0].settled
+        view = self._manager.first(name)
+        return view is not None and view.settled
 
     def is_of_kafka07(self, name: str) -> bool:
         """Whether a topic is there that is none of record batches."""
-        views = self._manager.partitions(name)
-        return bool(views) and format_name(views[0].format) != RECORD_BATCHES
+        view = self._manager.first(name)
+        return view is not None and format_name(view.format) != RECORD_BATCHES
 
     def of_kafka07(self, name: str) -> list[SlotView]:
         """The partitions of a topic of 0.7 that somebody has written to.
@@ -144,8 +144,7 @@ class Topics:
         """
         if self.is_of_kafka07(name):
             return dict.fromkeys(partitions, True)
-        known = {view.partition for view in self.partitions(name)}
-        return {partition: partition in known for partition in partitions}
+        return {partition: self._manager.slot(name, partition) is not None for partition in partitions}
 
     def deletes_records(self, name: str) -> bool:
         """Whether the records of a topic may go before it is compacted."""
