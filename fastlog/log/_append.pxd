@@ -12,6 +12,7 @@ cdef struct Piece:
     uint32_t count
     uint32_t span
     int64_t largest_ms   # of its messages; -1 where they have no time
+    int64_t base         # the offset at which alone it is for the log, whoever has produced it; -1: the next one, as it comes
 
 cdef enum AppendStatus:
     APPENDED = 0        # every piece is in the log

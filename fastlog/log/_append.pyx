@@ -361,7 +361,12 @@ cdef class Appender:
             if fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
                 status = APPEND_OFFLINE
                 break
-            if made.assign != NULL:
+            self.followed.count = 0
+            if pieces[out.done].base >= 0:
+                if <uint64_t>pieces[out.done].base != end.offset:
+                    status = APPEND_OUT_OF_SEQUENCE
+                    break
+            elif made.assign != NULL:
                 used_ms = FL_USED_ORIGIN_MS + now_ns // 1000000
                 status = self.follow_first(made, s, &end, data + out.bytes, pieces[out.done].size, used_ms, out)
                 if status != APPENDED:
@@ -403,7 +408,10 @@ cdef class Appender:
                 if k and made.locate == NULL and is_too_far(base, size + bytes_now, &end, pieces + out.done + k):
                     break
                 if made.assign != NULL:
-                    if k and not self.follow_next(made, s, &end, data + out.bytes + bytes_now,
+                    if pieces[out.done + k].base >= 0:
+                        if <uint64_t>pieces[out.done + k].base != end.offset:
+                            break
+                    elif k and not self.follow_next(made, s, &end, data + out.bytes + bytes_now,
                                                   bytes_now + pieces[out.done + k].size, used_ms):
                         break
                     made.assign(data + out.bytes + bytes_now, pieces[out.done + k].size, end.offset, s.epoch)
@@ -563,7 +571,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
 
     A set takes as many offsets as it has bytes; a third number says how many, where that is otherwise, and a fourth one its
-    largest time in ms. Behind the offsets of those that were written is that of the original of a duplicate.
+    largest time in ms, a fifth one the only offset that it may get. Behind the offsets of those that were written is that of the original of a duplicate.
     """
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece[64] pieces
@@ -580,6 +588,7 @@ def append_sets(Appender appender, uint64_t slot, sets):
         pieces[i].count = sets[i][1]
         pieces[i].span = sets[i][2] if len(sets[i]) > 2 else pieces[i].size
         pieces[i].largest_ms = sets[i][3] if len(sets[i]) > 3 else -1
+        pieces[i].base = sets[i][4] if len(sets[i]) > 4 else -1
     with nogil:
         status = appender.append(s, s.life, start, pieces, n, offsets, &out)
     return status, [offsets[i] for i in range(out.done)] + ([out.base] if status == APPEND_DUPLICATE else []), out.next, out.error
@@ -596,6 +605,7 @@ def append_batch(Appender appender, uint64_t slot, uint8_t[::1] data, uint32_t c
     piece.size = <uint32_t>data.shape[0]
     piece.count = piece.span = count
     piece.largest_ms = largest_ms
+    piece.base = -1
     cdef int status
     cdef uint64_t meant = s.life if life is None else life
     with nogil:
@@ -617,7 +627,7 @@ def append_bytes(Appender appender, uint64_t slot, const uint8_t[::1] data, uint
     piece.size = <uint32_t>data.shape[0]
     piece.count = count
     piece.span = piece.size
-    piece.largest_ms = -1
+    piece.largest_ms = piece.base = -1
     cdef int status
     cdef uint64_t meant = s.life if life is None else life
     with nogil:

@@ -22,7 +22,7 @@ from fastlog.log.deletion import put_away_wanted
 from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
-from fastlog.log.flushed_mark import flushed_mark_name, put_flushed_mark
+from fastlog.log.flushed_mark import flushed_marks, put_flushed_mark
 from fastlog.log.formats import FORMATS, LogFormat, format_number, is_for_kafka07, log_format
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.kafka_files import (
@@ -38,7 +38,13 @@ from fastlog.log.log_starts import Starts, read_log_starts, write_log_starts
 from fastlog.log.metadata import CREATED, CREATING, Topic
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
-from fastlog.segment_files import KAFKA_0_7, SIDE_FILE_NAME, partition_directory_name, segment_name
+from fastlog.segment_files import (
+    KAFKA_0_7,
+    SIDE_FILE_NAME,
+    parse_segment_name,
+    partition_directory_name,
+    segment_name,
+)
 from fastlog.topics import OWN_PREFIX, valid_topic
 
 log = logging.getLogger(__name__)
@@ -382,6 +388,7 @@ class LogManager:
         topic_id: bytes = NO_TOPIC_ID,
         settings: TopicSettings | None = None,
         settled: bool = True,
+        first_offset: int = 0,
     ) -> int:
         """Make the directory, side file and first segment of a partition and give it a slot; returns the slot's index.
 
@@ -389,8 +396,8 @@ class LogManager:
         durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
         ``format_name`` is the log format, ``topic_id`` the 16 bytes that a topic of record batches is known by, and
         ``settings`` what holds instead of the configuration; they count for one that is not there yet, as does
-        ``settled``: clients of today may be told of it. With an id, the first partition made under a name decides
-        whose the name is.
+        ``settled``: clients of today may be told of it, and ``first_offset``: where the log begins. With an id, the
+        first partition made under a name decides whose the name is.
 
         Raises:
             CreationBusyError: another process creates one now.
@@ -434,7 +441,7 @@ class LogManager:
                 )
             dir_index, directory = self._place(topic, partition)
             now_ms = time.time_ns() // 1_000_000
-            self._make_files(directory, now_ms, made, topic_id)
+            self._make_files(directory, now_ms, made, topic_id, first_offset)
             if format_name == KAFKA_0_7:
                 others = self.partitions(topic)
                 topic_id = others[0].topic_id if others else messages_topic_id(topic, now_ms)
@@ -444,11 +451,12 @@ class LogManager:
                     partition,
                     dir_index,
                     created_ms=now_ms,
-                    segments=[(0, now_ms, 0)],
-                    log_end=0,
+                    segments=[(first_offset, now_ms, 0)],
+                    starts=[0, 0],
+                    log_end=first_offset,
                     format_name=format_name,
                     durable=False,
-                    flushed_base=0,
+                    flushed_base=first_offset,
                     own=settings,
                 )._replace(topic_id=topic_id, settled=settled)
             )
@@ -467,41 +475,45 @@ class LogManager:
         number = self._held.index(min(self._held))
         return number, self._directories[number] / name
 
-    def _make_files(self, directory: Path, now_ms: int, made: LogFormat, topic_id: bytes) -> None:
+    def _make_files(self, directory: Path, now_ms: int, made: LogFormat, topic_id: bytes, base: int) -> None:
         try:
             self._files.mkdir(directory)
         except FileExistsError:
-            if not self._is_half_made(directory, made):
+            if not self._is_half_made(directory, made, base):
                 raise LogError(
                     "a directory for the new partition already holds something; it was put there while the broker "
                     "ran: start again to have it checked",
                     path=str(directory),
                 ) from None
         _files.reach("create.directory")
-        put_flushed_mark(directory, [], 0, self._files)
+        put_flushed_mark(directory, [], base, self._files)
         write_side_file(directory, SideFile(now_ms, made.name), self._files)
         if topic_id != NO_TOPIC_ID:
             write_metadata(directory, topic_id, self._files)
         if made.has_epochs:
-            write_epochs(directory, [(0, 0)], self._files)
+            write_epochs(directory, [(0, base)], self._files)
         _files.reach("create.side_file")
-        first = directory / segment_name(0, made.suffix)
+        first = directory / segment_name(base, made.suffix)
         with self._files.open(first, os.O_RDWR | os.O_CREAT) as descriptor:
             if self._files.size(descriptor):
                 raise OSError(errno.EEXIST, "the first segment already holds bytes", str(first))
         _files.reach("create.segment")
 
-    def _is_half_made(self, directory: Path, made: LogFormat) -> bool:
-        """Whether a directory holds at most what a creation leaves that was stopped half-way: that may be finished."""
+    def _is_half_made(self, directory: Path, made: LogFormat, base: int | None = None) -> bool:
+        """Whether a directory holds at most what a creation leaves that was stopped half-way: that may be finished.
+
+        ``base``: where the log was to begin; None: anywhere.
+        """
         for item in self._files.listdir(directory):
-            if item.name == segment_name(0, made.suffix):
+            begin = parse_segment_name(item.name, made.suffix)
+            (mark,) = flushed_marks([item.name]) or (None,)
+            if begin is not None and base in (None, begin):
                 if not item.is_file(follow_symlinks=False) or item.stat(follow_symlinks=False).st_size:
                     return False
-            elif item.name.removesuffix(".tmp") not in (
+            elif (mark is None or base not in (None, mark)) and item.name.removesuffix(".tmp") not in (
                 SIDE_FILE_NAME,
                 METADATA_NAME,
                 EPOCHS_NAME,
-                flushed_mark_name(0),
             ):
                 return False
         try:

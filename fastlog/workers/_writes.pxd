@@ -86,7 +86,7 @@ cdef class Writes:
     cdef void discard(self, Conn* c, Gathered* g) noexcept nogil
     cdef void trim(self, Conn* c, Gathered* g) noexcept nogil
     cdef int gather(self, Conn* c, Gathered* g, fl_slot* s, const uint8_t* data, const Entries* found, long long count,
-                    uint32_t receipt) noexcept nogil
+                    uint32_t receipt, int64_t base=*) noexcept nogil
     cdef int gather_nothing(self, Gathered* g, fl_slot* s, Receipt* receipt) noexcept nogil
     cdef int commit(self, Conn* c, Gathered* g, bint* failed) noexcept nogil
     cdef int commit_run(self, Conn* c, Gathered* g, Run* run) noexcept nogil

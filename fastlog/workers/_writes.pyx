@@ -141,10 +141,11 @@ cdef class Writes:
     # -- gathering -----------------------------------------------------------------------------------------------------
 
     cdef int gather(self, Conn* c, Gathered* g, fl_slot* s, const uint8_t* data, const Entries* found, long long count,
-                    uint32_t receipt) noexcept nogil:
+                    uint32_t receipt, int64_t base=-1) noexcept nogil:
         """Add a set, which has been checked and has ``count`` messages, to the run of its partition; a ``Gather``.
 
         ``data`` are ``found.bytes`` bytes, at least one. ``receipt`` is the number of the one it is owed, or NO_RECEIPT.
+        ``base``: the only offset that it may get, and it is stored as it is; -1: the next one.
         """
         cdef Run* last = NULL
         cdef Run* run = g.runs
@@ -172,6 +173,7 @@ cdef class Writes:
         run.pieces[run.count].size = <uint32_t>found.bytes
         run.pieces[run.count].span = <uint32_t>found.span
         run.pieces[run.count].largest_ms = found.max_timestamp
+        run.pieces[run.count].base = base
         run.pieces[run.count].count = <uint32_t>min(count, <long long>0x7FFFFFFF)
         run.receipts[run.count] = receipt
         run.count += 1
@@ -346,12 +348,15 @@ cdef class Writes:
         """Give records the time of this try to append them, where their topic says so; that time in ms, or -1."""
         cdef int i
         cdef int64_t now_ms
+        cdef uint64_t at = run.done_bytes
         if not run.slot.append_time:
             return -1
         now_ms = <int64_t>fl_wall_ms()
-        stamp_append_time(<uint8_t*>run.data + run.done_bytes, run.size - run.done_bytes, now_ms)
         for i in range(run.done, run.count):
-            run.pieces[i].largest_ms = now_ms
+            if run.pieces[i].base < 0:
+                stamp_append_time(<uint8_t*>run.data + at, run.pieces[i].size, now_ms)
+                run.pieces[i].largest_ms = now_ms
+            at += run.pieces[i].size
         return now_ms
 
     # -- receipts ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import dispatch, internal_log
 from fastlog.workers.coordinator.metadata_log import Work
+from fastlog.workers.coordinator.topic_settings import FIRST_OFFSETS
 from fastlog.workers.kafka.codes import Code
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
@@ -97,6 +98,13 @@ def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
         ({"configs": {"no.such.key": "1"}}, Code.INVALID_CONFIG),
         ({"configs": {"retention.ms": "soon"}}, Code.INVALID_CONFIG),
         ({"configs": {"min.insync.replicas": "2"}}, Code.INVALID_CONFIG),
+        ({"num_partitions": 2, "configs": {FIRST_OFFSETS: "1"}}, Code.INVALID_CONFIG),
+        ({"num_partitions": 2, "configs": {FIRST_OFFSETS: "1,2,3"}}, Code.INVALID_CONFIG),
+        ({"num_partitions": 2, "configs": {FIRST_OFFSETS: "1,-1"}}, Code.INVALID_CONFIG),
+        ({"num_partitions": 2, "configs": {FIRST_OFFSETS: "1,x"}}, Code.INVALID_CONFIG),
+        ({"num_partitions": 1, "configs": {FIRST_OFFSETS: ""}}, Code.INVALID_CONFIG),
+        ({"num_partitions": 1, "configs": {FIRST_OFFSETS: str(2**62 + 1)}}, Code.INVALID_CONFIG),
+        ({"configs": {"fastlog.format": "messages"}}, Code.INVALID_CONFIG),
         ({"assignments": [{"partition_index": 0, "broker_ids": [7]}]}, Code.INVALID_REQUEST),
         (
             {
@@ -165,6 +173,43 @@ def test_settings_hold_and_are_kept(running: Coordinated) -> None:
     assert view.retention_ms > 10**15
     state = read_metadata([running.directory], FileOps())
     assert state.topics["t"].settings == given
+
+
+def test_partitions_begin_where_it_was_asked_for(running: Coordinated) -> None:
+    """It is no setting of the topic: partitions that come later begin at 0, and so does the next one of its name."""
+    begins = (0, 2**62, 7)
+    made = running.create("t", 3, configs={FIRST_OFFSETS: " 0, 4611686018427387904,7", "retention.ms": "5"})
+    assert made.error_code == Code.NONE
+    views = running.topics.partitions("t")
+    assert tuple(view.log_start for view in views) == tuple(view.log_offset for view in views) == begins
+    assert running.topics.settings("t") == {"retention.ms": "5"}
+    rows = [{"name": "t", "count": 4, "assignments": None}]
+    running.ask(37, 3, topics=rows, timeout=30_000, validate_only=False)
+    assert running.topics.partitions("t")[3].log_start == 0
+    running.ask(20, 6, topics=[{"name": "t", "topic_id": bytes(16)}], timeout=30_000)
+    running.create("t", 1)
+    assert running.topics.partitions("t")[0].log_start == 0
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 8))
+def test_a_creation_that_is_finished_later_begins_there_too(running: Coordinated, turns: int) -> None:
+    row = {"name": "t", "num_partitions": 20, "replication_factor": 1, "assignments": ()}
+    begins = [100 * number for number in range(20)]
+    configs = [{"name": FIRST_OFFSETS, "value": ",".join(map(str, begins))}]
+    row["configs"] = configs
+    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
+    killed_in_between(running, asked, turns)
+    running.turn_until("it is settled", lambda: not running.topics._busy)
+    assert [view.log_start for view in running.topics.partitions("t")] in ([], begins)
+    assert running.topics.settings("t") == {}
+
+
+def test_a_topic_begins_there_after_a_start(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log") as first:
+        first.create("t", 2, configs={FIRST_OFFSETS: "12,0"})
+    with Coordinated(tmp_path / "log") as second:
+        views = second.topics.partitions("t")
+        assert [(view.log_start, view.log_offset, view.state) for view in views] == [(12, 12, 0), (0, 0, 0)]
 
 
 def test_answers_wait_as_long_as_the_client_says(running: Coordinated) -> None:

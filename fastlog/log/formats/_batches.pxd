@@ -43,6 +43,9 @@ cdef enum:
 
 # As the format's; here for who has the format in hand.
 cdef void validate_batches(const uint8_t* p, uint64_t n, int64_t max_bytes, Entries* out) noexcept nogil
+# The same for batches as another log has them: with their offsets, the times of appends and the marks of transactions, and
+# without the ids of producers, which only the broker that gave them knows. ``max_timestamp`` is what each says.
+cdef void validate_stored(const uint8_t* p, uint64_t n, int64_t max_bytes, Entries* out) noexcept nogil
 # What a walk over the records of one such batch finds, which ends where it does and is not compressed.
 cdef int walk_batch(const uint8_t* p, uint64_t size, RecordsFound* out) noexcept nogil
 # By a protocol, before the lock: store the largest time of a batch's records in it, which it had misstated.

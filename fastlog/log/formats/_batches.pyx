@@ -22,6 +22,7 @@ cdef enum:
     LARGEST_SEQUENCE = 0x7FFFFFFF
 
 cdef int64_t NO_TIMESTAMP = -1
+cdef int64_t NO_PRODUCER = -1
 
 
 cdef inline uint64_t bytes_of(const uint8_t* p) noexcept nogil:
@@ -49,11 +50,13 @@ cdef int walk_batch(const uint8_t* p, uint64_t size, RecordsFound* out) noexcept
     )
 
 
-cdef int check(const uint8_t* p, uint64_t size, int64_t* largest) noexcept nogil:
+cdef int check(const uint8_t* p, uint64_t size, bint is_stored, int64_t* largest) noexcept nogil:
     """Whether a produced batch of so many bytes is valid, as far as that can be told without decompressing it.
 
-    ``largest`` takes the largest time of its records; of compressed ones, what the batch says.
+    ``largest`` takes the largest time of its records; of compressed ones, what the batch says. ``is_stored``: as another log
+    has it (``validate_stored``).
     """
+    cdef uint16_t allowed = CODEC_BITS
     cdef uint16_t attributes = be16(p + AT_ATTRIBUTES)
     cdef int64_t max_timestamp = <int64_t>be64(p + AT_MAX_TIMESTAMP)
     cdef int64_t producer = <int64_t>be64(p + AT_PRODUCER_ID)
@@ -62,9 +65,15 @@ cdef int check(const uint8_t* p, uint64_t size, int64_t* largest) noexcept nogil
     cdef RecordsFound found
     if not crc_fits(p, size):
         return BATCH_CRC
-    if attributes & APPEND_TIME_BIT:
+    if is_stored:
+        allowed |= APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+        if <int64_t>be64(p) < 0:
+            return BATCH_OFFSET
+        if producer != NO_PRODUCER:
+            return BATCH_PRODUCER
+    elif attributes & APPEND_TIME_BIT:
         return BATCH_TIMESTAMP
-    if attributes & ~<uint16_t>CODEC_BITS or attributes & CODEC_BITS > LARGEST_CODEC:
+    if attributes & ~allowed or attributes & CODEC_BITS > LARGEST_CODEC:
         return BATCH_ATTRIBUTES
     if not counts_fit(p):
         return BATCH_COUNT
@@ -76,11 +85,20 @@ cdef int check(const uint8_t* p, uint64_t size, int64_t* largest) noexcept nogil
         return <int>ENTRIES_WHOLE if max_timestamp >= NO_TIMESTAMP else <int>BATCH_TIMESTAMP
     if walk_batch(p, size, &found) != RECORDS_OK:
         return BATCH_RECORDS
-    largest[0] = found.max_timestamp
+    if not is_stored:  # there the broker may have said another one
+        largest[0] = found.max_timestamp
     return <int>ENTRIES_WHOLE if found.max_timestamp >= NO_TIMESTAMP else <int>BATCH_TIMESTAMP
 
 
 cdef void validate_batches(const uint8_t* p, uint64_t n, int64_t max_bytes, Entries* out) noexcept nogil:
+    validate_as(p, n, max_bytes, False, out)
+
+
+cdef void validate_stored(const uint8_t* p, uint64_t n, int64_t max_bytes, Entries* out) noexcept nogil:
+    validate_as(p, n, max_bytes, True, out)
+
+
+cdef void validate_as(const uint8_t* p, uint64_t n, int64_t max_bytes, bint is_stored, Entries* out) noexcept nogil:
     cdef uint64_t size = 0
     cdef int64_t largest = NO_TIMESTAMP
     out.misstated = False
@@ -102,7 +120,7 @@ cdef void validate_batches(const uint8_t* p, uint64_t n, int64_t max_bytes, Entr
                 out.status = ENTRIES_TOO_LARGE
                 out.next = size
             else:
-                out.status = check(p, size, &largest)
+                out.status = check(p, size, is_stored, &largest)
         if out.status == ENTRIES_WHOLE:
             out.bytes += size
             out.count += be32(p + AT_COUNT)
@@ -229,10 +247,10 @@ def register():
     add_format(&FORMAT)
 
 
-def validate(const uint8_t[::1] data, int64_t max_bytes=-1):
+def validate(const uint8_t[::1] data, int64_t max_bytes=-1, bint is_stored=False):
     """``(bytes, count, compressed, offsets, largest time, misstated, status)`` of produced batches; for tests and tools."""
     cdef Entries found
-    validate_batches(&data[0] if data.shape[0] else NULL, <uint64_t>data.shape[0], max_bytes, &found)
+    validate_as(&data[0] if data.shape[0] else NULL, <uint64_t>data.shape[0], max_bytes, is_stored, &found)
     return found.bytes, found.count, found.compressed, found.span, found.max_timestamp, found.misstated, found.status
 
 

@@ -24,6 +24,7 @@ from fastlog.record_batches import (
     DELETE_HORIZON,
     KNOWN_ATTRIBUTES,
     LOG_APPEND_TIME,
+    PRODUCER_AT,
     TRANSACTIONAL,
     BatchHeader,
     Record,
@@ -34,7 +35,6 @@ GATHERED_BYTES = 128 * 1024
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
 _BASE_OFFSET = struct.Struct(">q")
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0
@@ -59,7 +59,7 @@ class Outgoing(NamedTuple):
 def numbered(batch: Outgoing, producer: int, epoch: int, number: int) -> bytearray:
     """The bytes of the batch as the producer's, its first record having the number, which counts modulo 2**31."""
     data = batch.data
-    _PRODUCER.pack_into(data, _PRODUCER_AT, producer, epoch, number % SEQUENCES)
+    _PRODUCER.pack_into(data, PRODUCER_AT, producer, epoch, number % SEQUENCES)
     _CRC.pack_into(data, CRC_AT, crc32c(memoryview(data)[ATTRIBUTES_AT:]))
     return data
 

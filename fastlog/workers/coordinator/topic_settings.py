@@ -18,6 +18,7 @@ UNLIMITED_MS = 2**63 - 1
 MOST_SEGMENT_BYTES = 2**31 - 1
 MOST_INT = 2**31 - 1
 MOST_LONG = 2**63 - 1
+MOST_FIRST_OFFSET = 2**62
 MOST_FLUSH_MS = 2**40
 """35 years."""
 
@@ -67,6 +68,9 @@ def _key(name: str, kind: Type, effect: Effect, default: str, low: float = 0, hi
     return Key(name, kind, effect, _always(default), low, high, note=note)
 
 
+FIRST_OFFSETS = "fastlog.first.offsets"
+"""Where each partition of a topic that is made begins, separated by commas; no setting of one that is there."""
+
 KEYS = {
     key.name: key
     for key in (
@@ -105,6 +109,24 @@ KEYS = {
     )
 }  # fmt: skip
 """By name."""
+
+
+def first_offsets(text: str, partitions: int) -> list[int]:
+    """Where each partition of a new topic begins.
+
+    Raises:
+        InvalidSettingError: it is not that of so many partitions.
+    """
+    try:
+        found = [_whole(each.strip()) for each in text.split(",")]
+    except ValueError:
+        found = []
+    if len(found) != partitions or not all(0 <= each <= MOST_FIRST_OFFSET for each in found):
+        raise InvalidSettingError(
+            f"Invalid value {text!r} for configuration {FIRST_OFFSETS}: it is an offset for each of {partitions}"
+            " partitions, separated by commas"
+        )
+    return found
 
 
 def checked(given: Mapping[str, str | None]) -> dict[str, str]:

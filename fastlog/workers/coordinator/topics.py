@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -315,6 +316,8 @@ class Topics:
             yield from self._finish_deletion(topic)
             return Outcome(Code.KAFKA_STORAGE_ERROR, str(error))
         _files.reach("topic.made")
+        settings = {name: value for name, value in topic.settings.items() if name != topic_settings.FIRST_OFFSETS}
+        topic = replace(topic, settings=settings)
         yield from self._log.write([topic_change(CREATED, topic)])
         self._settle(topic)
         log.info("created topic=%r partitions=%d", topic.name, topic.partitions)
@@ -329,6 +332,8 @@ class Topics:
     def _make(self, topic: Topic, first: int) -> Generator[Wait, Any, None]:
         """Make partitions from ``first`` on, in steps; returns once their names are durable."""
         settings = topic_settings.applied(self._config, topic.name, topic.settings)
+        text = topic.settings.get(topic_settings.FIRST_OFFSETS)
+        begins = topic_settings.first_offsets(text, topic.partitions) if text else [0] * topic.partitions
         number, made = first, list[int]()
         while number < topic.partitions:
 
@@ -344,6 +349,7 @@ class Topics:
                             topic_id=topic.topic_id,
                             settings=settings,
                             settled=False,
+                            first_offset=begins[partition],
                         )
                     except CreationBusyError:
                         break

@@ -5,6 +5,10 @@ first flexible one. Acks 0 has no answer at all, what cannot be stored ends the 
 flushed. The time that a request grants its answer is not looked at: what is slow here is a disk, and a batch that was
 appended is not taken back.
 
+Acks -2 is fastlog's own: batches as another log has them, each stored at its own offset or not at all (``validate_stored``), and
+answered when it is appended. Where such a batch does not follow the log, the answer is error 45. So a log is copied exactly, and
+what was sent before a connection broke can be sent again.
+
 Where a batch is refused for one of its records, the answer names it (version 8), of a compressed one too. Kafka names every record whose time is, here it is the first one with the largest.
 
 Source: Apache Kafka 4.2 (KafkaApis, ProduceRequest.validateRecords, LogValidator) for what is refused, and with which code.
@@ -22,8 +26,9 @@ from fastlog.log._arena cimport (
     fl_first_offset, fl_load, fl_refused, fl_slot, fl_wall_ms,
 )
 from fastlog.log.formats._batches cimport (
-    AT_ATTRIBUTES, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_HEAD, BATCH_LENGTH, BATCH_MAGIC,
-    BATCH_PRODUCER, BATCH_RECORDS, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp, walk_batch,
+    AT_ATTRIBUTES, AT_BASE_OFFSET, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_HEAD, BATCH_LENGTH, BATCH_MAGIC,
+    BATCH_OFFSET, BATCH_PRODUCER, BATCH_RECORDS, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp, validate_stored,
+    walk_batch,
 )
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, OF_KAFKA, Entries, format_of,
@@ -60,6 +65,7 @@ cdef enum:
     ACKS_NONE = 0
     ACKS_APPENDED = 1
     ACKS_ALL = -1
+    ACKS_STORED = -2
     CODEC_ZSTD = 4
     ZSTD_SINCE = 7               # version
     LOG_START_SINCE = 5
@@ -232,7 +238,9 @@ cdef class Produces:
         cdef uint32_t number = <uint32_t>NO_RECEIPT
         cdef int32_t chosen = partition
         cdef int r, codec
-        if x.acks != ACKS_NONE and x.acks != ACKS_APPENDED and x.acks != ACKS_ALL:
+        cdef int64_t most
+        cdef bint is_stored = x.acks == ACKS_STORED
+        if x.acks != ACKS_NONE and x.acks != ACKS_APPENDED and x.acks != ACKS_ALL and not is_stored:
             return self.refuse(c, x, head, p, partition, CODE_INVALID_ACKS, "acks that are neither 0, 1 nor all", x.acks)
         if x.is_transactional:
             return self.refuse(c, x, head, p, partition, CODE_TRANSACTION_DENIED, "transactions are not served yet", 0)
@@ -253,7 +261,11 @@ cdef class Produces:
             return self.refuse(c, x, head, p, partition, CODE_STORAGE, "produce to a partition that takes no appends", 0)
         if size <= 0:
             return self.refuse(c, x, head, p, partition, CODE_INVALID_RECORD, "a produce without a batch", 0)
-        format_of(s.format).validate(data, <uint64_t>size, s.max_message_bytes if s.max_message_bytes else self.max_batch, &found)
+        most = s.max_message_bytes if s.max_message_bytes else self.max_batch
+        if is_stored:
+            validate_stored(data, <uint64_t>size, most, &found)
+        else:
+            format_of(s.format).validate(data, <uint64_t>size, most, &found)
         if found.status == ENTRIES_TOO_LARGE:
             fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
             return self.refuse(c, x, head, p, partition, CODE_TOO_LARGE, "a batch larger than message.max.bytes",
@@ -277,9 +289,10 @@ cdef class Produces:
                 fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
                 r = CODE_INVALID_TIMESTAMP if x.checked == COUNT_MISTIMED else CODE_INVALID_RECORD
                 return self.refuse(c, x, head, p, partition, r, NULL, 0, x.checked_record)
-            found.max_timestamp = x.checked - 1
-            found.misstated = found.max_timestamp != <int64_t>be64(data + AT_MAX_TIMESTAMP)
-        if not s.append_time and found.max_timestamp > <int64_t>fl_wall_ms() + MOST_AHEAD_MS:
+            if not is_stored:
+                found.max_timestamp = x.checked - 1
+                found.misstated = found.max_timestamp != <int64_t>be64(data + AT_MAX_TIMESTAMP)
+        if not is_stored and not s.append_time and found.max_timestamp > <int64_t>fl_wall_ms() + MOST_AHEAD_MS:
             fl_bump(&self.counters[<int>N_INVALID_MESSAGE], 1)
             return self.refuse(c, x, head, p, partition, CODE_INVALID_TIMESTAMP, "a time of more than an hour from now", 0,
                                x.checked_record if codec else record_of_latest(data, <uint64_t>size))
@@ -297,7 +310,8 @@ cdef class Produces:
             receipt.problem = receipt.code = 0
             receipt.slot = s
             receipt.life = fl_load(&s.life)
-        r = self.writes.gather(c, &x.gathered, s, data, &found, <long long>found.count, number)
+        r = self.writes.gather(c, &x.gathered, s, data, &found, <long long>found.count, number,
+                               <int64_t>be64(data + AT_BASE_OFFSET) if is_stored else -1)
         if r != GATHERED and r != GATHERED_IN_PLACE:
             if receipt != NULL:
                 x.gathered.tail -= 1  # it comes again
@@ -451,6 +465,8 @@ cdef const char* reason_of_batch(int status) noexcept nogil:
         return "a codec that nobody has, or a control or transactional batch, which producers cannot write here"
     if status == BATCH_COUNT:
         return "the batch tells of no record, or of another number of records than of offsets"
+    if status == BATCH_OFFSET:
+        return "a batch as another log has it, and without an offset"
     if status == BATCH_PRODUCER:
         return "producer id, epoch and sequence number do not go together"
     return "a batch with the time of its append, which is the broker's to give, or with a largest time that is none"

@@ -50,7 +50,12 @@ def _begin(topic: Any, context: Context, validate_only: bool) -> Outcome | Pendi
     if nothing:
         return Outcome(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {', '.join(nothing)}")
     try:
-        settings = topic_settings.checked({each.name: each.value for each in topic.configs})
+        given = {each.name: each.value for each in topic.configs}
+        begin = given.pop(topic_settings.FIRST_OFFSETS, None)
+        settings = topic_settings.checked(given)
+        if begin is not None:
+            topic_settings.first_offsets(begin, count)
+            settings[topic_settings.FIRST_OFFSETS] = begin
     except topic_settings.InvalidSettingError as wrong:
         return Outcome(Code.INVALID_CONFIG, str(wrong))
     refused = topics.refusal(topic.name, count)
