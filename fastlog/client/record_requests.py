@@ -6,6 +6,7 @@
 | InitProducerId | 22 | 0 | to number batches, so that each is stored once |
 | Metadata | 3 | 4 | which topics there are |
 | CreateTopics, DeleteTopics, CreatePartitions | 19, 20, 37 | 4, 3, 1 | to make and to delete them |
+| DeleteRecords | 21 | 1 | to let a partition begin later |
 | DescribeLogDirs | 35 | 1 | how large they are |
 | DescribeConfigs, IncrementalAlterConfigs | 32, 44 | 1, 0 | their settings |
 
@@ -23,6 +24,8 @@ from fastlog.wire.fields import pack, string
 _T = TypeVar("_T")
 EARLIEST, LATEST = -2, -1
 """Times that ListOffsets has a meaning for."""
+STORED = -2
+"""The acks of batches that are stored at their own offsets: fastlog's own, and refused by other brokers."""
 _TOPIC = 2  # the kind of a resource that has settings
 _SET, _DELETE = 0, 1  # what an alteration does with a setting
 
@@ -100,6 +103,13 @@ def produce(batches: Mapping[Place, bytes | bytearray], *, acks: int, timeout_ms
     )
 
 
+def store(place: Place, batches: Iterable[bytes | bytearray], *, timeout_ms: int) -> Request:
+    """Append batches of another log as they are, each at the offset that it has, or not at all."""
+    topic, partition = place
+    rows = array(pack("i", partition) + sized(batch) for batch in batches)
+    return Request(0, 7, NULL + pack("hi", STORED, timeout_ms) + array([string(topic) + rows]))
+
+
 def new_producer() -> Request:
     """An id for a producer that numbers its batches."""
     return Request(22, 0, NULL + pack("i", 0))
@@ -119,6 +129,11 @@ def create_topic(name: str, partitions: int, settings: Mapping[str, str], timeou
 def delete_topic(name: str, timeout_ms: int) -> Request:
     """Delete a topic of record batches."""
     return Request(20, 3, array([string(name)]) + pack("i", timeout_ms))
+
+
+def delete_records(place: Place, offset: int, timeout_ms: int) -> Request:
+    """Let a partition begin at a later offset."""
+    return Request(21, 1, by_topic([place], lambda one: pack("iq", one[1], offset)) + pack("i", timeout_ms))
 
 
 def create_partitions(name: str, partitions: int, timeout_ms: int) -> Request:
@@ -189,6 +204,35 @@ def parse_appended(answer: Answer) -> dict[Place, Appended]:
 
     found = answer.by_place(30, one)
     answer.skip_throttle()
+    answer.end()
+    return found
+
+
+def parse_stored_parts(answer: Answer) -> list[int]:
+    """The error code of each batch, in their order."""
+
+    def one() -> int:
+        answer.int32("partition")
+        code = answer.int16("error code")
+        answer.take(24, "offset, time of the append and log start")
+        return code
+
+    rows = answer.items("topics", 6, lambda: (answer.text("topic"), answer.items("batches", 30, one)))
+    answer.skip_throttle()
+    (found,) = _one_of(rows, answer)
+    return found[1]
+
+
+def parse_deleted_records(answer: Answer) -> dict[Place, int]:
+    """The error code of each partition."""
+
+    def one() -> tuple[int, int]:
+        number = answer.int32("partition")
+        answer.int64("log start")
+        return number, answer.int16("error code")
+
+    answer.skip_throttle()
+    found = answer.by_place(14, one)
     answer.end()
     return found
 

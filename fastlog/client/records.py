@@ -50,6 +50,7 @@ _MEANINGS = {
     18: "the batch is larger than a segment of the topic: raise its segment.bytes",
     19: "copies of the partition are missing: nothing was stored",
     20: "copies of the partition are missing: what was stored may be gone with its only copy",
+    21: "the broker knows no such acks",
     29: "the broker does not allow that with the topic, or shares its ZooKeeper with others",
     31: "the broker does not allow that to this client",
     32: "the time of a record is not one that the topic takes: more than an hour from now, or none",
@@ -149,6 +150,14 @@ class RecordBroker:
         request = requests.produce(batches, acks=-1 if is_flushed else 1, timeout_ms=round(self._timeout * 1000))
         return self._ask(request, requests.parse_appended)
 
+    def store(self, place: Place, batches: Sequence[bytes | bytearray]) -> list[int]:
+        """Append batches of another log as they are, each at its own offset or not at all: an error code for each.
+
+        45: it is not the one that follows the log. What is sent again is stored once.
+        """
+        request = requests.store(place, batches, timeout_ms=round(self._timeout * 1000))
+        return self._ask(request, requests.parse_stored_parts)
+
     def new_producer(self) -> NumberedProducer:
         """An id, by which the broker knows batches that come again: for ``record_batches.build``, numbered from 0."""
         found = self._ask(requests.new_producer(), requests.parse_producer)
@@ -198,6 +207,11 @@ class RecordBroker:
     def delete(self, topic: str) -> None:
         """Delete a topic; answered when its name can be used again."""
         require(self._ask(requests.delete_topic(topic, self._change_ms()), requests.parse_deleted), topic)
+
+    def delete_records(self, place: Place, offset: int) -> None:
+        """Let a partition begin at a later offset; answered when nothing before it comes back."""
+        found = self._ask(requests.delete_records(place, offset, self._change_ms()), requests.parse_deleted_records)
+        require(found.get(place, UNKNOWN_TOPIC), *place)
 
     def settings(self, topic: str) -> dict[str, Setting]:
         """The settings of a topic, its own and the broker's."""

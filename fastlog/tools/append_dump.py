@@ -5,18 +5,28 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Generic, TypeVar
 
 from fastlog._segment import scan
+from fastlog.client.records import RecordsError
 from fastlog.client.topics import create_topic, what_to_do
 from fastlog.errors import FastlogError, meaning_of
 from fastlog.tools import dump_file, options
 from fastlog.tools.appending import Appender, OtherBytesError, explained
 from fastlog.tools.progress import Progress
+from fastlog.tools.record_appending import RecordAppender, storable
+from fastlog.tools.record_topics import records_at
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
 from fastlog.tools.topic_places import Place, Site, find_all_sites
 from fastlog.zkpaths import PartitionId
+
+_Appender = TypeVar("_Appender", Appender, RecordAppender)
+_FIRST_OFFSETS = "fastlog.first.offsets"
+"""What a broker is told by that of a topic that it makes: where each partition begins."""
 
 
 def load(
@@ -34,14 +44,25 @@ def load(
     with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
         _check(file, source)
         reader = dump_file.Reader(str(file), source)
-        name = topic or reader.head.topic
-        appender = DumpAppender(name, reader, resume, timeout, Progress("loaded", shown=shown))
-        sites = find_all_sites(name, brokers, zookeeper, timeout)
-        try:
-            appender.prepare(sites)
-            appender.run()
-        finally:
-            appender.summary(as_json=as_json)
+        if topic is not None and reader.head.following:
+            raise CommandError(
+                f"{file} has {reader.head.following + 1} topics, which cannot all be loaded as {topic!r}",
+                "--topic renames the topic of a file that has one",
+                "load it without --topic, or dump the topics one by one",
+                EXIT_USAGE,
+            )
+        while True:
+            name = topic or reader.head.topic
+            kind = RecordDump if reader.head.is_of_records else MessageDump
+            appender: DumpAppender[Any] = kind(name, reader, resume, timeout, Progress("loaded", shown=shown))
+            sites = find_all_sites(name, brokers, zookeeper, timeout, of_records=True)
+            try:
+                appender.prepare(sites)
+                appender.run()
+            finally:
+                appender.summary(as_json=as_json)
+            if not reader.goes_on():
+                return
 
 
 def _check(file: Path, source: IO[bytes]) -> None:
@@ -49,16 +70,24 @@ def _check(file: Path, source: IO[bytes]) -> None:
     if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
         return
     try:
-        for _ in dump_file.Reader(str(file), source).pieces():
-            pass
+        reader = dump_file.Reader(str(file), source)
+        while True:
+            for _ in reader.pieces():
+                pass
+            if not reader.goes_on():
+                break
     except CommandError as error:
         what, why, what_to_do = str(error).split("\n")
         raise CommandError(f"{what}; nothing was loaded", why, what_to_do, error.exit_code) from None
     source.seek(0)
 
 
-class DumpAppender:
-    """Appends a dump to a topic whose logs are empty, or hold the beginning of the same bytes."""
+class DumpAppender(ABC, Generic[_Appender]):
+    """Appends a topic of a dump to one whose logs are empty, or hold the beginning of the same bytes."""
+
+    is_of_records = False
+    unit = "bytes"
+    """What the offsets count."""
 
     def __init__(self, topic: str, reader: dump_file.Reader, resume: bool, timeout: float, progress: Progress) -> None:
         self._topic = topic
@@ -66,7 +95,7 @@ class DumpAppender:
         self._resume = resume
         self._timeout = timeout
         self._progress = progress
-        self._targets: dict[PartitionId, tuple[PartitionId, Appender]] = {}
+        self._targets: dict[PartitionId, tuple[PartitionId, _Appender]] = {}
         self._compared = 0
         progress.goal = reader.head.size
 
@@ -84,39 +113,53 @@ class DumpAppender:
                     "load into a fastlog broker",
                     EXIT_USAGE,
                 )
+            if site.places and site.is_of_records != self.is_of_records:
+                kinds = ("messages of Kafka 0.7", "records")
+                raise CommandError(
+                    f"{self._topic} on {site.address} is a topic of {kinds[site.is_of_records]}; nothing was loaded",
+                    f"the file has {kinds[self.is_of_records]}",
+                    "use another --topic",
+                    EXIT_FAILED,
+                )
         goes_to = assigned([held.partition for held in self._reader.head.partitions], sites)
         by_id = {site.broker: site for site in sites}
-        counts: dict[int, int] = {}
-        for target in goes_to.values():
-            counts[target.broker] = max(counts.get(target.broker, 0), target.partition + 1)
-        for broker, count in counts.items():
-            if len(by_id[broker].places) < count:
-                _create(self._topic, by_id[broker], count, self._timeout)
+        wanted: dict[int, dict[int, dump_file.Held]] = {}
+        for held in self._reader.head.partitions:
+            target = goes_to[held.partition]
+            wanted.setdefault(target.broker, {})[target.partition] = held
+        for broker, partitions in wanted.items():
+            if len(by_id[broker].places) < max(partitions) + 1:
+                self._create(by_id[broker], partitions)
         for held in self._reader.head.partitions:
             target = goes_to[held.partition]
             site = by_id[target.broker]
-            place = next((item for item in site.places if item.partition == target), Place(target, site.address, 0, 0))
+            new = self._new_place(target, site, held)
+            place = next((item for item in site.places if item.partition == target), new)
             self._check_room(place, held)
-            appender = Appender(self._topic, target.partition, site.address, self._timeout, place.end)
-            self._targets[held.partition] = target, appender
+            self._targets[held.partition] = target, self._appender(place)
 
     def run(self) -> None:
         """Append everything. Raises ``CommandError``; what was loaded until then stays and is said."""
-        lasts = {held.partition: held.end for held in self._reader.head.partitions}
-        starts = {held.partition: held.start for held in self._reader.head.partitions}
+        by_partition = {held.partition: held for held in self._reader.head.partitions}
         for piece in self._reader.pieces():
             target, appender = self._targets[piece.partition]
-            is_last = piece.offset + len(piece.data) == lasts[piece.partition]
-            try:
-                self._take(appender, piece.offset - starts[piece.partition], piece.data, is_last)
-            except FastlogError as error:
-                raise explained(
-                    error,
-                    f"{self._topic}, partition {target}: loading stopped at offset {appender.end}; --resume goes on",
-                ) from error
-            self._progress.reached += len(piece.data)
-        for _, appender in self._targets.values():
+            with self._stopping(target, appender):
+                self._take(appender, by_partition[piece.partition], piece)
+            self._progress.reached += self._reader.head.next_offset(piece.offset, piece.data) - piece.offset
+        for partition, (target, appender) in self._targets.items():
+            with self._stopping(target, appender):
+                self._finish(appender, by_partition[partition])
             appender.close()
+
+    @contextmanager
+    def _stopping(self, target: PartitionId, appender: _Appender) -> Iterator[None]:
+        """Say where it stopped when it does."""
+        try:
+            yield
+        except FastlogError as error:
+            raise explained(
+                error, f"{self._topic}, partition {target}: loading stopped at offset {appender.end}; --resume goes on"
+            ) from error
 
     def summary(self, *, as_json: bool = False) -> None:
         """Print what is there now."""
@@ -124,10 +167,10 @@ class DumpAppender:
             f"{target}:{appender.end}" + (f" (was {source})" if source != target else "")
             for source, (target, appender) in self._targets.items()
         )
-        before = f"; {self._compared} bytes were there already and are the same" if self._compared else ""
+        before = f"; {self._compared} {self.unit} were there already and are the same" if self._compared else ""
         found = {
             "topic": self._topic,
-            "bytes_there_before": self._compared,
+            f"{self.unit}_there_before": self._compared,
             "partitions": [
                 {**target._asdict(), "end": appender.end, "of": source._asdict()}
                 for source, (target, appender) in self._targets.items()
@@ -136,7 +179,68 @@ class DumpAppender:
         text = f"{before}; ends by partition: {shown or 'nothing was loaded'}"
         self._progress.summary(text, found if as_json else None)
 
-    def _take(self, appender: Appender, at: int, data: bytes, is_last: bool) -> None:
+    @abstractmethod
+    def _create(self, site: Site, partitions: dict[int, dump_file.Held]) -> None:
+        """Make the partitions that are missing on a broker, which are to become these."""
+
+    @abstractmethod
+    def _new_place(self, target: PartitionId, site: Site, held: dump_file.Held) -> Place:
+        """One that was made for it."""
+
+    @abstractmethod
+    def _check_room(self, place: Place, held: dump_file.Held) -> None:
+        """Raise ``CommandError`` unless the partition can become that of the file."""
+
+    @abstractmethod
+    def _appender(self, place: Place) -> _Appender:
+        """What appends to it."""
+
+    @abstractmethod
+    def _take(self, appender: _Appender, held: dump_file.Held, piece: dump_file.Piece) -> None:
+        """Compare what of a piece is there, and append the rest."""
+
+    @abstractmethod
+    def _finish(self, appender: _Appender, held: dump_file.Held) -> None:
+        """Behind the last piece."""
+
+    def _require_resume(self, place: Place) -> None:
+        if not self._resume:
+            raise CommandError(
+                f"{self._topic}, partition {place.partition} is not empty: it ends at offset {place.end}; nothing was"
+                " loaded",
+                "the log would not be that of the file",
+                "use another --topic; or, if an earlier load of this file was ended, go on with --resume",
+                EXIT_FAILED,
+            )
+
+    def _no_room(self, place: Place, why: str) -> CommandError:
+        return CommandError(
+            f"{self._topic}, partition {place.partition} cannot become that of the file; nothing was loaded",
+            f"it goes from offset {place.start} to {place.end}, and {why}",
+            "use another --topic",
+            EXIT_FAILED,
+        )
+
+
+class MessageDump(DumpAppender[Appender]):
+    """A topic of Kafka 0.7. Offsets are bytes, and begin at 0 here."""
+
+    def _create(self, site: Site, partitions: dict[int, dump_file.Held]) -> None:
+        count = max(partitions) + 1
+        with options.broker_at(str(site.address), self._timeout).connect() as connection:
+            answer = create_topic(connection, self._topic, count)
+        if answer.error:
+            otherwise = f"let the broker have so many: topic.partition.count.map={self._topic}:{count}"
+            raise _not_made(self._topic, site, count, meaning_of(answer.error), what_to_do(answer.error, otherwise))
+
+    def _new_place(self, target: PartitionId, site: Site, held: dump_file.Held) -> Place:
+        return Place(target, site.address, 0, 0)
+
+    def _appender(self, place: Place) -> Appender:
+        return Appender(self._topic, place.partition.partition, place.address, self._timeout, place.end)
+
+    def _take(self, appender: Appender, held: dump_file.Held, piece: dump_file.Piece) -> None:
+        at, data = piece.offset - held.start, piece.data
         there = min(max(0, appender.end - at), len(data))
         if there:
             if not appender.holds(at, data[:there]):
@@ -144,25 +248,72 @@ class DumpAppender:
             self._compared += there
         rest = data[there:]
         if rest:
-            appender.append(rest, flushed=is_last)
+            appender.append(rest, flushed=piece.offset + len(data) == held.end)
             self._progress.add(scan(rest).count, len(rest))
+
+    def _finish(self, appender: Appender, held: dump_file.Held) -> None:
+        pass  # the last piece was acknowledged by the disk
 
     def _check_room(self, place: Place, held: dump_file.Held) -> None:
         size = held.end - held.start
-        where = f"{self._topic}, partition {place.partition}"
-        if place.end and not self._resume:
-            raise CommandError(
-                f"{where} is not empty: it ends at offset {place.end}; nothing was loaded",
-                "the log would not be that of the file",
-                "use another --topic; or, if an earlier load of this file was ended, go on with --resume",
-                EXIT_FAILED,
-            )
+        if place.end:
+            self._require_resume(place)
         if place.start or place.end > size:
-            raise CommandError(
-                f"{where} cannot become that of the file; nothing was loaded",
-                f"it goes from offset {place.start} to {place.end}, and that of the file has {size} bytes",
-                "use another --topic",
-                EXIT_FAILED,
+            raise self._no_room(place, f"that of the file has {size} bytes")
+
+
+class RecordDump(DumpAppender[RecordAppender]):
+    """A topic of records, whose offsets are those of the source."""
+
+    is_of_records = True
+    unit = "records"
+
+    def _create(self, site: Site, partitions: dict[int, dump_file.Held]) -> None:
+        count = max(partitions) + 1
+        begins = [partitions[number].start if number in partitions else 0 for number in range(count)]
+        if site.places:
+            why = f"it has {len(site.places)} already, and would not begin where the file's do"
+            raise _not_made(self._topic, site, count, why, "use another --topic, or delete that one")
+        settings = {**(self._reader.head.settings or {})}
+        if any(begins):
+            settings[_FIRST_OFFSETS] = ",".join(map(str, begins))
+        with records_at(options.broker_at(str(site.address), self._timeout)) as records:
+            try:
+                records.create(self._topic, count, settings)
+            except RecordsError as error:
+                hint = "make the topic with settings that this broker takes (fastlog topics create), then load it"
+                raise _not_made(self._topic, site, count, str(error.reason), hint) from error
+
+    def _new_place(self, target: PartitionId, site: Site, held: dump_file.Held) -> Place:
+        return Place(target, site.address, held.start, held.start)
+
+    def _appender(self, place: Place) -> RecordAppender:
+        number = place.partition.partition
+        return RecordAppender(self._topic, number, place.address, self._timeout, place.start, place.end)
+
+    def _take(self, appender: RecordAppender, held: dump_file.Held, piece: dump_file.Piece) -> None:
+        batches = list(storable(piece.data))
+        there = [batch for batch in batches if batch.offset < appender.end]
+        if there:
+            if there[-1].next_offset > appender.end or not appender.holds(there):
+                raise OtherBytesError(f"from offset {there[0].offset} on the log holds other records than the file")
+            self._compared += sum(batch.records for batch in there)
+        rest = batches[len(there) :]
+        if rest:
+            appender.append(rest)
+            self._progress.add(sum(batch.records for batch in rest), sum(len(batch.data) for batch in rest))
+
+    def _finish(self, appender: RecordAppender, held: dump_file.Held) -> None:
+        appender.wait_flushed()
+        appender.begin_at(held.first)
+
+    def _check_room(self, place: Place, held: dump_file.Held) -> None:
+        if place.end > place.start:
+            self._require_resume(place)
+        begins = {held.start, held.first}
+        if place.start not in begins or place.end > held.end:
+            raise self._no_room(
+                place, f"that of the file from {held.start} to {held.end}: a topic that load makes begins there"
             )
 
 
@@ -193,12 +344,7 @@ def _names(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
-def _create(topic: str, site: Site, count: int, timeout: float) -> None:
-    with options.broker_at(str(site.address), timeout).connect() as connection:
-        answer = create_topic(connection, topic, count)
-    if answer.error:
-        raise CommandError(
-            f"{topic} was not made with {count} partitions on {site.address}; nothing was loaded",
-            meaning_of(answer.error),
-            what_to_do(answer.error, f"let the broker have so many: topic.partition.count.map={topic}:{count}"),
-        )
+def _not_made(topic: str, site: Site, count: int, why: str, what_to_do: str) -> CommandError:
+    return CommandError(
+        f"{topic} was not made with {count} partitions on {site.address}; nothing was loaded", why, what_to_do
+    )

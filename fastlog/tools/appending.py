@@ -6,6 +6,7 @@ import time
 
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection, Patience
+from fastlog.client.records import RecordsError
 from fastlog.client.topics import described_in
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import BrokerError, FastlogError, TransportError, error_for
@@ -17,6 +18,12 @@ _APPENDED, _FLUSHED = 1, 2
 _FLUSH_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 _MOST_ANSWER_BYTES = 64 * 1024
+_SEE = "see the broker's settings and its log"
+_TO_DO = {
+    10: "give the topic larger max.message.bytes (fastlog topics settings), then go on with --resume",
+    21: "load into a fastlog broker of this version: that one stores no records at offsets of their own",
+}
+"""Where the broker refuses records, by its code."""
 
 
 class OtherBytesError(FastlogError):
@@ -131,8 +138,10 @@ def explained(error: FastlogError, what: str) -> CommandError:
     why = str(error).replace("\n", "; ")
     if isinstance(error, OtherBytesError):
         return CommandError(what, why, "let nobody else produce to the topic meanwhile; use an empty one", EXIT_FAILED)
+    if isinstance(error, RecordsError):
+        return CommandError(what, f"the broker refuses: {why}", _TO_DO.get(error.code, _SEE), EXIT_FAILED)
     if isinstance(error, TransportError):
         return CommandError(what, why, "start the broker again, then go on as said above", EXIT_UNREACHABLE)
     if isinstance(error, BrokerError):
-        return CommandError(what, f"the broker refuses: {why}", "see the broker's settings and its log", EXIT_FAILED)
+        return CommandError(what, f"the broker refuses: {why}", _SEE, EXIT_FAILED)
     return CommandError(what, why, "see above", EXIT_FAILED)

@@ -140,13 +140,14 @@ def replay_command(
     """
     from fastlog.tools.copy_topic import Replay, Target
     from fastlog.tools.progress import Progress
-    from fastlog.tools.topic_places import find_all_sites, find_places
+    from fastlog.tools.topic_places import find_all_sites, find_topic_sites
 
     if rate is not None and speed:
         raise click.UsageError("--rate contradicts --speed")
     if to_brokers is not None and to_zookeeper is not None:
         raise click.UsageError("--to-brokers contradicts --to-zookeeper")
-    places = find_places(source, brokers, zookeeper, connect_timeout)
+    found = find_topic_sites(source, brokers, zookeeper, connect_timeout, of_records=False)
+    places = [place for site in found for place in site.places]
     if to_zookeeper is None and to_brokers is None:
         to_zookeeper = zookeeper
     sites = find_all_sites(target, to_brokers or brokers, to_zookeeper, connect_timeout)

@@ -71,11 +71,23 @@ def find_sites(
     return sorted(by_id.values())
 
 
-def find_places(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Place]:
-    """Every partition of the topic that exists, sorted. Raises as ``find_sites``, and when there is none."""
-    sites = find_sites(topic, brokers, zookeeper, timeout)
-    places = [place for site in sites for place in site.places]
-    if not places:
+def find_topic_sites(
+    topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = True
+) -> list[Site]:
+    """The brokers that have partitions of the topic, in their order.
+
+    Raises as ``find_sites``, and when there is none, or when it is of one kind on one broker and of another elsewhere.
+    """
+    sites = find_sites(topic, brokers, zookeeper, timeout, of_records=of_records)
+    kept = [site for site in sites if site.places]
+    if len({site.is_of_records for site in kept}) > 1:
+        raise CommandError(
+            f"topic {topic!r} has messages of Kafka 0.7 on one broker and records on another",
+            "these are two topics of one name",
+            "name the brokers of one kind at a time in --brokers",
+            EXIT_USAGE,
+        )
+    if not kept:
         asked = ", ".join(str(site.address) for site in sites) or "no broker announces it"
         raise CommandError(
             f"topic {topic!r} does not exist",
@@ -83,16 +95,18 @@ def find_places(topic: str, brokers: str, zookeeper: str | None, timeout: float)
             "fastlog topics list shows what a broker holds; --zookeeper finds all brokers",
             EXIT_USAGE,
         )
-    return places
+    return kept
 
 
-def find_all_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
+def find_all_sites(
+    topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = False
+) -> list[Site]:
     """The same for who produces: in ZooKeeper all brokers that live, since none may announce the topic yet.
 
     Of a plain 0.7 broker nobody knows how many partitions it will have then: it has none here.
     """
     if zookeeper is None:
-        return find_sites(topic, brokers, None, timeout)
+        return find_sites(topic, brokers, None, timeout, of_records=of_records)
     with groups_access.session_at(zookeeper, timeout) as session:
         addresses, counts = _read(session, topic)
     if not addresses:
@@ -103,7 +117,8 @@ def find_all_sites(topic: str, brokers: str, zookeeper: str | None, timeout: flo
             EXIT_USAGE,
         )
     return [
-        _site(topic, address, timeout, broker, counts.get(broker, 0)) for broker, address in sorted(addresses.items())
+        _site(topic, address, timeout, broker, counts.get(broker, 0), of_records=of_records)
+        for broker, address in sorted(addresses.items())
     ]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
+from fastlog._record_batch import scan_batches
 from fastlog._segment import scan
 from fastlog.client.connection import Patience
+from fastlog.consumer.fetched import MessageSet, RecordSet
 from fastlog.errors import (
     BrokerError,
     FastlogError,
@@ -18,42 +20,114 @@ from fastlog.errors import (
     InvalidMessageError,
     MessageTooLargeError,
     TransportError,
+    WrongPartitionError,
 )
-from fastlog.tools import dump_file
+from fastlog.tools import dump_file, options
 from fastlog.tools.placing import placed
 from fastlog.tools.progress import Progress
+from fastlog.tools.record_topics import records_at
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError
-from fastlog.tools.topic_places import Place, find_places, open_consumer
+from fastlog.tools.topic_places import Place, Site, find_topic_sites, open_consumer
 
 _FETCH_BYTES = 512 * 1024
 _FLUSH_SECONDS = 1.0
 _MOST_FLUSH_SECONDS = 30.0
 
 
+class _Source(NamedTuple):
+    """A topic, as it is to be dumped."""
+
+    head: dump_file.Head
+    places: list[Place]
+    ids: list[tuple[Site, bytes]]
+    """Of a topic of records, its id on each broker: one that is made anew has another."""
+
+
 def dump(
-    topic: str, file: Path, brokers: str, zookeeper: str | None, timeout: float, *, shown: bool, as_json: bool = False
+    topics: Sequence[str],
+    file: Path,
+    brokers: str,
+    zookeeper: str | None,
+    timeout: float,
+    *,
+    shown: bool,
+    as_json: bool = False,
 ) -> None:
     """Write the file. Raises ``CommandError``, ``TransportError``; then there is none."""
-    places = find_places(topic, brokers, zookeeper, timeout)
+    sources = [
+        _source(topic, find_topic_sites(topic, brokers, zookeeper, timeout), timeout, len(topics) - number)
+        for number, topic in enumerate(topics, 1)
+    ]
     progress = Progress("dumped", shown=shown)
-    progress.goal = sum(place.end - place.start for place in places)
-    head = dump_file.Head(
-        topic,
-        int(time.time() * 1000),
-        tuple(dump_file.Held(place.partition, place.start, place.end) for place in places),
-    )
+    progress.goal = sum(source.head.size for source in sources)
     with _opened(file) as out:
-        writer = dump_file.Writer(out, head)
-        for place in places:
-            for data, count in _pieces(topic, place, timeout):
+        writer = dump_file.Writer(out)
+        for source in sources:
+            _write(source, writer, progress, timeout)
+    told = []
+    for head in (source.head for source in sources):
+        offsets = ", ".join(f"{held.partition}:{held.first}-{held.end}" for held in head.partitions)
+        told.append(f"{head.topic} {offsets}" if len(sources) > 1 else offsets)
+    rows = [_as_object(source.head) for source in sources]
+    found = {"file": str(file), **(rows[0] if len(rows) == 1 else {"topics": rows})}
+    progress.summary(f"; offsets by partition: {'; '.join(told)}", found if as_json else None)
+
+
+def _as_object(head: dump_file.Head) -> dict[str, Any]:
+    partitions = [{**held.partition._asdict(), "start": held.first, "end": held.end} for held in head.partitions]
+    return {"topic": head.topic, "partitions": partitions}
+
+
+def _write(source: _Source, writer: dump_file.Writer, progress: Progress, timeout: float) -> None:
+    head = source.head
+    writer.begin(head)
+    for place, held in zip(source.places, head.partitions, strict=True):
+        at = held.start
+        for data, count, end in _pieces(head.topic, place, timeout):
+            try:
                 writer.piece(place.partition, data)
-                progress.reached += len(data)
-                progress.add(count, len(data))
-        writer.finish()
-    offsets = ", ".join(f"{place.partition}:{place.start}-{place.end}" for place in places)
-    partitions = [{**place.partition._asdict(), "start": place.start, "end": place.end} for place in places]
-    found = {"topic": topic, "file": str(file), "partitions": partitions}
-    progress.summary(f"; offsets by partition: {offsets}", found if as_json else None)
+            except ValueError as error:
+                raise _made_anew(head.topic, f"partition {place.partition} has {error}") from error
+            progress.reached += end - at
+            progress.add(count, len(data))
+            at = end
+    for site, topic_id in source.ids:
+        if _topic_id(head.topic, site, timeout) != topic_id:
+            raise _made_anew(head.topic, f"its id on {site.address} is another one than before")
+    writer.finish()
+
+
+def _source(topic: str, sites: list[Site], timeout: float, following: int) -> _Source:
+    """What there is of a topic now."""
+    places = [place for site in sites for place in site.places]
+    now_ms = int(time.time() * 1000)
+    if not sites[0].is_of_records:
+        held = [dump_file.Held(place.partition, place.start, place.end) for place in places]
+        return _Source(dump_file.Head(topic, now_ms, tuple(held), None, following), places, [])
+    ids = [(site, _topic_id(topic, site, timeout)) for site in sites]
+    held = [
+        dump_file.Held(place.partition, _first_batch(topic, place, timeout), place.end, place.start) for place in places
+    ]
+    with records_at(options.broker_at(str(sites[0].address), timeout)) as records:
+        settings = {name: one.value or "" for name, one in records.settings(topic).items() if one.is_own}
+    return _Source(dump_file.Head(topic, now_ms, tuple(held), settings, following), places, ids)
+
+
+def _topic_id(topic: str, site: Site, timeout: float) -> bytes:
+    with records_at(options.broker_at(str(site.address), timeout)) as records:
+        return records.known_topics([topic])[topic].id
+
+
+def _first_batch(topic: str, place: Place, timeout: float) -> int:
+    """Where the batch begins that the log begins in."""
+    if place.start == place.end:
+        return place.start
+    with open_consumer(place.address, timeout) as consumer:
+        try:
+            found = consumer.fetch(topic, place.partition.partition, place.start, 1, wait=_FLUSH_SECONDS)
+        except FastlogError as error:
+            raise _explained(topic, place, place.start, error) from error
+    return int.from_bytes(found.data[:8], "big") if found else place.start
 
 
 @contextlib.contextmanager
@@ -67,16 +141,20 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield out
 
 
-def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, int]]:
-    """The bytes of a partition, whole messages at a time, and how many entries of the log they are."""
+def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, int, int]]:
+    """The bytes of a partition, whole entries of the log at a time; how many messages they are, and where they end.
+
+    What is compressed counts as one message where it is one of Kafka 0.7.
+    """
     number = place.partition.partition
     at = place.start
+    most_bytes = _FETCH_BYTES
     patience = Patience()
     waited = time.monotonic()
     with open_consumer(place.address, timeout) as consumer:
         while at < place.end:
             try:
-                found = consumer.fetch(topic, number, at, min(_FETCH_BYTES, place.end - at), wait=_FLUSH_SECONDS)
+                found = consumer.fetch(topic, number, at, most_bytes, wait=_FLUSH_SECONDS)
                 patience.worked()
             except TransportError as error:
                 patience.failed(error)
@@ -94,17 +172,30 @@ def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, i
                     )
                 continue
             waited = time.monotonic()
-            yield data, scan(data).count
-            at += len(data)
+            at = found.next_offset
+            yield data, _count(found, data), at
+
+
+def _count(found: MessageSet, data: bytes) -> int:
+    return scan_batches(data).records if isinstance(found, RecordSet) else scan(data).count
+
+
+def _made_anew(topic: str, why: str) -> CommandError:
+    return CommandError(
+        f"topic {topic!r} was made anew while it was read; nothing was written", why, "dump it again", EXIT_FAILED
+    )
 
 
 def _explained(topic: str, place: Place, offset: int, error: FastlogError) -> CommandError:
     damaged = isinstance(error, InvalidMessageError | InvalidFetchSizeError | MessageTooLargeError)
+    what_to_do = "run it again: retention removed what was read"
+    if damaged:
+        what_to_do = "run fastlog fsck on the broker's log directory"
+    elif isinstance(error, WrongPartitionError):
+        what_to_do = "run it again if the topic is there: it was deleted, or made anew"
     return CommandError(
         f"{topic}, partition {place.partition} cannot be read at offset {offset}; nothing was written",
         str(error).replace("\n", "; "),
-        "run fastlog fsck on the broker's log directory"
-        if damaged
-        else "run it again: retention removed what was read",
+        what_to_do,
         EXIT_DAMAGED if damaged or not isinstance(error, BrokerError) else EXIT_FAILED,
     )

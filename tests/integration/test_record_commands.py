@@ -632,7 +632,6 @@ def test_tail_shows_the_last_records_and_what_comes(broker: RunningBroker) -> No
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("dump", "--topic", "not-copied", "-"),
         ("replay", "--input-topic", "not-copied", "--output-topic", "elsewhere"),
         ("replay", "--input-topic", "a-log-of-messages", "--output-topic", "not-copied"),
     ],

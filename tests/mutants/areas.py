@@ -184,8 +184,8 @@ AREAS = (
         "tools",
         _words("fastlog/tools/"),
         _unit("tools* record_forms dump_log fsck group_view forget_broker produce_consume config mirror_config")
-        + _integration("cli dump_load replay tail_replay group_tools tools_plain tools_of_0_7 consume_groups"
-                       " broker_group_tools record_commands commands_zookeeper zookeeper_command audit"
+        + _integration("cli dump_load dump_records replay tail_replay group_tools tools_plain tools_of_0_7"
+                       " consume_groups broker_group_tools record_commands commands_zookeeper zookeeper_command audit"
                        " selftest logging top"),
     ),
     Area(

@@ -13,6 +13,7 @@ import pytest
 
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
+from fastlog.record_batches import Record, build
 from fastlog.tools import dump_file, offset_files
 from fastlog.tools.append_dump import assigned
 from fastlog.tools.dump_file import Head, Held, Piece, Reader, Writer
@@ -156,24 +157,47 @@ HEAD = Head("logs", 1_700_000_000_000, (Held(ONE, 100, 110), Held(TWO, 0, 4), He
 PIECES = [Piece(ONE, 100, b"0123"), Piece(TWO, 0, b"abcd"), Piece(ONE, 104, b"456789")]
 
 
+def batch(offset: int, *values: bytes) -> bytes:
+    return build([Record(None, value, 5) for value in values], base_offset=offset)
+
+
+SETTINGS = {"retention.ms": "-1"}
+RECORDS = Head("orders", 1_700_000_000_001, (Held(ONE, 3, 8, 4), Held(TWO, 9, 9, 9)), SETTINGS)
+BATCHES = [Piece(ONE, 3, batch(3, b"a", b"b") + batch(5, b"c")), Piece(ONE, 6, batch(6, b"d", b""))]
+
+
 def dumped(head: Head = HEAD, pieces: list[Piece] = PIECES) -> bytes:
+    return dumped_all([(head, pieces)])
+
+
+def dumped_all(topics: list[tuple[Head, list[Piece]]]) -> bytes:
     out = io.BytesIO()
-    writer = Writer(out, head)
-    for piece in pieces:
-        writer.piece(piece.partition, piece.data)
-    writer.finish()
+    writer = Writer(out)
+    for head, pieces in topics:
+        writer.begin(head)
+        for piece in pieces:
+            writer.piece(piece.partition, piece.data)
+        writer.finish()
     return out.getvalue()
 
 
 def read(data: bytes) -> tuple[Head, list[Piece]]:
+    (found,) = read_all(data)
+    return found
+
+
+def read_all(data: bytes) -> list[tuple[Head, list[Piece]]]:
     reader = Reader("file", io.BytesIO(data))
-    return reader.head, list(reader.pieces())
+    found = [(reader.head, list(reader.pieces()))]
+    while reader.goes_on():
+        found.append((reader.head, list(reader.pieces())))
+    return found
 
 
 def damage_of(data: bytes) -> str:
     """What is said of a file that is not whole."""
     with pytest.raises(CommandError) as caught:
-        read(data)
+        read_all(data)
     assert caught.value.exit_code == EXIT_DAMAGED
     return str(caught.value)
 
@@ -183,6 +207,57 @@ def test_what_was_written_comes_back() -> None:
     assert HEAD.size == 14
     empty = Head("t", 0, ())
     assert read(dumped(empty, [])) == (empty, [])
+
+
+MIXED = [
+    (RECORDS._replace(following=2), BATCHES),
+    (HEAD._replace(following=1), PIECES),
+    (RECORDS._replace(settings={}), BATCHES),
+]
+
+
+def test_topics_of_both_kinds_come_back_from_one_file() -> None:
+    assert read(dumped(RECORDS, BATCHES)) == (RECORDS, BATCHES)
+    assert read_all(dumped_all(MIXED)) == MIXED
+    assert [held.first for held in RECORDS.partitions + HEAD.partitions] == [4, 9, 100, 0, 7]
+    assert RECORDS.size == 5 and RECORDS.is_of_records and not HEAD.is_of_records
+
+
+def test_a_file_of_several_topics_that_is_cut_anywhere_is_damaged() -> None:
+    """Also where one topic ends and the next one would begin."""
+    data = dumped_all(MIXED)
+    for cut in range(len(data)):
+        assert f"position {cut}\nit ends there" in damage_of(data[:cut])
+    assert f"position {len(data)}" in damage_of(data + b"\0")
+    for at in range(0, len(data), 3):
+        changed = bytearray(data)
+        changed[at] ^= 4
+        damage_of(bytes(changed))
+
+
+def test_topics_that_are_not_as_many_as_was_said() -> None:
+    topics = [(head._replace(following=left), pieces) for (head, pieces), left in zip(MIXED, (2, 2, 0), strict=True)]
+    assert "2 topics follow, instead of 1" in damage_of(dumped_all(topics))
+
+
+def test_batches_that_do_not_follow_each_other() -> None:
+    """They are neither written nor read."""
+    out = Writer(io.BytesIO())
+    out.begin(RECORDS)
+    for wrong in (batch(4, b"a"), batch(3, b"a")[:-1], b""):
+        with pytest.raises(ValueError, match="no whole batches from offset 3 on"):
+            out.piece(ONE, wrong)
+    data = dumped(RECORDS, [])
+    (length,) = struct.unpack_from(">I", data, 9)
+    head = data[: 17 + length]
+    for records, said in (
+        ([part(ONE, 3, batch(4, b"a"))], "no whole batches from offset 3 on"),
+        ([part(ONE, 3, batch(3, b"a") + b"\0")], "no whole batches from offset 3 on"),
+        ([part(ONE, 4, batch(4, b"a"))], "not the one that follows"),
+        ([part(ONE, 3, batch(3, *[b""] * 6))], "not the one that follows"),
+        ([part(ONE, 3, batch(3, *[b""] * 5))], "too early"),
+    ):
+        assert said in damage_of(head + b"".join(records))
 
 
 def test_the_layout_is_that_of_the_table() -> None:
@@ -300,9 +375,11 @@ def test_a_length_that_cannot_be(size: int) -> None:
 
 
 def test_another_version_and_heads_without_sense() -> None:
-    with pytest.raises(CommandError, match="version 2"):
-        read(b"fastlogD" + record(1, b'{"version": 2}'))
-    for body in (b"", b"[]", b"{}", b'{"version": 1, "topic": "t", "time_ms": 0, "partitions": [5]}'):
+    with pytest.raises(CommandError, match="version 3"):
+        read(b"fastlogD" + record(1, b'{"version": 3}'))
+    of_records = b'{"version": 2, "topic": "t", "time_ms": 0, "partitions": [], "settings": '
+    no_partitions = b'{"version": 1, "topic": "t", "time_ms": 0, "partitions": [5]}'
+    for body in (b"", b"[]", b"{}", of_records + b"[]}", of_records + b'{"a": 1}}', no_partitions):
         assert "makes no sense" in damage_of(b"fastlogD" + record(1, body))
     assert "head is missing" in damage_of(b"fastlogD" + record(2, b"{}"))
     assert "does not begin" in damage_of(b"fastlogE" + record(1, b"{}"))
