@@ -266,7 +266,7 @@ cdef class SendPath:
 
         ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
         (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``. A topic of
-        record batches keeps the key, ``headers`` and ``timestamp``, and has nulls: a key with the value None.
+        record batches keeps the key, ``headers`` and ``timestamp``, and has nulls: the value None, with any of these.
         """
         cdef Routes routes = self._routes
         cdef Route route

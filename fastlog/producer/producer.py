@@ -275,7 +275,8 @@ class Producer(SendPath):
 
     def _payload(self, value: object, item: ProducerData) -> bytes | None:
         """The bytes of a payload; None for a null, if one may be meant."""
-        if value is None and item.key is not None and self._stamps is None:
+        is_meant = item.key is not None or item.headers is not None or item.timestamp is not None
+        if value is None and is_meant and self._stamps is None:
             return None
         return payload_of(value)
 

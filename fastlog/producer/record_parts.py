@@ -41,7 +41,7 @@ def parts_of(item: ProducerData, payloads: Sequence[bytes | None], buffer: Buffe
         if given is not None:
             raise UnsupportedFeatureError(
                 f"messages of Kafka 0.7 have no room for {name}: a topic of record batches has"
-                " (fastlog topics create --records), for producers with broker.list"
+                " (fastlog topics create --format records), for producers with broker.list"
             ).at(topic=item.topic)
     if None in payloads:
         payload_of(None)

@@ -7,15 +7,19 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from fastlog._batch import ConsumedMessage
+from fastlog.consumer.fetched import RecordSet
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import DeliveryError, MessageTooLargeError
 from fastlog.producer import Producer
 from fastlog.producer.hooks import Delivery
+from fastlog.tools import options
 from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, PLAIN_MESSAGE_BYTES, Losses
 from fastlog.tools.progress import Progress
-from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, SegmentTimes, Times
-from fastlog.tools.report import CommandError, note
-from fastlog.tools.topic_places import Place, Site, open_consumer
+from fastlog.tools.record_topics import create, records_at
+from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, RecordTimes, SegmentTimes, Times
+from fastlog.tools.report import EXIT_USAGE, CommandError, note
+from fastlog.tools.topic_places import Place, Site, find_sites, open_consumer
 from fastlog.zkpaths import PartitionId
 
 _FETCH_BYTES = 512 * 1024
@@ -27,6 +31,10 @@ _CLOSE_SECONDS = 30.0
 _INTERRUPTED_SECONDS = 5.0
 _QUEUE_MS = 5
 _MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
+
+
+Item = bytes | ConsumedMessage
+"""What is produced: the payload of a message, or a record."""
 
 
 class Target:
@@ -95,10 +103,19 @@ class Target:
             f", {self.failed} not sent" if self.failed else ""
         )
 
-    def send(self, source: int, payloads: list[bytes]) -> None:
+    def send(self, source: int, messages: Sequence[Item]) -> None:
         """Produce messages of a partition of the source, in order. Raises ``CommandError``."""
+        partition = self._choices[source]
         try:
-            self._producer.send(self._topic, payloads, partition=self._choices[source])
+            if messages and isinstance(messages[0], bytes):
+                self._producer.send(self._topic, messages, partition=partition)
+                return
+            for message in messages:
+                assert isinstance(message, ConsumedMessage)
+                self._producer.send(
+                    self._topic, message.payload, key=message.key, partition=partition, headers=message.headers,
+                    timestamp=message.timestamp,
+                )  # fmt: skip
         except MessageTooLargeError as error:
             raise CommandError(
                 f"a message of partition {self._sources[source]} does not fit into {self._topic!r}",
@@ -122,13 +139,16 @@ class Target:
             self.error = self.error or delivery.error
 
 
+def _size(item: Item) -> int:
+    return len(item) if isinstance(item, bytes) else len(item.payload or b"")
+
+
 class _Due(NamedTuple):
     """The next message of a partition; sorts by when it is due."""
 
     seconds: float
     source: int
-    payload: bytes
-    next_offset: int
+    message: ConsumedMessage
 
 
 class Replay:
@@ -142,7 +162,11 @@ class Replay:
         progress: Progress,
         most: int | None,
         timeout: float,
+        *,
+        are_records: bool = False,
     ) -> None:
+        """``are_records``: the topic is one of records, with keys, headers and times; so is the target then."""
+        self._are_records = are_records
         self._topic = topic
         self._places = places
         self._target = target
@@ -157,6 +181,10 @@ class Replay:
         """Messages whose time nobody knew."""
         return sum(times.unknown for times in self._times)
 
+    @property
+    def _by_record_times(self) -> bool:
+        return any(isinstance(times, RecordTimes) for times in self._times)
+
     def as_object(self, topic: str) -> dict[str, object]:
         """What the summary says beside its counts."""
         target = self._target
@@ -166,7 +194,7 @@ class Replay:
             "acknowledged": target.is_acknowledged,
             "delivered": target.delivered,
             "failed": target.failed,
-            "without_envelope": self.unknown,
+            "without_time" if self._by_record_times else "without_envelope": self.unknown,
         }
 
     def at_once(self) -> None:
@@ -179,8 +207,8 @@ class Replay:
                 if found is None:
                     turns.remove(turn)
                     continue
-                payloads, next_offset = found
-                self._send(number, payloads if self._left is None else payloads[: self._left], next_offset)
+                messages, next_offset = found
+                self._send(number, messages if self._left is None else messages[: self._left], next_offset)
                 if self._left == 0:
                     return
 
@@ -191,6 +219,8 @@ class Replay:
         for number, place in enumerate(self._places):
             if kind == "rate":
                 self._times.append(RateTimes(rate, clock))
+            elif kind == "records":
+                self._times.append(RecordTimes())
             elif kind == "envelope" or place.start == place.end:
                 self._times.append(EnvelopeTimes())
             else:
@@ -201,7 +231,7 @@ class Replay:
         heapq.heapify(heap)
         began: float | None = None
         first = 0.0
-        gathered: dict[int, list[bytes]] = {}
+        gathered: dict[int, list[Item]] = {}
         reached: dict[int, int] = {}
         count = 0
         while heap and (self._left is None or count < self._left):
@@ -210,34 +240,35 @@ class Replay:
                 began, first = time.monotonic(), due.seconds
             wait = 0.0 if began is None else (due.seconds - first) / speed - (time.monotonic() - began)
             if wait > _SOON_SECONDS or sum(map(len, gathered.values())) >= _GATHERED:
-                for source, payloads in gathered.items():
-                    self._send(source, payloads, reached[source])
+                for source, items in gathered.items():
+                    self._send(source, items, reached[source])
                 count = 0
                 gathered.clear()
             if wait > _SOON_SECONDS:
                 self._progress.idle()
                 time.sleep(min(wait, _LONGEST_SLEEP))
                 continue
-            gathered.setdefault(due.source, []).append(due.payload)
-            reached[due.source] = due.next_offset
+            message = due.message
+            gathered.setdefault(due.source, []).append(message if self._are_records else message.payload)
+            reached[due.source] = message.next_offset
             count += 1
             following = next(messages[due.source], None)
             if following is None:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, following)
-        for source, payloads in gathered.items():
-            self._send(source, payloads, reached[source])
+        for source, items in gathered.items():
+            self._send(source, items, reached[source])
 
-    def _send(self, source: int, payloads: list[bytes], next_offset: int) -> None:
-        self._target.send(source, payloads)
+    def _send(self, source: int, messages: Sequence[Item], next_offset: int) -> None:
+        self._target.send(source, messages)
         progress = self._progress
         self._reached[source] = next_offset - self._places[source].start
         progress.reached = sum(self._reached)
         if self._most is not None and self._left is not None:
-            self._left -= len(payloads)
+            self._left -= len(messages)
             progress.reached = max(progress.reached, progress.goal * (self._most - self._left) // self._most)
-        progress.add(len(payloads), sum(map(len, payloads)))
+        progress.add(len(messages), sum(map(_size, messages)))
 
     def _messages(self, number: int, place: Place) -> Iterator[_Due]:
         times = self._times[number]
@@ -245,10 +276,10 @@ class Replay:
             for found in consumer.messages(self._topic, place.partition.partition, place.start):
                 if found.offset >= place.end:
                     return
-                yield _Due(times.of(found.payload, found.offset), number, found.payload, found.next_offset)
+                yield _Due(times.of(found), number, found)
 
-    def _sets(self, place: Place) -> Iterator[tuple[list[bytes], int]]:
-        """The payloads of each fetch, and the offset behind them."""
+    def _sets(self, place: Place) -> Iterator[tuple[Sequence[Item], int]]:
+        """The payloads of each fetch, or the records, and the offset behind them."""
         at = place.start
         waited = time.monotonic()
         with self._open(place) as consumer:
@@ -259,7 +290,7 @@ class Replay:
                 if found.valid_bytes:
                     waited = time.monotonic()
                     at = found.next_offset
-                    yield found.payloads(), at
+                    yield list(found) if isinstance(found, RecordSet) else found.payloads(), at
                 elif time.monotonic() - waited > _CLOSE_SECONDS:
                     raise CommandError(
                         f"{self._topic}, partition {place.partition} ends at {at}, before offset {place.end}",
@@ -269,3 +300,25 @@ class Replay:
 
     def _open(self, place: Place) -> SimpleConsumer:
         return open_consumer(place.address, self._timeout, fetch_bytes=_FETCH_BYTES)
+
+
+def record_sites(topic: str, sites: list[Site], like: str, source: Site, timeout: float) -> list[Site]:
+    """Where records can go; the topic is made where none of the brokers has it, as the topic ``like`` of the source is.
+
+    Raises:
+        CommandError: it is one of Kafka 0.7, or cannot be made.
+    """
+    if any(site.is_plain or (site.places and not site.is_of_records) for site in sites):
+        raise CommandError(
+            f"records cannot be replayed into {topic!r}",
+            "messages of Kafka 0.7 have no room for keys, headers and times, and none is null",
+            "choose another --output-topic; one that is not there is made of records",
+            EXIT_USAGE,
+        )
+    if not any(site.places for site in sites):
+        with records_at(options.broker_at(str(source.address), timeout)) as records:
+            settings = {name: one.value or "" for name, one in records.settings(like).items() if one.is_own}
+        count = max(place.partition.partition for place in source.places) + 1
+        create(options.broker_at(str(sites[0].address), timeout), topic, count, settings)
+        sites = find_sites(topic, str(sites[0].address), None, timeout, of_records=True)
+    return sites

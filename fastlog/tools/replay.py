@@ -81,11 +81,10 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
 @options.option(
     "--times",
     group="Limits",
-    type=click.Choice(("envelope", "segments")),
-    default="segments",
-    show_default=True,
-    help="Where the times for --speed are from: each message's envelope, or the times at which the broker last"
-    " appended to each segment, as if bytes had come evenly in between.",
+    type=click.Choice(("records", "envelope", "segments")),
+    help="Where the times for --speed are from: each record's own time, the default of topics of records; each"
+    " message's envelope; or the times at which the broker last appended to each segment, as if bytes had come evenly"
+    " in between, the default of topics of Kafka 0.7.",
 )
 @options.option(
     "--rate",
@@ -106,10 +105,11 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
 @options.option(
     "--compression",
     group="Format",
-    type=click.Choice(("none", "gzip", "snappy")),
+    type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
     default="none",
     show_default=True,
-    help="Of what is produced. Sets that come compressed are opened.",
+    help="Of what is produced; lz4 and zstd are for topics of records. Sets and batches that come compressed are"
+    " opened.",
 )
 @options.json_summary_option
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
@@ -122,7 +122,7 @@ def replay_command(
     source: str,
     target: str,
     speed: float,
-    times: str,
+    times: str | None,
     rate: float | None,
     messages: int | None,
     max_message_bytes: int | None,
@@ -134,11 +134,12 @@ def replay_command(
 
     What is in one partition stays in one partition, in its order: in the one of the same broker id and number where the
     target has all of them, and else in that of the same place.
-    Payloads are the same to the byte, envelopes too. With a speed or a rate the partitions keep the times between
-    them. Each message is acknowledged; exit code 1 when one was not. A plain 0.7 broker acknowledges nothing: what it
-    was sent is counted as that.
+    Payloads are the same to the byte, envelopes too, and records keep key, headers and time. A topic of records goes to
+    another one, which is made as it is where there is none of that name; one of Kafka 0.7 to either kind. With a speed
+    or a rate the partitions keep the times between them. Each message is acknowledged; exit code 1 when one was not. A
+    plain 0.7 broker acknowledges nothing: what it was sent is counted as that.
     """
-    from fastlog.tools.copy_topic import Replay, Target
+    from fastlog.tools.copy_topic import Replay, Target, record_sites
     from fastlog.tools.progress import Progress
     from fastlog.tools.topic_places import find_all_sites, find_topic_sites
 
@@ -146,11 +147,15 @@ def replay_command(
         raise click.UsageError("--rate contradicts --speed")
     if to_brokers is not None and to_zookeeper is not None:
         raise click.UsageError("--to-brokers contradicts --to-zookeeper")
-    found = find_topic_sites(source, brokers, zookeeper, connect_timeout, of_records=False)
+    found = find_topic_sites(source, brokers, zookeeper, connect_timeout)
+    are_records = found[0].is_of_records
+    times = times or ("records" if are_records else "segments")
+    if times == ("segments" if are_records else "records"):
+        raise click.UsageError(f"--times {times} is for topics of {'Kafka 0.7' if are_records else 'records'}")
     places = [place for site in found for place in site.places]
     if to_zookeeper is None and to_brokers is None:
         to_zookeeper = zookeeper
-    sites = find_all_sites(target, to_brokers or brokers, to_zookeeper, connect_timeout)
+    sites = find_all_sites(target, to_brokers or brokers, to_zookeeper, connect_timeout, of_records=True)
     if source == target and {place.address for place in places} & {site.address for site in sites}:
         raise CommandError(
             f"{source!r} cannot be replayed into itself",
@@ -158,11 +163,15 @@ def replay_command(
             "choose another --output-topic, or other brokers with --to-brokers",
             EXIT_USAGE,
         )
+    if are_records:
+        sites = record_sites(target, sites, source, found[0], connect_timeout)
+    elif compression in ("lz4", "zstd") and not all(site.is_of_records for site in sites if site.places):
+        raise click.UsageError(f"--compression {compression} is for topics of records, and {target} is none")
     progress = Progress("replayed", shown=not no_progress)
     progress.goal = sum(place.end - place.start for place in places)
     partitions = [place.partition for place in places]
     with Target(target, sites, compression, partitions, connect_timeout, max_message_bytes=max_message_bytes) as sink:
-        replay = Replay(source, places, sink, progress, messages, connect_timeout)
+        replay = Replay(source, places, sink, progress, messages, connect_timeout, are_records=are_records)
         try:
             if rate is None and not speed:
                 replay.at_once()
@@ -171,7 +180,8 @@ def replay_command(
                 replay.paced(speed or 1.0, "rate" if rate is not None else times, rate or 1.0)
         finally:
             sink.close()
-            unknown = f"; {replay.unknown} had no envelope" if replay.unknown else ""
+            what = "time" if times == "records" else "envelope"
+            unknown = f"; {replay.unknown} had no {what}" if replay.unknown else ""
             progress.summary(f"{unknown}; {sink.outcome}", replay.as_object(target) if as_json else None)
     if sink.failed:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""When the messages of a log were made: by their envelopes, by the times of the segments, or by a rate."""
+"""When the messages of a log were made: by their own times or envelopes, by the times of segments, or by a rate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from bisect import bisect_right
 from typing import Protocol
 
+from fastlog._batch import ConsumedMessage
 from fastlog.consumer.broker_logs import segment_borders
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.envelope import unwrap
@@ -20,7 +21,7 @@ class Times(Protocol):
     unknown: int
     """Messages of which nobody knows; they count as made with the one before."""
 
-    def of(self, payload: bytes, offset: int) -> float:
+    def of(self, message: ConsumedMessage) -> float:
         """Seconds since some moment that is the same for all partitions; never less than for the message before."""
 
 
@@ -31,14 +32,30 @@ class EnvelopeTimes:
         self.unknown = 0
         self._last = 0.0
 
-    def of(self, payload: bytes, offset: int) -> float:
+    def of(self, message: ConsumedMessage) -> float:
         """The time in the envelope, by the clock of who made it; 0 before the first one that has any."""
         try:
-            made = unwrap(payload)[0].time_ms / 1000
+            made = unwrap(message.payload or b"")[0].time_ms / 1000
         except EnvelopeError:
             self.unknown += 1
         else:
             self._last = max(self._last, made)
+        return self._last
+
+
+class RecordTimes:
+    """What stands in each record: the time that its producer gave it, or that of its append."""
+
+    def __init__(self) -> None:
+        self.unknown = 0
+        self._last = 0.0
+
+    def of(self, message: ConsumedMessage) -> float:
+        """Its time; 0 before the first one that has any."""
+        if message.timestamp is None:
+            self.unknown += 1
+        else:
+            self._last = max(self._last, message.timestamp / 1000)
         return self._last
 
 
@@ -69,8 +86,9 @@ class SegmentTimes:
         first = stamps[0] - rate * (self._offsets[1] - self._offsets[0])
         self._seconds = [moment / 1000 for moment in (first, *stamps)]
 
-    def of(self, payload: bytes, offset: int) -> float:
+    def of(self, message: ConsumedMessage) -> float:
         """Where the offset lies between two borders whose times are known."""
+        offset = message.offset
         at = min(max(0, bisect_right(self._offsets, offset) - 1), len(self._offsets) - 2)
         low, high = self._offsets[at], self._offsets[at + 1]
         begin, end = self._seconds[at], self._seconds[at + 1]
@@ -85,7 +103,7 @@ class RateTimes:
         self._rate = rate
         self._clock = clock
 
-    def of(self, payload: bytes, offset: int) -> float:
+    def of(self, message: ConsumedMessage) -> float:
         """The next moment at which one is due."""
         self._clock[0] += 1
         return self._clock[0] / self._rate

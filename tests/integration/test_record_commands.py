@@ -629,20 +629,65 @@ def test_tail_shows_the_last_records_and_what_comes(broker: RunningBroker) -> No
     assert first.startswith(b"value ") and second == b""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("replay", "--input-topic", "not-copied", "--output-topic", "elsewhere"),
-        ("replay", "--input-topic", "a-log-of-messages", "--output-topic", "not-copied"),
-    ],
-)
-def test_what_copies_messages_of_0_7_says_so(
-    broker: RunningBroker, records: RecordBroker, arguments: tuple[str, ...]
-) -> None:
-    if "not-copied" not in records.topics():
-        fill(broker, "not-copied")
-        with fastlog.Producer(broker.address) as producer:
-            producer.send("a-log-of-messages", b"a")
-    _, err = run(broker, *arguments, code=2)
-    assert "topic 'not-copied' is one of record batches" in err
-    assert "this command copies messages of Kafka 0.7 as they are" in err
+def test_records_are_replayed_as_they_are(broker: RunningBroker, records: RecordBroker) -> None:
+    """Also those with nothing but headers; into a topic that is made, one that is there, and not into one of 0.7."""
+    records.create("played", 2, {"retention.ms": "-1", "segment.bytes": "54321"})
+    fill(broker, "played", 30, codec="zstd")
+    nothing = build([Record(None, None, -1), Record(None, None, 7, ((b"h", None),)), Record(b"", b"", 8)])
+    assert records.append({("played", 1): nothing}, is_flushed=True)["played", 1].code == 0
+    expected = sorted(stored(broker, "played"), key=str)
+    for count in (1, 2):
+        _, err = run(broker, "replay", "--input-topic", "played", "--output-topic", "again", "--compression", "lz4")
+        assert "replayed 33 messages" in err and "33 acknowledged, 0 not" in err
+        own = {name: one.value for name, one in records.settings("again").items() if one.is_own}
+        assert own == {"retention.ms": "-1", "segment.bytes": "54321"}
+        found = stored(broker, "again")
+        assert len(found) == 33 * count
+    assert sorted((row for row in found if row[1] < (30, 3)[row[0]]), key=str) == expected
+
+
+def test_the_pace_of_a_replay_is_that_of_the_records(broker: RunningBroker, records: RecordBroker) -> None:
+    """Of both partitions together; what has no time goes with what is before it."""
+    records.create("paced", 2, {"retention.ms": "-1"})
+    times = ([1_700_000_000_000, -1, 1_700_000_000_600], [1_700_000_000_300])
+    for partition, row in enumerate(times):
+        batch = build([Record(b"%d" % number, b"x", each) for number, each in enumerate(row)])
+        assert records.append({("paced", partition): batch}, is_flushed=True)["paced", partition].code == 0
+    records.create("pace", 2, {"retention.ms": "-1"})
+    arguments = ("--input-topic", "paced", "--output-topic", "pace", "--json")
+    out, err = run(broker, "replay", *arguments, "--speed", "2")
+    assert "times: by records, 2x" in err and "; 1 had no time;" in err
+    assert json.loads(out)["without_time"] == 1
+    assert json.loads(out)["seconds"] >= 0.3
+    assert [(row[0], row[3]) for row in timed(broker, "pace")] == [(0, b"0"), (0, b"1"), (0, b"2"), (1, b"0")]
+    _, err = run(broker, "replay", *arguments, "--speed", "2", "--times", "segments", code=2)
+    assert "--times segments is for topics of Kafka 0.7" in err
+
+
+def timed(broker: RunningBroker, topic: str) -> list[tuple[int, int, bytes | None, bytes | None, int]]:
+    """Partition, offset, value, key and time of each record."""
+    with RecordBroker([Address(broker.host, broker.port)], timeout=PATIENCE) as records:
+        found = []
+        for number in records.topics([topic])[topic].partitions:
+            place, at = (topic, number), 0
+            while at < records.offsets([place], LATEST)[place]:
+                for end, rows in records_in(records.fetch({place: at})[place], at):
+                    found += [(number, row.offset, row.value, row.key, row.timestamp) for row in rows]
+                    at = end
+        return found
+
+
+def test_messages_are_replayed_as_records(broker: RunningBroker, records: RecordBroker) -> None:
+    records.create("of-messages", 1, {})
+    with fastlog.Producer(broker.address, acks="flushed") as producer:
+        producer.send("a-log-of-messages", [b"a", b"b"])
+    run(
+        broker, "replay", "--input-topic", "a-log-of-messages", "--output-topic", "of-messages", "--compression", "zstd"
+    )
+    assert [(row[2], row[3]) for row in timed(broker, "of-messages")] == [(b"a", None), (b"b", None)]
+    arguments = ("--input-topic", "of-messages", "--output-topic", "a-log-of-messages")
+    _, err = run(broker, "replay", *arguments, code=2)
+    assert "records cannot be replayed into 'a-log-of-messages'" in err
+    arguments = ("--input-topic", "a-log-of-messages", "--output-topic", "old-again")
+    _, err = run(broker, "replay", *arguments, "--speed", "1", "--times", "records", code=2)
+    assert "--times records is for topics of records" in err
