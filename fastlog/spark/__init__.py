@@ -7,7 +7,17 @@ run this interpreter; who makes one otherwise calls ``use_this_python`` first. N
 from __future__ import annotations
 
 from fastlog.java import use_spark_java
+from fastlog.spark.behind import Behind, behind
 from fastlog.spark.duplicates import place_id, without_duplicates
 from fastlog.spark.environment import check_java, session, use_this_python
 
-__all__ = ["check_java", "place_id", "session", "use_spark_java", "use_this_python", "without_duplicates"]
+__all__ = [
+    "Behind",
+    "behind",
+    "check_java",
+    "place_id",
+    "session",
+    "use_spark_java",
+    "use_this_python",
+    "without_duplicates",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from fastlog.codecs import SNAPPY
+from fastlog.consumer.simple import SimpleConsumer
 from fastlog.message import encode_set
+from fastlog.spark import ranges
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.columns import BatchMaker
 from fastlog.spark.options import SourceOptions, parse_options
@@ -22,7 +25,8 @@ from tests.harness.spark import partition_of
 
 def options_of(broker: Broker, topic: str, streaming: bool = False, **given: str) -> SourceOptions:
     given = {name.replace("__", "."): text for name, text in given.items()}
-    return parse_options({"brokers": f"127.0.0.1:{broker.port}", "subscribe": topic, **given}, streaming=streaming)
+    what = {} if "assign" in given else {"subscribe": topic}
+    return parse_options({"brokers": f"127.0.0.1:{broker.port}", **what, **given}, streaming=streaming)
 
 
 def rows_of(options: SourceOptions, tasks: list[Any]) -> list[bytes]:
@@ -105,6 +109,53 @@ def test_ranges_of_times_adjoin(start_broker: Callable[..., Broker], topic: str)
     cluster = Cluster(options_of(broker, topic))
     cluster.bounds()
     assert cluster.offset_at(partition_of(f"{topic}/0-0"), after) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direct", ["off", "only"])
+def test_only_the_bytes_that_options_name_are_read(
+    start_broker: Callable[..., Broker], topic: str, direct: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions, offsets and times: what is outside of them is neither fetched nor looked at in files."""
+    broker = start_broker(processors=1, settings={"log.file.size": 1000, "num.partitions": 2})
+    between = 0
+    for number in range(0, 400, 10):
+        if number == 200:
+            time.sleep(0.02)
+            between = time.time_ns() // 1_000_000
+            time.sleep(0.02)
+        with broker.connect() as client:
+            for partition in (0, 1):
+                client.produce_ack(
+                    topic, partition, encode_set([b"%06d" % n for n in range(number, number + 10)]), acks=2
+                )
+    taken: list[tuple[int, int, int]] = []
+
+    class Counting(SimpleConsumer):
+        def fetch(self, topic: str, partition: int, offset: int, *given: Any, **named: Any) -> Any:
+            found = super().fetch(topic, partition, offset, *given, **named)
+            taken.append((partition, offset, len(found.data)))
+            return found
+
+    monkeypatch.setattr(ranges, "SimpleConsumer", Counting)
+
+    def read(**given: str) -> tuple[int, int]:
+        taken.clear()
+        options = options_of(broker, topic, direct=direct, fetch__size="2000", **given)
+        rows = rows_of(options, BatchPlan(options, Cluster(options)).tasks())
+        return len(rows), sum(size for _, _, size in taken)
+
+    each = len(encode_set([b"000000"]))
+    assert read() == (800, 800 * each)
+    assert read(assign=json.dumps({topic: ["0-1"]})) == (400, 400 * each)
+    assert {partition for partition, _, _ in taken} == {1}
+    named = {f"0-{partition}": (100 + partition) * each for partition in (0, 1)}
+    ends = {name: start + 50 * each for name, start in named.items()}
+    offsets = {"startingOffsets": json.dumps({topic: named}), "endingOffsets": json.dumps({topic: ends})}
+    assert read(**offsets) == (100, 100 * each)
+    assert min(offset for _, offset, _ in taken) == 100 * each
+    rows, size = read(startingTimestamp=str(between))
+    assert 400 <= rows < 400 + 2 * 1000 // each and size == rows * each  # segments have times
 
 
 @pytest.mark.slow

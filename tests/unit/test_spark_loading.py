@@ -20,7 +20,7 @@ from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.load import checked_columns, parse_place, starting_options
 from fastlog.spark.jobs.loading import BATCHES, LoadPlan, encode_lost
-from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.offsets import Interval, Place, log_number
 from fastlog.spark.options import parse_options
 from tests.harness.spark import MadeUpCluster, partition_of
 
@@ -73,6 +73,26 @@ def test_batches_meet_and_reach_the_end() -> None:
     assert table.numbers == {"fastlog:t/0-0": 50, "fastlog:t/1-0": 30, BATCHES: 1}
     cluster.append("t/0-0", 10, 10)
     assert load(plan_of(cluster, table, max_bytes=1), table) == [{"t/0-0": (50, 60)}, {"t/0-0": (60, 70)}]
+
+
+def test_how_far_it_is_behind() -> None:
+    """What is visible and in no batch yet: bytes of messages, and records of record batches."""
+    cluster, table = MadeUpCluster(t_0_0=[10] * 5, t_1_0=[30]), Table()
+    plan = plan_of(cluster, table, max_bytes=40)
+    table.do(plan.beginnings())
+    assert plan.left == (0, 0)
+    targets = plan.targets()
+    cluster.append("t/0-0", 7)
+    for left in ((37, 0), (7, 0), (7, 0)):
+        batch = plan.next(targets)
+        assert plan.left == left
+        if batch is not None:
+            table.do(batch.steps)
+    assert batch is None
+    cluster.created[partition_of("t/0-0")] = log_number(b"0123456789abcdef")
+    table.numbers["fastlog.created:t/0-0"] = cluster.created[partition_of("t/0-0")]
+    assert plan.next(targets) is None and plan.left == (0, 7)
+    assert plan.next(None) is not None and plan.left == (0, 0)
 
 
 def test_a_beginning_is_written_down_once() -> None:

@@ -4,8 +4,10 @@ they may be. Spark is made up."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from fastlog.errors import ConfigError, DataLossError, TableConflictError, TransportError
 from fastlog.spark.entries import NewFile, stats_of
 from fastlog.spark.jobs import command, streams
+from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.streams import Run, TableSink
 from fastlog.spark.lake import Lake
 from fastlog.spark.staging import Staging
@@ -24,6 +27,7 @@ from fastlog.tools import signals
 from fastlog.tools.report import CommandError
 
 SCHEMA = pa.schema([("count", pa.int64())])
+TIMES = pa.schema([(name, pa.timestamp("us", tz="UTC")) for name in ("left", "right")])
 
 
 class Frame:
@@ -152,6 +156,41 @@ def test_a_table_whose_state_is_lost_is_not_gone_on_with(tmp_path: Path, sink_of
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+def test_how_long_rows_took_and_how_far_a_query_is_behind(
+    tmp_path: Path, sink_of: Callable[..., TableSink], monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    """By the latest moment of a row, which may be one that lasts; of rows without one nothing is known."""
+    monkeypatch.setattr(streams, "arrow_schema", lambda frame: TIMES)
+    sink = TableSink(Lake(tmp_path / "table"), "join", [], False, moments=("left", "right"))
+    now = time.time()
+
+    def write(self: Staging, frame: Any) -> list[NewFile]:
+        ago = ([50, 20, None, 60], [20, 90, None, None])
+        moments = [[age if age is None else datetime.fromtimestamp(now - age, UTC) for age in ages] for ages in ago]
+        path = self._lake.directory / "f.parquet"
+        pq.write_table(pa.table([pa.array(some, TIMES.field(0).type) for some in moments], TIMES), path)
+        return [NewFile("f.parquet", path.stat().st_size, {}, 4, stats_of(4))]
+
+    monkeypatch.setattr(Staging, "write", write)
+    sink.span_ms = 5000
+    sink(Frame(), 0)
+    found = sink.latencies.to_json()
+    late = time.time() - now
+    assert found is not None and 14_800 < found["p50"] < 15_300 + late * 1000
+    assert 54_000 < found["p99"] < 56_000 + late * 1000
+    end = {"v": 1, "topics": {"t": {"0-0": [0, 10]}}}
+    latest = {"v": 1, "topics": {"t": {"0-0": [25, 25]}}}
+    busy = progress(0, 1, sources=[{"latestOffset": latest, "endOffset": end}])
+    idle = progress(1, 0, done=False, sources=[{"latestOffset": latest, "endOffset": latest}])
+    for looks, behind in (([], None), ([busy], 15), ([busy, idle], 0)):
+        run, of_run, _ = run_of(Query(looks))
+        of_run.latencies = sink.latencies
+        run()
+        told = run.to_json()
+        assert told["latency_ms"] == found
+        assert told["behind"] == (None if behind is None else {"bytes": behind, "records": 0})
+
+
 def progress(batch: int, rows: int, *, done: bool = True, **fields: Any) -> SimpleNamespace:
     """What a query says of a trigger."""
     found = {
@@ -159,6 +198,7 @@ def progress(batch: int, rows: int, *, done: bool = True, **fields: Any) -> Simp
         "durationMs": {"addBatch": 5} if done else {},
         "numInputRows": rows,
         "stateOperators": [],
+        "sources": [],
         **fields,
     }
     return SimpleNamespace(json=json.dumps(found))
@@ -219,6 +259,7 @@ class Sink:
 
     def __init__(self) -> None:
         self.batches = self.rows = self.passed_over = 0
+        self.latencies = Latencies()
         self.checkpoint = Path("/table/_fastlog/checkpoint")
         self.held = 0
 
@@ -268,7 +309,7 @@ def test_nothing_was_read(waits: list[float]) -> None:
     del found["seconds"]
     assert found == {
         "batches": 0, "passed_over": 0, "rows": 0, "read_rows": 0, "late": 0, "without_time": 0, "watermark": None,
-        "failures": 0,
+        "failures": 0, "latency_ms": None, "behind": None,
     }  # fmt: skip
 
 

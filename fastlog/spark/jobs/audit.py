@@ -84,6 +84,7 @@ def audit_command(
 
     def make(session: SparkSession) -> DataFrame:
         window_ms = _window_ms(sent_of(session.read.format("fastlog").options(**reports).load()))
+        sink.span_ms = window_ms
         told = session.readStream.format("fastlog").options(**reports, **job.streamed).load()
         rows = session.readStream.format("fastlog").options(**source, **job.streamed).load()
         both = together(sent_of(told), {"arrived": counted_rows(rows, job.time_of, window_ms)}, job.topics)
@@ -98,7 +99,7 @@ class AuditSink(TableSink):
     """Keeps the windows of a stream, and how many there were in each state."""
 
     def __init__(self, lake: Lake, shown: bool, state: Path | None = None) -> None:
-        super().__init__(lake, "audit", (), shown, state)
+        super().__init__(lake, "audit", (), shown, state, moments=("window_start",))
         self.states: dict[str, int] = {}
 
     @property

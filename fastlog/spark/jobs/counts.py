@@ -83,7 +83,7 @@ def counts_command(
         if job.every is not None:
             raise click.UsageError("--every needs a --table")
         return _of_all(source, windows, job.master, conf)
-    sink = TableSink(job.lake(), "counts", (), not job.no_progress, job.checkpoint)
+    sink = TableSink(job.lake(), "counts", (), not job.no_progress, job.checkpoint, moments=("window_end",))
 
     def make(spark: SparkSession) -> DataFrame:
         frame = spark.readStream.format("fastlog").options(**source, **job.streamed).load()

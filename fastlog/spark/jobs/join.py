@@ -84,7 +84,8 @@ def join_command(
     chosen, conf = job.named()
     left = command.source_of(job.brokers, chosen, job.topics) | job.streamed
     right = command.source_of(job.brokers, chosen, other_topics) | job.streamed
-    sink = TableSink(job.lake(), "join", (), not job.no_progress, job.checkpoint)
+    moments = ("left_time",) if static is not None else ("left_time", "right_time")
+    sink = TableSink(job.lake(), "join", (), not job.no_progress, job.checkpoint, moments=moments)
     other = None if static is None else job.located(static)
     how = "left" if keep_unmatched else "inner"
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastlog.errors import TableUnavailableError
+
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem  # type: ignore[import-untyped]
+
+    from fastlog.spark.entries import NewFile
+    from fastlog.spark.storage import TableLocation
 
 _PER_DOUBLING = 64  # 1.1 % between neighbours
 _MOST_MS = 2**42
@@ -20,14 +25,28 @@ class Latencies:
     def __init__(self) -> None:
         self._counts = np.zeros(42 * _PER_DOUBLING + 1, np.int64)
 
-    def add_files(self, store: FileSystem, paths: Iterable[str], column: str, now_us: int) -> None:
-        """Count the rows of Parquet files whose ``column`` holds a time; nulls are none."""
+    def add_table(
+        self, location: TableLocation, files: Iterable[NewFile], columns: Sequence[str], now_us: int
+    ) -> str | None:
+        """Count the rows of files that a table has now, as ``add_files``; if that cannot be, returns why."""
+        try:
+            with location.reached():
+                self.add_files(location.filesystem(), [file.path for file in files], columns, now_us)
+        except TableUnavailableError as error:
+            return f"how long its messages took is not known: {error}"  # they are in the table all the same
+        return None
+
+    def add_files(self, store: FileSystem, paths: Iterable[str], columns: Sequence[str], now_us: int) -> None:
+        """Count the rows of Parquet files by the latest time in ``columns``; those where all are null are none."""
         import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.compute as pc  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-        for path in paths:
-            for times in pq.read_table(path, columns=[column], partitioning=None, filesystem=store).column(0).chunks:
-                known = times.drop_null().cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        for path in paths if columns else ():
+            table = pq.read_table(path, columns=list(columns), partitioning=None, filesystem=store)
+            for rows in table.to_batches():
+                times = [column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()) for column in rows.columns]
+                known = pc.max_element_wise(*times).drop_null()
                 self.add(now_us - known.to_numpy(zero_copy_only=False))
 
     def add(self, microseconds: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastlog import errors
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.spark import offsets
+from fastlog.spark.behind import Behind
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import command
@@ -85,6 +86,8 @@ class Totals:
     joined_files: int = 0
     ranges: dict[TopicPartition, Interval] = field(default_factory=dict)
     lost: dict[TopicPartition, list[Interval]] = field(default_factory=dict)
+    behind: Behind = field(default_factory=Behind)
+    """What was visible in the topics at the last look, and is in no batch up to then."""
     latencies: Latencies = field(default_factory=Latencies)
     started: float = field(default_factory=time.monotonic)
 
@@ -122,6 +125,7 @@ class Totals:
             "lost_records": self.lost_records,
             "failures": self.failures,
             "latency_ms": self.latencies.to_json(),
+            "behind": self.behind._asdict(),
         }
 
 
@@ -217,6 +221,7 @@ class Loader:
         if steps:
             self._begin(steps)
         batch = plan.next(targets)
+        self.totals.behind = plan.left
         if batch is None:
             return False
         self._bring(plan, batch, [])
@@ -274,6 +279,8 @@ class Loader:
         self._say(f"batch {number}: adding {len(files)} files")
         rows = sum(file.rows for file in new)
         notes = {"job": "load", "run": self._run, "batch": number, "rows": rows, **batch.notes()}
+        if not replaced:
+            notes["behind"] = self.totals.behind._asdict()
         refused = Rejected(rejected, batch.ranges if replaced else {})
         steps = dict(batch.steps)
         if self._rejects is not None:
@@ -291,22 +298,15 @@ class Loader:
         self.totals.add(batch, rows, len(files))
         self.totals.rejected += refused.rows
         if not replaced:
-            self._add_latencies(files, now_us)
+            unknown = self.totals.latencies.add_table(self._lake.location, files, ("timestamp",), now_us)
+            if unknown is not None:
+                self._say(unknown)
         lost = f", {_counted(batch.lost_sizes())} lost" if batch.lost else ""
         not_taken = f", {refused.rows} rejected" if refused.rows else ""
-        self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{not_taken}{lost}")
+        behind = f", {_counted(self.totals.behind)} behind" if any(self.totals.behind) and not replaced else ""
+        self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{not_taken}{lost}{behind}")
         if self._rejects is not None:
             self._rejects.catch_up()
-
-    def _add_latencies(self, files: list[NewFile], now_us: int) -> None:
-        location = self._lake.location
-        try:
-            with location.reached():
-                self.totals.latencies.add_files(
-                    location.filesystem(), [file.path for file in files], "timestamp", now_us
-                )
-        except errors.TableUnavailableError as error:
-            self._say(f"how long its messages took is not known: {error}")  # they are in the table all the same
 
     def _written(self, plan: LoadPlan, batch: Batch) -> tuple[list[NewFile], list[NewFile]]:
         """Files with what a batch brings, and those with what it rejects. Through Spark's SQL where a user gives

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError, DataLossError, RangeIncompleteError
 from fastlog.spark import offsets, planner
+from fastlog.spark.behind import Behind
 from fastlog.spark.cluster import Bounds, Cluster
 from fastlog.spark.lake import Step
 from fastlog.spark.offsets import Interval, Place
@@ -64,10 +65,7 @@ class Batch(NamedTuple):
         return self._summed(self.lost)
 
     def _summed(self, intervals: Mapping[TopicPartition, list[Interval]]) -> tuple[int, int]:
-        found = [0, 0]
-        for partition, items in intervals.items():
-            found[partition in self.of_records] += sum(interval.size_bytes for interval in items)
-        return found[0], found[1]
+        return _sizes(intervals, self.of_records)
 
     @property
     def to_read(self) -> dict[TopicPartition, Interval]:
@@ -83,6 +81,16 @@ class Batch(NamedTuple):
             if lost_records:
                 found["lost_records"] = lost_records
         return found
+
+
+def _sizes(
+    intervals: Mapping[TopicPartition, list[Interval]], of_records: Collection[TopicPartition]
+) -> tuple[int, int]:
+    """Bytes of messages, and records of the partitions in ``of_records``."""
+    found = [0, 0]
+    for partition, items in intervals.items():
+        found[partition in of_records] += sum(interval.size_bytes for interval in items)
+    return found[0], found[1]
 
 
 def encode_lost(lost: Mapping[TopicPartition, list[Interval]]) -> dict[str, Any]:
@@ -129,6 +137,8 @@ class LoadPlan(Plan):
         super().__init__(options, cluster)
         self._numbers = numbers
         self._max_bytes = max_bytes
+        self.left = Behind()
+        """What was visible when ``next`` was asked last, behind the batch that it returned."""
         self._found_lost: dict[TopicPartition, list[Interval]] = {}
         self._found_anew: set[TopicPartition] = set()
         self._created: dict[TopicPartition, int] = {}  # of the logs that the last plan has seen
@@ -243,6 +253,8 @@ class LoadPlan(Plan):
             end = now.high_watermark if targets is None else min(now.high_watermark, targets[partition].high_watermark)
             ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), now)
         ranges = planner.limit_batch(ranges, self._max_bytes, self._cluster, self._record_bytes(ranges))
+        left = {item: [Interval(end, max(end, bounds[item].high_watermark))] for item, (_, end) in ranges.items()}
+        self.left = Behind(*_sizes(left, self._of_records))
         moved = {item: ranges[item] for item in ranges if ranges[item].end != self._stand(item)}
         if not moved and not self._found_lost:
             return None
@@ -292,8 +304,11 @@ class LoadPlan(Plan):
             before = self._numbers.number(lost_name(partition))
             size = sum(interval.size_bytes for interval in intervals)
             steps[lost_name(partition)] = Step(before, (before or 0) + size)
-        of_records = frozenset(item for item, created in self._created.items() if offsets.is_of_records(created))
-        return Batch(ranges, dict(self._found_lost), steps, of_records)
+        return Batch(ranges, dict(self._found_lost), steps, self._of_records)
+
+    @property
+    def _of_records(self) -> frozenset[TopicPartition]:
+        return frozenset(item for item, created in self._created.items() if offsets.is_of_records(created))
 
     def _stand(self, partition: TopicPartition) -> int | None:
         return self._numbers.number(offset_name(partition))

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
+from fastlog.spark.behind import Behind, behind
 from fastlog.spark.jobs import command, parameters
+from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.lake import Change, Lake, Step
 from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
 from fastlog.spark.storage import spark_path
@@ -47,9 +49,17 @@ class TableSink:
     """What ``foreachBatch`` calls. Made once for a table; used in one query at a time."""
 
     def __init__(
-        self, lake: Lake, job: str, partition_by: Sequence[str], shown: bool, state: Path | None = None
+        self,
+        lake: Lake,
+        job: str,
+        partition_by: Sequence[str],
+        shown: bool,
+        state: Path | None = None,
+        *,
+        moments: Sequence[str] = (),
     ) -> None:
-        """``state``: the directory for the query's state, of a table in an object store.
+        """``state``: the directory for the query's state, of a table in an object store. ``moments``: columns with
+        times, the latest of which is when a row could have been known.
 
         Raises:
             ConfigError: such a table without one, or another with one.
@@ -63,6 +73,10 @@ class TableSink:
         self.rows = 0
         self.batches = 0
         self.passed_over = 0
+        self.latencies = Latencies()
+        self.span_ms = 0
+        """How much later than its moment a row could have been known, such as a window by its beginning."""
+        self._moments = moments
         self.lake = lake
         self._job = job
         self._partition_by = partition_by
@@ -130,6 +144,10 @@ class TableSink:
         except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
             raise
+        now_us = time.time_ns() // 1000 - self.span_ms * 1000
+        unknown = self.latencies.add_table(self.lake.location, files, self._moments, now_us)
+        if unknown is not None:
+            command.say(unknown, self._shown)
         self.rows += rows
         self.batches += 1
         command.say(f"batch {batch}: {rows} rows", self._shown)
@@ -153,6 +171,7 @@ class Run:
         self.late = 0
         self.without_time = 0
         self.failures = 0
+        self.behind: Behind | None = None
         self.watermark: str | None = None
         self._started = time.monotonic()
 
@@ -191,6 +210,8 @@ class Run:
             "watermark": self.watermark,
             "seconds": round(time.monotonic() - self._started, 3),
             "failures": self.failures,
+            "latency_ms": self._sink.latencies.to_json(),
+            "behind": None if self.behind is None else self.behind._asdict(),
         }
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -217,6 +238,7 @@ class Run:
         """Add up what the batches since the last look say of themselves."""
         for progress in query.recentProgress:
             found = json.loads(progress.json)
+            self.behind = behind(found) or self.behind
             # A trigger with nothing to do has the number of the batch to come.
             number = found["batchId"], int(found["durationMs"].get("addBatch") is not None)
             if number <= self._counted or not number[1]:
