@@ -27,6 +27,7 @@
 
 #if defined(__x86_64__) && (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 9))
 #define CRC_HAS_FOLDING 1
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define CRC_HAS_FOLDING 0
@@ -278,15 +279,29 @@ static void crc_setup(void) {
 #endif
 }
 
+#if CRC_HAS_FOLDING
+/* How many bits are folded at once by the instructions that this CPU has and the system keeps registers of: 512, 128 or 0. The CPU itself is
+   asked, because __builtin_cpu_supports says no to everything where a compiler's runtime lacks what fills its table, as Zig's does. */
+static int crc_cpu_width(void) {
+    const unsigned zmm_kept = 0xE6; /* of XCR0: SSE, AVX, and the three parts of AVX-512 */
+    unsigned a, b, c, d, kept = 0, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_PCLMUL) || !(c & bit_SSE4_1))
+        return 0;
+    if (c & bit_OSXSAVE)
+        __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+    if ((kept & zmm_kept) != zmm_kept || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 128;
+    return (b & bit_AVX512F) && (b & bit_AVX512BW) && (c & bit_VPCLMULQDQ) ? 512 : 128;
+}
+#endif
+
 /* The n-th way this CPU can go, fastest first, and its name; NULL when there are not so many. */
 static crc_function crc_choice(int n, const char **name) {
 #if CRC_HAS_FOLDING
-    __builtin_cpu_init();
-    const int pclmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-    if (pclmul && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("vpclmulqdq") && n-- == 0)
+    const int wide = crc_cpu_width();
+    if (wide >= 512 && n-- == 0)
         return *name = "avx512", crc_avx512;
-    if (pclmul && n-- == 0)
+    if (wide >= 128 && n-- == 0)
         return *name = "pclmul", crc_pclmul;
 #endif
     return n == 0 ? (*name = "portable", crc_portable) : NULL;
