@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import importlib
 import textwrap
 import time
@@ -402,13 +403,16 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
     That is within a second, unless ``--connect-timeout`` was typed before.
     """
+    from fastlog.client.records import RecordBroker
     from fastlog.errors import FastlogError
 
     typed = ctx.get_parameter_source("connect_timeout") is click.core.ParameterSource.COMMANDLINE
     timeout = ctx.params["connect_timeout"] if typed else _COMPLETE_SECONDS
-    try:
-        metadata = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout, waits=False).metadata_or_none()
-    except FastlogError:
-        return []
-    names = [topic.name for topic in metadata.topics] if metadata else []
+    names: list[str] = []
+    broker = broker_at(ctx.params.get("brokers") or "127.0.0.1:9092", timeout, waits=False)
+    with contextlib.suppress(FastlogError):
+        metadata = broker.metadata_or_none()
+        names += [topic.name for topic in metadata.topics] if metadata else []
+        with RecordBroker(answering_first(broker), timeout=timeout) as records:
+            names += [name for name, found in records.topics().items() if not found.is_internal]
     return [name for name in names if name.startswith(incomplete) and name.isprintable()]

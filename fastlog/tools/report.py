@@ -6,6 +6,7 @@ Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -189,7 +190,9 @@ def _explained(error: Exception, settings_hint: str) -> tuple[str, str, str, int
     if isinstance(error, errors.FastlogError):
         return what, (type(error).__doc__ or "").strip().splitlines()[0], "see above", _exit_code(error)
     if isinstance(error, OSError):
-        return what, "the operating system refused it", "check the file or the permission", EXIT_FAILED
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what_to_do = "make room there, then run it again" if is_full else "check the file or the permission"
+        return what, "the operating system refused it", what_to_do, EXIT_FAILED
     return (
         f"{type(error).__name__}: {what}",
         "this is a fault in fastlog",

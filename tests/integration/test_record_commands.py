@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 
+import click
 import pytest
+from click.core import ParameterSource
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 import fastlog
@@ -22,6 +24,7 @@ from fastlog.client.records import EARLIEST, LATEST, RecordBroker, RecordsError,
 from fastlog.errors import InvalidFetchSizeError, ProtocolError, TransportError
 from fastlog.record_batches import BatchHeader, Record, batches, build
 from fastlog.testing import RunningBroker
+from fastlog.tools import options
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -691,3 +694,21 @@ def test_messages_are_replayed_as_records(broker: RunningBroker, records: Record
     arguments = ("--input-topic", "a-log-of-messages", "--output-topic", "old-again")
     _, err = run(broker, "replay", *arguments, "--speed", "1", "--times", "records", code=2)
     assert "--times records is for topics of records" in err
+
+
+def test_the_shell_completes_topics_of_both_kinds(broker: RunningBroker, records: RecordBroker) -> None:
+    """Not the broker's own."""
+    records.create("completed-records", 1, {})
+    with fastlog.Producer(broker.address, acks="flushed") as producer:
+        producer.send("completed-messages", b"a")
+    context = click.Context(click.Command("consume"))
+    context.params = {"brokers": broker.address, "connect_timeout": PATIENCE}
+    context.set_parameter_source("connect_timeout", ParameterSource.COMMANDLINE)
+    for typed, found in (("completed-", {"completed-messages", "completed-records"}), ("__", set())):
+        assert set(options.complete_topics(context, click.Option(["--topic"]), typed)) == found
+
+
+def test_a_disk_that_is_full_is_said(broker: RunningBroker) -> None:
+    fill(broker, "too-much")
+    _, err = run(broker, "dump", "--topic", "too-much", "/dev/full", code=1)
+    assert "No space left on device" in err and "make room there, then run it again" in err
