@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
+from fastlog.spark import upkeep
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import expire as expiring
 from fastlog.spark.jobs.expire import expire_command, first_day
@@ -217,6 +218,14 @@ def test_each_gigabyte_is_a_transaction_of_its_own(tmp_path: Path, monkeypatch: 
     assert sorted(offsets_in(lake)) == [0, 0, 1, 1]
     for file in refused[0].added:
         assert not (lake.directory / file.path).exists()
+
+
+def test_a_transaction_that_is_just_full_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_CHANGE_BYTES", 30)
+    bins = [[ActiveFile(f"{number}", size, {})] for number, size in enumerate((10, 20, 29, 1, 30, 5))]
+    assert [[file.size_bytes for files in share for file in files] for share in upkeep._shares(bins)] == [
+        [10, 20], [29, 1], [30], [5],
+    ]  # fmt: skip
 
 
 def test_who_is_always_refused_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
