@@ -408,6 +408,39 @@ def test_a_load_that_goes_on_begins_every_so_often(
     assert values_in(tmp_path) == expected((0, 20))
 
 
+def test_what_comes_while_a_batch_is_written_waits_for_its_time(
+    tmp_path: Path, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch a round, or files would be as small as batches are quick; a backlog is not waited with."""
+    put(broker, 0, 10)
+    context = Context()
+    context.before = lambda run: put(broker, 10 * run, 10) if run < 3 else None
+    rounds: list[int] = []
+    batches: list[int] = []
+
+    def wait(seconds: float) -> None:
+        if seconds:
+            rounds.append(going.totals.batches - sum(rounds))
+            batches.append(going.totals.batches)
+        if len(rounds) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "wait", wait)
+    going = loader_of(tmp_path, broker, context)
+    with pytest.raises(KeyboardInterrupt):
+        going.run(every=1000.0)
+    assert rounds == [1, 1, 1, 0]
+    assert values_in(tmp_path) == expected((0, 30))
+    put(broker, 30, 20)
+    rounds.clear()
+    context.before = lambda run: None
+    going = loader_of(tmp_path, broker, context, max_bytes=100)
+    with pytest.raises(KeyboardInterrupt):
+        going.run(every=1000.0)
+    assert rounds[0] > 1 and rounds[1:] == [0, 0, 0]
+    assert values_in(tmp_path) == expected((0, 50))
+
+
 def test_two_loads_of_one_table_are_refused(tmp_path: Path, broker: FakeBroker) -> None:
     put(broker, 0, 10)
     context = Context()

@@ -175,6 +175,8 @@ class Loader:
                 batches = self.totals.batches
                 while self._tried(lambda: self._one(plan, None if every is not None else targets)):
                     command.wait(0)
+                    if every is not None and not any(self.totals.behind):
+                        break  # what has come meanwhile waits for its time: it would be a small file now
                 if self._wishes.optimize_at is not None and self.totals.batches > batches:
                     self._join(self._wishes.optimize_at)
                 if every is None:
