@@ -78,6 +78,17 @@ def test_batches_are_stored_as_they_are(workers: Workers, client: Client, codec:
         assert (client.offset(topic, 0, 4000).offset, client.offset(topic, 0, LATEST).offset) == (0, 304)
 
 
+def test_one_that_a_thread_looks_into_stays_what_it_is(workers: Workers, client: Client) -> None:
+    client.make("large")
+    before = workers.count("inflated_off_loop")
+    records = [Record(None, b"x" * 500, 1000) for _ in range(3000)]
+    made = record_batches.build(records, codec=CODECS["zstd"], attributes=LOG_APPEND_TIME)
+    data = rewritten(made, 35, ">q", 5000)
+    assert codes(client, "large", data, rewritten(data, 23, ">i", 0)) == [0, INVALID]
+    assert workers.count("inflated_off_loop") > before
+    assert fetched(client, "large") == data
+
+
 def test_what_does_not_follow_the_log_is_refused(client: Client) -> None:
     """And stands in nobody's way: what was sent twice is there once."""
     client.make("follow")
