@@ -26,6 +26,21 @@ def test_wheels_are_built_for_the_pythons_that_are_supported() -> None:
     assert wheels["linux"]["archs"] == ["x86_64", "aarch64"]
 
 
+def test_the_same_wheels_are_built_without_containers() -> None:
+    """By their names and by what they run on; a name that none has is said, and nothing is begun."""
+    script, wheels = ROOT / "scripts" / "build-wheels", PROJECT["tool"]["cibuildwheel"]
+    listed = subprocess.run([script, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    platforms = {f"{kind}linux_{arch}" for kind in ("many", "musl") for arch in wheels["linux"]["archs"]}
+    pythons = [pattern.removesuffix("-*") for pattern in wheels["build"].split()]
+    assert sorted(listed) == sorted(f"{python}-{platform}" for python in pythons for platform in platforms)
+    images = {image for name, image in wheels["linux"].items() if name.endswith("-image")}
+    assert set(re.findall(r"=((?:many|musl)linux_\d_\d+)", script.read_text())) == images
+    refused = subprocess.run([script, "cp310-*"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (
+        2, "fastlog: no wheel is called cp310-*; scripts/build-wheels --list names them\n"
+    )  # fmt: skip
+
+
 def test_what_the_container_copies_and_where_it_keeps_data_is_as_documented() -> None:
     text = (PACKAGING / "Containerfile").read_text()
     for source in re.findall(r"^COPY (packaging/\S+)", text, re.M):
