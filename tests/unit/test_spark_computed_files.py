@@ -15,7 +15,7 @@ import pytest
 
 from fastlog.errors import RangeIncompleteError, TableWriteError
 from fastlog.message import encode_set
-from fastlog.spark import columns, table_files
+from fastlog.spark import columns, computed_files, table_files
 from fastlog.spark.computed_files import Computed, ComputedFiles, Waiting
 from fastlog.spark.entries import NewFile
 from fastlog.spark.options import parse_options
@@ -106,6 +106,25 @@ def test_other_rows_than_spark_was_given_are_no_files(tmp_path: Path, change: st
     with pytest.raises(TableWriteError, match=r"Spark gave back (fewer|other) rows than it was given"):
         files.write(iter(batches), waiting)
     assert not waiting.exists()
+
+
+def test_spark_has_a_task_for_each_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And both of its processes find the place by the batch and the task that they work for."""
+    data = encode_set(VALUES)
+    half = len(encode_set(VALUES[:100]))
+    number = [0]
+    monkeypatch.setattr(computed_files, "_waiting_place", lambda run: tmp_path / "waiting" / run / str(number[0]))
+    made: list[NewFile] = []
+    with with_log(data) as fake:
+        files = files_at(tmp_path, fake.address)
+        tasks = [Task("t", 0, 0, "127.0.0.1", fake.port, *ends) for ends in ((0, half), (half, len(data)))]
+        reader = computed_files._Reader(files, tasks)
+        for number[0], part in enumerate(reader.partitions()):
+            assert part.value == tasks[number[0]]
+            made += files.write(computed(reader.read(part), 1000))
+    found = [pq.read_table(tmp_path / file.path, partitioning=None)["value"].to_pylist() for file in made]
+    assert found == [VALUES[:100], VALUES[100:]]
+    assert list((tmp_path / "waiting" / "run").iterdir()) == []
 
 
 def test_a_range_that_cannot_be_read_leaves_nothing_that_waits(tmp_path: Path) -> None:
