@@ -379,7 +379,7 @@ class Loader:
     def _schema(self) -> pyarrow.Schema:
         """Of the rows of the table."""
         if self._by_sql:
-            return arrow_schema(self._expressions.rows(self._frame({}), datetime.now(UTC)))
+            return arrow_schema(self._expressions.rows(self._no_rows, datetime.now(UTC)))
         from fastlog.spark.row_files import row_schema
 
         return row_schema(self._columns)
@@ -387,7 +387,12 @@ class Loader:
     @functools.cached_property
     def _needed(self) -> tuple[str, ...] | None:
         """See ``Expressions.needed``."""
-        return self._expressions.needed(self._frame({}))
+        return self._expressions.needed(self._no_rows)
+
+    @functools.cached_property
+    def _no_rows(self) -> DataFrame:
+        """The source, for its columns alone: each of them is a Python process that starts."""
+        return self._frame({})
 
     def _frame(self, ranges: dict[TopicPartition, Interval]) -> DataFrame:
         return source_frame(self._spark.session, self._wishes.source, ranges)
