@@ -30,8 +30,6 @@ from fastlog.spark.cluster import Cluster
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan, columns_for
 from fastlog.spark.progress import Progress
-from fastlog.spark.sink import FastlogStreamWriter, FastlogWriter
-from fastlog.spark.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -68,10 +66,17 @@ class FastlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``frame.write``."""
+        # Here, as a producer is much to load for the processes that read: Spark starts several for each query.
+        from fastlog.spark.sink import FastlogWriter
+        from fastlog.spark.sink_options import parse_sink_options
+
         return FastlogWriter(parse_sink_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For ``frame.writeStream``."""
+        from fastlog.spark.sink import FastlogStreamWriter
+        from fastlog.spark.sink_options import parse_sink_options
+
         return FastlogStreamWriter(parse_sink_options(self.options), schema, overwrite)
 
 
