@@ -334,11 +334,14 @@ def test_the_same_producer_goes_on_through_kills_of_the_broker() -> None:
             ended = threading.Event()
 
             def kill() -> None:
-                for _ in range(3):
-                    time.sleep(0.3)
-                    broker.kill()
-                    broker.restart()
-                ended.set()
+                try:
+                    for number in range(1, 4):
+                        wait_until("it has connected", lambda number=number: producer.stats().connections >= number)  # type: ignore[misc]
+                        time.sleep(0.3)
+                        broker.kill()
+                        broker.restart()
+                finally:
+                    ended.set()
 
             thread = threading.Thread(target=kill)
             thread.start()
