@@ -267,13 +267,16 @@ cdef class Buffer:
         wanted = max(self.hint, 2 * self.capacity)
         if wanted < self.used + need:
             wanted = self.used + need
-        if self.memory == NULL:
-            self.memory = new_memory(wanted)
-            self.capacity = wanted
-            return 0
-        memory = <unsigned char*>realloc(self.memory, <size_t>wanted)
-        if memory == NULL:
-            raise MemoryError
+        if BLOCK_BYTES // 4 < wanted < BLOCK_BYTES:
+            wanted = BLOCK_BYTES                          # which is kept for the next one, and need not be touched anew
+        if self.memory == NULL or wanted == BLOCK_BYTES:
+            memory = new_memory(wanted)
+            memcpy(memory, self.memory, <size_t>self.used)
+            free_memory(self.memory, self.capacity)
+        else:
+            memory = <unsigned char*>realloc(self.memory, <size_t>wanted)
+            if memory == NULL:
+                raise MemoryError
         self.memory, self.capacity = memory, wanted
         return 0
 

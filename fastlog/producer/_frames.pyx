@@ -22,7 +22,7 @@ cdef extern from "<time.h>" nogil:
     int CLOCK_MONOTONIC
 
 cdef enum:
-    SPARE_BLOCKS = 8
+    SPARE_BLOCKS = 32             # as much as may be on its way to a broker by default (in.flight.bytes)
 
 # Guarded by the GIL. The first touch of fresh memory costs more than all that a producer does with it (a page fault and a
 # cleared page for every 19 messages of 200 bytes), and malloc gives blocks of this size back to the system at once.

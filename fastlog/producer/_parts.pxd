@@ -12,7 +12,7 @@ cdef class Parts:
     cdef Py_ssize_t size(self) noexcept
 
 
-cdef int64_t now_ms() noexcept nogil
+cdef int64_t now_ms() noexcept
 
 # The parts of a call; None where that is for Python code to look at.
 cdef Parts simple_parts(object key, object headers, object timestamp)

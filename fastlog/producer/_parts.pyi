@@ -13,3 +13,19 @@ class Parts:
     @property
     def size_bytes(self) -> int:
         """Bytes of key and headers in a record."""
+
+def now() -> int:
+    """Milliseconds since 1970, as records get them that are given none."""
+
+class WallClock:
+    """The clock of records, with counts of the processor's counter and with times that a test gives; for tests."""
+
+    def note(self, before: int, after: int, wall_ns: int, ns: int) -> int:
+        """The clocks show ``wall_ns`` since 1970 and ``ns``, between these counts; returns milliseconds since 1970."""
+
+    def at(self, count: int) -> int | None:
+        """The milliseconds at this count; None where the clock would be asked."""
+
+    @property
+    def per_ns(self) -> float:
+        """Counts in a nanosecond, 0 where that is not known."""

@@ -2,7 +2,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t, uint64_t
 
 from fastlog._records cimport field_bytes_of, put_bytes, put_varint, varint_bytes
 
@@ -17,18 +17,40 @@ cdef extern from "Python.h":
     bint PyList_CheckExact(object value)
     bint PyTuple_CheckExact(object value)
 
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* now)
-    int CLOCK_REALTIME
+cdef extern from "_wall_clock.h":
+    struct fl_wall_clock:
+        int64_t ms
+        double per_ns
+    int64_t fl_now_ms(fl_wall_clock* clock) noexcept
+    int64_t fl_note_time(fl_wall_clock* clock, uint64_t before, uint64_t after, int64_t wall_ns, int64_t ns) noexcept
+    bint fl_still_holds(fl_wall_clock* clock, uint64_t count) noexcept
+
+cdef fl_wall_clock wall_clock
 
 
-cdef int64_t now_ms() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_REALTIME, &now)
-    return now.tv_sec * <int64_t>1000 + now.tv_nsec // 1000000
+cdef int64_t now_ms() noexcept:
+    return fl_now_ms(&wall_clock)
+
+
+def now():
+    """Milliseconds since 1970, as records get them."""
+    return now_ms()
+
+
+cdef class WallClock:
+    """The clock of records with counts and times of a test."""
+
+    cdef fl_wall_clock clock
+
+    def note(self, uint64_t before, uint64_t after, int64_t wall_ns, int64_t ns):
+        return fl_note_time(&self.clock, before, after, wall_ns, ns)
+
+    def at(self, uint64_t count):
+        return self.clock.ms if fl_still_holds(&self.clock, count) else None
+
+    @property
+    def per_ns(self):
+        return self.clock.per_ns
 
 
 @cython.final

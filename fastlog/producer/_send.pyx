@@ -196,17 +196,20 @@ cdef class Routes:
 cdef int put_record(Buffer buffer, object value, object key, object headers, object timestamp, object on_delivery) except -1:
     """Add a record, or one for each value of a list: 0 when that is not simple and nothing was added, 2 when a frame was
     finished."""
-    cdef Parts parts = simple_parts(key, headers, timestamp)
-    cdef Py_ssize_t size = 0
-    if parts is None:
-        return 0
+    cdef Parts parts = None
+    cdef Py_ssize_t size = 0, parts_bytes = 1             # the number of no headers
+    if key is not None or headers is not None or timestamp is not None or PyList_CheckExact(value):
+        parts = simple_parts(key, headers, timestamp)
+        if parts is None:
+            return 0
+        parts_bytes = parts.size()
     if PyList_CheckExact(value):
         return buffer.put_all(<list>value, parts) if on_delivery is None else 0
     if PyBytes_CheckExact(value):
         size = PyBytes_GET_SIZE(value)
     elif value is not None or key is None:
         return 0
-    if size + parts.size() > buffer.max_payload or buffer.quota.is_full():
+    if size + parts_bytes > buffer.max_payload or buffer.quota.is_full():
         return 0
     if on_delivery is None:
         return 1 + buffer.put(value, 0, parts)
