@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
     target = 0
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = self._body()
         if self.path == CONTROL:
             if self.command == "PUT":
                 self.faults.add(json.loads(body))
@@ -89,6 +89,17 @@ class Handler(BaseHTTPRequestHandler):
                 self._answer(status, headers, found)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle
+
+    def _body(self) -> bytes:
+        if self.headers.get("transfer-encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        found = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # what may come behind the chunks
+            pass
+        return found
 
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = HTTPConnection("127.0.0.1", self.target, timeout=60)

@@ -1,4 +1,4 @@
-"""``python -m fastlog.spark.jobs.load``: topics into a Delta table, each message once."""
+"""``python -m fastlog.spark.jobs.load``: topics into a Delta or an Iceberg table, each message once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fastlog.errors import ConfigError
+from fastlog.spark.iceberg import SCHEME, IcebergLake
 from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, Wishes
 from fastlog.spark.lake import Lake
@@ -24,10 +25,12 @@ from fastlog.tools import options, report, signals
     "load",
     table_required=True,
     timed=False,
+    iceberg=True,
     examples=(
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs",
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --every 10s",
         "python -m fastlog.spark.jobs.load --topic logs --table s3://lake/logs --storage-option AWS_REGION=eu-west-1",
+        "python -m fastlog.spark.jobs.load --topic logs --table iceberg:prod/lake.logs",
         "python -m fastlog.spark.jobs.load --topic logs --table /data/logs --from 2026-05-17T08:00:00Z",
     ),
 )
@@ -120,7 +123,7 @@ def load_command(
     optimize_at: int | None,
     skip_lost: bool,
 ) -> int:
-    """Load topics into a Delta table, each message exactly once.
+    """Load topics into a Delta or an Iceberg table, each message exactly once.
 
     Every batch is one transaction: its files, and the offsets at which the next batch begins. The job may be
     killed and started again at any moment. Beside the columns of the source there are topic and date, by which
@@ -183,6 +186,8 @@ def load(
 ) -> dict[str, Any]:
     """What the command does, for programs; returns the summary.
 
+    ``table``: a place of a Delta table, or ``iceberg:CATALOG/NAMESPACE.TABLE``.
+
     Uses the Spark session of this process where there is one. ``stopped`` in the summary is the exit code after a
     signal, else 0; signals are looked after in the main thread alone.
 
@@ -210,7 +215,12 @@ def load(
     )
     if rejected is not None and time is None and not columns:
         raise ConfigError("--rejected: there is no --column and no --time that could fail")
-    lake = Lake(table, storage_options)
+    lake = opened(table, storage_options)
+    if isinstance(lake, IcebergLake):
+        unfit = {"--from": again_from, "--rejected": rejected, "--optimize-at": optimize_at}
+        for name, given in unfit.items():
+            if given is not None:
+                raise ConfigError(f"{name}: is for Delta tables; {lake} is one of Iceberg")
     refused = None if rejected is None else Lake(rejected, storage_options)
     place = None if again_from is None else parse_place(again_from)
     if place is not None and not lake.exists:
@@ -225,6 +235,14 @@ def load(
             stopped = stop.exit_code
     summary = {"job": "load", "table": str(lake), "version": lake.version, **loader.totals.to_json()}
     return {**summary, "stopped": stopped}
+
+
+def opened(table: TableLocation | Path | str, storage_options: Mapping[str, str] | None = None) -> Lake | IcebergLake:
+    """The table that a place names, of either kind; raises as they do."""
+    text = str(table)
+    if not text.startswith(SCHEME):
+        return Lake(table, storage_options)
+    return IcebergLake(text, table.options if isinstance(table, TableLocation) else storage_options)
 
 
 def starting_options(text: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ from fastlog.spark import offsets
 from fastlog.spark.behind import Behind
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.entries import ActiveFile, NewFile
+from fastlog.spark.iceberg import IcebergLake, IcebergStaging
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.expressions import REASON, Expressions, source_frame
 from fastlog.spark.jobs.latency import Latencies
@@ -132,13 +133,19 @@ class Totals:
 class Loader:
     """Loads topics into a table; for one thread. ``spark`` is started once there is something to do."""
 
-    def __init__(self, lake: Lake, wishes: Wishes, spark: command.LazySpark, rejected: Lake | None = None) -> None:
+    def __init__(
+        self, lake: Lake | IcebergLake, wishes: Wishes, spark: command.LazySpark, rejected: Lake | None = None
+    ) -> None:
         """``rejected``: the table for messages that an expression fails on; without it such a one ends the load."""
         self._lake = lake
         self._wishes = wishes
         self._spark = spark
         self._partition_by = _partition_columns(lake, wishes)
-        self._staging = Staging(lake, self._partition_by, wishes.compression)
+        self._staging: Staging
+        if isinstance(lake, IcebergLake):
+            self._staging = IcebergStaging(lake, self._partition_by, wishes.compression)
+        else:
+            self._staging = Staging(lake, self._partition_by, wishes.compression)
         self._run = uuid.uuid4().hex
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
         # As for a stream: "latest" is a place to begin at.
@@ -149,6 +156,7 @@ class Loader:
         self._rejects: Rejects | None = None
         self._rejecting = False
         if rejected is not None and (wishes.time is not None or wishes.columns):
+            assert isinstance(lake, Lake)
             self._rejects = Rejects(rejected, lake, rejected_schema(self._columns), wishes.compression)
         self.totals = Totals()
 
@@ -231,6 +239,7 @@ class Loader:
 
     def _join(self, at_least: int) -> None:
         """Join small files. What hinders that is told of, and ends no load: the next batch comes here again."""
+        assert isinstance(self._lake, Lake)
         wanted = JoinOptions(at_least=at_least, gradual=True, compression=self._wishes.compression)
         try:
             joined = join_files(self._lake, wanted, self._say)
@@ -258,8 +267,10 @@ class Loader:
 
     def _again(self, plan: LoadPlan, place: Place) -> None:
         batch = plan.again(place)
+        lake = self._lake
+        assert isinstance(lake, Lake)
         if batch is not None:
-            self._bring(plan, batch, [file for file in self._lake.files() if _may_hold(self._lake, file, batch)])
+            self._bring(plan, batch, [file for file in lake.files() if _may_hold(lake, file, batch)])
 
     def _bring(self, plan: LoadPlan, batch: Batch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
@@ -401,7 +412,7 @@ class Loader:
         command.say(text, self._wishes.shown)
 
 
-def _partition_columns(lake: Lake, wishes: Wishes) -> tuple[str, ...]:
+def _partition_columns(lake: Lake | IcebergLake, wishes: Wishes) -> tuple[str, ...]:
     """What a table is partitioned by, or will be. Raises ``ConfigError`` when the user wants something else."""
     if wishes.partition_by is not None:
         names = {name.lower() for name in wishes.partition_by}

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fastlog import errors
+from fastlog.spark.iceberg import SCHEME
 from fastlog.spark.jobs.command import named
 from fastlog.spark.lake import Lake
 from fastlog.spark.storage import TableLocation, local_path, located
@@ -34,12 +35,18 @@ class TablePlace(click.ParamType):  # type: ignore[type-arg]
 
     name = "place"
 
-    def __init__(self, *, exists: bool = False) -> None:
-        """``exists``: of a path, whether something has to be there."""
+    def __init__(self, *, exists: bool = False, iceberg: bool = False) -> None:
+        """``exists``: of a path, whether something has to be there; ``iceberg``: whether it may be a table of Iceberg,
+        which is given back as a location with its name."""
         self._exists = exists
+        self._iceberg = iceberg
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> TableLocation:
         """See ``located``."""
+        if self._iceberg and str(value).startswith(SCHEME):
+            if ctx is not None:
+                ctx.meta[_AT_URLS] = True
+            return TableLocation(str(value))
         try:
             place = located(value)
         except errors.ConfigError as error:
@@ -133,7 +140,7 @@ def trigger_options(function: Any) -> Any:
     )(function)
 
 
-def table_option(*, required: bool, made: bool = True) -> Callable[[Any], Any]:
+def table_option(*, required: bool, made: bool = True, iceberg: bool = False) -> Callable[[Any], Any]:
     """``--table``, and ``--storage-option`` for that table and others that a command reads."""
     where = "The Delta table: a directory that all workers see, or a URL (s3://BUCKET/TABLE, and gs, abfss, hdfs);"
     where = (
@@ -155,9 +162,9 @@ def table_option(*, required: bool, made: bool = True) -> Callable[[Any], Any]:
             "place",
             group="Selection",
             required=required,
-            type=TablePlace(),
+            type=TablePlace(iceberg=iceberg),
             metavar="PLACE",
-            help=where,
+            help=f"{where} Or an Iceberg table: {SCHEME}CATALOG/NAMESPACE.TABLE." if iceberg else where,
         )(function)
 
     return add
@@ -220,6 +227,8 @@ def _with_options(place: TableLocation, storage: tuple[str, ...]) -> TableLocati
         raise errors.ConfigError("--storage-option: is for tables at URLs, and none is given")
     if place.is_local:
         return place
+    if place.text.startswith(SCHEME):
+        return TableLocation(place.text, options.named_values("--storage-option", storage))
     return located(place.text, options.named_values("--storage-option", storage))
 
 
@@ -272,7 +281,7 @@ class JobOptions:
 
 
 def job(
-    name: str, *, table_required: bool, examples: tuple[str, ...], timed: bool = True
+    name: str, *, table_required: bool, examples: tuple[str, ...], timed: bool = True, iceberg: bool = False
 ) -> Callable[[Callable[..., int]], click.Command]:
     """The command of a job: its function is called with the ``JobOptions``, then with the options of its own."""
     common = [item.name for item in fields(JobOptions) if timed or item.name not in ("time_of", "late", "checkpoint")]
@@ -285,7 +294,7 @@ def job(
         made: Any = attempts_option(called)
         if timed:
             made = time_option(late_option(checkpoint_option(made)))
-        made = spark_options(quiet_option(table_option(required=table_required)(made)))
+        made = spark_options(quiet_option(table_option(required=table_required, iceberg=iceberg)(made)))
         made = source_options(topics_option(trigger_options(made)))
         return click.command(cls=options.Command, name=name, exit_codes=EXIT_CODES, examples=examples)(made)
 

@@ -1,0 +1,421 @@
+"""Loads into Iceberg tables, with a fake broker and no Java: each message once, whatever fails, for every reader."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError
+from fastlog.spark.entries import NewFile
+from fastlog.spark.iceberg import IcebergLake, IcebergStaging
+from fastlog.spark.jobs import command
+from fastlog.spark.jobs.load import load
+from fastlog.spark.jobs.loader import Loader
+from fastlog.spark.jobs.loading import BATCHES, offset_name
+from fastlog.spark.lake import Change, Step
+from fastlog.spark.table_files import TableFiles
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.object_store import open_object_store
+from tests.harness.small_loads import Context, expected, put, wishes
+from tests.harness.spark import partition_of
+
+pytest.importorskip("pyiceberg", reason="pip install '.[iceberg]'")
+from pyiceberg.utils.config import Config
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+NAME = "iceberg:tried/lake.logs"
+SCHEMA = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("n", pa.int64())])
+
+
+class Killed(BaseException):
+    """The load was killed."""
+
+
+@pytest.fixture(autouse=True)
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a file, whose tables are in a directory, in the environment as a user has it."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__TRIED__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__TRIED__WAREHOUSE", f"file://{tmp_path}/warehouse")
+    # A process reads the environment once.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(partitions=2) as fake:
+        yield fake
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr(command, "wait", found.append)
+    return found
+
+
+def loader_of(broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
+    spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
+    return Loader(IcebergLake(NAME), wishes(broker, **fields), spark)
+
+
+def table() -> Any:
+    """As every program that knows the catalog opens it."""
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog("tried").load_table("lake.logs")
+
+
+def values_in() -> list[bytes]:
+    rows = table().scan().to_arrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    return [bytes(value) for value in rows["value"].to_pylist()]
+
+
+def made(partition_by: tuple[str, ...] = ("topic", "date")) -> IcebergLake:
+    lake = IcebergLake(NAME)
+    lake.create(SCHEMA, partition_by)
+    return lake
+
+
+def written(lake: IcebergLake, rows: pa.RecordBatch, number: int) -> None:
+    """Rows of a table without partitions, as tasks write them."""
+
+    def write(place: Any) -> list[NewFile]:
+        files = TableFiles(place, rows.schema, (), "snappy")
+        files.add((), rows)
+        return files.finish()
+
+    step = Step(lake.number("fastlog:t/0-0"), number)
+    lake.commit(Change({"fastlog:t/0-0": step}, IcebergStaging(lake, (), "snappy").write_by(write)))
+
+
+# -- loads -------------------------------------------------------------------------------------------------------------
+
+
+def test_all_of_it_is_in_the_table_with_where_it_goes_on(broker: FakeBroker) -> None:
+    ends = [put(broker, 0, 50), put(broker, 100, 30, 1)]
+    loader = loader_of(broker)
+    loader.run()
+    assert values_in() == expected((0, 50), (100, 30))
+    lake = IcebergLake(NAME)
+    for number, end in enumerate(ends):
+        assert lake.number(offset_name(partition_of(f"t/0-{number}"))) == end
+    assert lake.number(BATCHES) == 0
+    assert lake.partition_columns == ["topic", "date"]
+    assert (loader.totals.rows, loader.totals.failures) == (80, 0)
+    assert loader.totals.to_json()["latency_ms"] is not None
+    (last, *_), *_ = [(notes, number) for number, notes in lake.history()]
+    assert (last["rows"], last["batch"]) == (80, 0)
+    put(broker, 50, 5)
+    again = loader_of(broker)
+    again.run()
+    assert again.totals.rows == 5
+    assert values_in() == expected((0, 55), (100, 30))
+    before = IcebergLake(NAME).version
+    loader_of(broker).run()
+    assert IcebergLake(NAME).version == before
+
+
+def test_every_reader_finds_the_rows(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files have no ids of columns, and no columns of what the table is partitioned by: readers find them all the
+    same."""
+    import polars
+
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    put(broker, 0, 20)
+    loader_of(broker).run()
+    opened = table()
+    names = ["topic", "date", "offset", "value"]
+    rows = sorted(opened.scan().select(*names).to_arrow().to_pylist(), key=lambda row: row["offset"])
+    assert [row["value"] for row in rows] == expected((0, 20))
+    assert {(row["topic"], str(row["date"])) for row in rows} == {("t", "2023-11-14"), ("t", "2023-11-15")}
+    frame = polars.scan_iceberg(opened, reader_override="native").select(names).sort("offset").collect()
+    assert frame.to_dicts() == rows
+    connection = opened.scan().to_duckdb("logs")
+    assert connection.sql('SELECT count(DISTINCT "offset"), min(topic), max("date") FROM logs').fetchall() == [
+        (20, "t", date(2023, 11, 15))
+    ]
+    one_day = opened.scan(row_filter="date = '2023-11-14'")
+    assert one_day.to_arrow().num_rows == 10
+    assert len(list(one_day.plan_files())) == 1
+
+
+STEPS = ("behind the tasks", "before the beginning is written down", "behind that", "before the commit", "behind it")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_whatever_step_it_was_killed_at_each_message_is_there_once(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    put(broker, 0, 20)
+    context = Context()
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if step == "behind the tasks":
+            context.after = kill
+        else:
+            _kill_at_commit(patch, number=1 if "commit" in step or step == "behind it" else 0, behind="behind" in step)
+        with pytest.raises(Killed):
+            loader_of(broker, context).run()
+    put(broker, 20, 10)
+    loader = loader_of(broker)
+    loader.run()
+    assert values_in() == expected((0, 30))
+    assert loader.totals.rows == (10 if step == "behind it" else 30)
+
+
+def _kill_at_commit(patch: pytest.MonkeyPatch, number: int, *, behind: bool) -> None:
+    attempt = IcebergLake._attempt
+    seen: list[Change] = []
+
+    def killed(self: IcebergLake, change: Change, identity: str) -> None:
+        seen.append(change)
+        if len(seen) == number + 1:
+            if behind:
+                attempt(self, change, identity)
+            raise Killed
+        attempt(self, change, identity)
+
+    patch.setattr(IcebergLake, "_attempt", killed)
+
+
+def test_tasks_that_run_twice_bring_their_rows_once(broker: FakeBroker) -> None:
+    put(broker, 0, 20)
+    context = Context()
+    context.times = 2
+    loader_of(broker, context).run()
+    assert values_in() == expected((0, 20))
+
+
+def test_two_loads_of_one_table_are_both_exact(broker: FakeBroker, waits: list[float]) -> None:
+    """The second one is quicker, in the middle of a batch of the first: that batch is refused, its files are gone, and
+    it is planned anew."""
+    put(broker, 0, 20)
+    loader_of(broker).run()
+    put(broker, 20, 10)
+    context = Context()
+
+    def other(run: int) -> None:
+        if run == 1:
+            put(broker, 30, 5)
+            loader_of(broker).run()
+
+    context.after = other
+    first = loader_of(broker, context)
+    first.run()
+    assert (first.totals.rows, first.totals.failures) == (0, 1)
+    assert values_in() == expected((0, 35))
+    there = {Path(task.file.file_path) for task in table().scan().plan_files()}
+    directory = IcebergLake(NAME).location.directory
+    assert {path for path in directory.rglob("*.parquet")} == {Path(str(path).removeprefix("file:")) for path in there}
+
+
+def test_a_column_that_comes_later_is_null_before() -> None:
+    lake = made(())
+    written(lake, pa.record_batch({"topic": ["x"], "date": [date(2020, 1, 1)], "n": [1]}, schema=SCHEMA), 1)
+    lake.check_schema(pa.schema([*SCHEMA, ("text", pa.string())]), [], growing=True)
+    grown = IcebergLake(NAME)
+    assert grown.schema == pa.schema([*SCHEMA, ("text", pa.string())])
+    rows = {"topic": ["x"], "date": [date(2020, 1, 1)], "n": [2], "text": ["y"]}
+    written(grown, pa.record_batch(rows, schema=grown.schema), 2)
+    found = table().scan().select("n", "text").to_arrow().sort_by("n").to_pylist()
+    assert found == [{"n": 1, "text": None}, {"n": 2, "text": "y"}]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    lake = made()
+    parts = ["topic", "date"]
+    with pytest.raises(ConfigError, match="the column n is int64 in the table, and string in what is to be added"):
+        lake.check_schema(SCHEMA.set(2, pa.field("n", pa.string())), parts)
+    with pytest.raises(ConfigError, match="the column n is int64 in the table, and not there in what"):
+        lake.check_schema(pa.schema([*SCHEMA][:2]), parts, growing=True)
+    with pytest.raises(ConfigError, match="the table has N in other upper and lower case"):
+        lake.check_schema(pa.schema([*SCHEMA, ("N", pa.string())]), parts, growing=True)
+    with pytest.raises(ConfigError, match=r"is partitioned by \['topic', 'date'\], not by \['topic'\]"):
+        lake.check_schema(SCHEMA, ["topic"])
+    assert IcebergLake(NAME).schema == SCHEMA
+
+
+KILLED = """
+import sys
+from types import SimpleNamespace
+from fastlog.spark.iceberg import IcebergLake
+from fastlog.spark.jobs.loader import Loader
+from tests.harness.object_store import open_object_store
+from tests.harness.small_loads import Context, wishes
+name, port = sys.argv[1:]
+spark = SimpleNamespace(context=Context(), has_ended=False)
+print("begun", flush=True)
+Loader(IcebergLake(name), wishes(SimpleNamespace(port=int(port)), max_bytes=300, attempts=50), spark).run()
+"""
+
+
+def test_two_loads_that_are_killed_again_and_again(broker: FakeBroker) -> None:
+    """At whatever moment of writing files, of pyiceberg's own and of the catalog's; and both at once."""
+    seed = random.SystemRandom().randrange(2**31)
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    put(broker, 0, 120)
+    loader_of(broker, max_bytes=300)  # the catalog is there
+    command = [sys.executable, "-c", KILLED, NAME, str(broker.port)]
+    kills = 0
+    for _ in range(4):
+        with ExitStack() as stack:
+            processes = [
+                stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+                for _ in range(2)
+            ]
+            for process in processes:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"begun\n"
+            time.sleep(source.uniform(0.1, 2))
+            for process in processes:
+                kills += process.poll() is None
+                process.kill()
+    assert kills
+    loader_of(broker).run()
+    assert values_in() == expected((0, 120))
+
+
+def test_files_in_an_object_store(broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog's options are for what pyiceberg writes there, those of the store for what tasks write."""
+    put(broker, 0, 20)
+    with open_object_store() as store:
+        settings = {
+            "URI": f"sqlite:///{tmp_path}/stored.db",
+            "WAREHOUSE": store.url("warehouse"),
+            "S3__ENDPOINT": store.options["AWS_ENDPOINT_URL"],
+            "S3__ACCESS_KEY_ID": store.options["AWS_ACCESS_KEY_ID"],
+            "S3__SECRET_ACCESS_KEY": store.options["AWS_SECRET_ACCESS_KEY"],
+            "S3__REGION": store.options["AWS_REGION"],
+        }
+        for name, value in settings.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__TRIED__{name}", value)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+        for count in (0, 10):
+            if count:
+                put(broker, 20, count)
+            spark: Any = SimpleNamespace(context=Context(), has_ended=False)
+            Loader(IcebergLake(NAME, store.options), wishes(broker), spark).run()
+        assert values_in() == expected((0, 30))
+        assert all(task.file.file_path.startswith("s3://") for task in table().scan().plan_files())
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_changes_that_found_the_same_numbers_one_is_refused() -> None:
+    """Also where neither brings files: pyiceberg itself would put the second behind the first."""
+    first, second = made(), IcebergLake(NAME)
+    first.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    with pytest.raises(TableConflictError, match="fastlog:t/0-0 is 5, not None"):
+        second.commit(Change({"fastlog:t/0-0": Step(None, 7)}))
+    assert IcebergLake(NAME).number("fastlog:t/0-0") == 5
+    assert IcebergLake(NAME).names("fastlog:") == ["fastlog:t/0-0"]
+    second.commit(Change({"fastlog:t/0-1": Step(None, 7)}))  # another number: nothing is in its way
+    assert IcebergLake(NAME).names("fastlog:") == ["fastlog:t/0-0", "fastlog:t/0-1"]
+
+
+def test_what_others_do_to_the_table_is_let_pass() -> None:
+    """Their snapshots, and those that go; the numbers stay."""
+    lake = made(())
+    lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    table().append(pa.table({"topic": ["x"], "date": [date(2020, 1, 1)], "n": [1]}, schema=SCHEMA))
+    lake.commit(Change({"fastlog:t/0-0": Step(5, 6)}))
+    opened = table()
+    opened.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in opened.snapshots()[:-1]]).commit()
+    assert IcebergLake(NAME).number("fastlog:t/0-0") == 6
+    assert table().scan().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("is_in", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_for(is_in: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = made()
+    attempt = IcebergLake._attempt
+    lost: list[bool] = []
+
+    def loses(self: IcebergLake, change: Change, identity: str) -> None:
+        if lost:
+            return attempt(self, change, identity)
+        lost.append(True)
+        if is_in:
+            attempt(self, change, identity)
+        raise ConnectionResetError("the answer is lost")
+
+    monkeypatch.setattr(IcebergLake, "_attempt", loses)
+    lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    assert lake.number("fastlog:t/0-0") == 5
+    assert len(lake.history()) == 1
+
+
+def test_a_catalog_that_does_not_answer_is_asked_again_and_then_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = made()
+    tries: list[int] = []
+
+    def fails(*_: object) -> None:
+        tries.append(1)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(IcebergLake, "_attempt", fails)
+    with pytest.raises(TableUnavailableError, match=r"iceberg:tried/lake\.logs: .*Connection refused"):
+        lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    assert len(tries) == 3
+    assert lake.number("fastlog:t/0-0") is None
+
+
+def test_values_of_partitions_are_typed(tmp_path: Path) -> None:
+    schema = pa.schema([("text", pa.string()), ("day", pa.date32()), ("number", pa.int32()), ("n", pa.int64())])
+    lake = IcebergLake(NAME)
+    lake.create(schema, ["text", "day", "number"])
+    staging = IcebergStaging(lake, lake.partition_columns, "snappy")
+
+    def write(place: Any) -> list[NewFile]:
+        files = TableFiles(place, pa.schema([schema.field("n")]), lake.partition_columns, "snappy")
+        for values in [("a b/%41", "1969-12-31", "-3"), (None, None, None)]:
+            files.add(values, pa.record_batch({"n": pa.array([1, 2], pa.int64())}))
+        return files.finish()
+
+    lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}, staging.write_by(write)))
+    rows = table().scan().to_arrow().sort_by("number").to_pylist()
+    assert rows == [
+        *({"text": "a b/%41", "day": date(1969, 12, 31), "number": -3, "n": n} for n in (1, 2)),
+        *({"text": None, "day": None, "number": None, "n": n} for n in (1, 2)),
+    ]
+
+
+# -- usage -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["iceberg:tried", "iceberg:tried/", "iceberg:tried/logs", "iceberg:/lake.logs"])
+def test_a_name_that_is_none(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"write iceberg:CATALOG/NAMESPACE\.TABLE"):
+        IcebergLake(name)
+
+
+def test_a_catalog_that_nobody_has_told_of() -> None:
+    with pytest.raises(ConfigError, match="PYICEBERG_CATALOG__OTHER__URI"):
+        IcebergLake("iceberg:other/lake.logs")
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [("--from", {"again_from": "earliest"}), ("--optimize-at", {"optimize_at": 4}),
+     ("--rejected", {"rejected": "/x", "columns": {"a": "1"}})],
+)  # fmt: skip
+def test_what_is_for_delta_tables_is_refused(option: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: is for Delta tables"):
+        load("t", NAME, **given)
