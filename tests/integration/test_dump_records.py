@@ -259,17 +259,21 @@ def test_what_cannot_become_the_topic_of_the_file(
         assert [end for _, end, _ in held(other, "empty").values()] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("is_before", [True, False])
-def test_who_else_appends_is_noticed(source: RunningBroker, dumped: Path, is_before: bool) -> None:
-    """Where a piece is to go, or behind one."""
+@pytest.mark.parametrize("where", ["before a piece", "between two", "behind the last"])
+def test_who_else_appends_is_noticed(source: RunningBroker, dumped: Path, where: str) -> None:
+    """Before a piece: as many records as its first batch has, so that the offsets fit."""
     data = dumped.read_bytes()
-    position, partition, end = pieces_of(dumped)[0]
+    cuts = [cut for cut in pieces_of(dumped) if cut[1] == 0]
+    position, partition, end = cuts[-1 if where == "behind the last" else 0]
+    with dumped.open("rb") as file:
+        later = next(piece for piece in Reader("", file).pieces() if piece.partition.partition == 1)
+    count = next(storable(later.data)).records if where == "before a piece" else 3
     with testing.broker() as other, loading(other, data[:position], partition, end) as process:
-        produce(other, "mixed", 1 if is_before else 0, "none", 3)
+        produce(other, "mixed", 1 if where == "before a piece" else 0, "none", count)
         _, err = process.communicate(data[position:], timeout=2 * PATIENCE)
         assert process.returncode == 1 and b"somebody else appends" in err, err
         (text,) = [line for line in err.splitlines() if b"loading stopped at" in line]
-        assert f"stopped at offset {0 if is_before else end};".encode() in text
+        assert f"stopped at offset {0 if where == 'before a piece' else end};".encode() in text
 
 
 def test_a_topic_that_is_made_anew_meanwhile_is_not_dumped(
