@@ -196,4 +196,4 @@ def _waiting_place(run: str) -> Path:
     context = TaskContext.get()
     assert context is not None
     below = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
-    return Path(below) / f"fastlog-{run}" / str(context.taskAttemptId())
+    return Path(below) / f"fastlog-{run}-{context.taskAttemptId()}"  # gone as a whole with the task
