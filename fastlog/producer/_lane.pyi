@@ -8,5 +8,5 @@ class Lane:
     generation: int
     in_flight: int
     is_known: bool
-    def __init__(self, limit: int) -> None:
-        """``limit``: batches that may be without an answer, 0 where they are not numbered."""
+    def __init__(self, limit: int, first: int = 0) -> None:
+        """``limit``: batches that may be without an answer, 0: they are not numbered. ``first``: the first record's."""

@@ -9,6 +9,7 @@ Source: Apache Kafka 4.2 (ProducerAppendInfo; KIP-360 for epochs that a producer
 """
 
 cimport cython
+from libc.stdint cimport int32_t
 
 cdef enum:
     LAST_EPOCH = 32767
@@ -16,7 +17,10 @@ cdef enum:
 
 @cython.final
 cdef class Lane:
-    def __init__(self, int limit):
+    def __init__(self, int limit, int32_t first=0):
+        if first < 0:
+            raise ValueError(f"a record's number is not negative: {first}")
+        self.next = first
         self.limit, self.producer, self.epoch, self.generation = limit, -1, -1, 1
 
     cdef int renew(self) except -1:

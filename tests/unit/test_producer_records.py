@@ -30,10 +30,17 @@ EVERYTHING = 2**62
 
 
 def buffer_of(
-    outbox: Outbox, *, limit: int = 5, batch: int = 1, batch_bytes: int = 1 << 20, codec: int = 0, partition: int = 0
+    outbox: Outbox,
+    *,
+    limit: int = 5,
+    batch: int = 1,
+    batch_bytes: int = 1 << 20,
+    codec: int = 0,
+    partition: int = 0,
+    first: int = 0,
 ) -> RecordBuffer:
     header = batch_header("t", partition, 1, 1000)
-    return RecordBuffer(outbox, 0, "t", partition, codec, header, True, batch, batch_bytes, 1 << 20, Lane(limit))
+    return RecordBuffer(outbox, 0, "t", partition, codec, header, True, batch, batch_bytes, 1 << 20, Lane(limit, first))
 
 
 def chunk_of(values: list[bytes | None], *, lane: Lane | None = None, **options: Any) -> Chunk:
@@ -202,6 +209,21 @@ def test_batches_of_a_partition_are_numbered_five_at_a_time(wire: Wire) -> None:
     assert [(request.partition, request.header.base_sequence) for request in fourth] == [(1, 1), (1, 2)]
     wire.answered(*map(answer, fourth))
     assert (wire.flight.delivered, wire.flight.head(), wire.flight.is_behind()) == (21, None, False)
+
+
+@pytest.mark.parametrize(("before_end", "numbers"), [(6, [-6, -3, 0, 3]), (5, [-5, -2, 1, 4]), (4, [-4, -1, 2, 5])])
+def test_the_numbers_begin_anew_behind_the_last_one(wire: Wire, before_end: int, numbers: list[int]) -> None:
+    """At 2^31, inside a batch too: 0 follows 2^31 - 1, as brokers count."""
+    wire.flight.add(chunk_of([b"%d" % number for number in range(12)], batch=3, first=2**31 - before_end))
+    (first,) = wire.written()
+    wire.answered(answer(first))
+    found = [first, *wire.written()]
+    assert [request.header.base_sequence for request in found] == [number % 2**31 for number in numbers]
+    assert [record.value for request in found for record in request.records] == [b"%d" % n for n in range(12)]
+    wire.answered(*map(answer, found[1:]))
+    assert (wire.flight.delivered, wire.flight.head()) == (12, None)
+    with pytest.raises(ValueError, match="not negative"):
+        Lane(5, -1)
 
 
 @pytest.mark.parametrize("code", [45, 56])
