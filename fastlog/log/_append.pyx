@@ -571,7 +571,8 @@ def append_sets(Appender appender, uint64_t slot, sets):
     requests that came together: ``(status, offsets of those that were written, next offset, errno)``; for tests.
 
     A set takes as many offsets as it has bytes; a third number says how many, where that is otherwise, and a fourth one its
-    largest time in ms, a fifth one the only offset that it may get. Behind the offsets of those that were written is that of the original of a duplicate.
+    largest time in ms, a fifth one the only offset that it may get. Behind the offsets of those that were written is that of
+    the original of a duplicate.
     """
     cdef fl_slot* s = appender.arena.slot(slot)
     cdef Piece[64] pieces

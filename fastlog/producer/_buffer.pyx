@@ -271,8 +271,9 @@ cdef class Buffer:
             wanted = BLOCK_BYTES                          # which is kept for the next one, and need not be touched anew
         if self.memory == NULL or wanted == BLOCK_BYTES:
             memory = new_memory(wanted)
-            memcpy(memory, self.memory, <size_t>self.used)
-            free_memory(self.memory, self.capacity)
+            if self.memory != NULL:
+                memcpy(memory, self.memory, <size_t>self.used)
+                free_memory(self.memory, self.capacity)
         else:
             memory = <unsigned char*>realloc(self.memory, <size_t>wanted)
             if memory == NULL:

@@ -281,9 +281,8 @@ class ElasticRouter(Router):
         """Ask of a topic that nobody has announced whether it is one of record batches, which nobody announces."""
         assumed = self.discovery.view.assumed.get(route.topic, frozenset())
         asked = [self._directories[broker] for broker in assumed if self._is_usable(broker)]
-        self._ask(
-            route, asked, self._config.connect_timeout_ms / 1000
-        )  # who does not say so gets what it refuses later
+        # who does not say so gets what it refuses later
+        self._ask(route, asked, self._config.connect_timeout_ms / 1000)
         route.is_of_records = any(directory.records_or_none(route.topic) for directory in asked)
 
     def _resolve(self, topic: str) -> TopicRoute:
