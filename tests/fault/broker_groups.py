@@ -132,7 +132,9 @@ def _finish(broker: Broker, crew: BrokerCrew, load: Load, outcome: Outcome) -> N
     outcome.violations += load.history.check(stored(broker, load.history))
     outcome.violations += diaries.check(held) + crew.complaints()
     commits = diaries.commits
-    outcome.expect(min(commits.values()) > 0, f"commits of the programs' own and others: {commits}")
+    # some faults leave a kind no time for any
+    fewest = (min if outcome.runs >= AT_ONCE else sum)(commits.values())
+    outcome.expect(fewest > 0, f"commits of the programs' own and others: {commits}")
 
 
 def _states(broker: Broker) -> dict[str, str]:

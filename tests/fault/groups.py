@@ -117,7 +117,9 @@ class Cell:
             outcome.violations += load.history.check(stored(broker, load.history))
         outcome.violations += diaries.check(self.stored(), self.excused) + self.crew.complaints()
         commits = diaries.commits
-        outcome.expect(min(commits.values()) > 0, f"commits of the programs' own and others: {commits}")
+        # some faults leave a kind no time for any
+        fewest = (min if outcome.runs >= AT_ONCE else sum)(commits.values())
+        outcome.expect(fewest > 0, f"commits of the programs' own and others: {commits}")
 
 
 @contextlib.contextmanager

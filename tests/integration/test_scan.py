@@ -27,6 +27,7 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.scanning import broker
+from fastlog.scanning.broker_records import BrokerRecords
 from fastlog.segment_files import list_segments
 
 SIZE = 14  # of a message with 4 bytes of payload
@@ -260,6 +261,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fastlog.SimpleConsumer, "cut_points", refuse)
     monkeypatch.setattr(fastlog.SimpleConsumer, "metadata", lambda *_: None)
+    monkeypatch.setattr(BrokerRecords, "exists", lambda *_: None)
 
 
 def test_a_plain_broker_is_read_from_the_borders_of_its_segments(

@@ -39,7 +39,7 @@ def commands(capfd: pytest.CaptureFixture[str]) -> Commands:
 def replayed(plain: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeBroker, tuple[str, ...]]]:
     """A source, and the command that replays it into the plain broker."""
     site = Site(0, topic_places.parse_brokers(plain.address)[0], True, 1, ())
-    monkeypatch.setattr(topic_places, "find_all_sites", lambda *_: [site])
+    monkeypatch.setattr(topic_places, "find_all_sites", lambda *_, **__: [site])
     with FakeBroker(max_message_bytes=2_000_000) as source:
         yield source, ("replay", "--brokers", source.address, "--input-topic", "a", "--output-topic", "b")
 
