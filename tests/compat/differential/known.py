@@ -140,6 +140,11 @@ KNOWN = (
         (Pattern("Metadata|DescribeCluster|DescribeGroups", "include_*", "*operations", "8096|3400", "7584|328"),),
     ),
     Known(
+        "Produce: acks of -2",
+        "[batches of another log](#records-of-another-log); Kafka knows no such acks (21)",
+        (Pattern("Produce", "acks: -2", "*base_offset|*error_code|*log_start_offset"),),
+    ),
+    Known(
         "Produce: a transactional id, or a transactional batch",
         "there are no transactions: 53, and 87 for the batch. FindCoordinator and InitProducerId say 53 too",
         (
