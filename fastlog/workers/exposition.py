@@ -36,7 +36,8 @@ class Family(NamedTuple):
     kind: str
     """``counter``, whose name ends in ``_total``, ``gauge`` or ``histogram``."""
     meaning: str
-    samples: Sequence[Sample]
+    samples: Sequence[tuple[str, float, str]]
+    """As of ``Sample``."""
 
 
 def labels(**values: object) -> str:

@@ -165,9 +165,12 @@ class Metrics:
 
     def _of_partitions(self, views: list[SlotView]) -> Iterator[Family]:
         broker = self._shared.config.broker_id
-        rows = [(labels(topic=view.topic, partition=view.partition), view, self._start(view)) for view in views]
+        texts = [labels(topic=view.topic, partition=view.partition) for view in views]
+        rows = [(view, self._start(view)) for view in views]
         for name, kind, meaning, value in OF_PARTITION:
-            yield Family(name, kind, meaning, [Sample(text, value(view, start, broker)) for text, view, start in rows])
+            # plain tuples: a Sample is made by a function, and here are nearly all of a page's
+            samples = [(text, value(view, start, broker), "") for text, (view, start) in zip(texts, rows, strict=True)]
+            yield Family(name, kind, meaning, samples)
 
     def _group_rows(self, board: GroupBoard) -> list[GroupRow] | None:
         question = board.ask()

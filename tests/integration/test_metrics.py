@@ -229,11 +229,23 @@ def test_the_token_holds_for_it(start_broker: Start, tmp_path: Path) -> None:
 
 
 def test_promtool_can_read_it(watched: Broker, topic: str) -> None:
-    """Where Prometheus's own tool is, it has nothing to say but of the style of Kafka's names."""
+    """Where Prometheus's own tool is, it has nothing to say but of the style of Kafka's names.
+
+    On the page are topics of both kinds, a group and errors.
+    """
     with watched.connect() as client:
         assert client.produce_ack(topic, 0, raw.entry(b"x"), raw.FLUSHED).error == 0
+    with RecordBroker([Address("127.0.0.1", watched.port)], timeout=30) as records, watched.connect() as client:
+        records.create(f"{topic}-records", 1, {})
+        batch = build([Record(b"k", b"v", 1)])
+        today.asked(client.socket, PRODUCE, 8, **today.produced((f"{topic}-records", 0, batch)))
+    committed(watched, topic, 1)
+    answered_errors(watched, topic)
     page = Monitor.of(watched).get("/metrics").body
-    assert MetricsPage(page).topics() >= {topic}
+    read = MetricsPage(page)
+    assert read.topics() >= {topic, f"{topic}-records"}
+    assert read.value("kafka_consumergroup_current_offset", consumergroup=topic, topic=topic, partition="0") == 1
+    assert read.value("kafka_network_requestmetrics_errors_total", request="Heartbeat", error="UNKNOWN_MEMBER_ID") >= 1
     promtool = shutil.which("promtool")
     if promtool:
         done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True)
