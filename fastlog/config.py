@@ -544,6 +544,10 @@ class BrokerConfig:
             raise ConfigError("host: an address is needed")
         if any(not path for path in self.log_dirs):
             raise ConfigError("log.dir: an empty name is no directory")
+        places = [os.path.realpath(path) for path in self.log_dirs]
+        for number, path in enumerate(self.log_dirs):
+            if places[number] in places[:number]:
+                raise ConfigError(f"log.dir: {path} is the directory {places[number]} once more: name each once")
         self._check_topic_names()
         check_advertised(self.hostname)
         check_monitor(self.monitor, has_token=self.monitor_token_file is not None)

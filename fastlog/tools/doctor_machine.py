@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import platform
@@ -26,6 +25,8 @@ from fastlog.tools.findings import Finding, Subject, bad, ok, warn
 SYNCS = 5
 SLOW_SYNC_SECONDS = 0.05
 SCARCE_SHARE, LOW_SHARE = 0.05, 0.15
+SCARCE_BYTES = 16 * 2**20
+"""Less is scarce on any disk, also on one that is as small."""
 OWN_DESCRIPTORS = 256
 """What a process has open besides connections and segments, with room to spare."""
 USED_SHARE = 0.8
@@ -157,8 +158,13 @@ def _directory(path: Path, subject: Subject, clusters: dict[str, Path]) -> Findi
         there = _nearest(path)
         if os.access(there, os.W_OK | os.X_OK):
             return _lying(path, there, f"{path} is made at the start")
+        if os.statvfs(there).f_flag & os.ST_RDONLY:
+            why = f"{path} cannot be made: {there} is mounted for reading only"
+            return bad(check, "directory-unusable", why, _write_remedy(errno.EROFS))
         why = f"{path} cannot be made: {_user()} may not write {there}"
         return bad(check, "directory-unusable", why, _owner_remedy(path))
+    except NotADirectoryError as error:
+        return bad(check, "directory-unusable", f"{path}: {error.strerror}", "name another --log-dir")
     except OSError as error:
         return bad(check, "directory-unusable", f"{path}: {error.strerror}", _owner_remedy(path))
     if not stat.S_ISDIR(mode):
@@ -258,7 +264,7 @@ def _space(directory: Path) -> Finding:
     if found.f_files and found.f_favail < SCARCE_SHARE * found.f_files:
         text = f"{directory}: {found.f_favail} of {found.f_files} inodes are free"
         return bad("space", "inodes-few", text, "remove small files there, or name a --log-dir on another disk")
-    if free < SCARCE_SHARE * total:
+    if free < max(SCARCE_BYTES, SCARCE_SHARE * total):
         return bad("space", "space-scarce", text, remedy)
     if free < LOW_SHARE * total:
         return warn("space", "space-low", text, remedy)
@@ -332,9 +338,11 @@ def _newest_file(directory: Path) -> tuple[float, str]:
 def _is_kept() -> bool:
     """Whether something keeps the kernel's clock right; where the kernel does not say, it is taken for granted."""
     try:
+        import ctypes  # Python may be built without it
+
         asked = ctypes.create_string_buffer(_TIMEX_BYTES)  # zeros ask and change nothing
         return int(ctypes.CDLL(None).adjtimex(asked)) != _TIME_ERROR
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return True
 
 

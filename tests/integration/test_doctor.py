@@ -13,6 +13,7 @@ from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,6 +249,32 @@ def test_directories_that_cannot_be_made(doctor: Doctor, tmp_path: Path) -> None
     file.touch()
     assert doctor.names("--log-dir", str(file)) == ["directory-unusable"]
     assert doctor.names("--log-dir", "/proc/self/logs") == ["directory-unusable", "write-refused"]
+    beneath = doctor.row("directory", "--log-dir", str(file / "logs"))
+    assert (beneath["name"], beneath["remedy"]) == ("directory-unusable", "name another --log-dir")
+
+
+@pytest.mark.parametrize(
+    ("flags", "found", "remedy"),
+    [(os.ST_RDONLY | os.ST_NODEV, "mounted for reading only", "mount it"), (os.ST_NODEV, "may not write", "chown it")],
+)
+def test_a_directory_that_cannot_be_made_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, found: str, remedy: str
+) -> None:
+    """Nobody is told to chown what is mounted for reading only."""
+    monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
+    subject = Subject(BrokerConfig(), [tmp_path / "data"], 1.0)
+    (finding, *_) = doctor_machine.check_directories(subject)
+    assert finding.name == "directory-unusable" and found in finding.found and finding.remedy.startswith(remedy)
+
+
+def test_a_directory_that_is_named_twice(doctor: Doctor, tmp_path: Path) -> None:
+    """A start would find it locked, by itself."""
+    (tmp_path / "link").symlink_to(doctor.directory)
+    for other in (doctor.directory, doctor.directory / ".." / doctor.directory.name, tmp_path / "link"):
+        row = doctor.row("settings", "--log-dir", str(doctor.directory), "--log-dir", str(other))
+        assert row["name"] == "settings-unusable"
+        assert f"{other} is the directory {doctor.directory} once more" in row["found"]
 
 
 def test_a_directory_of_another_user(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,8 +381,16 @@ def test_sizes(size: int, text: str) -> None:
 )
 def test_room(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, free: int, free_files: int, name: str) -> None:
     statistics = namedtuple("statistics", "f_bavail f_blocks f_frsize f_files f_favail")
-    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: statistics(free, 1000, 4096, 1000, free_files))
+    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: statistics(free, 1000, 2**20, 1000, free_files))
     assert doctor.row("space").get("name", "") == name
+
+
+@pytest.mark.parametrize(("free", "name"), [(16 * 2**20, ""), (16 * 2**20 - 1, "space-scarce")])
+def test_room_on_a_small_disk(monkeypatch: pytest.MonkeyPatch, free: int, name: str) -> None:
+    """All of it is free, and that is soon over."""
+    statistics = SimpleNamespace(f_bavail=free, f_blocks=free, f_frsize=1, f_files=0, f_favail=0)
+    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: statistics)
+    assert doctor_machine._space(Path("/")).name == name
 
 
 # --- limits, clock, memory, versions ---
