@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -268,6 +267,13 @@ def _started(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byte
 
 
 def _die_with_parent() -> Callable[[], None]:
+    try:
+        import ctypes  # Python may be built without it, and all that does not start a server works there
+    except ImportError as error:
+        raise ServerStartError(
+            "this Python has no ctypes, which lets the server end with its parent: build Python where libffi's headers"
+            " are, or run fastlog zookeeper with another"
+        ) from error
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 

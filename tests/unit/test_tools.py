@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -45,6 +47,30 @@ def test_help_begins_with_examples_and_fits(command: str) -> None:
     assert all(line.startswith("  fastlog") or "| fastlog" in line for line in found[1:3]) and found[3] == ""
     assert max(map(len, found)) <= 80
     assert "Exit codes:" in found
+
+
+WITHOUT_CTYPES = """
+import pkgutil, sys
+sys.modules["_ctypes"] = None
+from fastlog import tools
+from fastlog.tools import doctor_machine
+from fastlog.zkserver import server
+for module in pkgutil.iter_modules(tools.__path__, "fastlog.tools."):
+    __import__(module.name)
+print(doctor_machine._is_kept())
+try:
+    server._die_with_parent()
+except server.ServerStartError as error:
+    print(error)
+"""
+
+
+def test_a_python_without_ctypes_lacks_one_command() -> None:
+    """It is built so where libffi's headers are missing. All that starts a ZooKeeper says it; no import fails."""
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_CTYPES], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    kept, error = ran.stdout.splitlines()
+    assert kept == "True" and error.startswith("this Python has no ctypes") and "libffi" in error
 
 
 def test_info_names_the_active_path_and_what_is_missing() -> None:
