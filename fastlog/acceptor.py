@@ -16,7 +16,7 @@ import termios
 import time
 
 from fastlog.log import _files
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR
+from fastlog.log._shared_memory import ACCEPTOR, FIRST_PROCESSOR
 from fastlog.workers import child
 from fastlog.workers.net.handover import HandOver
 

@@ -20,7 +20,8 @@ from fastlog.durability import durability
 from fastlog.errors import ConfigError, FastlogError, LogError
 from fastlog.listening import ListenAddress
 from fastlog.log import _files, access, retention
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator
 from fastlog.log.discovery import refuse_unfinished

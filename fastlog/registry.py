@@ -28,7 +28,7 @@ from fastlog.coordination.session import (
     session_name,
 )
 from fastlog.errors import CoordinationError
-from fastlog.log._arena import KEEPER
+from fastlog.log._shared_memory import KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.retry import Backoff

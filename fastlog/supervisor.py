@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastlog import acceptor, logs
-from fastlog.log._arena import (
+from fastlog.log._shared_memory import (
     ACCEPTOR,
     COORDINATOR,
     FIRST_PROCESSOR,

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport Arena, fl_end, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_end, fl_slot
 from fastlog.log._producers cimport Followed, Hints
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.log.formats._table cimport Format

@@ -9,14 +9,15 @@ Source: paper, section 3.1; roll order (before the append) as in Kafka 0.7.2; th
 from libc.errno cimport EBUSY, EEXIST, EFBIG, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport (
-    EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_USED_ORIGIN_MS, FL_WHY_CUT, FL_WHY_NAME,
-    FL_WHY_REPAIR, N_APPENDS, N_LOCK_WAITS, N_PRODUCERS_EVICTED, N_REPAIRS, N_ROLLS, Arena, fl_announce, fl_base_at,
-    fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own, fl_end_read, fl_file_position, fl_first_ms_at,
-    fl_generation_at, fl_header, fl_last_ms_at, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or,
-    fl_sequenced, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake, fl_wake_flusher, fl_wake_slot, fl_wake_waiters, fl_wall_ms,
-    pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    EOWNERDEAD, FL_FLUSHER, FL_STATE_OFFLINE, FL_STATE_READ_ONLY, FL_USED_ORIGIN_MS, FL_WHY_CUT, FL_WHY_NAME, FL_WHY_REPAIR,
+    fl_announce, fl_base_at, fl_bump, fl_cell_at, fl_end, fl_end_fill, fl_end_open, fl_end_own, fl_end_read, fl_file_position,
+    fl_first_ms_at, fl_generation_at, fl_header, fl_last_ms_at, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_or,
+    fl_sequenced, fl_slot, fl_start_at, fl_store, fl_take_out, fl_wake, fl_wake_flusher, fl_wake_slot, fl_wake_waiters,
+    fl_wall_ms, pthread_mutex_consistent, pthread_mutex_trylock, pthread_mutex_unlock,
 )
+from fastlog.log._shared_memory cimport N_APPENDS, N_LOCK_WAITS, N_PRODUCERS_EVICTED, N_REPAIRS, N_ROLLS
 from fastlog.log._files cimport (
     AT_AFTER_LOCK, AT_AFTER_WRITE, AT_APPEND_PUBLISHED, AT_BEFORE_UNLOCK, AT_CELL_FILLED, AT_CELL_OPEN, AT_IN_REPAIR, AT_MID_WRITE,
     AT_REPAIR_CUT, AT_REPAIR_DONE, AT_REPAIR_MARKED, AT_ROLL_CREATED, AT_ROLL_ENTRY, AT_LIFE_ANNOUNCED,

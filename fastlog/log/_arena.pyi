@@ -1,22 +1,10 @@
-"""The arena: the memory that the processes of one broker share; see ``_arena.h`` for the layout and the writers."""
+"""The arena: the shared memory of one broker with the slots of its partitions; see ``_arena.h`` for the layout."""
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-COUNTERS: Final[tuple[str, ...]]
-FLUSH_BUCKETS_US: Final[tuple[int, ...]]
-"""Flushes that took up to so many microseconds, and longer than the one before says, have a counter each."""
-FLUSHER: Final[int]
-KEEPER: Final[int]
-ACCEPTOR: Final[int]
-COORDINATOR: Final[int]
-STAGE_PROCESSORS: Final[int]
-STAGE_COORDINATOR: Final[int]
-STAGE_FLUSHER: Final[int]
-STAGE_KEEPER: Final[int]
-FIRST_PROCESSOR: Final[int]
-SUPERVISOR: Final[int]
-MAX_PROCESSORS: Final[int]
+from fastlog.log._shared_memory import SharedMemory
+from fastlog.log.slots import Leaving, ProducerState, Segment, SlotSettings, SlotSpec, SlotView
+
 STATE_READ_ONLY: Final[int]
 STATE_OFFLINE: Final[int]
 STATE_NO_FLUSH: Final[int]
@@ -24,174 +12,9 @@ WHY_START: Final[int]
 WHY_NAME: Final[int]
 WHY_ROOM: Final[int]
 
-class SlotView(NamedTuple):
-    """What one partition's slot said at one moment; words of different writers may be a moment apart.
-
-    ``*_end`` are positions, with the offset and the count of messages that belong to each; starts are offsets:
-    ``log_start`` where readers begin, ``kept_start`` what is written down of it, ``wanted_start`` what is to be.
-    """
-
-    index: int  # type: ignore[assignment]
-    life: int
-    topic: str
-    partition: int
-    directory: int
-    format: int
-    created_ms: int
-    log_start: int
-    flushed_end: int
-    flushed_offset: int
-    visible_end: int
-    visible_offset: int
-    log_end: int
-    log_offset: int
-    state: int
-    table_head: int
-    table_tail: int
-    appended_messages: int
-    flushed_messages: int
-    dir_synced_tail: int
-    unflushed_since_ns: int
-    """Monotonic time; nothing above the flushed end is older. Says nothing where all is flushed."""
-    epoch: int
-    topic_id: bytes
-    """16 bytes, all zeros where the topic has none."""
-    retention_ms: int
-    retention_bytes: int | None
-    max_message_bytes: int
-    """Of record batches: of one batch; 0: what the broker allows."""
-    append_time: bool
-    """Of record batches: records get the time of their append."""
-    kept_start: int
-    wanted_start: int
-    settled: bool
-    """It is written down that the partition is there: clients of today are told of it."""
-
-class IndexState(NamedTuple):
-    """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``).
-
-    ``indexed_ms`` and ``largest_ms`` are a time plus 1, 0 where there is none.
-    """
-
-    unindexed: int = 0
-    index_entries: int = 0
-    time_entries: int = 0
-    indexed_ms: int = 0
-    largest_ms: int = 0
-    largest_offset: int = 0
-
-class Numbered(NamedTuple):
-    """A batch that its producer has numbered: last number, offset of its first record, records less one, time."""
-
-    last_sequence: int
-    offset: int
-    delta: int
-    time_ms: int
-
-class ProducerState(NamedTuple):
-    """What a partition knows of a producer: its last batches, oldest first, how long ago it was heard of, and where
-    its open transaction begins."""
-
-    id: int
-    epoch: int
-    batches: tuple[Numbered, ...]
-    age_ms: int = 0
-    open_offset: int | None = None
-
-PRODUCER_BLOCKS: Final[int]
-PRODUCER_EXPIRY_MS: Final[int]
-
-class SlotSettings(NamedTuple):
-    """What the configuration of its topic says of a partition; it may change while the partition is there."""
-
-    segment_bytes: int
-    roll_ms: int
-    flush_messages: int
-    flush_bytes: int
-    flush_ns: int
-    retention_ms: int
-    retention_bytes: int | None
-    max_message_bytes: int
-    append_time: bool
-
-class SlotSpec(NamedTuple):
-    """What a new slot is made of: the partition, where it lies, its segments, its limits."""
-
-    topic: str
-    partition: int
-    directory: int
-    format: int
-    created_ms: int
-    segment_bytes: int
-    roll_ms: int
-    flush_messages: int
-    flush_bytes: int
-    flush_ns: int
-    segments: list[tuple[int, int, int]]
-    log_end: int
-    state: int = 0
-    durable: bool = True
-    flushed_base: int | None = None
-    starts: list[int] | None = None
-    indexes: IndexState = ...
-    epoch: int = 0
-    topic_id: bytes = ...
-    retention_ms: int = ...
-    retention_bytes: int | None = None
-    max_message_bytes: int = 0
-    append_time: bool = False
-    producers: tuple[ProducerState, ...] = ()
-    log_start: int = 0
-    """What is written down; the log begins there, or at its first segment where that is later."""
-    settled: bool = True
-    """It is written down that the partition is there, or nobody writes that down."""
-
-class Leaving(NamedTuple):
-    """A partition that has gone, whose files may still be there."""
-
-    index: int  # type: ignore[assignment]
-    topic: str
-    partition: int
-    directory: int
-
-class Segment(NamedTuple):
-    """One entry of a segment table: index (never reused), base offset, times of its first and last append, position.
-
-    While it is empty, the last time is 0 and the first one that of its making (0: unknown). ``start`` is the position
-    of its first byte: what lies between two of them, or one and an end, are bytes of its file.
-    """
-
-    index: int  # type: ignore[assignment]
-    base: int
-    first_ms: int
-    last_ms: int
-    start: int
-
-class Arena:
+class Arena(SharedMemory):
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
 
-    def __init__(
-        self,
-        log_dirs: Sequence[str],
-        processes: int,
-        max_partitions: int,
-        table_entries: int,
-        producer_blocks: int = ...,
-        producer_expiry_ms: int = ...,
-    ) -> None:
-        """Map a new arena; ``table_entries`` is rounded up to a power of two.
-
-        All partitions share ``producer_blocks`` blocks of 16 entries for producers that number their batches; after
-        ``producer_expiry_ms`` without a batch such a producer is one that nobody knows.
-
-        Raises:
-            LogError: the kernel gives no memory, or the system has no robust mutexes.
-        """
-
-    @property
-    def log_dirs(self) -> list[str]: ...
-    @property
-    def processes(self) -> int: ...
     @property
     def max_partitions(self) -> int: ...
     @property
@@ -204,36 +27,6 @@ class Arena:
     def slot_count(self) -> int: ...
     @property
     def retention_generation(self) -> int: ...
-    @property
-    def other_broker(self) -> int | None:
-        """The id of another broker that ZooKeeper shows beside this one; None where it shows none."""
-
-    def set_other_broker(self, broker: int | None) -> None:
-        """Say that ZooKeeper shows another broker, by its id, or None; the keeper alone calls it."""
-
-    @property
-    def stopping(self) -> int: ...
-    def set_stopping(self, stage: int) -> None:
-        """Say how far the stop has come: one of the ``STAGE_`` numbers, whose processes finish and leave."""
-
-    @property
-    def ending(self) -> bool:
-        """Whether the broker stops: True from the first moment on, while ``stopping`` may still be 0."""
-
-    def set_ending(self) -> None:
-        """Say that the stop begins (the supervisor, once)."""
-
-    def set_stalled(self, now_ns: int) -> None:
-        """Say that a stop waits for a disk, now (the supervisor): the time of the processors' last call begins anew."""
-
-    def eventfd(self, process: int) -> int:
-        """The descriptor that becomes readable when ``process`` is woken."""
-
-    def wake(self, process: int) -> None: ...
-    def wake_all(self) -> None: ...
-    def wake_taken(self, process: int) -> None:
-        """Take the wake-ups of ``process`` (itself); call it before looking at the shared words."""
-
     def create_lock(self) -> bool:
         """Try for the lock of partition creation; True when held. A dead owner's lock is taken over."""
 
@@ -400,43 +193,3 @@ class Arena:
 
     def demand_flush(self, index: int) -> None:
         """Ask the flusher to flush one partition soon."""
-
-    def clear_cell(self, process: int, pid: int, now_ns: int) -> None:
-        """Begin a process's cell afresh (the supervisor before the start, the process at its start); counters go on."""
-
-    def incarnation(self, process: int) -> int:
-        """How many processes in this place have died so far; what one of them sent, or was sent, is void."""
-
-    def end_incarnation(self, process: int) -> None:
-        """Say that the process in this place has died: the supervisor, before it starts a successor."""
-
-    def beat(self, process: int) -> None:
-        """Say that ``process`` (itself) is alive, now."""
-
-    def cell(self, process: int) -> tuple[int, int, int, int, int]:
-        """``(pid, heartbeat_ns, busy_permille, connections, holding)`` of one process."""
-
-    def disk_since(self, process: int) -> int:
-        """When ``process`` began, in monotonic ns, what it waits for a disk with; 0: it does not, or does not say."""
-
-    def counters(self, process: int) -> dict[str, int]:
-        """The counters of one process by name; they survive the process."""
-
-    def count(self, process: int, name: str, by: int = 1) -> None:
-        """Add to a counter of ``process`` (itself)."""
-
-    def requests(self, process: int) -> dict[int, int]:
-        """How often a process has been asked with each api key of today's protocol, of those that it was asked with."""
-
-    def refusals(self, process: int) -> dict[tuple[int, int] | None, int]:
-        """How often a process has answered an error to such a request: by api key and code.
-
-        Those that it had no place for stand under None. A scrape beside it may see an error that is just being counted
-        with a count of 0.
-        """
-
-    def count_refusal(self, process: int, key: int, code: int) -> None:
-        """Count an error that ``process`` (itself) answers to a request of today's protocol."""
-
-    def handed_over(self, process: int) -> int:
-        """Connections a processor has received so far."""

@@ -1,13 +1,11 @@
-"""The arena: one sparse ``memfd`` that the processes of a broker share, made at each start and never reused.
+"""The arena: the shared memory of one broker with the slots of its partitions.
 
-The layout, and who may write which word, stand in ``_arena.h``. This module makes the memory, hands out slots, and
-shows them to Python; what moves the words lives in ``_append`` (log end, table), ``_flush`` (flushed and visible end) and
-``retention`` (log start).
+The layout, and who may write which word, stand in ``_arena.h``. This module hands out slots and shows them to Python; what
+moves the words lives in ``_append`` (log end, table), ``_flush`` (flushed and visible end) and ``retention`` (log start).
 """
 
 cimport cython
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from fastlog.log._files cimport (
@@ -15,59 +13,23 @@ from fastlog.log._files cimport (
     AT_RETURN_ELSEWHERE, AT_RETURN_REVIVED, AT_SEGMENTS_READ,
     AT_SEGMENTS_TAIL, AT_VIEW_ENDS, failpoint,
 )
+from fastlog.log._layout cimport (
+    EOWNERDEAD, FL_BLOCK_PRODUCERS, FL_CHANGES, FL_KEEPER, FL_KEPT_BATCHES, FL_NAME_BYTES, FL_NO_LIMIT, FL_NO_MARK,
+    FL_NO_POSITION, FL_OWN_PRODUCERS, FL_SEEN_ALL, FL_SPARE_SLOTS, FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, FL_STATE_READ_ONLY,
+    FL_USED_ORIGIN_MS, FL_WHY_CHECK, FL_WHY_CUT, FL_WHY_FLUSH, FL_WHY_NAME, FL_WHY_REPAIR, FL_WHY_ROOM, FL_WHY_START, fl_add,
+    fl_announce, fl_announce_all, fl_ask, fl_base_at, fl_cell_at, fl_changed, fl_end, fl_end_publish, fl_end_read, fl_fence,
+    fl_first_ms_at, fl_first_offset, fl_generation_at, fl_header, fl_is_shown, fl_key_at, fl_last_ms_at, fl_lives, fl_load,
+    fl_mark_dirty, fl_mutex_init, fl_or, fl_owner_at, fl_producer, fl_producers_at, fl_raise, fl_slot, fl_slot_at, fl_start_at,
+    fl_store, fl_used_now_ms, fl_wake, fl_wake_flusher, fl_wake_slot, fl_wake_waiters, pthread_mutex_consistent,
+    pthread_mutex_trylock, pthread_mutex_unlock,
+)
 from fastlog.log._producers cimport Hints, forget_producers, put_producer, version_at
 
 import os
-from typing import NamedTuple
 
 from fastlog.errors import LogError, PartitionGoneError
+from fastlog.log.slots import Leaving, Numbered, ProducerState, Segment, SlotView
 
-cdef extern from "<sys/mman.h>" nogil:
-    void* mmap(void*, size_t, int, int, int, long)
-    int munmap(void*, size_t)
-    int PROT_READ, PROT_WRITE, MAP_SHARED
-    void* MAP_FAILED
-    int memfd_create(const char*, unsigned int)
-    unsigned int MFD_CLOEXEC, MFD_ALLOW_SEALING
-
-cdef extern from "<fcntl.h>" nogil:
-    int fcntl(int, int, ...)
-    int F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW
-
-cdef extern from "<sys/eventfd.h>" nogil:
-    int eventfd(unsigned int, int)
-    int EFD_NONBLOCK, EFD_CLOEXEC
-
-cdef extern from "<unistd.h>" nogil:
-    int ftruncate(int, long)
-    int close(int)
-
-FLUSH_BUCKETS_US = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000)
-COUNTERS = (
-    "produce_requests", "fetch_requests", "offsets_requests", "own_requests", "failed_produce_requests",
-    "failed_fetch_requests", "messages_in", "bytes_in", "bytes_out", "received_bytes", "sent_bytes",
-    "too_large_messages", "invalid_requests", "invalid_messages", "idle_closed", "append_waits", "lock_waits",
-    "suspicious_messages", "appends", "repairs", "rolls", "over_budget_waits", "held_fetches", "inflated_off_loop",
-    "read_ahead", "protocol_strangers", "short_sends_closed", "flushes", "flush_failures",
-    "flushes_without_room", "flushes_without_files", "flush_ns", "flushed_bytes", "rewritten_bytes", "handovers",
-    "accept_pauses", "refused_connections", "read_failures", "kafka_requests",
-    "duplicate_batches", "out_of_sequence_batches", "producers_forgotten_early", "fetch_looks", "zookeeper_sessions",
-    "zookeeper_registrations", "zookeeper_failures", *(f"flushes_within_{us}_us" for us in FLUSH_BUCKETS_US),
-)
-assert len(COUNTERS) <= FL_COUNTERS
-COUNTER_NUMBER = {name: number for number, name in enumerate(COUNTERS)}
-
-FLUSHER = FL_FLUSHER
-KEEPER = FL_KEEPER
-ACCEPTOR = FL_ACCEPTOR
-COORDINATOR = FL_COORDINATOR
-FIRST_PROCESSOR = FL_FIRST_PROCESSOR
-SUPERVISOR = FL_SUPERVISOR
-STAGE_PROCESSORS = FL_STAGE_PROCESSORS
-STAGE_COORDINATOR = FL_STAGE_COORDINATOR
-STAGE_FLUSHER = FL_STAGE_FLUSHER
-STAGE_KEEPER = FL_STAGE_KEEPER
-MAX_PROCESSORS = FL_SUPERVISOR - FL_FIRST_PROCESSOR
 STATE_READ_ONLY = FL_STATE_READ_ONLY
 STATE_OFFLINE = FL_STATE_OFFLINE
 STATE_NO_FLUSH = FL_STATE_NO_FLUSH
@@ -83,152 +45,6 @@ WHY = {
     FL_WHY_NAME: "a file with the name of the next segment already holds bytes",
     FL_WHY_ROOM: "the disk was full at start",
 }
-
-
-MAX_MS = 2**63 - 1
-
-
-class SlotView(NamedTuple):
-    """What one partition's slot said at one moment; words of different writers may be a moment apart.
-
-    ``*_end`` are positions, with the offset and the count of messages that belong to each; starts are offsets:
-    ``log_start`` where readers begin, ``kept_start`` what is written down of it, ``wanted_start`` what is to be.
-    """
-
-    index: int
-    life: int
-    topic: str
-    partition: int
-    directory: int
-    format: int
-    created_ms: int
-    log_start: int
-    flushed_end: int
-    flushed_offset: int
-    visible_end: int
-    visible_offset: int
-    log_end: int
-    log_offset: int
-    state: int
-    table_head: int
-    table_tail: int
-    appended_messages: int
-    flushed_messages: int
-    dir_synced_tail: int
-    unflushed_since_ns: int
-    epoch: int
-    topic_id: bytes
-    retention_ms: int
-    retention_bytes: int | None
-    max_message_bytes: int
-    append_time: bool
-    kept_start: int
-    wanted_start: int
-    settled: bool
-
-
-class Leaving(NamedTuple):
-    """A partition that has gone, whose files may still be there."""
-
-    index: int
-    topic: str
-    partition: int
-    directory: int
-
-
-class IndexState(NamedTuple):
-    """What the end of a log says of the newest segment's indexes; the words stand in ``fl_end`` (``_arena.h``)."""
-
-    unindexed: int = 0
-    index_entries: int = 0
-    time_entries: int = 0
-    indexed_ms: int = 0
-    largest_ms: int = 0
-    largest_offset: int = 0
-
-
-class Numbered(NamedTuple):
-    """A batch that its producer has numbered: last number, offset of its first record, records less one, time."""
-
-    last_sequence: int
-    offset: int
-    delta: int
-    time_ms: int
-
-
-class ProducerState(NamedTuple):
-    """What a partition knows of a producer: its last batches, oldest first, how long ago it was heard of, and where
-    its open transaction begins."""
-
-    id: int
-    epoch: int
-    batches: tuple[Numbered, ...]
-    age_ms: int = 0
-    open_offset: int | None = None
-
-
-PRODUCER_BLOCKS = 4096
-"""Of 16 producers of one partition each, 7 kB where they are used."""
-PRODUCER_EXPIRY_MS = 86_400_000
-
-
-class SlotSettings(NamedTuple):
-    """What the configuration of its topic says of a partition; it may change while the partition is there."""
-
-    segment_bytes: int
-    roll_ms: int
-    flush_messages: int
-    flush_bytes: int
-    flush_ns: int
-    retention_ms: int
-    retention_bytes: int | None
-    max_message_bytes: int
-    append_time: bool
-
-
-class SlotSpec(NamedTuple):
-    """What a new slot is made of: the partition, where it lies, its segments, its limits."""
-
-    topic: str
-    partition: int
-    directory: int
-    format: int
-    created_ms: int
-    segment_bytes: int
-    roll_ms: int
-    flush_messages: int
-    flush_bytes: int
-    flush_ns: int
-    segments: list[tuple[int, int, int]]  # (base offset, first append ms, last append ms)
-    log_end: int  # the offset of the next message
-    state: int = 0
-    durable: bool = True  # the directory entries of segments and partition have been synced
-    flushed_base: int | None = None  # what the flushed mark on the disk names
-    starts: list[int] | None = None  # positions of the segments and of the log end; None where offsets are positions
-    indexes: IndexState = IndexState()
-    epoch: int = 0
-    topic_id: bytes = bytes(16)
-    retention_ms: int = MAX_MS
-    retention_bytes: int | None = None
-    max_message_bytes: int = 0
-    append_time: bool = False
-    producers: tuple[ProducerState, ...] = ()
-    log_start: int = 0  # what is written down; the log begins there, or at its first segment where that is later
-    settled: bool = True  # it is written down that the partition is there, or nobody writes that down
-
-
-class Segment(NamedTuple):
-    """One entry of a segment table: index (never reused), base offset, times of its first and last append, position.
-
-    While it is empty, the last time is 0 and the first one that of its making (0: unknown). ``start`` is the position
-    of its first byte: what lies between two of them, or one and an end, are bytes of its file.
-    """
-
-    index: int
-    base: int
-    first_ms: int
-    last_ms: int
-    start: int
 
 
 cdef int set_settings(fl_slot* s, spec) except -1:
@@ -279,110 +95,13 @@ cdef int load_producers(fl_header* h, fl_slot* s, rows) except -1:
 
 
 @cython.no_gc_clear  # others ask it in their __dealloc__
-cdef class Arena:
+cdef class Arena(SharedMemory):
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
-
-    def __cinit__(self):
-        self.header = NULL
-        self.fd = -1
-        self.directories = NULL
-
-    def __init__(self, log_dirs, int processes, int max_partitions, int table_entries, uint64_t producer_blocks=PRODUCER_BLOCKS,
-                 uint64_t producer_expiry_ms=PRODUCER_EXPIRY_MS):
-        """Map a new arena.
-
-        Args:
-            log_dirs: the log directories, in the order slots name them.
-            processes: how many places for processes it has, those of the flusher, keeper, acceptor and coordinator and
-                those that are reserved included.
-            max_partitions: the number of slots; memory is taken only as slots are used.
-            table_entries: segments a partition can hold; rounded up to a power of two.
-            producer_blocks: how many blocks of entries all partitions share for producers that number their batches.
-            producer_expiry_ms: after so long without a batch such a producer is one that nobody knows.
-
-        Raises:
-            LogError: the kernel gives no memory.
-        """
-        if not FL_FIRST_PROCESSOR < processes <= FL_SUPERVISOR:
-            raise LogError(f"a broker has 1 to {MAX_PROCESSORS} processors")
-        cdef uint64_t entries = 16
-        while entries < <uint64_t>table_entries:
-            entries *= 2
-        cdef uint64_t slot_bytes = FL_SLOT_PAGE + FL_TABLE_WORDS * 8 * entries
-        cdef uint64_t dirty_offset = FL_HEADER_PAGE
-        cdef uint64_t bitmap_bytes = (<uint64_t>max_partitions + FL_SPARE_SLOTS + 63) // 64 * 8
-        cdef uint64_t moved_offset = dirty_offset + (bitmap_bytes + 4095) // 4096 * 4096
-        cdef uint64_t cells_offset = moved_offset + (bitmap_bytes * <uint64_t>processes + 4095) // 4096 * 4096
-        cdef uint64_t slots_offset = cells_offset + (sizeof(fl_cell) * FL_MAX_PROCESSES + 4095) // 4096 * 4096
-        cdef uint64_t slots = <uint64_t>max_partitions + FL_SPARE_SLOTS
-        cdef uint64_t producers_offset = slots_offset + slot_bytes * slots
-        cdef uint64_t total = producers_offset + (sizeof(fl_block_owner) + sizeof(fl_producer_block)) * producer_blocks
-        self.fd = memfd_create("fastlog-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING)
-        if self.fd < 0 or ftruncate(self.fd, <long>total) != 0:
-            raise LogError(f"the kernel gives no shared memory of {total} bytes")
-        # sealed, so that no process can shrink it under another one's feet (that would be a SIGBUS)
-        fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
-        cdef void* memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, self.fd, 0)
-        if memory == MAP_FAILED:
-            raise LogError(f"cannot map {total} bytes of shared memory")
-        cdef fl_header* h = <fl_header*>memory
-        h.magic = FL_ARENA_MAGIC
-        h.version = FL_ARENA_VERSION
-        h.max_partitions = <unsigned int>slots
-        h.table_entries = <unsigned int>entries
-        h.processes = processes
-        h.slot_bytes = slot_bytes
-        h.dirty_offset = dirty_offset
-        h.moved_offset = moved_offset
-        h.cells_offset = cells_offset
-        h.slots_offset = slots_offset
-        h.total_bytes = total
-        h.producers_offset = producers_offset
-        h.producer_blocks = producer_blocks
-        h.producer_expiry_ms = producer_expiry_ms
-        if fl_mutex_init(&h.create_lock) != 0:
-            raise LogError("the system has no robust process-shared mutexes")
-        self.header = h
-        cdef int i
-        for i in range(FL_MAX_PROCESSES):
-            self.eventfds[i] = -1
-            fl_cell_at(h, i).seen = FL_SEEN_ALL
-        for i in range(processes):
-            if fl_is_reserved(i):
-                continue
-            self.eventfds[i] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-            if self.eventfds[i] < 0:
-                raise LogError("no descriptor left for the wake-up of a process")
-        self._directory_bytes = [os.fsencode(os.path.abspath(path)) for path in log_dirs]
-        self.directories = <char**>calloc(len(self._directory_bytes), sizeof(char*))
-        if self.directories == NULL:
-            raise MemoryError
-        for i in range(len(self._directory_bytes)):
-            self.directories[i] = self._directory_bytes[i]
-
-    def __dealloc__(self):
-        cdef int i
-        if self.header != NULL:
-            munmap(self.header, self.header.total_bytes)
-            for i in range(FL_MAX_PROCESSES):
-                if self.eventfds[i] >= 0:
-                    close(self.eventfds[i])
-        if self.fd >= 0:
-            close(self.fd)
-        free(self.directories)
 
     cdef fl_slot* slot(self, uint64_t index) except NULL:
         if index >= fl_load(&self.header.slot_count):
             raise IndexError(f"no partition slot {index}")
         return fl_slot_at(self.header, index)
-
-    @property
-    def log_dirs(self):
-        return [os.fsdecode(path) for path in self._directory_bytes]
-
-    @property
-    def processes(self):
-        return self.header.processes
 
     @property
     def max_partitions(self):
@@ -403,49 +122,6 @@ cdef class Arena:
     @property
     def retention_generation(self):
         return fl_load(&self.header.retention_generation)
-
-    @property
-    def other_broker(self):
-        cdef uint64_t found = fl_load(&self.header.other_broker)
-        return <object>None if found == 0 else found - 1
-
-    def set_other_broker(self, broker):
-        """Say that ZooKeeper shows another broker, by its id, or None; the keeper alone calls it."""
-        fl_store(&self.header.other_broker, 0 if broker is None else <uint64_t>broker + 1)
-
-    @property
-    def stopping(self):
-        return fl_load(&self.header.stopping)
-
-    def set_stopping(self, int stage):
-        """Tell every process how far the stop has come: one of the ``STAGE_`` numbers."""
-        fl_set_stopping(self.header, self.eventfds, stage)
-
-    @property
-    def ending(self):
-        return bool(fl_load(&self.header.ending))
-
-    def set_ending(self):
-        fl_store(&self.header.ending, 1)
-
-    def set_stalled(self, uint64_t now_ns):
-        fl_store(&self.header.stalled_ns, now_ns)
-
-    def eventfd(self, int process):
-        return self.eventfds[process]
-
-    def wake(self, int process):
-        fl_wake(self.header, self.eventfds, process)
-
-    def wake_all(self):
-        cdef unsigned int i
-        for i in range(self.header.processes):
-            if not fl_is_reserved(i):
-                fl_wake(self.header, self.eventfds, i)
-
-    def wake_taken(self, int process):
-        """Take the wake-ups of ``process`` (itself); call it before looking at the shared words."""
-        fl_wake_taken(self.header, self.eventfds, process)
 
     def create_lock(self):
         """Try for the lock of partition creation; ``True`` when held. A dead owner's lock is taken over."""
@@ -931,83 +607,3 @@ cdef class Arena:
         cdef fl_slot* s = self.slot(index)
         fl_or(&s.demand, 1)
         fl_wake_flusher(self.header, self.eventfds, index)
-
-    # -- process cells -------------------------------------------------------------------------------------------
-
-    def clear_cell(self, int process, uint64_t pid, uint64_t now_ns):
-        """Begin a process's cell afresh (the supervisor, right after it started the process).
-
-        Counters go on; ``holding`` stays for the successor, who finishes the append it names.
-        """
-        cdef fl_cell* c = fl_cell_at(self.header, process)
-        fl_store(&c.heartbeat_ns, now_ns)
-        fl_store(&c.busy_permille, 0)
-        fl_store(&c.connections, 0)
-        fl_store(&c.disk_ns, 0)
-        fl_store(&c.pid, pid)
-
-    def incarnation(self, int process):
-        """How many processes in this place have died; what they sent, or were sent, is void."""
-        return fl_load(&fl_cell_at(self.header, process).incarnation)
-
-    def end_incarnation(self, int process):
-        """Say that the process in this place has died (the supervisor, before it starts a successor).
-
-        It may have moved a slot and not come to say so: who waits for any is to look at all of them, and is to be woken.
-        """
-        cdef fl_cell* c = fl_cell_at(self.header, process)
-        fl_store(&c.incarnation, c.incarnation + 1)
-        fl_store(&self.header.moves_lost, self.header.moves_lost + 1)
-
-    def beat(self, int process):
-        """Say that ``process`` (itself) is alive, now."""
-        fl_store(&fl_cell_at(self.header, process).heartbeat_ns, fl_monotonic_ns())
-
-    def disk_since(self, int process):
-        """Monotonic time when this process began to wait for a disk; 0: it does not."""
-        return fl_load(&fl_cell_at(self.header, process).disk_ns)
-
-    def cell(self, int process):
-        """``(pid, heartbeat_ns, busy_permille, connections, holding)`` of one process."""
-        cdef fl_cell* c = fl_cell_at(self.header, process)
-        return (fl_load(&c.pid), fl_load(&c.heartbeat_ns), fl_load(&c.busy_permille), fl_load(&c.connections),
-                fl_load(&c.holding))
-
-    def counters(self, int process):
-        """The counters of one process by name; they survive the process."""
-        cdef fl_cell* c = fl_cell_at(self.header, process)
-        return {name: fl_load(&c.counters[number]) for number, name in enumerate(COUNTERS)}
-
-    def count(self, int process, str name, uint64_t by=1):
-        """Add to a counter of ``process`` (itself)."""
-        fl_bump(&fl_cell_at(self.header, process).counters[COUNTER_NUMBER[name]], by)
-
-    def requests(self, int process):
-        """How often a process has been asked with each api key of today's protocol, of those that it was asked with."""
-        cdef fl_cell* c = fl_cell_at(self.header, process)
-        cdef int key
-        return {key: fl_load(&c.requests[key]) for key in range(FL_KEYS) if fl_load(&c.requests[key])}
-
-    def refusals(self, int process):
-        """How often a process has answered an error to such a request: by api key and code.
-
-        Those that it had no place for stand under None.
-        """
-        cdef fl_cell* c = fl_cell_at(self.header, process)
-        cdef uint64_t what
-        cdef int i
-        found = {}
-        for i in range(FL_REFUSALS):
-            what = fl_load(&c.refusals[i].what)
-            if what == 0:
-                break
-            name = None if what == FL_OTHER_REFUSALS else (<int>((what - 1) >> 16), <int><int16_t>(what - 1))
-            found[name] = fl_load(&c.refusals[i].count)
-        return found
-
-    def count_refusal(self, int process, int key, int code):
-        """Count an error that ``process`` (itself) answers to a request of today's protocol."""
-        fl_refused(fl_cell_at(self.header, process), key, code)
-
-    def handed_over(self, int process):
-        return fl_load(&fl_cell_at(self.header, process).handed_over)

@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from fastlog.log._append cimport Appender
-from fastlog.log._arena cimport Arena, fl_slot, pthread_mutex_t
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot, pthread_mutex_t
 
 
 cdef enum:

@@ -14,11 +14,15 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
 from fastlog.log._append cimport Appender
-from fastlog.log._arena cimport (
-    FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, N_FLUSH_FAILURES, N_FLUSH_NS,
-    N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN, Arena, fl_add, fl_ask, fl_base_at, fl_cell_at,
-    fl_end, fl_end_publish, fl_end_read, fl_fence, fl_file_position, fl_find_position, fl_header, fl_load, fl_monotonic_ns,
-    fl_or, fl_show, fl_slot, fl_start_at, fl_store, fl_swap, fl_take_out, fl_wake_flusher, fl_wake_slot, pthread_mutex_t,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_FLUSHER, FL_NO_MARK, FL_STATE_NO_FLUSH, FL_STATE_READ_ONLY, FL_WHY_CHECK, FL_WHY_FLUSH, fl_add, fl_ask, fl_base_at,
+    fl_cell_at, fl_end, fl_end_publish, fl_end_read, fl_fence, fl_file_position, fl_find_position, fl_header, fl_load,
+    fl_monotonic_ns, fl_or, fl_show, fl_slot, fl_start_at, fl_store, fl_swap, fl_take_out, fl_wake_flusher, fl_wake_slot,
+    pthread_mutex_t,
+)
+from fastlog.log._shared_memory cimport (
+    N_FLUSH_FAILURES, N_FLUSH_NS, N_FLUSHED_BYTES, N_FLUSHES, N_FLUSHES_NO_FILES, N_FLUSHES_NO_ROOM, N_REWRITTEN,
 )
 from fastlog.log._files cimport (
     AT_AFTER_SYNC, AT_BEFORE_SYNC, AT_FLUSH_BEGUN, AT_FLUSH_END_READ,
@@ -30,7 +34,7 @@ from fastlog.log._files cimport (
 from fastlog.log.formats._table cimport ENTRIES_CUT, ENTRIES_WHOLE, Entries, format_of
 from fastlog.log._segments cimport OFFSET_INDEX, PATH_BYTES, TIME_INDEX, SegmentFiles, file_path, flushed_mark_path, marks_path, partition_path, segment_path
 
-from fastlog.log._arena import COUNTER_NUMBER, FLUSH_BUCKETS_US
+from fastlog.log._shared_memory import COUNTER_NUMBER, FLUSH_BUCKETS_US
 
 cdef extern from "<fcntl.h>" nogil:
     int O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY

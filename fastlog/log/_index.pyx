@@ -19,7 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset, strerror
 
 from fastlog._bytes cimport be32, be64, put32, put64
-from fastlog.log._arena cimport fl_end, fl_slot
+from fastlog.log._layout cimport fl_end, fl_slot
 from fastlog.log._files cimport file_cut, file_open, file_pread, file_pread_nowait, file_pwrite
 from fastlog.log._segments cimport OFFSET_INDEX, TIME_INDEX, SegmentFiles
 from fastlog.log.formats._table cimport EntryHead, Format, format_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fastlog.log._arena import ProducerState
+from fastlog.log.slots import ProducerState
 
 class SnapshotEntry(NamedTuple):
     """A producer in a snapshot: with its last batch alone. ``last_offset`` -1: it has none; times in ms."""

@@ -8,14 +8,14 @@ Source: Apache Kafka 4.2 (ProducerStateManager, ProducerAppendInfo).
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport strerror
 
-from fastlog.log._arena cimport fl_producer
+from fastlog.log._layout cimport fl_producer
 from fastlog.log._files cimport file_pread
 from fastlog.log._producers cimport take_in
 from fastlog.log.formats._table cimport EntryHead, Format, Sequenced, format_of
 
 from typing import NamedTuple
 
-from fastlog.log._arena import Numbered, ProducerState
+from fastlog.log.slots import Numbered, ProducerState
 
 cdef enum:
     WINDOW = 8192                # bytes that a walk reads at once

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport fl_header, fl_producer, fl_sequenced, fl_slot
+from fastlog.log._layout cimport fl_header, fl_producer, fl_sequenced, fl_slot
 from fastlog.log.formats._table cimport Sequenced
 
 cdef enum:

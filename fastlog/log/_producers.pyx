@@ -14,7 +14,7 @@ Source: Apache Kafka 4.2 (ProducerAppendInfo, ProducerStateEntry).
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport (
+from fastlog.log._layout cimport (
     FL_BLOCK_PRODUCERS, FL_KEPT_BATCHES, FL_OWN_PRODUCERS, fl_block_at, fl_key_at, fl_load, fl_owner_at, fl_producer_key,
     fl_producers_at, fl_store, fl_take_block,
 )

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastlog.log._arena cimport Arena, fl_end, fl_header, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_end, fl_header, fl_slot
 
 
 # A place in the log: which segment, its file position, and where the readable bytes of that segment end.

@@ -9,8 +9,9 @@ from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
-from fastlog.log._arena cimport (
-    Arena, fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_offset, fl_header, fl_lives, fl_load, fl_slot,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    fl_base_at, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_offset, fl_header, fl_lives, fl_load, fl_slot,
     fl_slot_at, fl_start_at,
 )
 from fastlog.log.formats._table cimport Format, format_of

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastlog.log import _index
-from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
+from fastlog.log.slots import IndexState
 from fastlog.segment_files import SegmentFile, parse_segment_name
 
 OFFSET_SUFFIX, TIME_SUFFIX = ".index", ".timeindex"

@@ -17,7 +17,7 @@ from pathlib import Path
 from fastlog.config import BrokerConfig, TopicSettings
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
-from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena, SlotSettings, SlotSpec, SlotView
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena
 from fastlog.log.deletion import put_away_wanted
 from fastlog.log.discovery import shown
 from fastlog.log.files import FileOps
@@ -38,6 +38,7 @@ from fastlog.log.log_starts import Starts, read_log_starts, write_log_starts
 from fastlog.log.metadata import CREATED, CREATING, Topic
 from fastlog.log.recovery import RecoveredPartition, recover_all
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
+from fastlog.log.slots import SlotSettings, SlotSpec, SlotView
 from fastlog.segment_files import (
     KAFKA_0_7,
     SIDE_FILE_NAME,

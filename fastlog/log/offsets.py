@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastlog.log._arena import Segment
+from fastlog.log.slots import Segment
 
 LATEST = -1
 EARLIEST = -2

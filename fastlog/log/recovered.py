@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fastlog.log._arena import IndexState, ProducerState
+from fastlog.log.slots import IndexState, ProducerState
 
 NO_INDEXES = IndexState()
 

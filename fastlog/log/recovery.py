@@ -30,7 +30,6 @@ from typing import Literal
 from fastlog.clock import Clock, SystemClock
 from fastlog.errors import LogError, RecoveryError
 from fastlog.log import _files, parallel, producer_snapshots, set_aside
-from fastlog.log._arena import ProducerState
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
@@ -40,6 +39,7 @@ from fastlog.log.kafka_files import next_epochs, read_epochs, read_topic_id, wri
 from fastlog.log.log_starts import Starts
 from fastlog.log.recovered import OFFLINE, OK, READ_ONLY, RecoveredPartition, SegmentInfo
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
+from fastlog.log.slots import ProducerState
 from fastlog.segment_files import (
     FLUSH_MARKS_NAME,
     KAFKA_0_7,

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from fastlog.errors import LogError
 from fastlog.log import _index
-from fastlog.log._arena import Segment
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.index_files import TIME_ENTRY_BYTES, TIME_SUFFIX
+from fastlog.log.slots import Segment
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import HEADER_BYTES, BatchHeader, records
 from fastlog.segment_files import SegmentFile, read_fully, segment_name

@@ -1,7 +1,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from fastlog._upconvert cimport Making, OpenedSet
-from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._partitions cimport Partitions

@@ -23,9 +23,9 @@ from fastlog._upconvert cimport (
     CONVERT_CUT, CONVERT_DAMAGED, CONVERT_FULL, CONVERT_MORE, CONVERT_NO_MEMORY, CONVERT_WRAPPER, CONVERTED, Converted, Making,
     OpenedSet, add_messages, discard, finish,
 )
-from fastlog.log._arena cimport (
-    FL_STATE_OFFLINE, FL_WHY_ROOM, Arena, fl_end, fl_end_read, fl_first_offset, fl_load,
-    fl_slot, fl_slot_at,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_STATE_OFFLINE, FL_WHY_ROOM, fl_end, fl_end_read, fl_first_offset, fl_load, fl_slot, fl_slot_at,
 )
 from fastlog.log._files cimport file_pread, file_pread_nowait
 from fastlog.log._segments cimport LOCATE_EMPTY, LOCATE_OUT_OF_RANGE, LOCATED, Place, SegmentFiles, locate

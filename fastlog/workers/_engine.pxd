@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
-from fastlog.log._arena cimport Arena, fl_cell
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_cell
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._bridge cimport Bridge

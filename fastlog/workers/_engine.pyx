@@ -1,6 +1,7 @@
 """The log as the protocols of one processor see it: they know requests, and ask here for all that concerns partitions."""
 
-from fastlog.log._arena cimport Arena, fl_cell_at
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_cell_at
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._bridge cimport Bridge
 from fastlog.workers._jobs cimport Jobs

@@ -9,9 +9,11 @@ waits for a flush (then at most once per ``flush.min.interval.ms``). The loop it
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from fastlog.log._arena cimport (
-    FL_CHANGES, FL_FLUSHER, FL_STAGE_FLUSHER, FL_STATE_NO_FLUSH, Arena, fl_cell_at, fl_changed, fl_clear_dirty, fl_dirty_word, fl_end, fl_end_own, fl_end_read,
-    fl_header, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store, fl_wake, fl_wake_taken, fl_wake_slot,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_CHANGES, FL_FLUSHER, FL_STAGE_FLUSHER, FL_STATE_NO_FLUSH, fl_cell_at, fl_changed, fl_clear_dirty, fl_dirty_word, fl_end,
+    fl_end_own, fl_end_read, fl_header, fl_lives, fl_load, fl_mark_dirty, fl_monotonic_ns, fl_slot, fl_slot_at, fl_store,
+    fl_wake, fl_wake_taken, fl_wake_slot,
 )
 from fastlog.log._files cimport AT_FLUSHER_CLEAN, AT_FLUSHER_PAST, failpoint
 from fastlog.log._flush cimport FlushState, PartitionFlusher

@@ -12,7 +12,8 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from fastlog.log._arena cimport FL_COORDINATOR, Arena, fl_cell_at, fl_load
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport FL_COORDINATOR, fl_cell_at, fl_load
 from fastlog.workers._jobs cimport ANSWER_MADE, ANSWER_NONE
 from fastlog.workers.net._connection cimport Conn, Job, answers_give, answers_take
 from fastlog.workers.net._remote cimport QUEUE_REMOTE, Remote

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport fl_monotonic_ns
+from fastlog.log._layout cimport fl_monotonic_ns
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers.net._connection cimport Conn, Job
 from fastlog.workers.net._helper cimport QUEUE_CHECK, QUEUE_CREATE, Helper

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot
 
 # Why the log does not do what a request asks; each protocol has codes of its own for them.
 cdef enum Problem:

@@ -5,8 +5,9 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
-from fastlog.log._arena cimport (
-    FL_CHANGES, Arena, fl_changed, fl_header, fl_is_shown, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_CHANGES, fl_changed, fl_header, fl_is_shown, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
 )
 from fastlog.log.formats._table cimport Format, format_of
 

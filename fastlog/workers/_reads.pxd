@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot
 from fastlog.log._segments cimport Place, SegmentFiles
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._partitions cimport Partitions

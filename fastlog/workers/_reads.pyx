@@ -5,10 +5,12 @@ from libc.errno cimport EAGAIN
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from fastlog.log._arena cimport (
-    FL_NO_POSITION, FL_STATE_OFFLINE, FL_WHY_ROOM, N_BYTES_OUT, N_READ_AHEAD, Arena, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end,
-    fl_end_read, fl_first_offset, fl_load, fl_or, fl_slot, fl_wake_flusher,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_NO_POSITION, FL_STATE_OFFLINE, FL_WHY_ROOM, fl_ask, fl_ask_once, fl_bump, fl_cell_at, fl_end, fl_end_read,
+    fl_first_offset, fl_load, fl_or, fl_slot, fl_wake_flusher,
 )
+from fastlog.log._shared_memory cimport N_BYTES_OUT, N_READ_AHEAD
 from fastlog.log._files cimport AT_HOLD_LOOKED, AT_HOLD_NOBODY, failpoint, file_pread, file_pread_nowait
 from fastlog.log._index cimport WALK_COLD, WALK_FAR, WALKED, WINDOW, Walk, seek_entry
 from fastlog.log._segments cimport LOCATE_OUT_OF_RANGE, LOCATED, OFFSET_INDEX, Place, SegmentFiles, locate

@@ -3,7 +3,9 @@
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport N_INVALID_REQUEST, Arena, fl_bump, fl_cell_at, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_bump, fl_cell_at, fl_slot
+from fastlog.log._shared_memory cimport N_INVALID_REQUEST
 from fastlog.workers.net._connection cimport Conn
 
 

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
-from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._reports cimport Reports
 

@@ -7,10 +7,11 @@ gets an error.
 
 from libc.stdint cimport uint64_t
 
-from fastlog.log._arena cimport (
-    N_READ_FAILURES, Arena, fl_base_at, fl_bump, fl_cell_at, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
-    fl_start_at,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    fl_base_at, fl_bump, fl_cell_at, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at, fl_start_at,
 )
+from fastlog.log._shared_memory cimport N_READ_FAILURES
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers._reports cimport Reports
 

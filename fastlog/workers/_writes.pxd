@@ -1,7 +1,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog.log._append cimport Appended, Appender, Piece
-from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot
 from fastlog.log.formats._table cimport Entries
 from fastlog.workers._reports cimport Reports
 from fastlog.workers.net._connection cimport Conn

@@ -13,10 +13,13 @@ from fastlog.log._append cimport (
     APPEND_BUSY, APPEND_DUPLICATE, APPEND_FAILED, APPEND_FULL, APPEND_GONE, APPEND_OLD_EPOCH, APPENDED, Appended,
     Appender,
 )
-from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, N_APPEND_WAITS, N_BYTES_IN, N_DUPLICATES, N_FAILED_PRODUCE, N_MESSAGES_IN, N_OUT_OF_SEQUENCE,
-    N_SUSPICIOUS, Arena, fl_ask, fl_bump,
-    fl_cell_at, fl_end, fl_end_read, fl_load, fl_may_tell, fl_slot, fl_wake_flusher, fl_wall_ms,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_STATE_NO_FLUSH, fl_ask, fl_bump, fl_cell_at, fl_end, fl_end_read, fl_load, fl_may_tell, fl_slot, fl_wake_flusher,
+    fl_wall_ms,
+)
+from fastlog.log._shared_memory cimport (
+    N_APPEND_WAITS, N_BYTES_IN, N_DUPLICATES, N_FAILED_PRODUCE, N_MESSAGES_IN, N_OUT_OF_SEQUENCE, N_SUSPICIOUS,
 )
 from fastlog.log._files cimport AT_ACK_WAITS, AT_APPEND_REFUSED, failpoint
 from fastlog.log._segments cimport SegmentFiles

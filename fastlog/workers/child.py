@@ -15,7 +15,8 @@ from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError
 from fastlog.log import _files
-from fastlog.log._arena import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.workers.group_board import GroupBoard
 from fastlog.workers.net import _process
 from fastlog.workers.restarts import Restarts

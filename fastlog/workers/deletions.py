@@ -15,8 +15,10 @@ from pathlib import Path
 from fastlog import logs
 from fastlog.log import _files, deletion
 from fastlog.log._append import Appender, end_life
-from fastlog.log._arena import KEEPER, Arena, Leaving
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import KEEPER
 from fastlog.log.files import FileOps
+from fastlog.log.slots import Leaving
 from fastlog.workers.log_starts import LogStarts
 
 log = logging.getLogger(__name__)

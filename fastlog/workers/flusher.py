@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastlog.log._arena import FLUSHER
+from fastlog.log._shared_memory import FLUSHER
 from fastlog.workers import child
 from fastlog.workers._flusher import make_flusher_loop
 

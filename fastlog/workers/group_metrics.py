@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterator, Sequence
 
-from fastlog.log._arena import Segment, SlotView
+from fastlog.log.slots import Segment, SlotView
 from fastlog.workers.exposition import Family, Sample, labels
 from fastlog.workers.group_board import GroupRow
 

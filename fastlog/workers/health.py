@@ -10,19 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastlog.durability import durability
-from fastlog.log._arena import (
-    ACCEPTOR,
-    COORDINATOR,
-    FIRST_PROCESSOR,
-    FLUSHER,
-    KEEPER,
-    STATE_OFFLINE,
-    STATE_READ_ONLY,
-    SUPERVISOR,
-    SlotView,
-)
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
+from fastlog.log._shared_memory import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
+from fastlog.log.slots import SlotView
 from fastlog.workers import child, stalls
 from fastlog.workers.disk_probe import DiskProbe
 

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from fastlog import logs
 from fastlog.log import _files, parallel, retention
 from fastlog.log._append import Appender, roll_now
-from fastlog.log._arena import COUNTERS, FLUSHER, KEEPER, STAGE_KEEPER, WHY_NAME, Segment, SlotView
+from fastlog.log._arena import WHY_NAME
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import COUNTERS, FLUSHER, KEEPER, STAGE_KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, LogFormat, format_name
 from fastlog.log.internal_logs import newest_snapshot
 from fastlog.log.manager import LogManager
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
+from fastlog.log.slots import Segment, SlotView
 from fastlog.segment_files import FLUSH_MARKS_NAME, list_segments, partition_directory_name, segment_name
 from fastlog.workers import advertised, child
 from fastlog.workers.deletions import Deletions

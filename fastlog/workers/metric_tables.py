@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fastlog.log._arena import STATE_OFFLINE, SlotView
+from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log.formats import FORMATS, format_name
+from fastlog.log.slots import SlotView
 from fastlog.workers.exposition import labels
 
 

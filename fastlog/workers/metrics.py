@@ -13,16 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fastlog.log._arena import (
-    COORDINATOR,
-    FIRST_PROCESSOR,
-    FLUSH_BUCKETS_US,
-    FLUSHER,
-    KEEPER,
-    STATE_OFFLINE,
-    SUPERVISOR,
-    SlotView,
-)
+from fastlog.log._arena import STATE_OFFLINE
+from fastlog.log._shared_memory import COORDINATOR, FIRST_PROCESSOR, FLUSH_BUCKETS_US, FLUSHER, KEEPER, SUPERVISOR
+from fastlog.log.slots import SlotView
 from fastlog.workers import child, stalls
 from fastlog.workers.exposition import Family, Sample, labels
 from fastlog.workers.group_board import GroupBoard, GroupRow

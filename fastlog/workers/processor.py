@@ -6,8 +6,8 @@ import logging
 import sys
 
 from fastlog.listening import ANY_PROTOCOL, KAFKA, KAFKA_07
-from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.workers import child
 from fastlog.workers._engine import Engine
 from fastlog.workers._forward import Forward

@@ -9,10 +9,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fastlog.log import producer_snapshots
-from fastlog.log._arena import KEEPER, Arena, Segment, SlotView
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
 from fastlog.log.formats import FORMATS, format_name
+from fastlog.log.slots import Segment, SlotView
 from fastlog.segment_files import SegmentFile, list_segments, segment_name
 
 SNAPSHOT_BYTES = 64 << 20

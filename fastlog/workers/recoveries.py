@@ -21,13 +21,15 @@ from fastlog import logs
 from fastlog.errors import LogError
 from fastlog.log import _files, parallel
 from fastlog.log._append import Appender, end_life
-from fastlog.log._arena import FLUSHER, KEEPER, STATE_NO_FLUSH, WHY_NAME, WHY_START, Arena, SlotView
+from fastlog.log._arena import STATE_NO_FLUSH, WHY_NAME, WHY_START, Arena
+from fastlog.log._shared_memory import FLUSHER, KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import clear_mark
 from fastlog.log.formats import format_name
 from fastlog.log.manager import LogManager
 from fastlog.log.recovered import RecoveredPartition
 from fastlog.log.recovery import recover_partition
+from fastlog.log.slots import SlotView
 from fastlog.segment_files import partition_directory_name
 from fastlog.workers.disk_probe import write_unnamed
 

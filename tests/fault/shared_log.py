@@ -15,8 +15,8 @@ from pathlib import Path
 
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log._append import Appender, append_bytes, roll_now
-from fastlog.log._arena import FIRST_PROCESSOR, STAGE_FLUSHER
 from fastlog.log._segments import SegmentFiles, locate_offset
+from fastlog.log._shared_memory import FIRST_PROCESSOR, STAGE_FLUSHER
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_format
 from tests.harness.shared_log import BUSY, DONE, FULL, SharedLog, start, start_flusher, stop, wait, wait_until

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from fastlog.config import BrokerConfig
 from fastlog.log._append import Appender
-from fastlog.log._arena import FIRST_PROCESSOR, KEEPER, STAGE_FLUSHER, Arena
+from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER, STAGE_FLUSHER
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.metadata import read_metadata

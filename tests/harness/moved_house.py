@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import FIRST_PROCESSOR, Arena, SlotView
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.clean_marker import consume_clean_marker
 from fastlog.log.discovery import refuse_unfinished
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.metadata import Metadata, read_metadata
+from fastlog.log.slots import SlotView
 
 FILES = FileOps()
 

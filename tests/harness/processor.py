@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.workers._engine import Engine
 from fastlog.workers._forward import Forward
 from fastlog.workers.authorization import Rule

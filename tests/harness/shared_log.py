@@ -12,9 +12,11 @@ from typing import Any
 
 from fastlog.log import _files
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FIRST_PROCESSOR, Arena, Segment, SlotSpec, SlotView
+from fastlog.log._arena import Arena
 from fastlog.log._flush import PartitionFlusher, flush_now, make_partition_flusher
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
+from fastlog.log.slots import Segment, SlotSpec, SlotView
 from fastlog.workers._flusher import make_flusher_loop
 from tests.harness import raw_format
 from tests.harness.timing import PATIENCE

@@ -19,7 +19,8 @@ import pytest
 
 from fastlog import supervisor as supervisor_module
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import (
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import (
     ACCEPTOR,
     COORDINATOR,
     FIRST_PROCESSOR,
@@ -30,7 +31,6 @@ from fastlog.log._arena import (
     STAGE_KEEPER,
     STAGE_PROCESSORS,
     SUPERVISOR,
-    Arena,
 )
 from fastlog.supervisor import Stop, Supervisor
 from fastlog.workers import stalls

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastlog.errors import LogError
-from fastlog.log._arena import COORDINATOR
+from fastlog.log._shared_memory import COORDINATOR
 from fastlog.log.formats import format_name
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import CreationBusyError, LogManager

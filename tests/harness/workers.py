@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from fastlog.log import _files
-from fastlog.log._arena import COUNTERS, FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import COUNTERS, FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER
 from fastlog.workers._flusher import FlusherLoop, make_flusher_loop
 from tests.harness.broker import wait_until
 from tests.harness.processor import Processor

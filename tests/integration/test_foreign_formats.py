@@ -10,7 +10,8 @@ import pytest
 from fastlog import record_batches
 from fastlog.config import BrokerConfig
 from fastlog.log._append import append_sets
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import LogManager
 from tests.harness import raw_client as raw

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from zlib import crc32
 
-from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS, DeepFindings, DumpedEntry, FileScan, SearchBudget, register_format
+from fastlog.log.slots import IndexState
 from fastlog.segment_files import SegmentFile, read_fully
 from tests.harness import extension
 from tests.harness.checkout import ROOT

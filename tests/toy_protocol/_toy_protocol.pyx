@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from fastlog.log._arena cimport fl_load, fl_slot
+from fastlog.log._layout cimport fl_load, fl_slot
 from fastlog.log.formats._table cimport ENTRIES_WHOLE, OF_KAFKA_07, Entries, format_of
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport CreateJob

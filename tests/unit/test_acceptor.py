@@ -17,7 +17,8 @@ from fastlog import acceptor as acceptor_module
 from fastlog.acceptor import ACCEPTS_PER_TURN, Acceptor
 from fastlog.broker import BACKLOG
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import ACCEPTOR, FIRST_PROCESSOR
 from fastlog.workers.child import Listener, Shared
 from fastlog.workers.net.handover import HandOver
 from tests.harness.shared_log import open_descriptors

@@ -10,19 +10,9 @@ from pathlib import Path
 import pytest
 
 from fastlog.errors import LogError
-from fastlog.log._arena import (
-    COORDINATOR,
-    COUNTERS,
-    FIRST_PROCESSOR,
-    FLUSHER,
-    KEEPER,
-    MAX_PROCESSORS,
-    STATE_OFFLINE,
-    STATE_READ_ONLY,
-    WHY_ROOM,
-    Arena,
-    SlotSpec,
-)
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena
+from fastlog.log._shared_memory import COORDINATOR, COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, MAX_PROCESSORS
+from fastlog.log.slots import SlotSpec
 from tests.harness.shared_log import (
     LIMITS,
     SharedLog,

@@ -22,7 +22,8 @@ from fastlog.binding import bind
 from fastlog.broker import BACKLOG, MONITOR_BACKLOG, pids_with, run_broker
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, LogError
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.files import FileOps
 from fastlog.supervisor import Stop

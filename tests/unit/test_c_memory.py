@@ -14,8 +14,9 @@ from fastlog.audit._tally import Tally
 from fastlog.batch_codecs import CODEC_NAMES
 from fastlog.envelope import Envelope, wrap
 from fastlog.errors import InvalidMessageError
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.message import DeepLimits
 from fastlog.record_batches import Record, build, check_deep
 from fastlog.record_batches import records as read_records

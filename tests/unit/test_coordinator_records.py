@@ -10,8 +10,8 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import Appender, append_sets
-from fastlog.log._arena import FIRST_PROCESSOR
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator.requests import delete_records
 from fastlog.workers.kafka.codes import Code

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fastlog.log import _files
-from fastlog.log._arena import SlotView
 from fastlog.log.deletion import leave_wish
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
@@ -18,6 +17,7 @@ from fastlog.log.kafka_files import read_topic_id
 from fastlog.log.manager import LogManager
 from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
 from fastlog.log.metadata import TOPIC as METADATA_TOPIC
+from fastlog.log.slots import SlotView
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import dispatch, internal_log
 from fastlog.workers.coordinator.metadata_log import Work

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.log import _files
-from fastlog.log._arena import FLUSHER
+from fastlog.log._shared_memory import FLUSHER
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.workers import Workers

@@ -13,8 +13,9 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, deletion
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FIRST_PROCESSOR, KEEPER, STATE_OFFLINE, Arena, SlotSpec
+from fastlog.log._arena import STATE_OFFLINE, Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.deletion import (
     find_put_away,
     find_wishes,
@@ -28,6 +29,7 @@ from fastlog.log.deletion import (
 from fastlog.log.discovery import scan_log_dirs
 from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.log.slots import SlotSpec
 from fastlog.segment_files import FLUSH_MARKS_NAME, split_directory_name
 from fastlog.workers import deletions
 from fastlog.workers.deletions import Deletions

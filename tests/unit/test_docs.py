@@ -14,7 +14,7 @@ from fastlog import durability
 from fastlog.config import BrokerConfig
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.log import _files
-from fastlog.log._arena import COUNTERS
+from fastlog.log._shared_memory import COUNTERS
 from fastlog.log.kafka_files import METADATA_NAME
 from fastlog.mirror import MirrorSettings
 from fastlog.moving.kraft_log import BOOTSTRAP_NAME

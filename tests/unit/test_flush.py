@@ -14,8 +14,9 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import roll_now
-from fastlog.log._arena import FLUSH_BUCKETS_US, FLUSHER, STAGE_FLUSHER, STATE_OFFLINE, STATE_READ_ONLY
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
+from fastlog.log._shared_memory import FLUSH_BUCKETS_US, FLUSHER, STAGE_FLUSHER
 from tests.harness.shared_log import (
     DONE,
     FAILED,

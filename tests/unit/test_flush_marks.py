@@ -13,8 +13,9 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
 from fastlog.log._flush import make_partition_flusher
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.check import check_partition
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import MAX_BYTES, FlushMarks

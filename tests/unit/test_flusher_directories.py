@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FLUSHER, STAGE_FLUSHER
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FLUSHER, STAGE_FLUSHER
 from tests.harness import raw_client as raw
 from tests.harness.shared_log import DONE, SharedLog, in_child, message, start_flusher, stop, wait, wait_until
 from tests.harness.workers import Workers

@@ -17,7 +17,8 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
-from fastlog.log._arena import COORDINATOR, FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import COORDINATOR, FIRST_PROCESSOR
 from fastlog.log.manager import LogManager
 from fastlog.workers import child
 from fastlog.workers.coordinator.frames import BODY_BYTES, HEAD_BYTES, PIECE_BYTES, Frame, Head

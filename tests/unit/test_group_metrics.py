@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastlog.log._arena import Segment
+from fastlog.log.slots import Segment
 from fastlog.workers.exposition import Sample
 from fastlog.workers.group_board import GroupRow
 from fastlog.workers.group_metrics import Positions, group_families

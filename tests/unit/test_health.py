@@ -18,19 +18,11 @@ from fastlog.config import BrokerConfig
 from fastlog.durability import durability, flush_policy, promise
 from fastlog.errors import ConfigError
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import (
-    ACCEPTOR,
-    COORDINATOR,
-    FIRST_PROCESSOR,
-    FLUSHER,
-    KEEPER,
-    STATE_OFFLINE,
-    SUPERVISOR,
-    Arena,
-    SlotSpec,
-)
+from fastlog.log._arena import STATE_OFFLINE, Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.log.manager import LogManager
+from fastlog.log.slots import SlotSpec
 from fastlog.registry import Standing
 from fastlog.supervisor import Supervisor
 from fastlog.tools.broker_command import make_config

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.log._arena import COORDINATOR
+from fastlog.log._shared_memory import COORDINATOR
 from fastlog.workers.coordinator.frames import HEAD_BYTES, LAYOUT, Head
 from fastlog.workers.kafka import kinds
 from fastlog.workers.kafka._kinds import Kinds

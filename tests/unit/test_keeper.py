@@ -19,9 +19,10 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, retention
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, STAGE_FLUSHER, STAGE_KEEPER, Arena
+from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER, KEEPER, STAGE_FLUSHER, STAGE_KEEPER
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import recover_partition

@@ -23,7 +23,7 @@ LAYERS = {
     " fastlog._envelope fastlog._batch_header"
     " fastlog.arguments fastlog.codecs fastlog.batch_codecs fastlog.settings fastlog.java",
     "model": "fastlog.message fastlog._deep_batch fastlog._upconvert fastlog.record_batches fastlog.envelope"
-    " fastlog.config fastlog.listening fastlog.durability",
+    " fastlog.broker_settings fastlog.config fastlog.listening fastlog.durability",
     "wire": "fastlog.wire",
     "paths": "fastlog.zkpaths fastlog.segment_files",
     "coordination": "fastlog.coordination",
@@ -99,7 +99,6 @@ CIRCLES = [
     frozenset({"fastlog.producer.at_exit", "fastlog.producer.producer"}),  # the one names the other's type
     frozenset({"fastlog.consumer.exactly_once", "fastlog.consumer.database"}),  # a store makes what works on it
     frozenset({"fastlog", "fastlog.testing", "fastlog.testing.running"}),  # the public names; the version
-    frozenset({"fastlog.log._arena", "fastlog.log._producers"}),  # a slot has a producer table, which lies in the arena
 ]
 """Modules that name each other: all within a package, most of them for types alone."""
 

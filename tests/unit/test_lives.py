@@ -15,9 +15,11 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import LogError, PartitionGoneError
 from fastlog.log import _files
 from fastlog.log._append import append_bytes, end_life, roll_now
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotSpec
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER
 from fastlog.log.deletion import is_wished, wish_name
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.log.slots import SlotSpec
 from fastlog.workers.kafka07 import answers
 from tests.harness import raw_client as raw
 from tests.harness.shared_log import (

@@ -15,9 +15,9 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import append_sets, roll_now
-from fastlog.log._arena import FLUSHER
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import locate_offset
+from fastlog.log._shared_memory import FLUSHER
 from fastlog.log.recovery import recover_partition
 from tests.harness.calls import recorded_calls
 from tests.harness.logs import QuickFiles

@@ -14,9 +14,10 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log import _files
 from fastlog.log._append import Appender, roll_now
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena
+from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles, locate_offset
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.log._arena import STATE_READ_ONLY, WHY_ROOM, SlotSpec
+from fastlog.log._arena import STATE_READ_ONLY, WHY_ROOM
+from fastlog.log.slots import SlotSpec
 from tests.harness import raw_client as raw
 from tests.harness.workers import Workers
 

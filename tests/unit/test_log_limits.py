@@ -16,9 +16,10 @@ import pytest
 from fastlog.errors import LogError, OffsetOutOfRangeError
 from fastlog.log import _files
 from fastlog.log._append import append_sets, roll_now
-from fastlog.log._arena import FLUSHER, STATE_OFFLINE
+from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log._flush import flush_now, make_partition_flusher, run_ahead_now
 from fastlog.log._segments import locate_offset
+from fastlog.log._shared_memory import FLUSHER
 from tests.harness.calls import Call, recorded_calls
 from tests.harness.shared_log import (
     DONE,

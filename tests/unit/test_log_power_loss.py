@@ -15,7 +15,8 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
 from fastlog.log._append import roll_now
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.check import check_partition
 from fastlog.log.clean_marker import consume_clean_marker, write_clean_marker
 from fastlog.log.creators import add_creator

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from fastlog.errors import LogError
 from fastlog.log import _files
 from fastlog.log._append import end_life
-from fastlog.log._arena import KEEPER, STAGE_FLUSHER, STATE_READ_ONLY, SlotView
+from fastlog.log._arena import STATE_READ_ONLY
+from fastlog.log._shared_memory import KEEPER, STAGE_FLUSHER
 from fastlog.log.check import check_partition, log_start_of
 from fastlog.log.deletion import leave_wish
 from fastlog.log.files import FileOps
@@ -22,6 +23,7 @@ from fastlog.log.formats import FORMATS
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.log_starts import read_log_starts, write_log_starts
 from fastlog.log.recovery import recover_partition
+from fastlog.log.slots import SlotView
 from fastlog.log.times import TimeLookup
 from fastlog.segment_files import LOG_STARTS_NAME
 from fastlog.tools.dump_log import dump_log_command

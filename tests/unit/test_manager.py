@@ -14,9 +14,10 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
 from fastlog.log._append import Appender, append_bytes
-from fastlog.log._arena import FIRST_PROCESSOR, STATE_OFFLINE, Arena
+from fastlog.log._arena import STATE_OFFLINE, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.files import FileOps
 from fastlog.log.formats import Kafka07
 from fastlog.log.manager import CreationBusyError, LogManager

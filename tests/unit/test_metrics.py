@@ -23,19 +23,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from fastlog.log._append import Appender, append_bytes, end_life
-from fastlog.log._arena import (
-    COORDINATOR,
-    COUNTERS,
-    FIRST_PROCESSOR,
-    FLUSH_BUCKETS_US,
-    FLUSHER,
-    KEEPER,
-    STATE_OFFLINE,
-    STATE_READ_ONLY,
-    SlotSpec,
-)
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import COORDINATOR, COUNTERS, FIRST_PROCESSOR, FLUSH_BUCKETS_US, FLUSHER, KEEPER
 from fastlog.log.formats import FORMATS, UNKNOWN_FORMAT
+from fastlog.log.slots import SlotSpec
 from fastlog.workers import metric_tables
 from fastlog.workers import metrics as metrics_module
 from fastlog.workers.child import MIRROR

@@ -18,7 +18,7 @@ from tests.mutants.trees import Tree
 from tests.mutants.trying import Outcome, Suite, Verdict, nearest, nearest_first, try_one
 
 CYTHON = '''"""About < and >, and call()."""
-from fastlog.log._arena cimport fl_store, fl_fence
+from fastlog.log._layout cimport fl_store, fl_fence
 cdef extern from "<unistd.h>" nogil:
     int close(int)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastlog.log._arena import Segment
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
+from fastlog.log.slots import Segment
 
 NOW = 1_000_000
 THREE = [Segment(0, 0, 100, 200, 0), Segment(1, 108, 300, 400, 108), Segment(2, 216, 500, 600, 216)]

@@ -6,8 +6,8 @@ import random
 import time
 from pathlib import Path
 
-from fastlog.log._arena import SlotSpec
 from fastlog.log.offsets import offsets_before
+from fastlog.log.slots import SlotSpec
 from tests.harness import raw_client as raw
 from tests.harness.workers import PARTITIONS, Workers
 

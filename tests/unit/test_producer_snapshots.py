@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from fastlog.log import _files, producer_snapshots
-from fastlog.log._arena import ProducerState
 from fastlog.log._producer_table import ProducerTable, SnapshotEntry
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.side_file import read_side_file, write_side_file
+from fastlog.log.slots import ProducerState
 from tests.harness import raw_batches
 from tests.harness.raw_batches import crc32c
 from tests.harness.raw_records import Record

@@ -10,10 +10,12 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._append import Appender, append_sets, end_life
-from fastlog.log._arena import FIRST_PROCESSOR, KEEPER, Arena, Numbered, ProducerState, SlotSpec
+from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.formats import format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES
+from fastlog.log.slots import Numbered, ProducerState, SlotSpec
 from tests.harness import stored_batches
 from tests.harness.shared_log import DONE, FAILED, LIMITS, in_child
 from tests.harness.single_steps import seen_between_instructions, single_steps

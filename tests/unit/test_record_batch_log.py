@@ -15,13 +15,15 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, _index, kafka_files
 from fastlog.log._append import Appender, append_sets
-from fastlog.log._arena import FIRST_PROCESSOR, STATE_NO_FLUSH, STATE_READ_ONLY, WHY_ROOM, WHY_START, Arena, SlotView
+from fastlog.log._arena import STATE_NO_FLUSH, STATE_READ_ONLY, WHY_ROOM, WHY_START, Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.files import FileOps
 from fastlog.log.formats import SearchBudget, format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.manager import LogManager
 from fastlog.log.metadata import Topic
+from fastlog.log.slots import SlotView
 from fastlog.segment_files import SegmentFile
 from fastlog.tools.dump_log import dump_log_command
 from fastlog.tools.fsck import fsck_command

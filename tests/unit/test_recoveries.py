@@ -14,9 +14,11 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
 from fastlog.log._append import Appender, end_life
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, KEEPER, Arena, SlotView
+from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER, KEEPER
 from fastlog.log.manager import LogManager
+from fastlog.log.slots import SlotView
 from fastlog.segment_files import SIDE_FILE_NAME
 from fastlog.workers import recoveries
 from fastlog.workers.recoveries import MOST_SECONDS, TURN_SECONDS, Recoveries

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.parallel import ITEMS_PER_THREAD

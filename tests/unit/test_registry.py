@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fastlog.config import BrokerConfig
 from fastlog.coordination.session import Session, SessionLostError, Watch
 from fastlog.errors import CoordinationError
-from fastlog.log._arena import FIRST_PROCESSOR, KEEPER, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.manager import LogManager
 from fastlog.registry import Registration, Registry, Standing
 from fastlog.workers import child, keeper

@@ -11,7 +11,8 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
-from fastlog.log._arena import FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.workers import services as services_module
 from fastlog.workers.kafka07.answers import Answers
 from fastlog.workers.kafka07.control import Control

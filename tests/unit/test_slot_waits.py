@@ -20,11 +20,12 @@ import pytest
 from fastlog import record_batches
 from fastlog.log import _files
 from fastlog.log._append import end_life
-from fastlog.log._arena import FLUSHER, SlotView
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._shared_memory import FLUSHER
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import recover_partition
+from fastlog.log.slots import SlotView
 from fastlog.record_batches import Record
 from fastlog.segment_files import partition_directory_name
 from tests.harness import raw_client as raw

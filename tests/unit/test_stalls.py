@@ -11,7 +11,7 @@ import pytest
 
 from fastlog import supervisor as supervisor_module
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import FIRST_PROCESSOR
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.supervisor import (
     POLITE_SECONDS,
     SILENT_HOLDING_SECONDS,

@@ -17,7 +17,8 @@ import pytest
 
 from fastlog import supervisor as supervisor_module
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import ACCEPTOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.supervisor import Supervisor
 from fastlog.workers import child, flusher, keeper, stalls
 from fastlog.workers.child import CANNOT_START, MAY_NOT_RUN, Shared

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, Arena, SlotSpec
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER
+from fastlog.log.slots import SlotSpec
 from fastlog.supervisor import Stop
 from tests.harness.shared_log import LIMITS
 from tests.harness.simulated_processes import Processes

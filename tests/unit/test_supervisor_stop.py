@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fastlog.log._arena import ACCEPTOR, FIRST_PROCESSOR, STAGE_FLUSHER, STAGE_KEEPER, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import ACCEPTOR, FIRST_PROCESSOR, STAGE_FLUSHER, STAGE_KEEPER
 from fastlog.supervisor import Stop
 from fastlog.workers import stalls
 from fastlog.workers.child import CANNOT_START, role_name

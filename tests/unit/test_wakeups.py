@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from fastlog.log import _files
-from fastlog.log._arena import FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER, STAGE_PROCESSORS
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER, STAGE_PROCESSORS
 from fastlog.workers._flusher import make_flusher_loop
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
@@ -291,8 +291,8 @@ def test_processors_by_retention(two: Workers) -> None:
 def roll(workers: Workers) -> None:
     """Begin a new segment, as the keeper does."""
     from fastlog.log._append import Appender, roll_now
-    from fastlog.log._arena import KEEPER
     from fastlog.log._segments import SegmentFiles
+    from fastlog.log._shared_memory import KEEPER
 
     assert roll_now(Appender(workers.arena, SegmentFiles(workers.arena, 4), KEEPER), 0)
 

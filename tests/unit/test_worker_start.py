@@ -12,7 +12,8 @@ import pytest
 
 from fastlog import acceptor, listening
 from fastlog.config import BrokerConfig
-from fastlog.log._arena import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER
 from fastlog.workers import advertised, child, flusher, keeper, processor
 from fastlog.workers.coordinator import process as coordinator
 from tests.harness.shared_log import in_child

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
+from fastlog.log.slots import IndexState
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.segment_files import SegmentFile
 

@@ -14,9 +14,9 @@ from fastlog import _segment, message
 from fastlog._crc import crc32
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, SCAN_TOO_LARGE
 from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
-from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
+from fastlog.log.slots import IndexState
 from fastlog.message import HEADER_BYTES, count_deep
 from fastlog.segment_files import (
     KAFKA_0_7,

@@ -14,11 +14,11 @@ from fastlog import record_batches
 from fastlog._crc32c import crc32c
 from fastlog.errors import InvalidMessageError, MissingCodecError
 from fastlog.log import _index, index_files
-from fastlog.log._arena import IndexState
 from fastlog.log.files import FileOps
 from fastlog.log.formats import _batches
 from fastlog.log.formats._table import numbers
 from fastlog.log.formats.base import ANY_OFFSET, DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
+from fastlog.log.slots import IndexState
 from fastlog.record_batches import BatchHeader
 from fastlog.segment_files import MAX_OFFSET, SegmentFile, read_fully
 

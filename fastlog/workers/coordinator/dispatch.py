@@ -10,7 +10,7 @@ from typing import Any
 
 from fastlog import logs
 from fastlog.errors import ProtocolError
-from fastlog.log._arena import COORDINATOR
+from fastlog.log._shared_memory import COORDINATOR
 from fastlog.workers import authorization
 from fastlog.workers.coordinator import auto_create, codec
 from fastlog.workers.coordinator.context import Broker, Context

@@ -19,11 +19,13 @@ from fastlog import logs, record_batches
 from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files
 from fastlog.log._append import Appender, append_batch, roll_now
-from fastlog.log._arena import COORDINATOR, STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena
+from fastlog.log._shared_memory import COORDINATOR
 from fastlog.log.files import FileOps
 from fastlog.log.formats import log_format
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.log.slots import SlotView
 from fastlog.record_batches import Record
 from fastlog.segment_files import partition_directory_name, segment_name
 from fastlog.workers.coordinator.loop import Given, Loop, Step, Until, Wait

@@ -6,7 +6,8 @@ import collections
 import os
 import socket
 
-from fastlog.log._arena import COORDINATOR, FIRST_PROCESSOR, Arena
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import COORDINATOR, FIRST_PROCESSOR
 from fastlog.workers.coordinator.frames import PIECE_BYTES, Assembly, Frame, pieces_of
 
 PIECES_PER_TURN = 32

@@ -10,10 +10,10 @@ from typing import Any
 from fastlog.config import BrokerConfig
 from fastlog.errors import LogError
 from fastlog.log import metadata
-from fastlog.log._arena import SlotView
 from fastlog.log.formats import format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.metadata import Change, Metadata
+from fastlog.log.slots import SlotView
 from fastlog.record_batches import Record
 from fastlog.workers.coordinator.internal_log import DONE, Disk, InternalLog, Outcome, finish
 from fastlog.workers.coordinator.loop import Given, Loop, Step, Wait

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from fastlog import logs
-from fastlog.log._arena import COORDINATOR, STAGE_COORDINATOR
+from fastlog.log._shared_memory import COORDINATOR, STAGE_COORDINATOR
 from fastlog.workers import child
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.coordinator.context import Broker

@@ -23,14 +23,16 @@ from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files
 from fastlog.log._append import Appender
-from fastlog.log._arena import COORDINATOR, Arena, SlotView
+from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import COORDINATOR
 from fastlog.log.deletion import is_wished, leave_wish, put_away_topics, wish_name
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import CreationBusyError, LogManager, OtherTopicError
 from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, producer_ids, topic_change
+from fastlog.log.slots import SlotView
 from fastlog.segment_files import KAFKA_0_7
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.internal_log import Disk

@@ -17,10 +17,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from fastlog._bytes cimport put32
-from fastlog.log._arena cimport (
-    N_BYTES_OUT, N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_refused,
-    fl_slot,
-)
+from fastlog.log._layout cimport fl_bump, fl_end, fl_end_read, fl_load, fl_refused, fl_slot
+from fastlog.log._shared_memory cimport N_BYTES_OUT, N_FAILED_FETCH, N_FETCH, N_FETCH_LOOKS, N_HELD_FETCHES
 from fastlog.log.formats._table cimport OF_KAFKA
 from fastlog.workers._bridge cimport (
     BRIDGE_DAMAGED, BRIDGE_LARGE, BRIDGE_NO_CODEC, BRIDGE_UNFIT, BRIDGE_UNREADABLE, BRIDGE_WAITS, BRIDGED, BridgeJob,

@@ -20,7 +20,8 @@ or, if it names several topics, the length of the first name; and no topic has a
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
-from fastlog.log._arena cimport N_STRANGERS, fl_bump
+from fastlog.log._layout cimport fl_bump
+from fastlog.log._shared_memory cimport N_STRANGERS
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka._kinds cimport API_VERSIONS, SASL_HANDSHAKE, ApiVersions, Kinds, api_of
 from fastlog._bytes cimport be16, be32

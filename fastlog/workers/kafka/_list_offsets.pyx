@@ -18,10 +18,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastlog._bytes cimport put32
-from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, N_OFFSETS, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_first_ms_at,
-    fl_first_offset, fl_header, fl_last_ms_at, fl_load, fl_refused, fl_slot,
+from fastlog.log._layout cimport (
+    FL_STATE_NO_FLUSH, FL_STATE_OFFLINE, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_first_ms_at, fl_first_offset,
+    fl_header, fl_last_ms_at, fl_load, fl_refused, fl_slot,
 )
+from fastlog.log._shared_memory cimport N_OFFSETS
 from fastlog.log.formats._table cimport OF_KAFKA, READ_BY_KAFKA
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine

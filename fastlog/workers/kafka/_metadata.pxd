@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._layout cimport fl_slot
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward
 from fastlog.workers.kafka._exchange cimport Exchange, Head

@@ -11,7 +11,7 @@ from libc.limits cimport INT_MIN
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport FL_STATE_OFFLINE, fl_load, fl_refused, fl_slot
+from fastlog.log._layout cimport FL_STATE_OFFLINE, fl_load, fl_refused, fl_slot
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward

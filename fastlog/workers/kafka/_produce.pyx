@@ -21,10 +21,10 @@ from libc.string cimport memcpy, strlen
 
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog._records cimport RecordsFound, is_of_record, reason_of
-from fastlog.log._arena cimport (
-    FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE, fl_bump,
-    fl_first_offset, fl_load, fl_refused, fl_slot, fl_wall_ms,
+from fastlog.log._layout cimport (
+    FL_STATE_OFFLINE, FL_STATE_READ_ONLY, fl_bump, fl_first_offset, fl_load, fl_refused, fl_slot, fl_wall_ms,
 )
+from fastlog.log._shared_memory cimport N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE
 from fastlog.log.formats._batches cimport (
     AT_ATTRIBUTES, AT_BASE_OFFSET, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_HEAD, BATCH_LENGTH, BATCH_MAGIC,
     BATCH_OFFSET, BATCH_PRODUCER, BATCH_RECORDS, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp, validate_stored,

@@ -4,7 +4,8 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport N_KAFKA, fl_bump, fl_refused
+from fastlog.log._layout cimport fl_bump, fl_refused
+from fastlog.log._shared_memory cimport N_KAFKA
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._forward cimport Forward
 from fastlog.workers._jobs cimport ANSWER_MADE

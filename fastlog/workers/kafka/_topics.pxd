@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport fl_load, fl_slot
+from fastlog.log._layout cimport fl_load, fl_slot
 from fastlog.log.formats._table cimport OF_KAFKA, READ_BY_KAFKA, Format, format_of
 from fastlog.workers._engine cimport Engine
 

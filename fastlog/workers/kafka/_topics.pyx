@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from fastlog.log._arena cimport fl_header, fl_is_shown, fl_load, fl_slot, fl_slot_at
+from fastlog.log._layout cimport fl_header, fl_is_shown, fl_load, fl_slot, fl_slot_at
 from fastlog.workers._engine cimport Engine
 
 cdef enum:

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
 
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._layout cimport fl_slot
 from fastlog.workers._jobs cimport AnswerJob, CountJob, CreateJob, RecordsJob
 from fastlog.workers._reads cimport Found
 from fastlog.workers._writes cimport Gathered

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._layout cimport fl_slot
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._reads cimport Found, Reads
 from fastlog.workers._reports cimport Reports

@@ -8,9 +8,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fastlog.log._arena cimport (
-    FL_STATE_NO_FLUSH, N_FAILED_FETCH, N_HELD_FETCHES, fl_bump, fl_end, fl_end_read, fl_load, fl_slot,
-)
+from fastlog.log._layout cimport FL_STATE_NO_FLUSH, fl_bump, fl_end, fl_end_read, fl_load, fl_slot
+from fastlog.log._shared_memory cimport N_FAILED_FETCH, N_HELD_FETCHES
 from fastlog.log.formats._table cimport OF_KAFKA_07
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._partitions cimport PROBLEM_FORMAT

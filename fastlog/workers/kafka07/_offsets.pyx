@@ -7,10 +7,11 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport (
-    FL_STATE_OFFLINE, N_OFFSETS, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_ms_at,
-    fl_header, fl_last_ms_at, fl_load, fl_slot, fl_wall_ms,
+from fastlog.log._layout cimport (
+    FL_STATE_OFFLINE, fl_base_at, fl_bump, fl_end, fl_end_read, fl_fence, fl_find_segment, fl_first_ms_at, fl_header,
+    fl_last_ms_at, fl_load, fl_slot, fl_wall_ms,
 )
+from fastlog.log._shared_memory cimport N_OFFSETS
 from fastlog.log.formats._table cimport OF_KAFKA_07, format_of
 from fastlog.workers._authorizer cimport is_allowed
 from fastlog.workers._engine cimport Engine

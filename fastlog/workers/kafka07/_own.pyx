@@ -4,7 +4,8 @@ from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from fastlog.log._arena cimport N_INVALID_REQUEST, fl_bump, fl_load, fl_slot
+from fastlog.log._layout cimport fl_bump, fl_load, fl_slot
+from fastlog.log._shared_memory cimport N_INVALID_REQUEST
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport ANSWER_AGAIN, ANSWER_MADE, Answering
 from fastlog.workers.kafka07._codes cimport CODE_MALFORMED

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._layout cimport fl_slot
 from fastlog.log.formats._table cimport Entries
 from fastlog.workers._authorizer cimport Authorizer
 from fastlog.workers._engine cimport Engine

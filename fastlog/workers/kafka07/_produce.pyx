@@ -11,9 +11,9 @@ Source: Kafka 0.7.2 for requests 0 and 3, down to which of them close the connec
 cimport cython
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport (
-    FL_STATE_OFFLINE, FL_STATE_READ_ONLY, N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_INVALID_REQUEST, N_OWN,
-    N_PRODUCE, N_TOO_LARGE, fl_bump, fl_load, fl_slot,
+from fastlog.log._layout cimport FL_STATE_OFFLINE, FL_STATE_READ_ONLY, fl_bump, fl_load, fl_slot
+from fastlog.log._shared_memory cimport (
+    N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_INVALID_REQUEST, N_OWN, N_PRODUCE, N_TOO_LARGE,
 )
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, FORMAT_OF_NEW, OF_KAFKA_07, Entries, format_of,

@@ -7,7 +7,8 @@ in ``_offsets``, fastlog's own rare requests in ``_own``. What reads or makes fi
 cimport cython
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint64_t
 
-from fastlog.log._arena cimport N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS, fl_bump
+from fastlog.log._layout cimport fl_bump
+from fastlog.log._shared_memory cimport N_FETCH, N_INVALID_REQUEST, N_OFFSETS, N_OWN, N_STRANGERS
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka07._codes cimport CODE_MALFORMED, CODE_VERSION
 from fastlog.workers.kafka07._exchange cimport BETWEEN, CLOSE, DONE, WRITE_FIRST, Exchange

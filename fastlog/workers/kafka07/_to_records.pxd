@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastlog._upconvert cimport Making
-from fastlog.log._arena cimport fl_slot
+from fastlog.log._layout cimport fl_slot
 from fastlog.log.formats._table cimport Entries
 from fastlog.workers._engine cimport Engine
 from fastlog.workers.kafka07._exchange cimport Exchange

@@ -10,7 +10,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from fastlog._upconvert cimport CONVERT_FULL, CONVERTED, Converted, Making, add_inner, discard, finish
-from fastlog.log._arena cimport fl_slot, fl_wall_ms
+from fastlog.log._layout cimport fl_slot, fl_wall_ms
 from fastlog.log.formats._table cimport ENTRIES_WHOLE, OF_KAFKA, Entries
 from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport RECORDS_MADE, RECORDS_TOO_LARGE

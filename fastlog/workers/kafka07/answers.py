@@ -21,12 +21,13 @@ from fastlog.errors import (
     NotAuthorizedError,
     ProtocolError,
 )
-from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena, SlotView
+from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena
 from fastlog.log.deletion import is_wished, leave_wish
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name, is_for_kafka07, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.offsets import EARLIEST, LATEST, offsets_before
+from fastlog.log.slots import SlotView
 from fastlog.topics import OWN_PREFIX
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fastlog.log._arena import Segment
 from fastlog.log.formats import LogFormat
+from fastlog.log.slots import Segment
 from fastlog.segment_files import SegmentFile, segment_name
 
 MAX_WALK_BYTES = 64 << 20

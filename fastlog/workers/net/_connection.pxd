@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport fl_monotonic_ns
+from fastlog.log._layout cimport fl_monotonic_ns
 from fastlog.log._segments cimport SegmentFiles
 
 cdef enum:

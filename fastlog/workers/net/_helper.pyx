@@ -12,7 +12,8 @@ connection while that is ``busy``, but for ``cancelled``.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from fastlog.log._arena cimport Arena, fl_slot, fl_slot_at
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot, fl_slot_at
 from fastlog.log._files cimport file_pread
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport Conn, Job, JobStep, ReadJob

@@ -7,10 +7,12 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastlog.log._arena cimport (
-    FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SEEN_ALL, N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED, Arena, fl_bump, fl_cell, fl_cell_at,
-    fl_clear_wake_flag, fl_header, fl_load, fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport (
+    FL_ACCEPTOR, FL_FIRST_PROCESSOR, FL_SEEN_ALL, fl_bump, fl_cell, fl_cell_at, fl_clear_wake_flag, fl_header, fl_load,
+    fl_monotonic_ns, fl_store, fl_wake, fl_wake_taken,
 )
+from fastlog.log._shared_memory cimport N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLOSED, N_REFUSED
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, AT_PROCESSOR_PAST, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (

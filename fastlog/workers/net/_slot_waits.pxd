@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
-from fastlog.log._arena cimport Arena, fl_slot
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_slot
 from fastlog.workers.net._connection cimport Conn, SlotWait
 
 cdef class SlotWaits:

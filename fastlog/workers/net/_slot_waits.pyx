@@ -9,7 +9,8 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from fastlog.log._arena cimport Arena, fl_load, fl_moved_word, fl_slot, fl_swap
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_load, fl_moved_word, fl_slot, fl_swap
 from fastlog.workers.net._connection cimport Conn, SlotWait
 
 cdef extern from *:

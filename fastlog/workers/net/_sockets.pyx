@@ -10,9 +10,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from fastlog.log._arena cimport (
-    N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT, N_SHORT_SENDS, Arena, fl_bump, fl_cell_at, fl_load, fl_store,
-)
+from fastlog.log._arena cimport Arena
+from fastlog.log._layout cimport fl_bump, fl_cell_at, fl_load, fl_store
+from fastlog.log._shared_memory cimport N_OVER_BUDGET, N_RECEIVED, N_REFUSED, N_SENT, N_SHORT_SENDS
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (
     OWED, SEND_FAILED, SEND_GONE, SEND_READ_AHEAD, SEND_UNREADABLE, UNWRITTEN, WAIT_ANY, WAIT_BUDGET, WAIT_CREATE, WAIT_JOB,

@@ -20,10 +20,10 @@ from fastlog import logs, record_batches
 from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
 from fastlog.log import _files
-from fastlog.log._arena import SlotView
 from fastlog.log.formats import log_format
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.internal_logs import MOST_SEGMENT_BYTES, SNAPSHOT, SNAPSHOT_END, whole_batches
+from fastlog.log.slots import SlotView
 from fastlog.record_batches import Record
 from fastlog.segment_files import list_segments
 from fastlog.workers.coordinator.groups import records

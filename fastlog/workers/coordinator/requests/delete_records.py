@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastlog.log._arena import COORDINATOR, Arena, SlotView
+from fastlog.log._arena import Arena
+from fastlog.log._shared_memory import COORDINATOR
+from fastlog.log.slots import SlotView
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline

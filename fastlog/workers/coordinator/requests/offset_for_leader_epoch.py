@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastlog.log._arena import SlotView
 from fastlog.log.files import FileOps
 from fastlog.log.kafka_files import read_epochs
+from fastlog.log.slots import SlotView
 from fastlog.segment_files import partition_directory_name
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
