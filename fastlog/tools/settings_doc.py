@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 
+from fastlog import settings
 from fastlog.config import BrokerConfig
 from fastlog.settings import Settings
 
@@ -21,6 +23,11 @@ Sizes may be written as `1000`, `64MiB` (powers of 1024) or `1GB` (powers of 100
 
 The names of Kafka 0.7.2 mean what they mean there. What a broker does in ZooKeeper stands in
 [coordination.md](coordination.md).
+"""
+_SECTION = """
+## {title}
+
+{about}
 
 | property | default | unit | accepted | meaning |
 |---|---|---|---|---|
@@ -40,13 +47,17 @@ def client_rows(config: type[Settings]) -> str:
 
 def page() -> str:
     """The whole page, as Markdown."""
+    return _HEAD + "".join(_section(section) for section in reversed(BrokerConfig.__bases__))
+
+
+def _section(section: type) -> str:
     rows = []
-    for setting in BrokerConfig.describe():
+    for setting in settings.describe(section):
         kind = "true, false" if setting.kind.startswith("bool") else setting.range
         default = f"`{setting.default}`" if setting.default and " " not in setting.default else setting.default
         unit = f"{setting.unit} by topic".strip() if setting.kind.startswith("dict") else setting.unit
         rows.append(f"| `{setting.name}` | {default} | {unit} | {kind} | {setting.doc} |\n")
-    return _HEAD + "".join(rows)
+    return _SECTION.format(title=section.__name__, about=inspect.getdoc(section)) + "".join(rows)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ AREAS = (
     ),
     Area(
         "settings",
-        _words("fastlog/config.py fastlog/settings.py fastlog/_broker_main.py fastlog/clock.py fastlog/durability.py"
+        _words("fastlog/config.py fastlog/broker_settings.py fastlog/settings.py fastlog/_broker_main.py"
+               " fastlog/clock.py fastlog/durability.py"
                " fastlog/installation.py fastlog/topics.py fastlog/logs.py fastlog/escaping.py fastlog/retry.py"
                " fastlog/limited_log.py"),
         _unit("config setting_limits topics logs standard_error escaping installation") + _integration("testing"),
@@ -200,8 +201,9 @@ AREAS = (
     ),
     Area(
         "ground",
-        _words("fastlog/arguments.py fastlog/clock.py fastlog/config.py fastlog/durability.py fastlog/errors.py"
-               " fastlog/escaping.py fastlog/installation.py fastlog/java.py fastlog/limited_log.py fastlog/logs.py"
+        _words("fastlog/arguments.py fastlog/broker_settings.py fastlog/clock.py fastlog/config.py"
+               " fastlog/durability.py fastlog/errors.py fastlog/escaping.py fastlog/installation.py"
+               " fastlog/java.py fastlog/limited_log.py fastlog/logs.py"
                " fastlog/retry.py fastlog/settings.py fastlog/topics.py"),
         _unit("arguments config errors escaping installation java logs retry topics producer_config consumer_config"
               " group_timing"),

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fastlog import config as config_module
+from fastlog import broker_settings
+from fastlog.broker_settings import MAX_PROCESSORS
 from fastlog.clock import SystemClock
-from fastlog.config import MAX_PROCESSORS, BrokerConfig
+from fastlog.config import BrokerConfig
 from fastlog.durability import SHOWN_TOPICS, durability, flush_policy, promise
 from fastlog.errors import ConfigError
 from fastlog.listening import ListenAddress, check_advertised, check_monitor, is_loopback, parse_listen
@@ -132,7 +133,7 @@ def test_as_many_processors_as_processors(cpus: int, processors: int, monkeypatc
             assert pid == 0
             return set(range(cpus))
 
-    monkeypatch.setattr(config_module, "os", Os)
+    monkeypatch.setattr(broker_settings, "os", Os)
     assert BrokerConfig().processors == processors
     assert MAX_PROCESSORS == 48
 
