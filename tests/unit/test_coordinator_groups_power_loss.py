@@ -10,8 +10,8 @@ from fastlog.log import _files
 from fastlog.workers.coordinator.groups import groups as keeping
 from fastlog.workers.kafka.codes import Code
 from tests.harness.calls import recorded_calls
+from tests.harness.coordinated_groups import Asked
 from tests.harness.power import Disk, after_power_loss, steps_of
-from tests.unit.test_coordinator_groups import Asked
 
 
 @pytest.mark.slow

@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
-from fastlog.log._arena import COORDINATOR, Segment
+from fastlog.log._shared_memory import COORDINATOR
+from fastlog.log.slots import Segment
 from fastlog.workers import group_board, metrics
 from fastlog.workers.coordinator.groups import report
 from fastlog.workers.coordinator.groups.report import answer_questions
 from fastlog.workers.group_board import GroupBoard, GroupRow, encoded
 from fastlog.workers.group_metrics import group_families
 from tests.harness.broker import wait_until
+from tests.harness.coordinated_groups import Asked
 from tests.harness.timing import PATIENCE
-from tests.unit.test_coordinator_groups import Asked
 from tests.unit.test_health import Inside
 from tests.unit.test_metrics import value
 

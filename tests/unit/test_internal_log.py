@@ -13,12 +13,12 @@ import pytest
 
 from fastlog.errors import LogError
 from fastlog.log import _files
-from fastlog.log._arena import SlotView
+from fastlog.log.slots import SlotView
 from fastlog.record_batches import Record
 from fastlog.workers.coordinator import internal_log
 from fastlog.workers.coordinator.groups.groups import TOPIC
 from fastlog.workers.coordinator.internal_log import DONE, InternalLog, Written
-from tests.unit.test_coordinator_groups import Asked
+from tests.harness.coordinated_groups import Asked
 
 ROW = Record(b"no key of Kafka's", b"x" * 100, 1)
 
