@@ -31,6 +31,7 @@ cdef class PartitionFlusher:
     cdef uint64_t preallocate_bytes
     cdef uint64_t writeback_bytes
     cdef int64_t keep_bytes            # behind the flushed end, of what the page cache should keep; -1: all
+    cdef int least_free_percent         # of the file system: with less, nothing is reserved
     cdef int* preallocation_off        # per log directory: 1 once the file system refused
     cdef int* marks                    # per log directory: its flush marks, open, or negative
     cdef pthread_mutex_t marks_turn    # whoever opens one

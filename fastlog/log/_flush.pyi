@@ -13,8 +13,11 @@ def make_partition_flusher(
 def flush_now(flusher: PartitionFlusher, slot: int) -> int:
     """Flush one partition in the calling thread: 0 or an errno; for tools and tests, where no flusher runs."""
 
-def run_ahead_now(flusher: PartitionFlusher, slot: int) -> None:
-    """Preallocate and start write-back for one partition as under load; for tools and tests."""
+def run_ahead_now(flusher: PartitionFlusher, slot: int, least_free_percent: int = 0) -> None:
+    """Preallocate and start write-back for one partition as under load, where so much of its file system is free.
+
+    For tools and tests.
+    """
 
 def release_now(flusher: PartitionFlusher, slot: int) -> None:
     """Close and give back what is kept of one idle partition; for tools and tests."""

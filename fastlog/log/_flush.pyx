@@ -73,6 +73,7 @@ cdef enum:
     DROP_BYTES = 1 << 20           # so much at once is worth a call
     BLOCK_BYTES = 512              # the unit of st_blocks, whatever the file system
     MARKS_MODE = 0o644             # as of every file, less the umask
+    LEAST_FREE_PERCENT = 15
     ROUNDING_BYTES = 128 << 10     # a file may have so many more bytes of blocks without any preallocation
 
 
@@ -106,6 +107,7 @@ cdef class PartitionFlusher:
         for i, limit_us in zip(range(BUCKETS), FLUSH_BUCKETS_US, strict=True):
             self.bucket_ns[i] = limit_us * 1000
         self.preallocate_bytes = preallocate_bytes
+        self.least_free_percent = LEAST_FREE_PERCENT
         self.writeback_bytes = writeback_bytes
         self.keep_bytes = keep_bytes
         self.beside = beside
@@ -458,7 +460,7 @@ cdef class PartitionFlusher:
         limit = s.segment_bytes
         if (self.preallocate_bytes and not self.preallocation_off[s.directory] and position < limit
                 and st.preallocated < min(limit, position + self.preallocate_bytes // 2)):
-            if fstatfs(st.fd, &space) == 0 and space.f_bavail * 100 >= space.f_blocks * 15:
+            if fstatfs(st.fd, &space) == 0 and space.f_bavail * 100 >= space.f_blocks * self.least_free_percent:
                 position = max(position, st.preallocated)
                 r = file_preallocate(st.fd, position, min(self.preallocate_bytes, limit - position))
                 if r == 0:
@@ -590,9 +592,13 @@ def flush_now(PartitionFlusher flusher, uint64_t slot):
     return -r
 
 
-def run_ahead_now(PartitionFlusher flusher, uint64_t slot):
-    """Preallocate and start write-back for one partition as under load; for tools and tests, where no flusher runs."""
+def run_ahead_now(PartitionFlusher flusher, uint64_t slot, int least_free_percent=0):
+    """Preallocate and start write-back for one partition as under load, where so much of its file system is free.
+
+    For tools and tests, where no flusher runs.
+    """
     cdef fl_slot* s = flusher.arena.slot(slot)
+    flusher.least_free_percent = least_free_percent
     with nogil:
         flusher.run_ahead(s)
 
