@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -242,8 +243,10 @@ class SelfTest:
         return "in order, everything flushed"
 
     def _check_files(self) -> str:
-        command = [sys.executable, "-m", "fastlog", "fsck", str(self._running.data_directory), "--json"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-P", "-m", "fastlog", "fsck", str(self._running.data_directory), "--json"]
+        # of this fastlog: the working directory may hold another, as in a checkout that is not installed
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         reports = [json.loads(line) for line in ran.stdout.splitlines()]
         found = [report["directory"] for report in reports if not report["ok"]]
         if ran.returncode or found or len(reports) < len(self._clients):

@@ -27,7 +27,17 @@ def run(capture: pytest.CaptureFixture[str], directory: Path) -> Ran:
 
 
 @pytest.mark.slow
-def test_it_passes_and_leaves_nothing(small: None, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_it_passes_and_leaves_nothing(
+    small: None,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of the directory that it is called in is run, as in a checkout that is not the one installed."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "fastlog.py").write_text("raise SystemExit('another fastlog')")
+    monkeypatch.chdir(elsewhere)
     ran = run(capfd, tmp_path)
     assert ran.code == 0, ran
     assert [row["step"] for row in ran.rows] == [
