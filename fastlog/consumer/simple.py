@@ -13,13 +13,13 @@ from fastlog import arguments
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog.client.addresses import one_broker
 from fastlog.client.connection import Broker
-from fastlog.client.counting import count_partitions
 from fastlog.client.topics import check_described
 from fastlog.consumer.channel import Channel
-from fastlog.consumer.chunks import AnyChunk, Chunk, RecordChunk
+from fastlog.consumer.chunks import AnyChunk, RecordChunk
 from fastlog.consumer.fetched import MessageSet, NumpyBatch, RecordSet, payload_lists
-from fastlog.consumer.offered import Offer, Offers
-from fastlog.consumer.reader import MAX_FETCH_BYTES, AnyReader, Reader, check_end, open_reader
+from fastlog.consumer.message_topics import MessageTopics
+from fastlog.consumer.offered import Offers
+from fastlog.consumer.reader import MAX_FETCH_BYTES, AnyReader, check_end
 from fastlog.consumer.record_topics import RecordTopics
 from fastlog.consumer.walking import walk
 from fastlog.errors import (
@@ -27,12 +27,8 @@ from fastlog.errors import (
     BrokerError,
     ConfigError,
     FastlogError,
-    OffsetOutOfRangeError,
-    ProtocolError,
     TransportError,
-    UnsupportedFeatureError,
     WrongPartitionError,
-    error_for,
 )
 from fastlog.message import DEFAULT_LIMITS, AnySpan, DeepLimits
 from fastlog.wire import requests, responses
@@ -45,8 +41,7 @@ LATEST = requests.TIME_LATEST
 
 _T = TypeVar("_T")
 _LOCAL_MODES = ("auto", "read", "map", "shared", "off")
-_KEPT_READERS = 64
-_OFFSETS_HEAD_BYTES = 64
+_KEPT_WAYS = 64
 
 
 class SimpleConsumer:
@@ -107,10 +102,11 @@ class SimpleConsumer:
         self._local = local
         self._limits = limits
         self._channel = self._new_channel()
+        self._messages = MessageTopics(self._broker, self._channel, self._offers, local)
         self._records = RecordTopics(self._broker, receive_buffer_bytes, self._channel.check)
         self._streams: weakref.WeakSet[Channel] = weakref.WeakSet()
-        self._readers: OrderedDict[tuple[str, int], Reader] = OrderedDict()  # of the one-shot calls, by their lock
-        # Those of iterations begun since then, or how they read.
+        self._looked_up: set[str] = set()
+        # Readers of iterations begun since the one-shot calls, or how they read.
         self._iterated: OrderedDict[tuple[str, int], AnyReader | tuple[str, str]] = OrderedDict()
 
     def __enter__(self) -> SimpleConsumer:
@@ -183,18 +179,23 @@ class SimpleConsumer:
         if not asked:
             self._channel.check()
             return []
-        total = min(sum(max_bytes + _OFFSETS_HEAD_BYTES for *_, max_bytes in asked), 2**31 - 1)
-        parts = self._asked(requests.encode_multifetch(asked), total, responses.split_multifetch)
-        if len(parts) != len(asked):
-            raise self._nonsense(f"a multifetch of {len(asked)} parts is answered with {len(parts)}")
+        for topic in {topic for topic, *_ in asked}:
+            self._look_up(topic)
+        is_of_records = [self._records.knows(topic) for topic, *_ in asked]
+        of_messages = [fetch for fetch, is_other in zip(asked, is_of_records, strict=True) if not is_other]
+        parts = iter(self._messages.multifetch(of_messages) if of_messages else ())
         found = []
-        for (topic, partition, offset, max_bytes), (code, data) in zip(asked, parts, strict=True):
+        for (topic, partition, offset, max_bytes), is_other in zip(asked, is_of_records, strict=True):
+            if is_other:
+                found.append(self._part(topic, partition, offset, max_bytes))
+                continue
+            code, data = next(parts)
             error = None
             check_end(offset, data)
             if code:
-                error = self._refused(code, topic, partition, offset)
+                error = self._messages.refused(code, topic, partition, offset)
                 if isinstance(error, WrongPartitionError) and self._is_of_records(topic):
-                    found.append(self.fetch(topic, partition, offset, max_bytes))
+                    found.append(self._part(topic, partition, offset, max_bytes))
                     continue
             made = MessageSet(topic, partition, offset, data, error=error, limits=self._limits)
             if not error and len(data) >= max_bytes and not made.valid_bytes:
@@ -211,11 +212,7 @@ class SimpleConsumer:
         """
         arguments.whole("max_bytes", max_bytes, 1, MAX_FETCH_BYTES)
         _check_place(topic, partition, offset)
-        frame = requests.encode_fetch(topic, partition, offset, max_bytes)
-        code, found = self._asked(frame, max_bytes + _OFFSETS_HEAD_BYTES, _copied_fetch)
-        if code:
-            raise self._refused(code, topic, partition, offset)
-        return found
+        return self._messages.fetch_unchecked(topic, partition, offset, max_bytes)
 
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int = 1) -> list[int]:
         """Offsets of segment starts not newer than ``time_ms`` since 1970, newest first, at most ``max_offsets``.
@@ -232,24 +229,11 @@ class SimpleConsumer:
         arguments.whole("max_offsets", max_offsets, 0, 2**24)
         _check_place(topic, partition)
         arguments.offset("time_ms", time_ms)
-        if self._records.knows(topic):
-            try:
-                return self._records.offsets(topic, partition, time_ms, max_offsets)
-            except WrongPartitionError:
-                if self._is_of_records(topic):
-                    raise
-        frame = requests.encode_offsets(topic, partition, time_ms, max_offsets)
-        try:
-            answer = self._asked(frame, 8 * max_offsets + _OFFSETS_HEAD_BYTES, responses.decode_offsets)
-            if answer.error:
-                raise self._refused(answer.error, topic, partition)
-        except (WrongPartitionError, TransportError) as error:
-            if not self._turns_out_as_records(topic, error):
-                raise
-            return self._records.offsets(topic, partition, time_ms, max_offsets)
-        if len(answer.offsets) > max_offsets or min(answer.offsets, default=0) < 0:
-            raise self._nonsense(f"{max_offsets} offsets were asked for, the answer is {list(answer.offsets)}")
-        return list(answer.offsets)
+        return self._of_either_kind(
+            topic,
+            lambda: self._messages.offsets(topic, partition, time_ms, max_offsets),
+            lambda: self._records.offsets(topic, partition, time_ms, max_offsets),
+        )
 
     def cut_points(
         self, topic: str, partition: int, start: int, end: int, step_bytes: int, max_points: int = 65536
@@ -268,13 +252,7 @@ class SimpleConsumer:
         arguments.offset("end", end)
         arguments.whole("step_bytes", step_bytes)
         self._channel.check()
-        if not self._offers.get().cut_points:
-            raise UnsupportedFeatureError(f"{self._broker.addresses[0]} does not tell message boundaries")
-        frame = requests.encode_cut_points(0, topic, partition, start, end, step_bytes, max_points)
-        answer = self._asked(frame, 8 * max_points + _OFFSETS_HEAD_BYTES, responses.decode_cut_points)
-        if answer.error:
-            raise self._refused(answer.error, topic, partition, detail=f"cut points from {start} to {end}")
-        return list(answer.offsets)
+        return self._messages.cut_points(topic, partition, start, end, step_bytes, max_points)
 
     def metadata(self, topics: Sequence[str] | None = None) -> responses.MetadataAnswer | None:
         """What the broker says of itself and of ``topics`` (None: all), or None when it speaks plain 0.7."""
@@ -302,7 +280,7 @@ class SimpleConsumer:
                 check_described(found, self._broker.addresses[0])
                 return max([found.configured_partitions, *(item.partition + 1 for item in found.partitions)])
         try:
-            return count_partitions(lambda number: self._may_exist(topic, number))
+            return self._messages.count_partitions(topic)
         except (WrongPartitionError, TransportError) as error:
             if not self._turns_out_as_records(topic, error):
                 raise
@@ -314,7 +292,7 @@ class SimpleConsumer:
         By a call or by an iteration, of which the last one counts that was begun.
         """
         _check_place(topic, partition)
-        found = self._iterated.get((topic, partition)) or self._readers.get((topic, partition))
+        found = self._iterated.get((topic, partition)) or self._messages.reader_or_none(topic, partition)
         if found is None:
             return "socket", "not asked for" if self._local == "off" else "nothing was fetched yet"
         return found if isinstance(found, tuple) else _way_of(found)
@@ -398,18 +376,54 @@ class SimpleConsumer:
         wanted = self._fetch_bytes if max_bytes is None else max_bytes
         arguments.whole("max_bytes", wanted, 1, MAX_FETCH_BYTES)
         self._channel.check()
+
+        def of_messages() -> AnyChunk | None:
+            self._iterated.pop((topic, partition), None)
+            return self._messages.fetch(topic, partition, offset, wanted, wait)
+
+        def of_records() -> AnyChunk | None:
+            return self._records.fetch(topic, partition, offset, wanted, wait)
+
+        try:
+            return self._of_either_kind(topic, of_messages, of_records)
+        except (WrongPartitionError, TransportError) as error:
+            raise error.at(topic=topic, partition=partition, broker=self._channel.broker) from error.__cause__
+
+    def _part(self, topic: str, partition: int, offset: int, max_bytes: int) -> MessageSet:
+        """A part of a multifetch that is fetched alone."""
+        try:
+            return self.fetch(topic, partition, offset, max_bytes)
+        except BrokerError as error:
+            return MessageSet(topic, partition, offset, memoryview(b""), error=error, limits=self._limits)
+
+    def _of_either_kind(self, topic: str, of_messages: Callable[[], _T], of_records: Callable[[], _T]) -> _T:
+        """What the call for the kind of the topic returns; it may have been made anew as one of the other kind."""
+        self._look_up(topic)
         if self._records.knows(topic):
             try:
-                return self._records.fetch(topic, partition, offset, wanted, wait)
+                return of_records()
             except WrongPartitionError:
-                if self._records.knows(topic):
+                if self._is_of_records(topic):
                     raise
         try:
-            return self._channel.alone(self._next_chunk, self._offers.get(), topic, partition, offset, wanted, wait)
+            return of_messages()
         except (WrongPartitionError, TransportError) as error:
             if not self._turns_out_as_records(topic, error):
-                raise error.at(topic=topic, partition=partition, broker=self._channel.broker) from error.__cause__
-        return self._records.fetch(topic, partition, offset, wanted, wait)
+                raise
+        return of_records()
+
+    def _look_up(self, topic: str) -> None:
+        """Find out of a topic that is met for the first time whether it is one of record batches.
+
+        Asked for one by requests of Kafka 0.7, a broker of fastlog logs a warning about the client. One of Kafka 0.7
+        cannot say what a topic is, and one of today's Kafka says so by ending the connection.
+        """
+        if topic in self._looked_up:
+            return
+        metadata = self._broker.metadata_or_none((topic,))
+        if metadata is not None and any(found.name == topic and found.error for found in metadata.topics):
+            self._is_of_records(topic)
+        self._looked_up.add(topic)
 
     def _turns_out_as_records(self, topic: str, error: FastlogError) -> bool:
         """Whether that is why the topic could not be read as one of Kafka 0.7.
@@ -428,20 +442,6 @@ class SimpleConsumer:
     def _is_of_records(self, topic: str) -> bool:
         """Whether the broker says that the topic is one of record batches."""
         return self._records.find(topic)
-
-    def _next_chunk(
-        self, offer: Offer, topic: str, partition: int, offset: int, wanted: int, wait: float
-    ) -> Chunk | None:
-        reader = self._readers.get((topic, partition))
-        if reader is None:
-            reader = open_reader(self._channel, offer, topic, partition, offset, wanted, ahead=False, local=self._local)
-            self._readers[topic, partition] = reader
-            if len(self._readers) > _KEPT_READERS:
-                self._readers.popitem(last=False)[1].close()
-        self._readers.move_to_end((topic, partition))
-        self._iterated.pop((topic, partition), None)
-        reader.seek(offset, wanted)
-        return reader.next(wait)
 
     @contextmanager
     def _chunks(
@@ -475,15 +475,14 @@ class SimpleConsumer:
         readers: list[AnyReader],
     ) -> Iterator[AnyChunk]:
         """The chunks; the connections and readers that they come from are put into the lists."""
+        self._look_up(topic)
         if not (self._records.knows(topic) and self._is_of_records(topic)):  # it may have been made anew
             channel = self._note_channel(self._new_channel(), channels)
             start, reader = offset, None
             try:
                 start = self._resolved(topic, partition, offset) if offset < 0 else offset
                 if not self._records.knows(topic):
-                    reader = open_reader(
-                        channel, self._offers.get(), topic, partition, start, wanted, ahead=True, local=self._local
-                    )
+                    reader = self._messages.iterate(channel, topic, partition, start, wanted)
                     readers.append(reader)
                     yield from self._followed(channel, reader, topic, partition, wait)
                     return
@@ -512,19 +511,10 @@ class SimpleConsumer:
             if self._iterated.get((topic, partition)) is reader:
                 self._iterated[topic, partition] = _way_of(reader)
 
-    def _may_exist(self, topic: str, partition: int) -> bool:
-        try:
-            self.fetch_unchecked(topic, partition, 0, 1)
-        except WrongPartitionError:
-            return False
-        except OffsetOutOfRangeError:
-            pass  # retention was there
-        return True
-
     def _note_way(self, topic: str, partition: int, way: AnyReader | tuple[str, str]) -> None:
         self._iterated.pop((topic, partition), None)
         self._iterated[topic, partition] = way
-        if len(self._iterated) > _KEPT_READERS:
+        if len(self._iterated) > _KEPT_WAYS:
             self._iterated.popitem(last=False)
 
     def _resolved(self, topic: str, partition: int, offset: int) -> int:
@@ -540,36 +530,9 @@ class SimpleConsumer:
             for chunk in chunks:
                 yield from chunk.shallow(self._limits) if shallow else chunk.spans(self._limits)
 
-    def _asked(self, frame: bytes, max_bytes: int, decode: Callable[[memoryview], _T]) -> _T:
-        """The answer to a request; one that makes no sense ends the connection."""
-
-        def ask() -> _T:
-            body = self._channel.request(frame, max_bytes)
-            try:
-                return decode(body)
-            except ProtocolError:
-                self._channel.drop()
-                raise
-
-        return self._channel.alone(ask)
-
-    def _refused(
-        self, code: int, topic: str, partition: int, offset: int | None = None, detail: str = ""
-    ) -> BrokerError:
-        broker = self._broker.addresses[0]
-        return error_for(code, detail, topic=topic, partition=partition, offset=offset, broker=broker)
-
-    def _nonsense(self, what: str) -> ProtocolError:
-        return ProtocolError(f"{self._broker.addresses[0]}: {what}")
-
 
 def _way_of(reader: AnyReader) -> tuple[str, str]:
     return reader.source, reader.local_refused
-
-
-def _copied_fetch(body: memoryview) -> tuple[int, bytes]:
-    code, data = responses.split_fetch(body)
-    return code, bytes(data)
 
 
 def _one_fetch(item: Any, fetch_bytes: int) -> tuple[str, int, int, int]:
