@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
-from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record
+from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record, next_value
 from fastlog._records cimport RECORDS_OK
 from fastlog._views cimport view_of
 
@@ -160,7 +160,7 @@ cdef class SpanCursor:
             if self.left:
                 return True
 
-    cdef int step(self, Entry* entry) except -1:
+    cdef inline int step(self, Entry* entry) except -1:
         """Describe the entry in turn and go on to the next one."""
         if self.is_records:
             if next_record(&self.walk, &self.record) != RECORDS_OK:
@@ -218,7 +218,7 @@ cdef class PayloadStream(SpanCursor):
         cdef Entry entry
         if not self.left and not self.ready():
             raise StopIteration
-        self.step(&entry)
+        self.step_payload(&entry)
         return payload_of(&entry)
 
     def take(self, Py_ssize_t count, Py_ssize_t size):
@@ -231,7 +231,7 @@ cdef class PayloadStream(SpanCursor):
         while True:
             part = min(self.left, count - len(result))
             for i in range(part):
-                self.step(&entry)
+                self.step_payload(&entry)
                 result.append(payload_of(&entry))
                 size -= entry.entry_bytes
                 if size <= 0:
@@ -244,6 +244,17 @@ cdef class PayloadStream(SpanCursor):
             except Exception as error:
                 self.failure = error
                 return result
+
+    cdef inline int step_payload(self, Entry* entry) except -1:
+        """``step``, of which only the payload and the size of the entry are wanted."""
+        if not self.is_records:
+            return self.step(entry)
+        if not next_value(&self.walk, &self.record.fields):
+            self.let_go()
+            changed()
+        entry_of(&self.record, entry)
+        self.left -= 1
+        return 0
 
     cdef bint ready(self) except -1:
         failure, self.failure = self.failure, None

@@ -2,7 +2,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from fastlog._records cimport (
     MIN_RECORD_BYTES, NUMBER_CUT, NUMBER_WHOLE, RECORDS_LEFT, RECORDS_LENGTH, RECORDS_OK, RECORDS_TAIL, RECORDS_VARINT,
-    RecordFields, read_fields, take_int32,
+    RecordFields, read_fields, take_bytes, take_int32, take_int64,
 )
 
 cdef enum BatchStatus:
@@ -80,6 +80,32 @@ cdef inline int next_record(RecordWalk* walk, FoundRecord* out) noexcept nogil:
     return RECORDS_OK
 
 
+cdef inline bint next_value(RecordWalk* walk, RecordFields* out) noexcept nogil:
+    """Find key and value alone of the record in turn, of a batch whose records were checked, and go on behind it.
+
+    False, and it stays, where they would lie beyond the bytes of the walk: those have changed since. ``least_delta`` is
+    not kept, so ``next_record`` cannot go on after this.
+    """
+    cdef const uint8_t* p = walk.at
+    cdef const uint8_t* end
+    cdef int32_t size = 0
+    cdef int64_t skipped = 0
+    if take_int32(&p, walk.end, &size) != NUMBER_WHOLE or size < MIN_RECORD_BYTES or size > walk.end - p:
+        return False
+    end = p + size
+    p += 1                                              # attributes
+    if (
+        take_int64(&p, end, &skipped) != NUMBER_WHOLE
+        or take_int64(&p, end, &skipped) != NUMBER_WHOLE
+        or take_bytes(&p, end, -1, &out.key, &out.key_bytes) != RECORDS_OK
+        or take_bytes(&p, end, -1, &out.value, &out.value_bytes) != RECORDS_OK
+    ):
+        return False
+    walk.at = end
+    walk.left -= 1
+    return True
+
+
 cdef class RecordSpan:
     """The records of one batch from some offset on, decompressed and checked. See the ``.pyi``."""
 
@@ -99,7 +125,7 @@ cdef class RecordSpans:
     cdef Py_ssize_t at
     cdef int64_t wanted         # records before it are left out
     cdef int64_t next_offset    # behind the batch that was read last
-    cdef bint is_checked        # the checksums are known to be right
+    cdef Py_ssize_t checked_bytes   # checksums of the batches that begin before are known to be right
 
     cdef RecordSpan next_or_none(self)
     cdef RecordSpan span_of(self, const BatchFrame* batch)

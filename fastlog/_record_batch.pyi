@@ -86,8 +86,8 @@ class RecordSpans:
         MissingCodecError: the library for its codec is not installed.
     """
 
-    def __init__(self, data: Buffer, offset: int, limits: _Limits, is_checked: bool = False) -> None:
-        """``is_checked``: ``scan_batches`` has found all of these bytes valid; checksums are not made again."""
+    def __init__(self, data: Buffer, offset: int, limits: _Limits, checked_bytes: int = 0) -> None:
+        """``checked_bytes``: so many ``scan_batches`` has found valid; their checksums are not made again."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> RecordSpan: ...
@@ -128,11 +128,12 @@ def index_records(span: RecordSpan, shift: int, first: int, places: _Array, leng
     """
 
 def index_batches(
-    data: Buffer, offset: int, most_records: int, is_checked: bool, places: _Array, lengths: _Array
+    data: Buffer, offset: int, most_records: int, checked_bytes: int, places: _Array, lengths: _Array
 ) -> tuple[int, int, Exception | None]:
     """The same for all records from an offset on of bytes whose batches are not compressed, in one go.
 
-    No object is made for a record or a batch. Places count from the beginning of ``data``.
+    No object is made for a record or a batch; ``checked_bytes`` as for ``RecordSpans``. Places count from the
+    beginning of ``data``.
 
     Returns:
         How many records there were, where to go on behind them, and what keeps the next batch from being read, as

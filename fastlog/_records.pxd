@@ -38,22 +38,29 @@ cdef struct RecordFields:
     int64_t timestamp
 
 
-# What reads one record is here, so that whoever walks records in C has it inline.
+# What reads one record is here, so that whoever walks records in C has it inline. Nearly all numbers of a record have
+# one byte or two, so these are read first.
 cdef inline int take_int32(const uint8_t** at, const uint8_t* end, int32_t* value) noexcept nogil:
     """Read a varint of 32 bits and move behind it; answers a ``NUMBER_``, and moves for a whole one only."""
     cdef const uint8_t* p = at[0]
-    cdef uint32_t bits = 0
-    cdef int shift = 0
-    while True:
-        if p == end:
+    cdef uint32_t bits
+    cdef int shift
+    if end - p < 2:
+        if p == end or p[0] >= 0x80:
             return NUMBER_CUT
-        if shift == 28 and p[0] > 0x0F:
-            return NUMBER_LONG
-        bits |= <uint32_t>(p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            break
+    bits = p[0]
+    if bits >= 0x80:
+        bits = (bits & 0x7F) | <uint32_t>(p[1] & 0x7F) << 7
         p += 1
-        shift += 7
+        shift = 14
+        while p[0] >= 0x80:
+            p += 1
+            if p == end:
+                return NUMBER_CUT
+            if shift == 28 and p[0] > 0x0F:
+                return NUMBER_LONG
+            bits |= <uint32_t>(p[0] & 0x7F) << shift
+            shift += 7
     at[0] = p + 1
     value[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
     return NUMBER_WHOLE
@@ -62,18 +69,24 @@ cdef inline int take_int32(const uint8_t** at, const uint8_t* end, int32_t* valu
 cdef inline int take_int64(const uint8_t** at, const uint8_t* end, int64_t* value) noexcept nogil:
     """The same for 64 bits."""
     cdef const uint8_t* p = at[0]
-    cdef uint64_t bits = 0
-    cdef int shift = 0
-    while True:
-        if p == end:
+    cdef uint64_t bits
+    cdef int shift
+    if end - p < 2:
+        if p == end or p[0] >= 0x80:
             return NUMBER_CUT
-        if shift == 63 and p[0] > 0x01:
-            return NUMBER_LONG
-        bits |= <uint64_t>(p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            break
+    bits = p[0]
+    if bits >= 0x80:
+        bits = (bits & 0x7F) | <uint64_t>(p[1] & 0x7F) << 7
         p += 1
-        shift += 7
+        shift = 14
+        while p[0] >= 0x80:
+            p += 1
+            if p == end:
+                return NUMBER_CUT
+            if shift == 63 and p[0] > 0x01:
+                return NUMBER_LONG
+            bits |= <uint64_t>(p[0] & 0x7F) << shift
+            shift += 7
     at[0] = p + 1
     value[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
     return NUMBER_WHOLE

@@ -9,6 +9,7 @@ Source: the schemas of Apache Kafka 4.2.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +24,10 @@ _NO_TAGS = b"\0"
 _WITHOUT_SESSION = pack("ii", 0, -1)
 _NO_EPOCH = -1
 _ENVELOPE_BYTES = 1024
+_USUAL = struct.Struct(">iBihiB16sBihqqqBi")
+"""An answer about one partition without tags, up to the length of its batches."""
+_USUAL_END = bytes(3)
+"""Behind them: no tags of the partition, of its topic, of the answer."""
 
 
 IdPlace = tuple[bytes, int]
@@ -148,8 +153,37 @@ class TaggedAnswer(Answer):
         return self.view(max(0, self.uvarint(f"length of {name}") - 1), name)
 
 
-def parse_batches(answer: TaggedAnswer, topic: bytes, partition: int) -> Batches:
-    """What came of the partition that was asked for."""
+def parse_batches(body: memoryview, number: int, topic: bytes, partition: int) -> Batches:
+    """What came of the partition that was asked for by the request with that number. Raises as ``TaggedAnswer``."""
+    return _usual_batches(body, number, topic, partition) or _any_batches(body, number, topic, partition)
+
+
+def _usual_batches(body: memoryview, number: int, topic: bytes, partition: int) -> Batches | None:
+    """The same of an answer without tags, as brokers of fastlog give them, read by few calls; None of another."""
+    if len(body) < _USUAL.size + 1 + len(_USUAL_END):
+        return None
+    told, no_tags, _, code, _, topics, id_, partitions, about, error, high, _, start, aborted, _ = _USUAL.unpack_from(
+        body
+    )
+    if (told, no_tags, code, topics, id_, partitions, about) != (number, 0, 0, 2, topic, 2, partition) or aborted > 1:
+        return None
+    size = shift = 0
+    at = _USUAL.size
+    while shift < 35:
+        byte = body[at]
+        size |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            break
+        shift += 7
+        if at == len(body):
+            return None
+    end = at + max(0, size - 1)
+    return Batches(error, high, start, body[at:end]) if body[end:] == _USUAL_END else None
+
+
+def _any_batches(body: memoryview, number: int, topic: bytes, partition: int) -> Batches:
+    answer = TaggedAnswer(body, number)
     code, found = parse_several(answer)
     if code:
         return Batches(code, -1, -1, memoryview(b""))

@@ -470,6 +470,8 @@ cdef class Delivery:
         cdef Entry entry
         cdef object payload
         while True:
+            if self.is_records and self.left:
+                size = self.fill_records(batch, count, size)
             while self.left and PyList_GET_SIZE(batch) < count and size > 0:
                 self.look(&entry)
                 payload = payload_of(&entry)
@@ -481,6 +483,28 @@ cdef class Delivery:
             self.next_span()
             if self.failure is not None or self.chunk is None or self.place.is_over:
                 return 0
+
+    cdef Py_ssize_t fill_records(self, Batch batch, Py_ssize_t count, Py_ssize_t size) except? -1:
+        """The same of the records of the span in hand; what is left of ``size``.
+
+        Whoever calls rewinds when this fails, so nothing is noted before the last one.
+        """
+        cdef RecordWalk walk = self.walk
+        cdef FoundRecord record
+        cdef Entry entry
+        cdef object payload
+        record.next_offset = self.offset
+        while walk.left and PyList_GET_SIZE(batch) < count and size > 0:
+            if next_record(&walk, &record) != RECORDS_OK:
+                raise BufferError("the bytes changed while they were read")
+            entry_of(&record, &entry)
+            payload = payload_of(&entry)
+            PyList_Append(batch, payload)
+            size -= entry.entry_bytes
+        self.walk = walk
+        self.left = walk.left
+        self.offset = record.next_offset
+        return size
 
     cdef inline int look(self, Entry* entry) except -1:
         """Describe the entry in turn."""

@@ -89,7 +89,7 @@ class RecordChunk(NamedTuple):
 
     def spans(self, limits: DeepLimits) -> RecordSpans:
         """The records, batch by batch. Raises as ``RecordSpans``."""
-        return RecordSpans(self.data, self.offset, limits, self._is_checked)
+        return RecordSpans(self.data, self.offset, limits, self.result.valid_bytes)
 
     def shallow(self, limits: DeepLimits) -> RecordSpans:
         """The same: a batch is no record."""
@@ -98,11 +98,6 @@ class RecordChunk(NamedTuple):
     def arrays(self, topic: str, partition: int, limits: DeepLimits) -> NumpyBatch:
         """The records as arrays, up to damage, or to what is over a limit. Raises as ``record_arrays``."""
         return record_arrays(topic, partition, self.offset, self.data, self.result, limits)
-
-    @property
-    def _is_checked(self) -> bool:
-        """All of it is whole, so that nobody need make its checksums again."""
-        return self.result.valid_bytes == len(self.data)
 
 
 AnyChunk = Chunk | RecordChunk

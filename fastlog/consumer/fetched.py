@@ -162,7 +162,7 @@ class RecordSet(MessageSet):
 
     def spans(self) -> Iterator[AnySpan]:
         """The records, batch by batch. Raises as iterating does."""
-        return self._placed(RecordSpans(self.data, self.offset, self._limits))
+        return self._placed(RecordSpans(self.data, self.offset, self._limits, self._batches.valid_bytes))
 
     def before(self, end: int) -> RecordSet:
         """The whole batches that begin before the offset ``end``: the last one may go on behind it."""
@@ -323,16 +323,15 @@ def record_arrays(
         InvalidMessageError, InvalidFetchSizeError: already the first batch is damaged, or not whole.
     """
     np = _numpy()
-    is_checked = scan.valid_bytes == len(data)
     error: Exception | None
     if not scan.compressed:
         places, lengths = np.empty((6, scan.records), np.int64), np.empty((3, scan.records), np.int32)
         count, next_offset, error = _record_batch.index_batches(
-            data, offset, limits.max_messages, is_checked, places, lengths
+            data, offset, limits.max_messages, scan.valid_bytes, places, lengths
         )
         places, lengths, buffer = places[:, :count], lengths[:, :count], np.frombuffer(data, np.uint8)
     else:
-        taken, next_offset, error = _record_spans(offset, data, limits, is_checked)
+        taken, next_offset, error = _record_spans(offset, data, limits, scan.valid_bytes)
         if error is None:
             next_offset = max(next_offset, scan.next_offset)
         count = sum(span.count for span in taken)
@@ -369,13 +368,13 @@ def record_arrays(
 
 
 def _record_spans(
-    offset: int, data: memoryview, limits: DeepLimits, is_checked: bool
+    offset: int, data: memoryview, limits: DeepLimits, checked_bytes: int
 ) -> tuple[list[RecordSpan], int, Exception | None]:
     """Spans of whole batches, the offset behind them, and why there are no more: None at the end, or at the limit."""
     taken: list[RecordSpan] = []
     next_offset = offset
     total_bytes = 0
-    found = RecordSpans(data, offset, limits, is_checked)
+    found = RecordSpans(data, offset, limits, checked_bytes)
     try:
         for span in found:
             total_bytes += len(span.records)

@@ -325,7 +325,7 @@ class Fetch:
         while not self._is_stopped:
             if reader.offset != self._offset:
                 reader.go_back(self._offset)  # a stream was interrupted with a piece in its hands
-            most = self._config.queued_chunks
+            most = max(1, self._config.queued_chunks // reader.growth)
             if len(self.queue) >= (most if reader.source == "socket" else min(most, _MOST_LOCAL)):
                 self._is_paused = True
                 with self._left_to_the_stream():

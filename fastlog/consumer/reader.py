@@ -83,6 +83,8 @@ class Reader:
         self._log_start = 0
         self.high_watermark: int | None = None
         """Up to where the log could be read when the broker last said so; of a plain 0.7 broker when it had no more."""
+        self.growth = 1
+        """How many times the bytes that it was made with it asks for: of record batches that may change."""
         self.met_no_log = False
         """Set once the broker has answered as it does where there is no such partition."""
         if local is not None:

@@ -11,7 +11,7 @@ from fastlog.client import record_fetching, record_requests
 from fastlog.client.connection import Broker, Connection, pause
 from fastlog.client.kafka_connection import MOST_ANSWER_BYTES, KafkaConnection
 from fastlog.client.kafka_fields import Answer, Request, answer
-from fastlog.client.record_fetching import Batches, TaggedAnswer
+from fastlog.client.record_fetching import Batches
 from fastlog.client.record_topics import ID_BYTES, KnownTopic, known_topics, parse_known_topics
 from fastlog.client.records import meaning_of
 from fastlog.consumer.channel import Channel
@@ -40,6 +40,8 @@ _HOLD_SECONDS = 5.0
 _SETTLE_SECONDS = 0.05
 _LEAST_PAUSE = 0.01
 _MOST_PAUSE = 0.25
+_MOST_GROWTH = 4
+_MOST_GROWN_BYTES = 16 * 2**20
 _CLIENT = "fastlog"
 _PURPOSE = "topics of record batches are read"
 
@@ -145,6 +147,8 @@ class RecordReader:
         self._topic = topic
         self._partition = partition
         self._fetch_bytes = fetch_bytes
+        self.growth = 1
+        """How many times the bytes that it was made with it asks for now."""
         self._ahead = ahead
         self._number = 0
         self._is_asked = False
@@ -258,7 +262,7 @@ class RecordReader:
 
     def _parsed(self, body: memoryview) -> Batches:
         try:
-            return record_fetching.parse_batches(TaggedAnswer(body, self._number), self.topic_id, self._partition)
+            return record_fetching.parse_batches(body, self._number, self.topic_id, self._partition)
         except ProtocolError as error:
             self._channel.drop()
             raise ProtocolError(f"{self._channel.broker}: {error}") from error
@@ -281,9 +285,17 @@ class RecordReader:
         chunk = RecordChunk(self.offset, found.data, result)
         self.offset = result.next_offset
         self._has_settled = False
+        if self._ahead and 4 * result.valid_bytes < 3 * len(found.data):
+            self._grow()
         if self._ahead and self.offset < found.high_watermark and result.status in (BATCHES_OK, BATCHES_TAIL):
             self._post(0.0)
         return chunk
+
+    def _grow(self) -> None:
+        """Ask for more at once: much of what came belongs to a batch that is cut off, and comes again."""
+        if self.growth < _MOST_GROWTH and 2 * self._fetch_bytes <= _MOST_GROWN_BYTES:
+            self.growth *= 2
+            self._fetch_bytes *= 2
 
     def _refused(self, found: Batches) -> BrokerError:
         return refusal(found.code).at(**self._where(self.offset))

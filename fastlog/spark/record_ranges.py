@@ -84,7 +84,7 @@ class _Reading:
         is_whole = bool(scan.valid_bytes) and scan.status in (BATCHES_OK, BATCHES_TAIL)
         data = memoryview(data)[: scan.valid_bytes] if is_whole else data
         try:
-            yield from RecordSpans(data, at, DEFAULT_LIMITS, is_whole)
+            yield from RecordSpans(data, at, DEFAULT_LIMITS, scan.valid_bytes)
         except FastlogError as error:
             raise self._incomplete(error) from error
         if scan.next_offset <= at:

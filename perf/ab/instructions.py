@@ -69,8 +69,13 @@ def _totals(step: Step, side: Checkout, scratch: Path, messages: int) -> tuple[i
     return processors, found["flusher"]
 
 
+def instructions_in(path: Path) -> int:
+    """What ``COUNTING`` left of a process in its file, all threads together; 0 where it left nothing."""
+    return sum(map(int, _TOTAL.findall(path.read_text()))) if path.exists() else 0
+
+
 def _total(path: Path, role: str) -> int:
-    threads = _TOTAL.findall(path.read_text()) if path.exists() else []
-    if not threads:
+    found = instructions_in(path)
+    if not found:
         raise CheckoutError(f"valgrind counted nothing of the {role}")
-    return sum(map(int, threads))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -421,6 +421,71 @@ def test_a_filter_sees_both_kinds(broker: RunningBroker, records: RecordBroker) 
         assert consumer.topics == {"filter-records": 2, "filter-messages": 1} or len(consumer.topics) == 2
 
 
+def test_nothing_is_asked_for_by_requests_of_0_7(records: RecordBroker, broker: RunningBroker) -> None:
+    """Whichever way a topic is met first: the broker would log a warning for each."""
+    ways: dict[str, Callable[[fastlog.SimpleConsumer, str], Any]] = {
+        "fetch": lambda consumer, topic: list(consumer.fetch(topic, 0, 0)),
+        "multifetch": lambda consumer, topic: list(consumer.multifetch([(topic, 0, 0)])[0]),
+        "messages": lambda consumer, topic: list(consumer.messages(topic, 0)),
+        "numpy": lambda consumer, topic: list(consumer.numpy_batches(topic, 0, 0)),
+        "offsets": lambda consumer, topic: consumer.get_offsets_before(topic, 0, LATEST),
+        "partitions": lambda consumer, topic: consumer.partition_count(topic),
+    }
+    before = len(broker.log_text())
+    for name, way in ways.items():
+        records.create(f"quiet-{name}", 1, {})
+        put(records, f"quiet-{name}", made(1))
+        with fastlog.SimpleConsumer(broker.host, broker.port, timeout=PATIENCE) as consumer:
+            assert way(consumer, f"quiet-{name}")
+    assert "quiet-" not in "".join(line for line in broker.log_text()[before:].splitlines() if "WARNING" in line)
+
+
+def test_a_part_of_a_multifetch_that_fails_raises_when_it_is_used(
+    records: RecordBroker, simple: fastlog.SimpleConsumer
+) -> None:
+    items = filled(records, "failing-part", codecs=(0,))
+    before, behind, after = simple.multifetch([("failing-part", 0, 1), ("failing-part", 0, 99), ("failing-part", 0, 6)])
+    assert rows_of(before) == rows(items)[1:]
+    assert isinstance(behind.error, OffsetOutOfRangeError)
+    with pytest.raises(OffsetOutOfRangeError):
+        list(behind)
+    assert rows_of(after) == rows(items)[6:]
+
+
+def test_batches_that_do_not_fit_do_not_come_again_and_again(
+    records: RecordBroker, broker: RunningBroker, simple: fastlog.SimpleConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small and large ones in turns: nearly all of each second fetch was cut off. Up to four times as much is asked."""
+    asked: list[int] = []
+    fetch = record_fetching.fetch
+
+    def noted(*place: Any, max_bytes: int, **how: Any) -> Any:
+        asked.append(max_bytes)
+        return fetch(*place, max_bytes=max_bytes, **how)
+
+    records.create("cut", 1, {})
+    large, small = b"x" * 9_900, b"y"
+    for value in [large, small] * 15:
+        put(records, "cut", [Record(None, value)])
+    monkeypatch.setattr(record_fetching, "fetch", noted)
+    assert list(simple.payloads("cut", 0, fetch_bytes=10_000)) == [large, small] * 15
+    assert asked[0] == 10_000
+    assert sorted(asked) == asked
+    assert asked[-1] in (20_000, 40_000)
+    assert len(asked) < 20
+    asked.clear()
+    assert [found.payload for found in simple.fetch("cut", 0, 1, 10_000)] == [small]
+    assert [found.payload for found in simple.fetch("cut", 0, 1, 10_000)] == [small]
+    assert set(asked) == {10_000}
+    asked.clear()
+    with fastlog.Consumer(
+        brokers=broker.address, group_id="cut", fetch_bytes=10_000, queued_chunks=1, **FAST
+    ) as consumer:
+        (stream,) = consumer.create_message_streams({"cut": 1})["cut"]
+        assert [next(stream).payload for _ in range(30)] == [large, small] * 15
+    assert max(asked) > 10_000
+
+
 # -- answers that make no sense ----------------------------------------------------------------------------------------
 
 
@@ -434,8 +499,8 @@ def test_batches_come_as_today_s_protocol_has_them(broker: RunningBroker, record
     def fetched(topic: bytes, partition: int) -> record_fetching.Batches:
         request = record_fetching.fetch(topic, partition, 2, max_wait_ms=0, min_bytes=1, max_bytes=1000)
         number = connection.send(request)
-        answer = record_fetching.TaggedAnswer(connection._connection.receive_view(1 << 20), number)
-        return record_fetching.parse_batches(answer, topic, partition)
+        answer = connection._connection.receive_view(1 << 20)
+        return record_fetching.parse_batches(answer, number, topic, partition)
 
     found = fetched(topic, 0)
     assert found[:3] == (0, 7, 0)

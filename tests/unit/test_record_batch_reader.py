@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import _record_batch as reading
+from fastlog._batch import MessageStream, PayloadStream
 from fastlog.batch_codecs import CODEC_NAMES, compress
 from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
@@ -66,14 +67,14 @@ def rows_of(
     ]  # fmt: skip
 
 
-def read(data: bytes, offset: int = 0, limits: DeepLimits = DEFAULT_LIMITS, *, checked: bool = False) -> list[Row]:
+def read(data: bytes, offset: int = 0, limits: DeepLimits = DEFAULT_LIMITS, *, checked: int = 0) -> list[Row]:
     return [row for span in reading.RecordSpans(data, offset, limits, checked) for row in reading.entries(span)]
 
 
-def before_damage(data: bytes, offset: int = 0) -> tuple[list[Row], Exception | None]:
+def before_damage(data: bytes, offset: int = 0, *, checked: int = 0) -> tuple[list[Row], Exception | None]:
     """What comes before the error, if there is one."""
     found: list[Row] = []
-    spans = reading.RecordSpans(data, offset, DEFAULT_LIMITS)
+    spans = reading.RecordSpans(data, offset, DEFAULT_LIMITS, checked)
     try:
         for span in spans:
             found += reading.entries(span)
@@ -132,7 +133,7 @@ def batches(draw: st.DrawFn, codecs: list[int]) -> tuple[bytes, list[Row], list[
 def test_records_are_those_of_the_twin(made: tuple[bytes, list[Row], list[int]], data: st.DataObject) -> None:
     """From any offset on, at the beginning of a batch or inside one, with checksums made again or not."""
     stored, rows, ends = made
-    assert read(stored) == read(stored, checked=True) == rows
+    assert read(stored) == read(stored, checked=len(stored)) == rows
     offset = data.draw(st.sampled_from([row[4] for row in rows] + ends + [0]))
     expected = [row for row in rows if row[4] >= offset]
     assert read(stored, offset) == expected
@@ -165,7 +166,7 @@ def test_arrays_over_what_was_fetched_are_those_of_the_twin(
     offset = data.draw(st.sampled_from([row[4] for row in rows] + ends + [0]))
     expected = [row for row in rows if row[4] >= offset]
     places, lengths = room(reading.scan_batches(stored).records)
-    count, next_offset, error = reading.index_batches(stored, offset, 10**6, False, places, lengths)
+    count, next_offset, error = reading.index_batches(stored, offset, 10**6, 0, places, lengths)
     past: list[int] = []
     assert rows_in(stored, places, lengths, count, past) == expected
     assert (next_offset, error) == (max(offset, ends[-1]), None)
@@ -187,7 +188,7 @@ def test_a_cut_leaves_the_last_batch_out(made: tuple[bytes, list[Row], list[int]
         assert error.offset == 0
         assert found == []
         places, lengths = room(0)
-        _, _, told = reading.index_batches(stored[:cut], 0, 10**6, False, places, lengths)
+        _, _, told = reading.index_batches(stored[:cut], 0, 10**6, 0, places, lengths)
         assert str(told) == str(error)
     else:
         assert error is None
@@ -268,10 +269,27 @@ def test_each_fault_of_a_header_has_its_words(data: bytes, status: int, words: s
     assert str(error).startswith("the batch at offset 8 ")
     assert error.offset == 8
     places, lengths = room(1)
-    count, next_offset, told = reading.index_batches(whole, 0, 9, False, places, lengths)
+    count, next_offset, told = reading.index_batches(whole, 0, 9, 0, places, lengths)
     assert (count, next_offset, str(told)) == (1, 8, str(error))
     assert isinstance(told, InvalidMessageError)
     assert told.offset == 8
+
+
+def test_checksums_are_made_once() -> None:
+    """Of batches that were found whole nobody makes them again, whatever follows these; of what follows, they are."""
+    wrong = bytearray(batch_of([RECORD], 8))
+    wrong[raw_batches.FIELDS["crc"][0]] ^= 1
+    checked = reading.scan_batches(GOOD + wrong).valid_bytes
+    assert checked == len(GOOD)
+    assert read(bytes(wrong) + GOOD[:30], 8, checked=len(wrong)) == read(batch_of([RECORD], 8))
+    found, error = before_damage(GOOD + wrong, checked=checked)
+    assert found == rows_of([RECORD], 7)
+    assert error is not None
+    assert "has a wrong checksum" in str(error)
+    places, lengths = room(2)
+    assert reading.index_batches(wrong + GOOD[:30], 8, 9, len(wrong), places, lengths)[:2] == (1, 9)
+    count, next_offset, told = reading.index_batches(GOOD + wrong, 0, 9, len(GOOD), places, lengths)
+    assert (count, next_offset, str(told)) == (1, 8, str(error))
 
 
 def test_the_last_offset_of_all_can_be_read() -> None:
@@ -313,7 +331,7 @@ def test_damage_inside_a_batch_with_a_right_checksum_has_its_words(
     assert error.offset == 8
     if not codec:
         places, lengths = room(5)
-        count, next_offset, told = reading.index_batches(whole, 0, 9, True, places, lengths)
+        count, next_offset, told = reading.index_batches(whole, 0, 9, len(whole), places, lengths)
         assert (count, next_offset, str(told)) == (1, 8, str(error))
 
 
@@ -341,11 +359,11 @@ def test_compressed_data_is_opened_within_the_limits(codec: int) -> None:
 def test_the_limit_of_records_is_for_arrays_too() -> None:
     data = GOOD + batch_of([RECORD] * 4, 8)
     places, lengths = room(5)
-    count, next_offset, error = reading.index_batches(data, 0, 3, False, places, lengths)
+    count, next_offset, error = reading.index_batches(data, 0, 3, 0, places, lengths)
     assert (count, next_offset) == (1, 8)
     assert str(error) == "the batch at offset 8 holds more than 3 records"
     assert isinstance(error, InflateLimitError)
-    assert reading.index_batches(data, 0, 4, False, places, lengths) == (5, 12, None)
+    assert reading.index_batches(data, 0, 4, 0, places, lengths) == (5, 12, None)
     assert read(data, limits=DeepLimits(max_messages=4))
 
 
@@ -356,7 +374,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="4 records from number 1 on do not fit 4 places"):
         reading.index_records(span, 0, 1, places, lengths)
     with pytest.raises(ValueError, match="the records do not fit 4 places"):
-        reading.index_batches(data, 0, 9, False, places, lengths)
+        reading.index_batches(data, 0, 9, 0, places, lengths)
     with pytest.raises(ValueError, match="no place for number 5"):
         reading.index_records(span, 0, 5, places, lengths)
     for other in (places[:5], places[:, :3]):
@@ -435,11 +453,43 @@ def test_bytes_that_change_under_a_span_are_no_wild_read() -> None:
         reading.index_records(span, 0, 0, places, lengths)
 
 
+@given(batches(list(CODEC_NAMES)), st.data())
+def test_payloads_alone_are_those_of_the_messages(
+    made: tuple[bytes, list[Row], list[int]], data: st.DataObject
+) -> None:
+    """One by one and in lists, whose sizes count keys and values."""
+    stored, rows, _ = made
+    values = [value for _, value, _, _, _ in rows]
+    assert list(PayloadStream(reading.RecordSpans(stored, 0, DEFAULT_LIMITS))) == values
+    assert [one.payload for one in MessageStream(reading.RecordSpans(stored, 0, DEFAULT_LIMITS))] == values
+    stream = PayloadStream(reading.RecordSpans(stored, 0, DEFAULT_LIMITS))
+    count, size = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 100))
+    found: list[Any] = []
+    while taken := stream.take(count, size):
+        assert len(taken) <= count
+        sizes = [len(key or b"") + len(value or b"") + 8 for key, value, _, _, _ in rows[len(found) :][: len(taken)]]
+        assert sum(sizes[:-1]) < size
+        found += taken
+    assert found == values
+
+
+@pytest.mark.parametrize("at", range(72, 81))
+def test_payloads_of_bytes_that_change_are_no_wild_read(at: int) -> None:
+    """Whichever number of the record does not lead to its next field any more, up to the length of the value."""
+    stored = bytearray(batch_of([Record(50, b"key", b"v", [])] * 2, 0))
+    stream = PayloadStream(reading.RecordSpans(stored, 0, DEFAULT_LIMITS))
+    assert stream.take(1, 1) == [b"v"]
+    stored[at:] = b"\xff" * (len(stored) - at)
+    with pytest.raises(BufferError, match="the bytes changed"):
+        stream.take(1, 1)
+    assert stream.take(1, 1) == []
+
+
 def test_nothing_is_in_no_bytes() -> None:
     assert read(b"") == []
     assert reading.scan_batches(b"", 5) == (0, 0, 0, 0, 5, reading.BATCHES_OK)
     places, lengths = room(0)
-    assert reading.index_batches(b"", 5, 1, False, places, lengths) == (0, 5, None)
+    assert reading.index_batches(b"", 5, 1, 0, places, lengths) == (0, 5, None)
 
 
 def test_long_batches_are_read_without_the_interpreter_lock() -> None:

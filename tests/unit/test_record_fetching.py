@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from fastlog.client.record_fetching import (
     Batches,
     TaggedAnswer,
+    _any_batches,
     fetch,
     fetch_several,
     most_answer_bytes,
@@ -56,7 +58,7 @@ def answered(
 
 
 def parsed(answer: bytes, number: int = 7) -> Batches:
-    return parse_batches(TaggedAnswer(memoryview(answer), number), TOPIC, 3)
+    return parse_batches(memoryview(answer), number, TOPIC, 3)
 
 
 def test_what_is_asked_is_what_the_schema_has() -> None:
@@ -112,9 +114,35 @@ def test_an_answer_is_read_whatever_tags_it_has(
 
 def test_batches_stay_where_they_were_received() -> None:
     answer = memoryview(bytearray(answered(b"batches")))
-    found = parse_batches(TaggedAnswer(answer, 7), TOPIC, 3)
+    found = parse_batches(answer, 7, TOPIC, 3)
     answer[bytes(answer).index(b"batches")] = ord("B")
     assert bytes(found.data) == b"Batches"
+
+
+def result(parse: Callable[[memoryview, int, bytes, int], Batches], answer: bytes) -> tuple[int, int, int, bytes] | str:
+    """What it makes of an answer, or says of it."""
+    try:
+        found = parse(memoryview(answer), 7, TOPIC, 3)
+    except ProtocolError as error:
+        return str(error)
+    return (*found[:3], bytes(found.data))
+
+
+@pytest.mark.parametrize("aborted", [None, [], [(9, 100)]])
+@pytest.mark.parametrize(
+    "data", [None, b"", b"x" * 126, b"x" * 127, b"x" * 20_000], ids=["null", "0", "126", "127", "20k"]
+)
+def test_the_short_way_reads_what_the_long_one_does(data: bytes | None, aborted: list[tuple[int, int]] | None) -> None:
+    """Cut anywhere, or with any byte of what stands around the batches changed."""
+    whole = answered(data, aborted=aborted)
+    assert result(parse_batches, whole) == (0, 100, 5, data or b"")
+    around = [*range(min(110, len(whole))), *range(max(110, len(whole) - 6), len(whole))]
+    others = [whole[:at] for at in (*around, len(whole) - 1)] + [whole + b"\0"]
+    others += [
+        whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :] for at in around for flip in (1, 0x40, 0x80, 0xFF)
+    ]
+    for answer in others:
+        assert result(parse_batches, answer) == result(_any_batches, answer), answer[:120]
 
 
 @pytest.mark.parametrize("code", [1, 3, 100])
