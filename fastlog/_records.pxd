@@ -167,8 +167,14 @@ cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
 
 
 cdef inline Py_ssize_t varint_bytes(int64_t number) noexcept nogil:
-    cdef uint64_t bits = zigzag(number) >> 7
-    cdef Py_ssize_t count = 1
+    cdef uint64_t bits = zigzag(number)
+    cdef Py_ssize_t count
+    if bits < 1 << 7:
+        return 1
+    if bits < 1 << 14:
+        return 2
+    count = 3
+    bits >>= 21
     while bits:
         bits >>= 7
         count += 1
@@ -177,6 +183,13 @@ cdef inline Py_ssize_t varint_bytes(int64_t number) noexcept nogil:
 
 cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
     cdef uint64_t bits = zigzag(number)
+    if bits < 1 << 14:                                    # most are: without a loop
+        at[0] = <uint8_t>bits
+        if bits < 1 << 7:
+            return at + 1
+        at[0] = <uint8_t>(bits | 0x80)
+        at[1] = <uint8_t>(bits >> 7)
+        return at + 2
     while bits > 0x7F:
         at[0] = <uint8_t>(bits | 0x80)
         at += 1
@@ -209,11 +222,15 @@ cdef inline Py_ssize_t record_bytes(int64_t time_delta, int64_t delta, Py_ssize_
     return 1 + varint_bytes(time_delta) + varint_bytes(delta) + field_bytes
 
 
-cdef inline uint8_t* put_record_start(uint8_t* at, Py_ssize_t size, int64_t time_delta, int64_t delta) noexcept nogil:
-    """Write what stands before the key; ``size`` as ``record_bytes`` tells."""
-    at = put_varint(at, size)
+cdef inline uint8_t* put_record_fields(uint8_t* at, int64_t time_delta, int64_t delta) noexcept nogil:
+    """Write what stands between a record's length and its key."""
     at[0] = 0
     return put_varint(put_varint(at + 1, time_delta), delta)
+
+
+cdef inline uint8_t* put_record_start(uint8_t* at, Py_ssize_t size, int64_t time_delta, int64_t delta) noexcept nogil:
+    """Write what stands before the key; ``size`` as ``record_bytes`` tells."""
+    return put_record_fields(put_varint(at, size), time_delta, delta)
 
 
 cdef struct RecordsFound:

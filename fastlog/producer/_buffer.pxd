@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, uint32_t
 
 from fastlog.producer._frames cimport Chunk, Frame
 from fastlog.producer._lane cimport Lane
-from fastlog.producer._parts cimport Parts
+from fastlog.producer._parts cimport RecordParts
 
 cdef enum:
     AWAKE = 0
@@ -69,15 +69,15 @@ cdef class Buffer:
     cdef readonly Py_ssize_t max_payload
     cdef readonly Lane lane        # of a partition of record batches; None for messages
 
-    cdef int put_all(self, list payloads, Parts parts) except -1
-    cdef int put(self, object payload, uint32_t crc, Parts parts) except -1
-    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) except -1
-    cdef int put_called(self, object payload, uint32_t crc, object function, Parts parts) except -1
-    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, Parts parts) except -1
+    cdef int put_all(self, list payloads, const RecordParts* parts) except -1
+    cdef int put(self, object payload, uint32_t crc, const RecordParts* parts) except -1
+    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) except -1
+    cdef int put_called(self, object payload, uint32_t crc, object function, const RecordParts* parts) except -1
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts) except -1
     # What the format of a frame decides: the most bytes that so many take, and writing them. n is -1 for null.
-    cdef Py_ssize_t need_of(self, Py_ssize_t n, Parts parts) noexcept
+    cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept
     cdef Py_ssize_t place_of_next(self) noexcept
-    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) noexcept
+    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) noexcept
     cdef void finish(self, unsigned char* start, Py_ssize_t size, int32_t correlation_id) noexcept
     cdef bint is_ripe(self) noexcept
     cdef int make_room(self, Py_ssize_t need) except -1

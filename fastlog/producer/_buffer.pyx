@@ -16,6 +16,7 @@ from fastlog.producer._frames cimport (
     BLOCK_BYTES, ENTRY_HEADER_BYTES, GIL_BYTES, Chunk, Frame, checksum, finish_frame, free_memory, monotonic_ns,
     new_memory, put_entry,
 )
+from fastlog.producer._parts cimport Parts, RecordParts, parts_bytes
 from fastlog.producer._tickets cimport Ticket, new_ticket
 
 from fastlog.errors import ArgumentError, ClosedError, MessageTooLargeError
@@ -82,7 +83,7 @@ cdef class Buffer:
         if not PyBytes_CheckExact(payload):
             raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
         self.check(PyBytes_GET_SIZE(payload))
-        self.put(payload, checksum(payload), None)
+        self.put(payload, checksum(payload), NULL)
 
     def extend(self, list payloads, Py_ssize_t start=0, ticket=None, bint seal=False, bint unbounded=False,
                Parts parts=None):
@@ -95,17 +96,18 @@ cdef class Buffer:
         cdef uint32_t crc
         cdef object payload
         cdef int collecting
+        cdef const RecordParts* record = NULL if parts is None else &parts.record
         while i < count and (unbounded or not self.quota.is_full()):
             payload = payloads[i]
             if not PyBytes_CheckExact(payload) and (payload is not None or self.lane is None):
                 raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
             crc = checksum(payload) if self.lane is None else 0
             if ticket is None:
-                self.put(payload, crc, parts)
+                self.put(payload, crc, record)
             else:
                 collecting = PyGC_Disable()
                 try:
-                    self.put_followed(payload, crc, ticket, False, parts)
+                    self.put_followed(payload, crc, ticket, False, record)
                 finally:
                     if collecting:
                         PyGC_Enable()
@@ -114,11 +116,11 @@ cdef class Buffer:
             self.seal()
         return i
 
-    cdef int put_all(self, list payloads, Parts parts) except -1:
+    cdef int put_all(self, list payloads, const RecordParts* parts) except -1:
         """Add a list if all of it is simple and fits the queue: 0 when it is not and nothing was added, 1 when it is, 2
         when that finished a frame."""
         cdef Py_ssize_t i, n, total = 0, count = PyList_GET_SIZE(payloads)
-        cdef Py_ssize_t most = self.max_payload if parts is None else self.max_payload - parts.size()
+        cdef Py_ssize_t most = self.max_payload if parts == NULL else self.max_payload - parts_bytes(parts)
         cdef bint is_summed = self.lane is None
         cdef PyObject* payload
         cdef int result = 1
@@ -148,7 +150,7 @@ cdef class Buffer:
                 " (max.message.size, of this producer or of the broker)"
             )
 
-    cdef int put_called(self, object payload, uint32_t crc, object function, Parts parts) except -1:
+    cdef int put_called(self, object payload, uint32_t crc, object function, const RecordParts* parts) except -1:
         """Add a payload; ``function`` is called with what becomes of it. 1 when that finished a frame."""
         cdef int collecting = PyGC_Disable()
         try:
@@ -157,7 +159,7 @@ cdef class Buffer:
             if collecting:
                 PyGC_Enable()
 
-    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, Parts parts) except -1:
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts) except -1:
         """Add a payload whose fate somebody wants to know; for a receipt, all of one call together."""
         cdef Py_ssize_t position, last
         cdef Ticket ticket
@@ -176,7 +178,7 @@ cdef class Buffer:
             self.open_tickets.append(new_ticket(-1, position, 1, is_function, to))
         return self.put(payload, crc, parts) or finished
 
-    cdef int put(self, object payload, uint32_t crc, Parts parts) except -1:
+    cdef int put(self, object payload, uint32_t crc, const RecordParts* parts) except -1:
         """Add a payload that is bytes and not too large; 1 when that finished a frame."""
         if payload is None:
             return self.put_span(NULL, -1, crc, parts)
@@ -184,7 +186,7 @@ cdef class Buffer:
             <const unsigned char*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), crc, parts
         )
 
-    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) except -1:
+    cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) except -1:
         """The same for bytes that the caller keeps where they are."""
         cdef int finished
         if self.shelf.closed:
@@ -210,14 +212,14 @@ cdef class Buffer:
                 self.shelf.ring()
         return finished
 
-    cdef Py_ssize_t need_of(self, Py_ssize_t n, Parts parts) noexcept:
+    cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept:
         return n + ENTRY_HEADER_BYTES
 
     cdef Py_ssize_t place_of_next(self) noexcept:
         """Where the next one will stand among those of its frame, as deliveries tell it; there is one already."""
         return self.used - self.open_start - self.header_bytes
 
-    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) noexcept:
+    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) noexcept:
         put_entry(self.memory + self.used, payload, n, 0, crc)
         self.used += n + ENTRY_HEADER_BYTES
 

@@ -1,18 +1,39 @@
-cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 
-# What records of one call have besides their values.
-@cython.final
+# What a record has besides its value. The bytes belong to whoever fills it in, for as long as it is used.
+cdef struct RecordParts:
+    const uint8_t* key
+    Py_ssize_t key_bytes           # -1: null
+    const uint8_t* headers         # their number, names and values, as a record has them
+    Py_ssize_t header_bytes        # 1: their number alone, which is 0
+    int64_t timestamp              # ms since 1970
+
+
+# A record without key and headers, of now.
+cdef void begin_parts(RecordParts* out) noexcept
+
+cdef inline Py_ssize_t parts_bytes(const RecordParts* parts) noexcept:
+    """Of key and headers."""
+    return parts.header_bytes + (parts.key_bytes if parts.key_bytes > 0 else 0)
+
+
+# The same with the bytes that it points to, for Python code.
 cdef class Parts:
-    cdef bytes key                 # or None
-    cdef bytes headers             # their number, names and values, as a record has them; None: there are none
-    cdef int64_t timestamp         # ms since 1970
-
-    cdef Py_ssize_t size(self) noexcept
+    cdef RecordParts record
+    cdef bytes key
+    cdef bytes headers
 
 
-cdef int64_t now_ms() noexcept
+# Where the bytes of a key are, for as long as the key lives: their number, -1 for None, -2 where it is for Python code to
+# look at.
+cdef Py_ssize_t simple_key(object key, const uint8_t** p) noexcept
 
-# The parts of a call; None where that is for Python code to look at.
-cdef Parts simple_parts(object key, object headers, object timestamp)
+# Whether headers can be asked for again: an iterator has none left for Python code to look at.
+cdef bint are_lasting(object headers) noexcept
+
+# Headers as a record has them; None when there is none.
+cdef bytes pack_headers(object headers)
+cdef void set_headers(RecordParts* out, bytes packed) noexcept
+
+cdef int64_t checked_time(object timestamp) except -1

@@ -12,7 +12,9 @@ from fastlog.errors import ArgumentError
 
 
 cdef extern from "Python.h":
-    object unicode_bytes "PyUnicode_AsUTF8String"(object text)
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size)  # NULL with an exception set
+    bint PyUnicode_CheckExact(object value)
+    void PyErr_Clear()
     bint PyDict_CheckExact(object value)
     bint PyList_CheckExact(object value)
     bint PyTuple_CheckExact(object value)
@@ -53,24 +55,35 @@ cdef class WallClock:
         return self.clock.per_ns
 
 
+cdef void begin_parts(RecordParts* out) noexcept:
+    out.key, out.key_bytes, out.headers, out.header_bytes = NULL, -1, NULL, 1
+    out.timestamp = now_ms()
+
+
 @cython.final
-@cython.freelist(8)
 cdef class Parts:
-    def __init__(self, key=None, headers=None, timestamp=None):
+    def __cinit__(self, key=None, headers=None, timestamp=None):
         if key is not None and not PyBytes_CheckExact(key):
             raise ArgumentError(f"the key of a record is bytes, not {type(key).__name__}")
+        begin_parts(&self.record)
         self.key = key
-        self.headers = None if headers is None else pack_headers(headers)
-        self.timestamp = now_ms() if timestamp is None else checked_time(timestamp)
-
-    cdef Py_ssize_t size(self) noexcept:
-        return (0 if self.key is None else PyBytes_GET_SIZE(self.key)) + (
-            1 if self.headers is None else PyBytes_GET_SIZE(self.headers)
-        )
+        if key is not None:
+            self.record.key = <const uint8_t*>PyBytes_AS_STRING(key)
+            self.record.key_bytes = PyBytes_GET_SIZE(key)
+        if headers is not None:
+            self.headers = pack_headers(headers)
+            set_headers(&self.record, self.headers)
+        if timestamp is not None:
+            self.record.timestamp = checked_time(timestamp)
 
     @property
     def size_bytes(self):
-        return self.size()
+        return parts_bytes(&self.record)
+
+
+cdef void set_headers(RecordParts* out, bytes packed) noexcept:
+    if packed is not None:
+        out.headers, out.header_bytes = <const uint8_t*>PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed)
 
 
 cdef int64_t checked_time(object timestamp) except -1:
@@ -81,24 +94,24 @@ cdef int64_t checked_time(object timestamp) except -1:
     return timestamp
 
 
-cdef Parts simple_parts(object key, object headers, object timestamp):
-    cdef Parts made = Parts.__new__(Parts)
-    if key is not None:
-        if PyBytes_CheckExact(key):
-            made.key = key
-        elif type(key) is str:
-            try:
-                made.key = unicode_bytes(key)
-            except UnicodeEncodeError:
-                return None
-        else:
-            return None
-    if headers is not None:
-        if not (PyDict_CheckExact(headers) or PyList_CheckExact(headers) or PyTuple_CheckExact(headers)):
-            return None  # Python code asks for them again, and an iterator would have none left
-        made.headers = pack_headers(headers)
-    made.timestamp = now_ms() if timestamp is None else checked_time(timestamp)
-    return made
+cdef Py_ssize_t simple_key(object key, const uint8_t** p) noexcept:
+    cdef Py_ssize_t size = -1
+    if PyBytes_CheckExact(key):
+        p[0] = <const uint8_t*>PyBytes_AS_STRING(key)
+        return PyBytes_GET_SIZE(key)
+    if key is None:
+        return -1
+    if not PyUnicode_CheckExact(key):
+        return -2
+    p[0] = <const uint8_t*>PyUnicode_AsUTF8AndSize(key, &size)
+    if p[0] == NULL:
+        PyErr_Clear()
+        return -2
+    return size
+
+
+cdef bint are_lasting(object headers) noexcept:
+    return PyDict_CheckExact(headers) or PyList_CheckExact(headers) or PyTuple_CheckExact(headers)
 
 
 cdef bytes field_of(str what, object field):
@@ -115,7 +128,6 @@ cdef bytes field_of(str what, object field):
 
 
 cdef bytes pack_headers(object headers):
-    """A mapping, or pairs, as a record has them; None when there is none."""
     cdef list fields = []
     cdef Py_ssize_t size, count = 0
     cdef bytes field, made

@@ -4,18 +4,17 @@ Who makes the batch, its number and its checksum are written by the sending thre
 leaves no gap in the numbers.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memmove
 
 from fastlog._batch_header cimport BATCH_HEADER_BYTES, put_batch_header
 from fastlog._records cimport (
-    MOST_RECORD_EXTRA_BYTES, field_bytes_of, put_bytes, put_record_start, record_bytes,
+    MIN_RECORD_BYTES, MOST_RECORD_EXTRA_BYTES, put_bytes, put_record_fields, put_varint, varint_bytes,
 )
 from fastlog.producer._buffer cimport Buffer
 from fastlog.producer._frames cimport BLOCK_BYTES, finish_frame
 from fastlog.producer._lane cimport Lane
-from fastlog.producer._parts cimport Parts, now_ms
+from fastlog.producer._parts cimport RecordParts, begin_parts, parts_bytes
 
 
 cdef class RecordBuffer(Buffer):
@@ -27,38 +26,43 @@ cdef class RecordBuffer(Buffer):
         if batch_bytes <= BLOCK_BYTES:                    # a batch that grows as far as it may fills one block of memory
             self.batch_bytes = min(batch_bytes, BLOCK_BYTES - self.header_bytes)
 
-    cdef Py_ssize_t need_of(self, Py_ssize_t n, Parts parts) noexcept:
-        return MOST_RECORD_EXTRA_BYTES + max(n, 0) + (0 if parts is None else parts.size())
+    cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept:
+        return MOST_RECORD_EXTRA_BYTES + max(n, 0) + (0 if parts == NULL else parts_bytes(parts))
 
     cdef Py_ssize_t place_of_next(self) noexcept:
         return self.open_messages
 
-    cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, Parts parts) noexcept:
-        cdef int64_t time = now_ms() if parts is None else parts.timestamp, delta
-        cdef const uint8_t* key = NULL
-        cdef Py_ssize_t key_bytes = -1, header_bytes = 1
+    cdef void put_one(
+        self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts
+    ) noexcept:
+        cdef RecordParts plain
+        cdef uint8_t* start = self.memory + self.used
         cdef uint8_t* at
-        if parts is not None:
-            if parts.key is not None:
-                key, key_bytes = <const uint8_t*>PyBytes_AS_STRING(parts.key), PyBytes_GET_SIZE(parts.key)
-            if parts.headers is not None:
-                header_bytes = PyBytes_GET_SIZE(parts.headers)
+        cdef Py_ssize_t size, length_bytes
+        if parts == NULL:
+            begin_parts(&plain)
+            parts = &plain
         if self.open_messages == 0:
-            self.base_time = self.max_time = time
-        self.max_time = max(self.max_time, time)
-        delta = time - self.base_time                     # neither is negative: no overflow
-        at = put_record_start(
-            self.memory + self.used,
-            record_bytes(delta, self.open_messages, field_bytes_of(key_bytes) + field_bytes_of(n) + header_bytes),
-            delta,
-            self.open_messages,
+            self.base_time = self.max_time = parts.timestamp
+        elif parts.timestamp > self.max_time:
+            self.max_time = parts.timestamp
+        # Room for the length is a guess, which a few sizes alone are moved for: to count first costs more than to write.
+        length_bytes = varint_bytes(MIN_RECORD_BYTES + max(n, 0) + parts_bytes(parts))
+        at = put_record_fields(
+            start + length_bytes, parts.timestamp - self.base_time, self.open_messages  # neither is negative: no overflow
         )
-        at = put_bytes(put_bytes(at, key, key_bytes), payload, n)
-        if header_bytes == 1:
+        at = put_bytes(put_bytes(at, parts.key, parts.key_bytes), payload, n)
+        if parts.header_bytes == 1:
             at[0] = 0
         else:
-            memcpy(at, PyBytes_AS_STRING(parts.headers), <size_t>header_bytes)
-        self.used = at + header_bytes - self.memory
+            memcpy(at, parts.headers, <size_t>parts.header_bytes)
+        at += parts.header_bytes
+        size = at - start - length_bytes
+        if varint_bytes(size) != length_bytes:
+            memmove(start + varint_bytes(size), start + length_bytes, <size_t>size)
+            at += varint_bytes(size) - length_bytes
+        put_varint(start, size)
+        self.used = at - self.memory
 
     cdef void finish(self, unsigned char* start, Py_ssize_t size, int32_t correlation_id) noexcept:
         finish_frame(start, size, self.header_bytes - BATCH_HEADER_BYTES, correlation_id, True)

@@ -51,7 +51,7 @@ def put_rows(
         else:
             with nogil:  # before the buffer is touched: another thread may use it meanwhile
                 crc = crc32_span(0, p, <size_t>n)
-        buffer.put_span(p, n, crc, None)
+        buffer.put_span(p, n, crc, NULL)
         i += 1
     return i
 

@@ -2,14 +2,16 @@
 
 import os
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from fastlog._crc cimport crc32_span
 from fastlog.producer._buffer cimport Buffer
 from fastlog.producer._frames cimport GIL_BYTES, checksum
-from fastlog.producer._parts cimport Parts, simple_parts
+from fastlog.producer._parts cimport (
+    RecordParts, are_lasting, begin_parts, checked_time, pack_headers, parts_bytes, set_headers, simple_key,
+)
 from fastlog.producer._stamp cimport Stamp, find_key
 
 
@@ -20,7 +22,6 @@ cdef extern from "Python.h":
     bint PyTuple_CheckExact(object value)
     bint PyCallable_Check(object value)
     bint PyList_CheckExact(object value)
-    object unicode_bytes "PyUnicode_AsUTF8String"(object text)
 
 cdef long long fork_generation = 0
 
@@ -72,22 +73,14 @@ cdef class Route:
 
     cdef Buffer buffer_for_key(self, object key):
         """The buffer that a key's hash chooses; None when that is not for compiled code to decide."""
-        cdef bytes raw
+        cdef const uint8_t* p
+        cdef Py_ssize_t size
         if self.keyed is None:
             return None
-        if type(key) is str:
-            try:
-                raw = unicode_bytes(key)
-            except UnicodeEncodeError:
-                return None
-        elif PyBytes_CheckExact(key):
-            raw = key
-        else:
+        size = simple_key(key, &p)
+        if size < 0:
             return None
-        return <Buffer>self.keyed[
-            (crc32_span(0, <const unsigned char*>PyBytes_AS_STRING(raw), <size_t>PyBytes_GET_SIZE(raw)) & self.mask)
-            % <uint32_t>len(self.keyed)
-        ]
+        return <Buffer>self.keyed[(crc32_span(0, p, <size_t>size) & self.mask) % <uint32_t>len(self.keyed)]
 
     def set_by_hand(self, partition, Buffer buffer):
         """Let compiled code use a buffer for messages of which this partition is asked for."""
@@ -196,24 +189,31 @@ cdef class Routes:
 cdef int put_record(Buffer buffer, object value, object key, object headers, object timestamp, object on_delivery) except -1:
     """Add a record, or one for each value of a list: 0 when that is not simple and nothing was added, 2 when a frame was
     finished."""
-    cdef Parts parts = None
-    cdef Py_ssize_t size = 0, parts_bytes = 1             # the number of no headers
-    if key is not None or headers is not None or timestamp is not None or PyList_CheckExact(value):
-        parts = simple_parts(key, headers, timestamp)
-        if parts is None:
+    cdef RecordParts parts
+    cdef bytes packed                                     # holds what the parts point to
+    cdef Py_ssize_t size = 0
+    begin_parts(&parts)
+    parts.key_bytes = simple_key(key, &parts.key)
+    if parts.key_bytes < -1:
+        return 0
+    if headers is not None:
+        if not are_lasting(headers):
             return 0
-        parts_bytes = parts.size()
+        packed = pack_headers(headers)
+        set_headers(&parts, packed)
+    if timestamp is not None:
+        parts.timestamp = checked_time(timestamp)
     if PyList_CheckExact(value):
-        return buffer.put_all(<list>value, parts) if on_delivery is None else 0
+        return buffer.put_all(<list>value, &parts) if on_delivery is None else 0
     if PyBytes_CheckExact(value):
         size = PyBytes_GET_SIZE(value)
     elif value is not None or key is None:
         return 0
-    if size + parts_bytes > buffer.max_payload or buffer.quota.is_full():
+    if size + parts_bytes(&parts) > buffer.max_payload or buffer.quota.is_full():
         return 0
     if on_delivery is None:
-        return 1 + buffer.put(value, 0, parts)
-    return 1 + buffer.put_called(value, 0, on_delivery, parts) if PyCallable_Check(on_delivery) else 0
+        return 1 + buffer.put(value, 0, &parts)
+    return 1 + buffer.put_called(value, 0, on_delivery, &parts) if PyCallable_Check(on_delivery) else 0
 
 
 cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) except -1:
@@ -232,7 +232,7 @@ cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) excep
             return 0
         one = stamp.wrap(value, p, key_bytes)
         try:
-            return 1 + buffer.put(one, checksum(one), None)
+            return 1 + buffer.put(one, checksum(one), NULL)
         except BaseException:
             stamp.void(stamp.next - 1, 1)
             raise
@@ -242,7 +242,7 @@ cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) excep
                 return 0
         wrapped = stamp.wrap_all(value, key)
         try:
-            done = buffer.put_all(wrapped, None)
+            done = buffer.put_all(wrapped, NULL)
         except BaseException:
             stamp.void(stamp.next - len(wrapped), len(wrapped))
             raise
@@ -291,14 +291,14 @@ cdef class SendPath:
                     elif on_delivery is not None:
                         if route.stamp is None and PyBytes_CheckExact(value) and PyCallable_Check(on_delivery) and \
                                 PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
-                            done = 1 + buffer.put_called(value, checksum(value), on_delivery, None)
+                            done = 1 + buffer.put_called(value, checksum(value), on_delivery, NULL)
                     elif route.stamp is not None:
                         done = put_stamped(buffer, route.stamp, value, key)
                     elif PyBytes_CheckExact(value):
                         if PyBytes_GET_SIZE(value) <= buffer.max_payload and not buffer.quota.is_full():
-                            done = 1 + buffer.put(value, checksum(value), None)
+                            done = 1 + buffer.put(value, checksum(value), NULL)
                     elif PyList_CheckExact(value):
-                        done = buffer.put_all(<list>value, None)
+                        done = buffer.put_all(<list>value, NULL)
                     if done:
                         if done > 1 and buffer is route.current and len(route.anywhere) > 1:
                             route.turn()

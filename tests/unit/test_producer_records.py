@@ -139,6 +139,20 @@ def test_batches_hold_what_was_put_in(rows: list[tuple[Any, Any, Any, int]]) -> 
     ]
 
 
+@pytest.mark.parametrize("border", [1 << 6, 1 << 13, 1 << 20])
+def test_records_whose_length_takes_one_byte_or_another(border: int) -> None:
+    """With all that stands beside the value as short as can be, and longer: for some the guess of its room is wrong."""
+    for size, time in ((size, time) for size in range(border - 19, border - 2) for time in (0, 1 << 40)):
+        outbox = Outbox(Quota(10**9, 10**12), 0)
+        buffer = buffer_of(outbox, batch=2, batch_bytes=1 << 21)
+        rows = [(0, 0), (size, time)]
+        for length, at in rows:
+            buffer.extend([bytes(length)], parts=Parts(None, None, at))
+        (request,) = [request for chunk in outbox.take(True) for request in sent(chunk)]
+        outbox.retire()
+        assert [(len(record.value or b""), record.timestamp) for record in request.records] == rows
+
+
 def sent(chunk: Chunk) -> list[Produced]:
     """The requests of a chunk, as a flight writes them to a broker that stores them."""
     wire = Wire()
