@@ -10,7 +10,7 @@ import click
 
 from fastlog.client.connection import Broker
 from fastlog.client.records import RecordsError
-from fastlog.client.topics import create_topic, delete_topic, what_to_do
+from fastlog.client.topics import create_topic, delete_topic, described_in, what_to_do
 from fastlog.errors import TransportError, WrongPartitionError, error_for, meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options, record_topics
@@ -188,13 +188,14 @@ def delete_command(topic: str, brokers: str, connect_timeout: float, as_json: bo
     for address in options.broker_at(brokers, connect_timeout).addresses:
         broker = Broker([address], connect_timeout)
         try:
-            _metadata(broker, ())
+            # one of records by today's request: who is answered to that may use the name again at once
+            described = described_in(_metadata(broker, (topic,)), topic)
+            count = record_topics.is_deleted(broker, topic) if described.error else None
+            if count is not None:
+                rows.append({"broker": str(address), "topic": topic, "partitions": count})
+                continue
             with broker.connect() as connection:
                 answer = delete_topic(connection, topic)
-            if answer.error == WrongPartitionError.code:
-                count = record_topics.is_deleted(broker, topic)
-                if count is not None:
-                    rows.append({"broker": str(address), "topic": topic, "partitions": count})
         except (TransportError, RecordsError) as error:
             failed.append(f"{address}: {error.reason}")
             continue

@@ -199,6 +199,9 @@ def test_a_topic_from_its_making_to_its_end(broker: RunningBroker) -> None:
     )
     assert int(row.split("\t")[3]) > 100
     assert run(broker, "topics", "delete", "life", "--no-headers")[0] == f"{broker.address}\tlife\t2\n"
+    for _ in range(3):  # whoever is told that it is deleted may use its name
+        run(broker, "topics", "create", "life", "--format", "records")
+        run(broker, "topics", "delete", "life")
     _, err = run(broker, "topics", "delete", "life", code=2)
     assert "none of the brokers has it" in err
     _, err = run(broker, "consume", "--topic", "life", "--exit-at-end", code=2)
