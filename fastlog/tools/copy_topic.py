@@ -19,6 +19,7 @@ from fastlog.tools.progress import Progress
 from fastlog.tools.record_topics import create, records_at
 from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, RecordTimes, SegmentTimes, Times
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
+from fastlog.tools.same_topic import SameTopic
 from fastlog.tools.topic_places import Place, Site, find_sites, open_consumer
 from fastlog.zkpaths import PartitionId
 
@@ -163,10 +164,12 @@ class Replay:
         most: int | None,
         timeout: float,
         *,
+        same: SameTopic,
         are_records: bool = False,
     ) -> None:
         """``are_records``: the topic is one of records, with keys, headers and times; so is the target then."""
         self._are_records = are_records
+        self._same = same
         self._topic = topic
         self._places = places
         self._target = target
@@ -291,7 +294,9 @@ class Replay:
                     waited = time.monotonic()
                     at = found.next_offset
                     yield list(found) if isinstance(found, RecordSet) else found.payloads(), at
-                elif time.monotonic() - waited > _CLOSE_SECONDS:
+                    continue
+                self._same.check()
+                if time.monotonic() - waited > _CLOSE_SECONDS:
                     raise CommandError(
                         f"{self._topic}, partition {place.partition} ends at {at}, before offset {place.end}",
                         "what was appended there is not visible: the broker does not flush, or has lost it",

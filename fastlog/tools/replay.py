@@ -141,6 +141,7 @@ def replay_command(
     """
     from fastlog.tools.copy_topic import Replay, Target, record_sites
     from fastlog.tools.progress import Progress
+    from fastlog.tools.same_topic import SameTopic
     from fastlog.tools.topic_places import find_all_sites, find_topic_sites
 
     if rate is not None and speed:
@@ -170,8 +171,11 @@ def replay_command(
     progress = Progress("replayed", shown=not no_progress)
     progress.goal = sum(place.end - place.start for place in places)
     partitions = [place.partition for place in places]
+    same = SameTopic(
+        source, found, connect_timeout, "what came before was replayed", "replay it again, into a new topic"
+    )
     with Target(target, sites, compression, partitions, connect_timeout, max_message_bytes=max_message_bytes) as sink:
-        replay = Replay(source, places, sink, progress, messages, connect_timeout, are_records=are_records)
+        replay = Replay(source, places, sink, progress, messages, connect_timeout, same=same, are_records=are_records)
         try:
             if rate is None and not speed:
                 replay.at_once()

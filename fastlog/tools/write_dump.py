@@ -27,6 +27,7 @@ from fastlog.tools.placing import placed
 from fastlog.tools.progress import Progress
 from fastlog.tools.record_topics import records_at
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError
+from fastlog.tools.same_topic import SameTopic
 from fastlog.tools.topic_places import Place, Site, find_topic_sites, open_consumer
 
 _FETCH_BYTES = 512 * 1024
@@ -39,8 +40,7 @@ class _Source(NamedTuple):
 
     head: dump_file.Head
     places: list[Place]
-    ids: list[tuple[Site, bytes]]
-    """Of a topic of records, its id on each broker: one that is made anew has another."""
+    same: SameTopic
 
 
 def dump(
@@ -83,39 +83,38 @@ def _write(source: _Source, writer: dump_file.Writer, progress: Progress, timeou
     writer.begin(head)
     for place, held in zip(source.places, head.partitions, strict=True):
         at = held.start
-        for data, count, end in _pieces(head.topic, place, timeout):
+        for data, count, end in _pieces(head.topic, place, timeout, source.same):
             try:
                 writer.piece(place.partition, data)
             except ValueError as error:
-                raise _made_anew(head.topic, f"partition {place.partition} has {error}") from error
+                source.same.check()
+                raise CommandError(
+                    f"{head.topic}, partition {place.partition} cannot be dumped; nothing was written",
+                    f"it has {error}",
+                    "dump it again: it may have been deleted and made anew",
+                    EXIT_FAILED,
+                ) from error
             progress.reached += end - at
             progress.add(count, len(data))
             at = end
-    for site, topic_id in source.ids:
-        if _topic_id(head.topic, site, timeout) != topic_id:
-            raise _made_anew(head.topic, f"its id on {site.address} is another one than before")
+    source.same.check()
     writer.finish()
 
 
 def _source(topic: str, sites: list[Site], timeout: float, following: int) -> _Source:
     """What there is of a topic now."""
     places = [place for site in sites for place in site.places]
+    same = SameTopic(topic, sites, timeout, "nothing was written", "dump it again")
     now_ms = int(time.time() * 1000)
     if not sites[0].is_of_records:
         held = [dump_file.Held(place.partition, place.start, place.end) for place in places]
-        return _Source(dump_file.Head(topic, now_ms, tuple(held), None, following), places, [])
-    ids = [(site, _topic_id(topic, site, timeout)) for site in sites]
+        return _Source(dump_file.Head(topic, now_ms, tuple(held), None, following), places, same)
     held = [
         dump_file.Held(place.partition, _first_batch(topic, place, timeout), place.end, place.start) for place in places
     ]
     with records_at(options.broker_at(str(sites[0].address), timeout)) as records:
         settings = {name: one.value or "" for name, one in records.settings(topic).items() if one.is_own}
-    return _Source(dump_file.Head(topic, now_ms, tuple(held), settings, following), places, ids)
-
-
-def _topic_id(topic: str, site: Site, timeout: float) -> bytes:
-    with records_at(options.broker_at(str(site.address), timeout)) as records:
-        return records.known_topics([topic])[topic].id
+    return _Source(dump_file.Head(topic, now_ms, tuple(held), settings, following), places, same)
 
 
 def _first_batch(topic: str, place: Place, timeout: float) -> int:
@@ -141,7 +140,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield out
 
 
-def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, int, int]]:
+def _pieces(topic: str, place: Place, timeout: float, same: SameTopic) -> Iterator[tuple[bytes, int, int]]:
     """The bytes of a partition, whole entries of the log at a time; how many messages they are, and where they end.
 
     What is compressed counts as one message where it is one of Kafka 0.7.
@@ -160,10 +159,12 @@ def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, i
                 patience.failed(error)
                 continue
             except FastlogError as error:
+                same.check()
                 raise _explained(topic, place, at, error) from error
             found = found.before(place.end)
             data = bytes(found.data[: found.valid_bytes])
             if not data:
+                same.check()
                 if time.monotonic() - waited > _MOST_FLUSH_SECONDS:
                     raise CommandError(
                         f"{topic}, partition {place.partition} ends at {at}, before offset {place.end}",
@@ -178,12 +179,6 @@ def _pieces(topic: str, place: Place, timeout: float) -> Iterator[tuple[bytes, i
 
 def _count(found: MessageSet, data: bytes) -> int:
     return scan_batches(data).records if isinstance(found, RecordSet) else scan(data).count
-
-
-def _made_anew(topic: str, why: str) -> CommandError:
-    return CommandError(
-        f"topic {topic!r} was made anew while it was read; nothing was written", why, "dump it again", EXIT_FAILED
-    )
 
 
 def _explained(topic: str, place: Place, offset: int, error: FastlogError) -> CommandError:

@@ -276,27 +276,38 @@ def test_who_else_appends_is_noticed(source: RunningBroker, dumped: Path, where:
         assert f"stopped at offset {0 if where == 'before a piece' else end};".encode() in text
 
 
-def test_a_topic_that_is_made_anew_meanwhile_is_not_dumped(
-    source: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Commands
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("records", 20), ("records", 30), ("records", 5), ("records", None), ("messages", 5), ("messages", None)],
+)
+def test_a_topic_that_is_deleted_meanwhile_is_not_dumped(
+    source: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Commands, kind: str, count: int | None
 ) -> None:
-    """Also where the new one has as many records."""
+    """Also where it is made anew with as much in it, or with more, or less: which of these it was is said at once."""
     from fastlog.tools import write_dump
 
-    with reached(source) as records:
-        for count in (20, 30):
-            records.create("again", 1, {})
-            produce(source, "again", 0, "none", 20)
-            pieces = write_dump._pieces
+    name = f"again-{kind}-{count}"
+    pieces = write_dump._pieces
 
-            def anew(*arguments: object, count: int = count, pieces: object = pieces) -> Iterator[object]:
-                records.delete("again")
-                records.create("again", 1, {})
-                produce(source, "again", 0, "none", count)
-                yield from pieces(*arguments)  # type: ignore[operator]
+    def made(items: int) -> None:
+        if kind == "records":
+            with reached(source) as records:
+                records.create(name, 1, {})
+            produce(source, name, 0, "none", items)
+            return
+        with fastlog.Producer(source.address, acks="flushed") as producer:
+            producer.send(name, [b"m"] * items, partition=0)
 
-            with monkeypatch.context() as patch:
-                patch.setattr(write_dump, "_pieces", anew)
-                ran = run("dump", "--brokers", source.address, "--topic", "again", str(tmp_path / "f"))
-            assert ran.code == 1 and "was made anew while it was read" in ran.refused()[0], ran.err
-            assert list(tmp_path.iterdir()) == []
-            records.delete("again")
+    def anew(*arguments: object) -> Iterator[object]:
+        assert run("topics", "delete", "--brokers", source.address, name).code == 0
+        if count is not None:
+            made(count)
+        yield from pieces(*arguments)  # type: ignore[arg-type]
+
+    made(20)
+    monkeypatch.setattr(write_dump, "_pieces", anew)
+    monkeypatch.setattr(write_dump, "_MOST_FLUSH_SECONDS", 60 + 2 * PATIENCE)
+    ran = run("dump", "--brokers", source.address, "--topic", name, str(tmp_path / "f"))
+    what = "deleted" if count is None else "made anew"
+    assert ran.code == 1 and f"was {what} while it was read; nothing was written" in ran.refused()[0], ran.err
+    assert list(tmp_path.iterdir()) == []
