@@ -15,15 +15,15 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError, TableUnavailableError
 from fastlog.installation import how_to_install
-from fastlog.spark.entries import NewFile
-from fastlog.spark.lake import METADATA, Change
-from fastlog.spark.staging import Staging
+from fastlog.spark.entries import ActiveFile, NewFile
+from fastlog.spark.lake import METADATA, Change, Lake
+from fastlog.spark.staging import Staging, Upkeep
 from fastlog.spark.storage import TableLocation, located, sync
 
 if TYPE_CHECKING:
@@ -125,14 +125,50 @@ class IcebergLake:
         """The names that begin so."""
         return [] if self._table is None else sorted(name for name in self._table.properties if name.startswith(prefix))
 
-    def history(self) -> list[tuple[int, dict[str, Any]]]:
-        """Sequence number and notes of each change that was made here and whose snapshot is there, the newest first."""
+    @property
+    def identity(self) -> str:
+        """The id that the table was given when it was made; only where there is one."""
+        return str(self._opened.metadata.table_uuid)
+
+    def files(self) -> list[ActiveFile]:
+        """Every file of the table as it was last looked at.
+
+        Raises:
+            ConfigError: other writers have left the table in a way in which its rows are not those of its files, in
+                these columns and below its place.
+            TableUnavailableError: the catalog's store does not answer, or refuses.
+        """
+        if self._table is None:
+            return []
+        self._check_names()
+        prefix = f"{self._table.location().rstrip('/')}/{_DATA}/"
+        spec, types = self._table.spec(), {item.name: item.type for item in self.schema}
+        moments = {item.sequence_number: item.timestamp_ms for item in self._table.snapshots()}
+        found = []
+        for number, file in self._data_files():
+            if not file.file_path.startswith(prefix) or file.spec_id != spec.spec_id:
+                raise ConfigError(
+                    f"{self}: {file.file_path} of another writer is at another place, or partitioned in another way:"
+                    " rewrite the table's files with Iceberg's tools"
+                )
+            parts = zip(self.partition_columns, (file.partition[at] for at in range(len(spec.fields))), strict=True)
+            values = {name: _text(value, types[name]) for name, value in parts}
+            # Of a snapshot that is gone nobody knows the time any more: it was before the others.
+            moment = moments.get(number, number)
+            path = file.file_path.removeprefix(prefix)
+            found.append(ActiveFile(path, file.file_size_in_bytes, values, moment, file.record_count))
+        return found
+
+    def history(self, most: int | None = None) -> list[tuple[int, dict[str, Any]]]:
+        """Sequence number and notes of each change that was made here and whose snapshot is there, the newest first;
+        ``most`` of them."""
         found = [] if self._table is None else self._table.snapshots()
-        return [
+        notes = [
             (snapshot.sequence_number or 0, json.loads(snapshot.summary.additional_properties[METADATA]))
             for snapshot in reversed(found)
             if snapshot.summary is not None and METADATA in snapshot.summary.additional_properties
         ]
+        return notes[:most]
 
     def create(self, schema: pyarrow.Schema, partition_by: Sequence[str]) -> None:
         """Make the table, and its namespace, unless another process was quicker."""
@@ -192,10 +228,9 @@ class IcebergLake:
             self.reload()
 
     def commit(self, change: Change) -> None:
-        """As that of a ``Lake``, for changes that add alone."""
+        """As that of a ``Lake``."""
         from pyiceberg.exceptions import CommitFailedException
 
-        assert not change.removed
         identity = uuid.uuid4().hex
         for attempt in range(_TRIES):
             self._check(change)
@@ -229,6 +264,41 @@ class IcebergLake:
                     f"{self}: another writer has changed the table: {name} is {self.number(name)}, not {step.before}"
                 )
 
+        if change.removed:
+            there = {file.path for file in self.files()}
+            for removed in change.removed:
+                if removed.path not in there:
+                    raise TableConflictError(f"{self}: another writer has removed {removed.path}")
+
+    def _check_names(self) -> None:
+        names: dict[int, set[str]] = {}
+        for schema in self._opened.schemas().values():
+            for item in schema.fields:
+                names.setdefault(item.field_id, set()).add(item.name)
+        for found in names.values():
+            if len(found) > 1:
+                raise ConfigError(
+                    f"{self}: a column is called {' and '.join(sorted(found))} in its files: rewrite them with"
+                    " Iceberg's tools, into another table"
+                )
+
+    def _data_files(self) -> list[tuple[int, Any]]:
+        """The files of the newest snapshot as pyiceberg has them, and the sequence number with which each came."""
+        from pyiceberg.manifest import ManifestContent
+
+        table = self._opened
+        snapshot = table.current_snapshot()
+        manifests = [] if snapshot is None else self._asked(lambda: snapshot.manifests(table.io))
+        if any(manifest.content != ManifestContent.DATA for manifest in manifests):
+            raise ConfigError(
+                f"{self}: another writer has deleted rows without writing their files anew: let Iceberg's tools do that"
+            )
+        return [
+            (entry.sequence_number or 0, entry.data_file)
+            for manifest in manifests
+            for entry in self._asked(lambda manifest=manifest: manifest.fetch_manifest_entry(table.io))  # type: ignore[misc]
+        ]
+
     def _attempt(self, change: Change, identity: str) -> None:
         table = self._opened
         # pyiceberg would put the same files behind what another writer has brought: the numbers may be others now.
@@ -237,9 +307,14 @@ class IcebergLake:
         with table.transaction() as transaction:
             transaction.set_properties({name: str(step.after) for name, step in change.steps.items()})
             # Without files, too: the snapshot is what a commit is refused by.
-            with transaction.update_snapshot(snapshot_properties=notes).fast_append() as appended:
-                for file in change.added:
-                    appended.append_data_file(self._data_file(file))
+            snapshot = transaction.update_snapshot(snapshot_properties=notes)
+            with _exchange(transaction, table, notes, change) if change.removed else snapshot.fast_append() as made:
+                for added in change.added:
+                    made.append_data_file(self._data_file(added))
+                gone = {file.path for file in change.removed}
+                for _, file in self._data_files() if gone else ():
+                    if file.file_path.partition(f"/{_DATA}/")[2] in gone:
+                        made.delete_data_file(file)
 
     def _data_file(self, file: NewFile) -> Any:
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -285,24 +360,15 @@ class IcebergStaging(Staging):
         self._table = lake
         self._partition_by = list(partition_by)
         self._compression = compression
+        self._work = None  # of what is not part of the table nothing has to be kept
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """There is nothing to wait for."""
-        yield
-
-    def discard(self, files: Sequence[NewFile]) -> None:
-        """As for every table."""
-        if not files:
-            return
-        store = self._table.location.filesystem()
-        for file in files:
-            with contextlib.suppress(OSError):  # it costs room, and no reader sees it
-                store.delete_file(file.path)
+    @property
+    def _location(self) -> TableLocation:
+        return self._table.location
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path | TableLocation]:
-        location = self._table.location
+        location = self._location
         if location.is_local:
             location.directory.mkdir(parents=True, exist_ok=True)
         yield location.directory if location.is_local else location
@@ -318,6 +384,47 @@ class IcebergStaging(Staging):
         return list(made)
 
 
+AnyLake = Lake | IcebergLake
+
+
+def opened(table: TableLocation | Path | str, storage_options: Mapping[str, str] | None = None) -> AnyLake:
+    """The table that a place names, of either kind; raises as they do."""
+    text = str(table)
+    if not text.startswith(SCHEME):
+        return Lake(table, storage_options)
+    return IcebergLake(text, table.options if isinstance(table, TableLocation) else storage_options)
+
+
+def staging_of(lake: AnyLake, partition_by: Sequence[str], compression: str) -> Staging:
+    """What writes files for a table that is filled."""
+    if isinstance(lake, IcebergLake):
+        return IcebergStaging(lake, partition_by, compression)
+    return Staging(lake, partition_by, compression)
+
+
+def upkeep_of(lake: AnyLake, compression: str) -> Staging:
+    """What writes files with the rows that a table has, beside the one who fills it."""
+    if isinstance(lake, IcebergLake):
+        return IcebergStaging(lake, lake.partition_columns, compression)
+    return Upkeep(lake, compression)
+
+
+def _exchange(transaction: Any, table: Table, notes: dict[str, str], change: Change) -> Any:
+    """A snapshot of pyiceberg's in which files take the place of others, as what it is to those who follow the table:
+    they pass over rows that have only moved."""
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+    class Exchange(_OverwriteFiles):
+        def _summary(self, *given: Any) -> Summary:
+            summary = super()._summary(*given)
+            # What pyiceberg itself has no way to make.
+            return Summary(Operation.REPLACE, **summary.additional_properties) if change.same_rows else summary
+
+    operation = Operation.OVERWRITE if change.added else Operation.DELETE
+    return Exchange(operation=operation, transaction=transaction, io=table.io, snapshot_properties=notes)
+
+
 def _value(text: str | None, kind: pyarrow.DataType) -> Any:
     """A value of a column that a table is partitioned by, as Iceberg has it."""
     import pyarrow as pa
@@ -327,6 +434,15 @@ def _value(text: str | None, kind: pyarrow.DataType) -> Any:
     if pa.types.is_date(kind):
         return (date.fromisoformat(text) - _EPOCH).days
     return int(text) if pa.types.is_integer(kind) else text
+
+
+def _text(value: Any, kind: pyarrow.DataType) -> str | None:
+    """The same the other way round."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    return (_EPOCH + timedelta(days=value)).isoformat() if pa.types.is_date(kind) else str(value)
 
 
 def _plain(kind: pyarrow.DataType) -> pyarrow.DataType:

@@ -152,20 +152,19 @@ class Staging:
 
     def discard(self, files: Sequence[NewFile]) -> None:
         """Remove files that are not part of the table, and will not be."""
-        if self._lake.location.is_local:
-            for file in files:
-                (self._lake.directory / file.path).unlink(missing_ok=True)
-            return
-        store = self._lake.location.filesystem()
-        for file in files:
-            with contextlib.suppress(OSError):  # it costs room, and no reader sees it
-                store.delete_file(file.path)
+        if files:
+            self._location.remove([file.path for file in files])
+
+    @property
+    def _location(self) -> TableLocation:
+        """Where files stay."""
+        return self._lake.location
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path | TableLocation]:
         """Where tasks write: beside a table in a directory, gone afterwards; in an object store where files stay."""
-        if not self._lake.location.is_local:
-            yield self._lake.location
+        if not self._location.is_local:
+            yield self._location
             return
         assert self._work is not None
         place = self._work / uuid.uuid4().hex

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,18 @@ class TableLocation:
 
         with self.reached():
             return PyFileSystem(DeltaStorageHandler(self.text, self.given_options))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files that are part of no table, and will not be. One that stays in a store costs room alone: no
+        reader sees it."""
+        if self.is_local:
+            for path in paths:
+                (self.directory / path).unlink(missing_ok=True)
+            return
+        store = self.filesystem()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                store.delete_file(path)
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 Both are transactions as a load makes them, beside loads and each other: a file that another writer has removed
 meanwhile is refused, and what was to be done with it is planned anew. Removed files stay for those who read an older
-version until ``Lake.vacuum`` takes them. Needs pyarrow, knows no Spark.
+version until ``Lake.vacuum``, or a tool of Iceberg's, takes them. Needs pyarrow, knows no Spark.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from fastlog.errors import ConfigError, TableConflictError, TableWriteError
 from fastlog.spark.entries import ActiveFile, NewFile
-from fastlog.spark.lake import Change, Lake
-from fastlog.spark.staging import Upkeep
+from fastlog.spark.iceberg import AnyLake, upkeep_of
+from fastlog.spark.lake import Change
+from fastlog.spark.staging import Staging
 from fastlog.spark.storage import TableLocation
 from fastlog.spark.table_files import TableFiles, Values, rows_of_file
 
@@ -114,7 +115,7 @@ def _packed(files: Sequence[ActiveFile], options: JoinOptions) -> Iterator[list[
         yield part
 
 
-def join_files(lake: Lake, options: JoinOptions, say: Callable[[str], object] = lambda text: None) -> Joined:
+def join_files(lake: AnyLake, options: JoinOptions, say: Callable[[str], object] = lambda text: None) -> Joined:
     """Join small files of a table. May be killed at any moment: a reader sees the old files or the new one.
 
     Raises:
@@ -124,7 +125,7 @@ def join_files(lake: Lake, options: JoinOptions, say: Callable[[str], object] = 
         OSError: a file is damaged, or could not be written.
     """
     joined = Joined()
-    staging = Upkeep(lake, options.compression)
+    staging = upkeep_of(lake, options.compression)
     with staging.alone():
         for attempt in range(_TRIES):
             bins = bins_of(lake.files(), lake.partition_columns, options)
@@ -159,7 +160,7 @@ def _shares(bins: Sequence[list[ActiveFile]]) -> Iterator[list[list[ActiveFile]]
         yield share
 
 
-def _join(lake: Lake, staging: Upkeep, bins: list[list[ActiveFile]], options: JoinOptions, joined: Joined) -> None:
+def _join(lake: AnyLake, staging: Staging, bins: list[list[ActiveFile]], options: JoinOptions, joined: Joined) -> None:
     made = staging.write_by(lambda place: _written(lake, place, bins, options.compression))
     old = [file for files in bins for file in files]
     notes = {"job": "optimize", "files": len(old), "rows": sum(file.rows for file in made)}
@@ -171,7 +172,9 @@ def _join(lake: Lake, staging: Upkeep, bins: list[list[ActiveFile]], options: Jo
     joined.add(bins, made)
 
 
-def _written(lake: Lake, place: Path | TableLocation, bins: list[list[ActiveFile]], compression: str) -> list[NewFile]:
+def _written(
+    lake: AnyLake, place: Path | TableLocation, bins: list[list[ActiveFile]], compression: str
+) -> list[NewFile]:
     """One file for each of the bins, with every row of its files."""
     partition_by = lake.partition_columns
     schema = pa.schema([item for item in lake.schema if item.name not in partition_by])
@@ -194,7 +197,7 @@ def _written(lake: Lake, place: Path | TableLocation, bins: list[list[ActiveFile
     return made
 
 
-def expire(lake: Lake, before: date, *, dry_run: bool = False) -> Expired:
+def expire(lake: AnyLake, before: date, *, dry_run: bool = False) -> Expired:
     """Take the days before one out of a table that is partitioned by ``date``, in one transaction.
 
     Raises:

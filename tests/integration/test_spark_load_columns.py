@@ -13,6 +13,7 @@ import pytest
 
 from fastlog.errors import ConfigError
 from fastlog.message import encode_set
+from fastlog.spark.iceberg import IcebergLake
 from fastlog.spark.jobs.expressions import Expressions
 from fastlog.spark.jobs.rejects import Rejects
 from fastlog.spark.lake import Change, Lake
@@ -43,8 +44,8 @@ class Job:
         self._given = ["--brokers", f"127.0.0.1:{broker.port}", "--topic", topic]
         self._broker = broker
         self.topic = topic
-        self.table = directory / "table"
-        self.rejected = directory / "rejected"
+        self.table: Any = directory / "table"
+        self.rejected: Any = directory / "rejected"
 
     def put(self, *values: object, partition: int = 0) -> None:
         with self._broker.connect() as client:
@@ -58,22 +59,74 @@ class Job:
         """The same with the other table."""
         return self.run("--rejected", self.rejected, *more)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Of the table."""
+        return rows_of(self.table)
+
+    def rejects(self) -> list[dict[str, Any]]:
+        """Of the other table."""
+        return rows_of(self.rejected) if (self.rejected / "_delta_log").exists() else []
+
     def reasons(self) -> dict[str, str]:
         """Of the messages that were rejected; fails where one is there twice."""
-        rows = rows_of(self.rejected) if (self.rejected / "_delta_log").exists() else []
+        rows = self.rejects()
         found = {row["value"].decode(): row["reason"] for row in rows}
         assert len(found) == len(rows)
         return found
 
     def values(self) -> list[str]:
         """Of the table, sorted."""
-        return sorted(row["value"].decode() for row in rows_of(self.table))
+        return sorted(row["value"].decode() for row in self.rows())
+
+
+class IcebergJob(Job):
+    """The same into tables of Iceberg."""
+
+    def __init__(self, broker: Broker, topic: str, directory: Path) -> None:
+        super().__init__(broker, topic, directory)
+        self.table, self.rejected = "iceberg:tried/lake.logs", "iceberg:tried/lake.rejected"
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._rows_of("logs")
+
+    def rejects(self) -> list[dict[str, Any]]:
+        return self._rows_of("rejected")
+
+    def _rows_of(self, name: str) -> list[dict[str, Any]]:
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog("tried")
+        if not catalog.table_exists(f"lake.{name}"):
+            return []
+        rows: list[dict[str, Any]] = catalog.load_table(f"lake.{name}").scan().to_arrow().to_pylist()
+        return rows
 
 
 @pytest.fixture
 def job(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Job:
     """A load of this test's topic."""
     return Job(broker, topic, tmp_path)
+
+
+@pytest.fixture
+def iceberg_job(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Job:
+    """The same of a catalog of this test's own."""
+    pytest.importorskip("pyiceberg", reason="pip install '.[iceberg]'")
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__TRIED__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__TRIED__WAREHOUSE", f"file://{tmp_path}/warehouse")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # a process reads the environment once
+    return IcebergJob(broker, topic, tmp_path)
+
+
+@pytest.fixture(params=["job", "iceberg_job"])
+def either(request: pytest.FixtureRequest) -> Job:
+    """A load into tables of each kind."""
+    found: Job = request.getfixturevalue(request.param)
+    return found
 
 
 def test_a_column_that_comes_later(job: Job) -> None:
@@ -221,8 +274,9 @@ def test_an_expression_that_is_wrong_rejects_nothing(job: Job) -> None:
     assert len(job.reasons()) == 6
 
 
-def test_again_replaces_what_was_rejected(job: Job) -> None:
+def test_again_replaces_what_was_rejected(either: Job) -> None:
     """With an expression that takes more, and with one that takes less; before the place nothing changes."""
+    job = either
     job.put(1, "x", 2, "y", "z")
     job.reject("--column", NUMBER)
     assert sorted(job.reasons()) == ["x", "y", "z"]
@@ -231,18 +285,46 @@ def test_again_replaces_what_was_rejected(job: Job) -> None:
     summary = job.reject("--column", better, "--from", place)
     assert (summary["rows"], summary["rejected"]) == (2, 1)
     assert sorted(job.reasons()) == ["x", "z"]
-    assert {row["value"]: row["n"] for row in rows_of(job.table)} == {b"1": 1, b"2": 2, b"y": 25}
+    assert {row["value"]: row["n"] for row in job.rows()} == {b"1": 1, b"2": 2, b"y": 25}
     job.reject("--column", "n=cast(try_cast(cast(value as string) as int) as int)", "--from", "earliest")
     assert job.reasons() == {}
     assert job.values() == ["1", "2", "x", "y", "z"]
+
+
+@pytest.mark.parametrize("step", ["before the commit", "behind it"])
+def test_a_replacement_that_is_killed(iceberg_job: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Readers see the old rows or the new ones; small files may be joined meanwhile."""
+    job = iceberg_job
+    job.put(1, 2, 3)
+    job.run("--column", NUMBER)
+    job.put(4)
+    assert job.run("--column", NUMBER, "--optimize-at", 2)["joined_files"] == 2
+    attempt = IcebergLake._attempt
+
+    def killing(self: IcebergLake, change: Change, identity: str) -> None:
+        if step == "behind it":
+            attempt(self, change, identity)
+        raise Killed
+
+    again = ("--column", "n=-cast(cast(value as string) as int)", "--from", json.dumps({job.topic: {"0-0": 22}}))
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergLake, "_attempt", killing)
+        with pytest.raises(Killed):
+            job.run(*again)
+    found = {1: 1, 2: 2, 3: 3, 4: 4} if step == "before the commit" else {1: 1, 2: 2, 3: -3, 4: -4}
+    assert sorted((int(row["value"]), row["n"]) for row in job.rows()) == sorted(found.items())
+    summary = job.run(*again)
+    assert (summary["replaced_rows"], summary["rows"]) == (2, 2)
+    assert sorted((int(row["value"]), row["n"]) for row in job.rows()) == [(1, 1), (2, 2), (3, -3), (4, -4)]
 
 
 STEPS = ("before the rows", "before the commit", "before the other commit", "behind both")
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_whatever_step_it_was_killed_at(job: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_whatever_step_it_was_killed_at(either: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Each message is in one of the two tables, once; also when the next load takes what this one has rejected."""
+    job = either
     job.put(1, "x", 2)
     with monkeypatch.context() as patch:
         _kill_at(step, job, patch)
@@ -257,10 +339,11 @@ def test_whatever_step_it_was_killed_at(job: Job, monkeypatch: pytest.MonkeyPatc
 
 
 def _kill_at(step: str, job: Job, patch: pytest.MonkeyPatch) -> None:
-    commit, write = Lake.commit, Staging.write
+    kind: Any = IcebergLake if isinstance(job, IcebergJob) else Lake
+    commit, write = kind.commit, Staging.write
 
-    def killing_commit(self: Lake, change: Change) -> None:
-        of_the_other = self.directory == job.rejected
+    def killing_commit(self: Any, change: Change) -> None:
+        of_the_other = str(self) == str(job.rejected)
         if (step, of_the_other) in (("before the commit", False), ("before the other commit", True)) and change.added:
             raise Killed
         commit(self, change)
@@ -268,11 +351,10 @@ def _kill_at(step: str, job: Job, patch: pytest.MonkeyPatch) -> None:
             raise Killed
 
     def killing_write(self: Staging, frame: Any) -> Any:
-        if job.rejected.exists() and list(job.rejected.glob("topic=*")):
-            raise Killed
+        raise Killed
         return write(self, frame)
 
-    patch.setattr(Lake, "commit", killing_commit)
+    patch.setattr(kind, "commit", killing_commit)
     if step == "before the rows":
         patch.setattr(Staging, "write", killing_write)
 

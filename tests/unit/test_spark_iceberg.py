@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -15,22 +16,30 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from click.testing import CliRunner
 
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError
 from fastlog.spark.entries import NewFile
 from fastlog.spark.iceberg import IcebergLake, IcebergStaging
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.load import load
+from fastlog.spark.jobs.counts import counts_command
+from fastlog.spark.jobs.expire import expire_command
 from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.jobs.loading import BATCHES, offset_name
+from fastlog.spark.jobs.optimize import optimize_command
+from fastlog.spark.jobs.rejects import Rejected, Rejects
+from fastlog.spark.jobs.vacuum import vacuum_command
 from fastlog.spark.lake import Change, Step
+from fastlog.spark.offsets import Interval
 from fastlog.spark.table_files import TableFiles
+from fastlog.spark.upkeep import JoinOptions, expire, join_files
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.object_store import open_object_store
 from tests.harness.small_loads import Context, expected, put, wishes
 from tests.harness.spark import partition_of
 
 pytest.importorskip("pyiceberg", reason="pip install '.[iceberg]'")
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.utils.config import Config
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -397,6 +406,236 @@ def test_values_of_partitions_are_typed(tmp_path: Path) -> None:
     ]
 
 
+# -- what a table needs to live ----------------------------------------------------------------------------------------
+
+
+def filled(*parts: tuple[str | None, list[int]]) -> IcebergLake:
+    """A table with a file for each day and its numbers."""
+    lake = made()
+    for number, (day, values) in enumerate(parts):
+        step = Step(number - 1 if number else None, number)
+        lake.commit(Change({"fastlog:t/0-0": step}, files_of(lake, day, values)))
+    return lake
+
+
+def files_of(lake: IcebergLake, day: str | None, values: list[int], topic: str = "a b/%41") -> list[NewFile]:
+    def write(place: Any) -> list[NewFile]:
+        files = TableFiles(place, pa.schema([SCHEMA.field("n")]), ("topic", "date"), "none")
+        files.add((topic, day), pa.record_batch({"n": pa.array(values, pa.int64())}))
+        return files.finish()
+
+    return IcebergStaging(lake, lake.partition_columns, "none").write_by(write)
+
+
+def numbers() -> list[int]:
+    """What a reader finds, sorted."""
+    return sorted(table().scan().to_arrow()["n"].to_pylist())
+
+
+def operations() -> list[str]:
+    return [snapshot.summary.operation.value for snapshot in table().snapshots()]
+
+
+def test_files_of_a_table() -> None:
+    lake = filled(("2026-11-20", [1, 2]), (None, [3]))
+    none, day = lake.files()
+    assert (none.values, none.rows) == ({"topic": "a b/%41", "date": None}, 1)
+    assert (day.values, day.rows) == ({"topic": "a b/%41", "date": "2026-11-20"}, 2)
+    assert day.modified_ms < none.modified_ms <= time.time() * 1000
+    path = lake.location.directory / day.path
+    assert day.size_bytes == path.stat().st_size
+    opened = table()
+    opened.maintenance.expire_snapshots().by_ids([opened.snapshots()[0].snapshot_id]).commit()
+    lake.reload()
+    none, day = lake.files()
+    assert day.modified_ms < none.modified_ms
+
+
+def test_small_files_become_one() -> None:
+    """Each row stays, in the order in which they came; who follows the table learns that none is new; numbers stay."""
+    lake = filled(("2026-11-20", [5, 6]), ("2026-11-20", [1]), (None, [4]), (None, [3]), ("2026-01-01", [2]))
+    before = {file.path for file in lake.files()}
+    joined = join_files(lake, JoinOptions())
+    assert (joined.files_before, joined.files_after, joined.rows, joined.conflicts) == (4, 2, 5, 0)
+    assert numbers() == [1, 2, 3, 4, 5, 6]
+    assert operations() == ["append"] * 5 + ["replace"]
+    assert table().scan(row_filter="date = '2026-11-20'").to_arrow()["n"].to_pylist() == [5, 6, 1]
+    assert table().scan(row_filter="date IS NULL").to_arrow()["n"].to_pylist() == [4, 3]
+    assert table().current_snapshot().summary.additional_properties["total-records"] == "6"
+    assert lake.number("fastlog:t/0-0") == 4
+    assert len(lake.files()) == 3
+    assert len({file.path for file in lake.files()} & before) == 1
+    assert join_files(lake, JoinOptions()).transactions == 0
+    (_, notes), *_ = lake.history(1)
+    assert (notes["job"], notes["files"], notes["rows"]) == ("optimize", 4, 5)
+    assert len(lake.history(2)) == 2
+    old = table().scan(snapshot_id=table().snapshots()[4].snapshot_id).to_arrow()
+    assert sorted(old["n"].to_pylist()) == [1, 2, 3, 4, 5, 6]  # who reads an older version reads it on
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_join_that_is_killed(monkeypatch: pytest.MonkeyPatch, behind: bool) -> None:
+    lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]))
+    with monkeypatch.context() as patch:
+        _kill_at_commit(patch, number=0, behind=behind)
+        with pytest.raises(Killed):
+            join_files(lake, JoinOptions())
+    assert numbers() == [1, 2]
+    again = join_files(IcebergLake(NAME), JoinOptions())
+    assert again.transactions == (0 if behind else 1)
+    assert numbers() == [1, 2]
+    assert len(IcebergLake(NAME).files()) == 1
+
+
+def test_a_join_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a load adds meanwhile disturbs nothing; what another one has removed is not brought back."""
+    lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]), ("2026-01-01", [3]), ("2026-01-01", [4]))
+    attempt = IcebergLake._attempt
+    others: list[Any] = [
+        lambda other: other.commit(Change({"fastlog:t/0-0": Step(3, 9)}, files_of(other, "2026-11-20", [5]))),
+        lambda other: expire(other, date(2026, 6, 1)),
+    ]
+
+    def meanwhile(self: IcebergLake, change: Change, identity: str) -> None:
+        if change.same_rows and others:
+            others.pop(0)(IcebergLake(NAME))
+        attempt(self, change, identity)
+
+    monkeypatch.setattr(IcebergLake, "_attempt", meanwhile)
+    joined = join_files(lake, JoinOptions())
+    assert others == []
+    assert joined.conflicts == 1
+    assert numbers() == [1, 2, 5]
+    assert [file.rows for file in lake.files()] == [3]
+    there = {Path(task.file.file_path.removeprefix("file://")) for task in table().scan().plan_files()}
+    unused = set(lake.location.directory.rglob("*.parquet")) - there
+    assert len(unused) == 5  # what was there before, and nothing of the refused join
+    assert IcebergLake(NAME).number("fastlog:t/0-0") == 9
+
+
+def test_old_days_go() -> None:
+    lake = filled(("2026-11-20", [1]), (None, [2]), ("2026-01-01", [3, 4]))
+    assert expire(lake, date(2026, 6, 1), dry_run=True).rows == 2
+    assert numbers() == [1, 2, 3, 4]
+    gone = expire(lake, date(2026, 6, 1))
+    assert (gone.files, gone.rows) == (1, 2)
+    assert numbers() == [1, 2]
+    assert operations()[-1] == "delete"
+    assert lake.number("fastlog:t/0-0") == 2
+
+
+def test_the_commands_of_upkeep(capsys: pytest.CaptureFixture[str]) -> None:
+    filled(("2026-11-20", [1]), ("2026-11-20", [2]), ("2016-01-01", [3]))
+    run = CliRunner().invoke(optimize_command, ["--table", NAME], standalone_mode=False)
+    assert (run.return_value, json.loads(run.stdout)["files_before"]) == (0, 2)
+    run = CliRunner().invoke(expire_command, ["--table", NAME, "--keep-days", "3000"], standalone_mode=False)
+    assert (run.return_value, json.loads(run.stdout)["rows"]) == (0, 1)
+    assert numbers() == [1, 2]
+    for given, command_of in ((["--table", NAME], vacuum_command), (["--topic", "t", "--table", NAME], counts_command)):
+        run = CliRunner().invoke(command_of, given)
+        assert run.exit_code == 2
+        assert f"{NAME}: is a table of Iceberg; here it has to be one of Delta" in run.stderr
+
+
+def test_a_load_joins_files(broker: FakeBroker) -> None:
+    for number in range(4):
+        put(broker, number * 10, 10)
+        loader = loader_of(broker, optimize_at=2)
+        loader.run()
+    assert loader.totals.joined_files == 4
+    assert values_in() == expected((0, 40))
+    assert len(IcebergLake(NAME).files()) == 2
+
+
+def test_files_of_other_writers_that_are_not_what_they_seem(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]))
+    opened = table()
+    opened.append(pa.table({"topic": ["x"], "date": [date(2020, 1, 1)], "n": [7]}, schema=SCHEMA))
+    lake.reload()
+    assert [file.values["topic"] for file in lake.files()].count("x") == 1  # pyiceberg's own are where ours are
+    with monkeypatch.context() as patch:
+        patch.setattr("pyiceberg.manifest.ManifestFile.content", property(lambda self: ManifestContent.DELETES))
+        with pytest.raises(ConfigError, match="another writer has deleted rows without writing their files anew"):
+            lake.files()
+    with monkeypatch.context() as patch:
+        patch.setattr("fastlog.spark.iceberg._DATA", "elsewhere")
+        with pytest.raises(ConfigError, match=r"data/.*parquet of another writer is at another place"):
+            lake.files()
+    with table().update_spec() as update:
+        update.remove_field("date")
+    lake.reload()
+    with pytest.raises(ConfigError, match="or partitioned in another way"):
+        lake.files()
+
+
+def test_a_column_that_was_renamed() -> None:
+    lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]))
+    with table().update_schema() as update:
+        update.rename_column("n", "m")
+    lake.reload()
+    with pytest.raises(ConfigError, match="a column is called m and n in its files"):
+        join_files(lake, JoinOptions())
+
+
+# -- messages that are rejected ----------------------------------------------------------------------------------------
+
+REJECTED = "iceberg:tried/lake.rejected"
+MESSAGES = pa.schema([("topic", pa.string()), ("broker", pa.int32()), ("partition", pa.int32()),
+                      ("offset", pa.int64()), ("reason", pa.string())])  # fmt: skip
+
+
+def rejected(offsets: list[int]) -> pa.Table:
+    rows = [{"topic": "t", "broker": 0, "partition": 0, "offset": offset, "reason": "x"} for offset in offsets]
+    return pa.Table.from_pylist(rows, schema=MESSAGES)
+
+
+def rejected_offsets() -> list[int]:
+    from pyiceberg.catalog import load_catalog
+
+    rows = load_catalog("tried").load_table("lake.rejected").scan().to_arrow()
+    assert set(rows["date"].to_pylist()) <= {date(2026, 11, 20)}
+    return sorted(rows["offset"].to_pylist())
+
+
+def test_what_was_rejected_is_added_once_whoever_does_it() -> None:
+    """By the load, or by the next one where it was killed before; also where both do. A replacement takes out what it
+    takes the place of."""
+    filled_one = made()
+
+    def batch(offsets: list[int], replaced: Any = {}) -> Rejects:  # noqa: B006
+        rejects = Rejects(IcebergLake(REJECTED), IcebergLake(NAME), MESSAGES, "snappy")
+        what = Rejected(rejects.write(rejected(offsets), date(2026, 11, 20)), replaced)
+        steps, notes = rejects.told(what)
+        filled_one.reload()
+        filled_one.commit(Change(steps, (), (), notes))
+        rejects._filled.reload()
+        return rejects
+
+    killed = batch([1, 2, 3])
+    assert rejected_offsets() == []
+    others = Rejects(IcebergLake(REJECTED), IcebergLake(NAME), MESSAGES, "snappy")
+    others.catch_up()
+    killed.catch_up()
+    assert rejected_offsets() == [1, 2, 3]
+    batch([2, 4], {partition_of("t/0-0"): Interval(2, 5)}).catch_up()
+    assert rejected_offsets() == [1, 2, 4]
+    batch([], {partition_of("t/0-0"): Interval(0, 2)}).catch_up()
+    assert rejected_offsets() == [2, 4]
+    batch([], {partition_of("t/0-1"): Interval(0, 9), partition_of("u/0-0"): Interval(0, 9)}).catch_up()
+    assert rejected_offsets() == [2, 4]
+
+
+def test_the_table_that_is_filled_is_not_the_other_one() -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="is the table that is filled"):
+            Rejects(IcebergLake(NAME), IcebergLake(NAME), MESSAGES, "snappy")
+        made()
+    other = IcebergLake(NAME)
+    other._name = "iceberg:alias/lake.logs"
+    with pytest.raises(ConfigError, match="is the table that is filled"):
+        Rejects(other, IcebergLake(NAME), MESSAGES, "snappy")
+
+
 # -- usage -------------------------------------------------------------------------------------------------------------
 
 
@@ -409,13 +648,3 @@ def test_a_name_that_is_none(name: str) -> None:
 def test_a_catalog_that_nobody_has_told_of() -> None:
     with pytest.raises(ConfigError, match="PYICEBERG_CATALOG__OTHER__URI"):
         IcebergLake("iceberg:other/lake.logs")
-
-
-@pytest.mark.parametrize(
-    ("option", "given"),
-    [("--from", {"again_from": "earliest"}), ("--optimize-at", {"optimize_at": 4}),
-     ("--rejected", {"rejected": "/x", "columns": {"a": "1"}})],
-)  # fmt: skip
-def test_what_is_for_delta_tables_is_refused(option: str, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"{option}: is for Delta tables"):
-        load("t", NAME, **given)

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import click
 
+from fastlog.spark.iceberg import AnyLake
 from fastlog.spark.jobs import command, parameters
-from fastlog.spark.lake import Lake
 from fastlog.spark.upkeep import expire
 from fastlog.tools import options
 
@@ -30,11 +30,11 @@ from fastlog.tools import options
     help="How many days before today stay, as the column date has them; in UTC.",
 )
 @parameters.dry_run_option
-def expire_command(lake: Lake, shown: bool, days: int, dry_run: bool) -> int:
-    """Take the rows of old days out of a Delta table, in one transaction.
+def expire_command(lake: AnyLake, shown: bool, days: int, dry_run: bool) -> int:
+    """Take the rows of old days out of a table, in one transaction.
 
     May run beside a load and be killed at any moment. The files stay for those who read an older version, until
-    vacuum removes them. At the end a JSON summary is written to stdout.
+    vacuum (Iceberg's own tools, of its tables) removes them. At the end a JSON summary is written to stdout.
     """
     before = first_day(days, datetime.now(UTC).date())
     gone = expire(lake, before, dry_run=dry_run)

@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from fastlog.errors import ConfigError
-from fastlog.spark.iceberg import SCHEME, IcebergLake
+from fastlog.spark.iceberg import opened
 from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, Wishes
-from fastlog.spark.lake import Lake
 from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partitions
 from fastlog.spark.staging import COMPRESSIONS
 from fastlog.spark.storage import TableLocation
@@ -83,9 +82,9 @@ from fastlog.tools import options, report, signals
 @options.option(
     "--rejected",
     group="Selection",
-    type=parameters.TablePlace(),
+    type=parameters.TablePlace(iceberg=True),
     metavar="PLACE",
-    help="A Delta table for messages on which --column or --time fails, with the reason. Without it such a one ends the"
+    help="A table for messages on which --column or --time fails, with the reason. Without it such a one ends the"
     " load.",
 )
 @options.option(
@@ -186,7 +185,7 @@ def load(
 ) -> dict[str, Any]:
     """What the command does, for programs; returns the summary.
 
-    ``table``: a place of a Delta table, or ``iceberg:CATALOG/NAMESPACE.TABLE``.
+    ``table``, ``rejected``: a place of a Delta table, or ``iceberg:CATALOG/NAMESPACE.TABLE``.
 
     Uses the Spark session of this process where there is one. ``stopped`` in the summary is the exit code after a
     signal, else 0; signals are looked after in the main thread alone.
@@ -216,12 +215,7 @@ def load(
     if rejected is not None and time is None and not columns:
         raise ConfigError("--rejected: there is no --column and no --time that could fail")
     lake = opened(table, storage_options)
-    if isinstance(lake, IcebergLake):
-        unfit = {"--from": again_from, "--rejected": rejected, "--optimize-at": optimize_at}
-        for name, given in unfit.items():
-            if given is not None:
-                raise ConfigError(f"{name}: is for Delta tables; {lake} is one of Iceberg")
-    refused = None if rejected is None else Lake(rejected, storage_options)
+    refused = None if rejected is None else opened(rejected, storage_options)
     place = None if again_from is None else parse_place(again_from)
     if place is not None and not lake.exists:
         raise ConfigError(f"--from: there is no table in {lake}")
@@ -235,14 +229,6 @@ def load(
             stopped = stop.exit_code
     summary = {"job": "load", "table": str(lake), "version": lake.version, **loader.totals.to_json()}
     return {**summary, "stopped": stopped}
-
-
-def opened(table: TableLocation | Path | str, storage_options: Mapping[str, str] | None = None) -> Lake | IcebergLake:
-    """The table that a place names, of either kind; raises as they do."""
-    text = str(table)
-    if not text.startswith(SCHEME):
-        return Lake(table, storage_options)
-    return IcebergLake(text, table.options if isinstance(table, TableLocation) else storage_options)
 
 
 def starting_options(text: str) -> dict[str, str]:

@@ -22,17 +22,17 @@ from fastlog.spark import offsets
 from fastlog.spark.behind import Behind
 from fastlog.spark.cluster import Cluster
 from fastlog.spark.entries import ActiveFile, NewFile
-from fastlog.spark.iceberg import IcebergLake, IcebergStaging
+from fastlog.spark.iceberg import AnyLake, IcebergLake, staging_of
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.expressions import REASON, Expressions, source_frame
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.jobs.loading import BATCHES, OFFSETS, Batch, LoadPlan, encode_lost
 from fastlog.spark.jobs.rejects import Rejected, Rejects
-from fastlog.spark.lake import Change, Lake, Step, bounds_in, read_table
+from fastlog.spark.lake import Change, Step, bounds_in, read_table
 from fastlog.spark.offsets import Interval, Place
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import Task
-from fastlog.spark.staging import Staging, arrow_schema
+from fastlog.spark.staging import arrow_schema
 from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools.report import CommandError
 
@@ -134,18 +134,14 @@ class Loader:
     """Loads topics into a table; for one thread. ``spark`` is started once there is something to do."""
 
     def __init__(
-        self, lake: Lake | IcebergLake, wishes: Wishes, spark: command.LazySpark, rejected: Lake | None = None
+        self, lake: AnyLake, wishes: Wishes, spark: command.LazySpark, rejected: AnyLake | None = None
     ) -> None:
         """``rejected``: the table for messages that an expression fails on; without it such a one ends the load."""
         self._lake = lake
         self._wishes = wishes
         self._spark = spark
         self._partition_by = _partition_columns(lake, wishes)
-        self._staging: Staging
-        if isinstance(lake, IcebergLake):
-            self._staging = IcebergStaging(lake, self._partition_by, wishes.compression)
-        else:
-            self._staging = Staging(lake, self._partition_by, wishes.compression)
+        self._staging = staging_of(lake, self._partition_by, wishes.compression)
         self._run = uuid.uuid4().hex
         given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
         # As for a stream: "latest" is a place to begin at.
@@ -156,7 +152,6 @@ class Loader:
         self._rejects: Rejects | None = None
         self._rejecting = False
         if rejected is not None and (wishes.time is not None or wishes.columns):
-            assert isinstance(lake, Lake)
             self._rejects = Rejects(rejected, lake, rejected_schema(self._columns), wishes.compression)
         self.totals = Totals()
 
@@ -239,7 +234,6 @@ class Loader:
 
     def _join(self, at_least: int) -> None:
         """Join small files. What hinders that is told of, and ends no load: the next batch comes here again."""
-        assert isinstance(self._lake, Lake)
         wanted = JoinOptions(at_least=at_least, gradual=True, compression=self._wishes.compression)
         try:
             joined = join_files(self._lake, wanted, self._say)
@@ -267,10 +261,8 @@ class Loader:
 
     def _again(self, plan: LoadPlan, place: Place) -> None:
         batch = plan.again(place)
-        lake = self._lake
-        assert isinstance(lake, Lake)
         if batch is not None:
-            self._bring(plan, batch, [file for file in lake.files() if _may_hold(lake, file, batch)])
+            self._bring(plan, batch, [file for file in self._lake.files() if _may_hold(self._lake, file, batch)])
 
     def _bring(self, plan: LoadPlan, batch: Batch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
@@ -375,7 +367,12 @@ class Loader:
 
     def _kept(self, batch: Batch, replaced: list[ActiveFile]) -> list[NewFile]:
         """Files with the rows of replaced ones that are not in a batch's ranges."""
-        old = read_table(self._spark.session, self._lake.location, replaced)
+        if isinstance(self._lake, IcebergLake):
+            from fastlog.spark.frame_files import read_files
+
+            old = read_files(self._spark.session, self._lake.location, replaced, self._lake.schema)
+        else:
+            old = read_table(self._spark.session, self._lake.location, replaced)
         count = old.count()
         kept = self._staging.write(old.where(~_inside(batch)))
         self.totals.replaced_rows += count - sum(file.rows for file in kept)
@@ -412,7 +409,7 @@ class Loader:
         command.say(text, self._wishes.shown)
 
 
-def _partition_columns(lake: Lake | IcebergLake, wishes: Wishes) -> tuple[str, ...]:
+def _partition_columns(lake: AnyLake, wishes: Wishes) -> tuple[str, ...]:
     """What a table is partitioned by, or will be. Raises ``ConfigError`` when the user wants something else."""
     if wishes.partition_by is not None:
         names = {name.lower() for name in wishes.partition_by}
@@ -460,7 +457,7 @@ def _counted(sizes: tuple[int, int]) -> str:
     return " and ".join(found + ([f"{records} records"] if records else []))
 
 
-def _may_hold(lake: Lake, file: ActiveFile, batch: Batch) -> bool:
+def _may_hold(lake: AnyLake, file: ActiveFile, batch: Batch) -> bool:
     """Whether rows of a batch's ranges may be in a file, as far as its footer tells."""
     topic = file.values.get("topic")  # None: the table is not partitioned by that
     wanted = [(item, interval) for item, interval in batch.ranges.items() if topic in (None, item.topic)]

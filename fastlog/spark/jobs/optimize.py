@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from fastlog.spark.iceberg import AnyLake
 from fastlog.spark.jobs import command, parameters
-from fastlog.spark.lake import Lake
 from fastlog.spark.staging import COMPRESSIONS
 from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools import options
@@ -45,11 +45,11 @@ from fastlog.tools import options
     show_default=True,
     help="Of the new files.",
 )
-def optimize_command(lake: Lake, shown: bool, target_bytes: int, at_least: int, compression: str) -> int:
-    """Join the small files of a Delta table, in transactions that leave every row as it is.
+def optimize_command(lake: AnyLake, shown: bool, target_bytes: int, at_least: int, compression: str) -> int:
+    """Join the small files of a table, in transactions that leave every row as it is.
 
     May run beside a load, and be killed at any moment. The old files stay for those who read an older version,
-    until vacuum removes them. At the end a JSON summary is written to stdout.
+    until vacuum (Iceberg's own tools, of its tables) removes them. At the end a JSON summary is written to stdout.
     """
     wanted = JoinOptions(target_bytes=target_bytes, at_least=at_least, compression=compression)
     joined = join_files(lake, wanted, lambda text: command.say(text, shown))

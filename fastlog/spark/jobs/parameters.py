@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fastlog import errors
-from fastlog.spark.iceberg import SCHEME
+from fastlog.spark.iceberg import SCHEME, AnyLake, opened
 from fastlog.spark.jobs.command import named
 from fastlog.spark.lake import Lake
 from fastlog.spark.storage import TableLocation, local_path, located
@@ -43,7 +43,9 @@ class TablePlace(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> TableLocation:
         """See ``located``."""
-        if self._iceberg and str(value).startswith(SCHEME):
+        if str(value).startswith(SCHEME):
+            if not self._iceberg:
+                self.fail(f"{value}: is a table of Iceberg; here it has to be one of Delta", param, ctx)
             if ctx is not None:
                 ctx.meta[_AT_URLS] = True
             return TableLocation(str(value))
@@ -308,19 +310,22 @@ def quiet_option(function: Any) -> Any:
     )
 
 
-def upkeep(name: str, examples: tuple[str, ...]) -> Callable[[Callable[..., int]], click.Command]:
-    """A command for a table that is there, without Spark: its function is called with the ``Lake``, whether to say
-    what it does, and the options of its own. It is wrong usage where there is no table."""
+def upkeep(
+    name: str, examples: tuple[str, ...], *, iceberg: bool = True
+) -> Callable[[Callable[..., int]], click.Command]:
+    """A command for a table that is there, without Spark: its function is called with the table, whether to say what it
+    does, and the options of its own. It is wrong usage where there is no table. ``iceberg``: whether it may be one of
+    Iceberg."""
 
     def add(function: Callable[..., int]) -> click.Command:
         @wraps(function)
         def called(*, place: TableLocation, storage: tuple[str, ...], no_progress: bool, **values: Any) -> int:
-            lake = Lake(_with_options(place, storage))
+            lake: AnyLake = opened(_with_options(place, storage))
             if not lake.exists:
                 raise errors.ConfigError(f"--table: there is no table in {lake}")
             return function(lake, not no_progress, **values)
 
-        made = quiet_option(table_option(required=True, made=False)(called))
+        made = quiet_option(table_option(required=True, made=False, iceberg=iceberg)(called))
         return click.command(cls=options.Command, name=name, exit_codes=UPKEEP_EXIT_CODES, examples=examples)(made)
 
     return add

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, TableConflictError, TableWriteError
 from fastlog.spark.entries import ActiveFile, NewFile
-from fastlog.spark.lake import Change, Lake, Step
+from fastlog.spark.iceberg import AnyLake, staging_of
+from fastlog.spark.lake import Change, Step
 from fastlog.spark.offsets import Interval, encode_ranges
-from fastlog.spark.staging import Staging
 from fastlog.spark.storage import TableLocation
 
 if TYPE_CHECKING:
@@ -52,20 +52,20 @@ class Rejected:
 class Rejects:
     """The table of what was rejected from another one, which is filled. For one thread."""
 
-    def __init__(self, lake: Lake, filled: Lake, schema: pyarrow.Schema, compression: str) -> None:
+    def __init__(self, lake: AnyLake, filled: AnyLake, schema: pyarrow.Schema, compression: str) -> None:
         """``schema``: its columns but for ``date``, the day of the loading.
 
         Raises:
             ConfigError: the two are one table.
         """
-        if lake.location.text == filled.location.text:
+        if str(lake) == str(filled) or (lake.exists and filled.exists and lake.identity == filled.identity):
             raise ConfigError(f"--rejected: {lake} is the table that is filled: give another place")
         import pyarrow as pa
 
         self._lake = lake
         self._filled = filled
         self._compression = compression
-        self._staging = Staging(lake, PARTITIONED_BY, compression)
+        self._staging = staging_of(lake, PARTITIONED_BY, compression)
         rest = [item for item in schema if item.name not in PARTITIONED_BY]
         self._schema = pa.schema([pa.field("topic", pa.string()), pa.field("date", pa.date32()), *rest])
 

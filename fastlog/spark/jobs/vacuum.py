@@ -11,6 +11,7 @@ from fastlog.tools import options
 
 @parameters.upkeep(
     "vacuum",
+    iceberg=False,
     examples=(
         "python -m fastlog.spark.jobs.vacuum --table /data/logs --dry-run",
         "python -m fastlog.spark.jobs.vacuum --table /data/logs --keep-hours 48",
