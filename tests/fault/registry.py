@@ -37,6 +37,7 @@ MODULES = (
     "tests.fault.record_mirrors",
     "tests.fault.spark_load",
     "tests.fault.spark_cluster",
+    "tests.fault.upkeep",
     "tests.fault.audit",
     "tests.fault.batches",
     "tests.fault.batch_kills",
