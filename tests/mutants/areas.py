@@ -216,8 +216,8 @@ OF_NO_AREA = (
     _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants* packaging peers public_names"
           " scripts typing")
     + _integration("access_log cluster demo demo_spark examples kafka07* kafka_files kafka_group_tools kafka_tools"
-                   " perf_ab readme real_input spark_access_log spark_ceiling spark_kafka_connector spark_load_kills"
-                   " spark_connect spark_submit spark_zookeeper walkthrough")
+                   " perf_ab readme real_input spark_access_log spark_ceiling spark_hdfs spark_kafka_connector"
+                   " spark_load_kills spark_connect spark_submit spark_zookeeper walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
 
