@@ -189,6 +189,13 @@ def test_bytes_appended_are_told_by_offsets_where_these_are_bytes(
     assert value(inside, name, topic="a", partition="0") == 50
 
 
+def test_the_size_is_that_of_the_segments_which_are_held(inside: Inside) -> None:
+    spec = SlotSpec("a", 0, 0, 0, 0, 2**20, 2**40, 10, 2**20, 10**9, [(100, 0, 0), (150, 0, 0)], 190)
+    inside.arena.add(spec)
+    assert value(inside, "kafka_log_log_size", topic="a", partition="0") == 90
+    assert value(inside, "kafka_log_log_numlogsegments", topic="a", partition="0") == 2
+
+
 def test_partitions_out_of_service(inside: Inside) -> None:
     inside.add("a", 0, 0)
     inside.add("a", 1, STATE_READ_ONLY)
@@ -409,10 +416,24 @@ def test_the_page_is_the_documented_one(tmp_path: Path) -> None:
     inside.metrics._group_rows = lambda board: [GroupRow("g", 1, [("a", 0, 0)])]  # type: ignore[method-assign]
     with contextlib.closing(GroupBoard()) as board:
         inside.metrics._shared = dataclasses.replace(inside.shared, groups=board)
-        found = MetricsPage(text_of(asked(inside))).families
+        page = MetricsPage(text_of(asked(inside)))
     every, with_zookeeper = documented()
     del every["kafka_controller_kafkacontroller_activecontrollercount"]
-    assert found == every | with_zookeeper
+    assert page.families == every | with_zookeeper
+    assert page.value("fastlog_groups_known") == 1
+
+
+def test_a_coordinator_that_does_not_answer_is_woken_and_waited_for_no_longer(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "GROUPS_SECONDS", 0.01)
+    woken: list[int] = []
+    with contextlib.closing(GroupBoard()) as board:
+        inside.metrics._shared = dataclasses.replace(inside.shared, groups=board)
+        assert value(inside, "fastlog_groups_known") == 0
+        inside.metrics._arena = SimpleNamespace(wake=woken.append)  # type: ignore[assignment]
+        assert inside.metrics._group_rows(board) is None
+    assert woken == [COORDINATOR]
 
 
 def test_nobody_pays_for_it_who_does_not_ask() -> None:
