@@ -120,6 +120,7 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     " (smallest and largest: 0.7's words). Default: beginning; end without --group and --from-beginning.",
 )
 @options.option(
+    "-p",
     "--partition",
     group="Selection",
     type=click.IntRange(0, 2**31 - 1),
@@ -163,6 +164,14 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     help="What to print of each message, as kcat does: %s value, %k key, %S and %K their lengths (-1: none), %T time,"
     " %h headers, %t topic, %p partition, %o offset, %%; \\n, \\t, \\0, \\xHH. Nothing is put behind it.",
 )
+@options.option(
+    "-Z",
+    "--null",
+    "shows_nulls",
+    group="Format",
+    is_flag=True,
+    help="Print NULL, not nothing, for a value that is null, and with --template also for a key. JSON has null anyway.",
+)
 @options.framing_options(
     "What is behind each payload. Default: a newline.",
     "Before each payload its length, 4 bytes, the"
@@ -170,7 +179,7 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
 )
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @options.option(
-    "--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages."
+    "-c", "--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages."
 )
 @options.option(
     "--exit-at-end/--follow",
@@ -235,6 +244,7 @@ def consume_command(
     given: tuple[str, ...],
     as_json: bool,
     template: str | None,
+    shows_nulls: bool,
     delimiter: bytes | None,
     length_prefixed: bool,
     no_progress: bool,
@@ -260,9 +270,15 @@ def consume_command(
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form
     prefix = _prefix(given, form)
-    shape = None if template is None else _shape(template)
+    null = b"NULL" if shows_nulls else b""
+    shape = None if template is None else _shape(template, null)
     if template is not None and (form != "text" or delimiter is not None or length_prefixed):
         raise click.UsageError("--template says all that is printed: it goes with no other option of Format")
+    if shows_nulls and (form not in ("text", "json") or length_prefixed):
+        raise click.UsageError("--null is for text and --template: nothing else would say it")
+    behind = b"" if shape is not None else options.framing(delimiter, length_prefixed, form)
+    if shows_nulls and shape is None and form == "text":
+        shape = _shape("%s", null)
     in_group = zookeeper is not None or group is not None or whitelist is not None or blacklist is not None
     _check(ctx, in_group)
     from fastlog.tools.progress import Progress
@@ -275,7 +291,7 @@ def consume_command(
         "exit_at_end": exit_at_end,
         "timeout": timeout,
         "skips_damage": skips_damage,
-        "delimiter": b"" if shape is not None else options.framing(delimiter, length_prefixed, form),
+        "delimiter": behind,
     }
     settings: dict[str, Any] = {
         "fetch_bytes": fetch_bytes,
@@ -458,12 +474,12 @@ def _of_records(
     return EXIT_NOTHING_CAME if reading.timed_out and not progress.count else EXIT_DONE
 
 
-def _shape(template: str) -> RecordForm:
-    """What a template makes of each record. Raises ``UsageError``."""
+def _shape(template: str, null: bytes) -> RecordForm:
+    """What a template makes of each record, with this for what is null. Raises ``UsageError``."""
     from fastlog.tools.record_forms import template_form
 
     try:
-        return template_form(template)
+        return template_form(template, null)
     except ValueError as error:
         raise click.UsageError(f"--template: {error}") from None
 

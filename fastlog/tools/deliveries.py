@@ -6,10 +6,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
+from fastlog.client.records import RecordsError
 from fastlog.errors import BrokerError, FastlogError, MessageTooLargeError
 from fastlog.producer.hooks import Delivery
+from fastlog.producer.record_errors import LOST, PASSING
 from fastlog.tools import signals
 
 _LOOK_SECONDS = 0.1
@@ -48,31 +51,58 @@ class Losses(logging.Handler):
         logging.getLogger("fastlog.producer").removeHandler(self)
 
 
-class Call:
-    """One call of ``send``: the delivery callback of its messages. Settled by the sending threads."""
+def is_refusal(error: FastlogError | None) -> bool:
+    """Whether a broker has refused what failed with this error: it is not stored."""
+    if isinstance(error, RecordsError):
+        return error.code not in LOST | PASSING
+    return isinstance(error, BrokerError)
 
-    def __init__(self, owner: Deliveries, name: str, payloads: list[bytes], numbers: Sequence[int], size: int) -> None:
+
+class Call:
+    """One call of ``send``, or several for one partition: the delivery callback of their messages.
+
+    Settled by the sending threads.
+    """
+
+    def __init__(
+        self, owner: Deliveries, name: str, payloads: Sequence[bytes | None], numbers: Sequence[int], size: int
+    ) -> None:
         self.name = name
         self.numbers = numbers
         self.size = size
         self.settled = 0
         self._owner = owner
         self._payloads = payloads
+        self._is_settled = bytearray(len(payloads))
 
     def __call__(self, delivery: Delivery) -> None:
         """Take note of what became of the next messages of the call; requests of one call are settled in order."""
-        self._owner.settle(self, delivery)
+        self._owner.settle(self, delivery, self.settled)
+
+    def of_one(self, index: int) -> Callable[[Delivery], None]:
+        """The callback of one of the messages, where each has a call of its own; not with that of all."""
+        return partial(self._owner.settle, self, index=index)
+
+    def settle(self, start: int, end: int) -> None:
+        """Note that it is known what became of some of the messages."""
+        self._is_settled[start:end] = b"\1" * (end - start)
+        self.settled += end - start
+
+    def unsettled(self) -> list[int]:
+        """The numbers of the others."""
+        return [number for number, known in zip(self.numbers, self._is_settled, strict=True) if not known]
 
     def size_of(self, start: int, end: int) -> int:
         """Bytes of payload of some of the messages."""
-        return self.size if end - start == len(self._payloads) else sum(map(len, self._payloads[start:end]))
+        return self.size if end - start == len(self._payloads) else size_of(self._payloads[start:end])
 
 
 class Deliveries:
     """Counts for the main thread; safe in any thread. ``woken`` is a descriptor that can be read after a failure."""
 
-    def __init__(self, frame_bytes: int = 1, unit: str = "line") -> None:
+    def __init__(self, frame_bytes: int = 1, unit: str = "line", *, of_records: bool = False) -> None:
         """``frame_bytes``: what a message takes in the input beside its payload; ``unit``: what it is called there."""
+        self._of_records = of_records
         self.delivered = 0
         self.delivered_bytes = 0
         self.refused = 0
@@ -93,7 +123,7 @@ class Deliveries:
     def __del__(self) -> None:
         os.close(self.woken)
 
-    def begin(self, name: str, payloads: list[bytes], numbers: Sequence[int], size: int) -> Call:
+    def begin(self, name: str, payloads: Sequence[bytes | None], numbers: Sequence[int], size: int) -> Call:
         """A callback for one call: ``size`` bytes of payload, from lines of the input ``name`` with these numbers."""
         call = Call(self, name, payloads, numbers, size)
         with self._changed:
@@ -113,17 +143,17 @@ class Deliveries:
                 self._changed.wait_for(lambda: self.pending_bytes < most_bytes or self.error is not None, _LOOK_SECONDS)
             meanwhile()
 
-    def settle(self, call: Call, delivery: Delivery) -> None:
-        """Take note of what became of messages of a call."""
-        start = call.settled
-        end = call.settled = start + delivery.messages
+    def settle(self, call: Call, delivery: Delivery, index: int) -> None:
+        """Take note of what became of messages of a call, from the one at ``index`` on."""
+        start, end = index, index + delivery.messages
         with self._changed:
+            call.settle(start, end)
             if delivery.error is None:
                 self.delivered += delivery.messages
                 self.delivered_bytes += call.size_of(start, end)
             else:
                 self._fail(call, delivery, start, end)
-            if end >= len(call.numbers):
+            if call.settled >= len(call.numbers):
                 self._forget(call)
             else:
                 self._changed.notify_all()
@@ -138,7 +168,7 @@ class Deliveries:
         """Take what has no answer for lost: no more will come."""
         with self._changed:
             for call in self._calls:
-                rest = call.numbers[call.settled :]
+                rest = call.unsettled()
                 self.unknown += len(rest)
                 self._lost.append((call.name, rest))
             self._calls.clear()
@@ -159,16 +189,21 @@ class Deliveries:
     def _fail(self, call: Call, delivery: Delivery, start: int, end: int) -> None:
         error = delivery.error
         numbers = call.numbers[start:end]
-        if isinstance(error, BrokerError):
+        if is_refusal(error):
             self.refused += delivery.messages
         else:
             self.unknown += delivery.messages
-        if isinstance(error, MessageTooLargeError):
+        if isinstance(error, MessageTooLargeError) and not self._of_records:
             numbers = call.numbers  # a compressed set that the producer refuses comes before what is on its way
         self._lost.append((call.name, numbers))
         if self.error is None:
             self.error = error
             os.eventfd_write(self.woken, 1)
+
+
+def size_of(payloads: Sequence[bytes | None]) -> int:
+    """Bytes of all the payloads; null has none."""
+    return sum(len(payload) for payload in payloads if payload)
 
 
 def _ranges(lost: list[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, int, int]]:

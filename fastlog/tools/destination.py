@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastlog.client.connection import Broker
+from fastlog.client.records import RecordBroker
 from fastlog.client.registrations import address_hint, registered_brokers
 from fastlog.errors import ConfigError, FastlogError, TransportError, meaning_of
 from fastlog.producer.brokers import parse_broker_list
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.waiting import Background
+from fastlog.record_batches import HEADER_BYTES
 from fastlog.tools import options
 from fastlog.tools.deliveries import PLAIN_MESSAGE_BYTES
 from fastlog.tools.report import EXIT_USAGE, CommandError
@@ -49,6 +51,13 @@ class Destination:
     """Every partition, sorted by broker and number; none where a broker does not tell its partitions."""
     is_elastic: bool
     """The brokers are those of ZooKeeper, which come and go: ``places`` is what there was at first."""
+    of_records: bool = False
+    """The topic is one of record batches; ``places`` are the partitions to write to."""
+
+    @property
+    def is_once(self) -> bool:
+        """What is sent again after a broken connection is stored once."""
+        return self.of_records and self.config.idempotence
 
 
 def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given: Mapping[str, str]) -> Destination:
@@ -63,17 +72,7 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
         CoordinationError: no ZooKeeper answers.
         TransportError: a broker cannot be reached; of those in ZooKeeper, none.
     """
-    texts = {**_DEFAULTS, "connect.timeout.ms": str(max(1, round(timeout * 1000))), **given}
-    for name, why in _REFUSED.items():
-        if texts.get(name, "block").strip() not in ("", "block", "-1"):
-            raise CommandError(f"{name} cannot be set here", why, "leave it out", EXIT_USAGE)
-        texts.pop(name, None)
-    waits = texts.pop("producer.type", "async").strip() == "sync"
-    if waits:
-        texts["queue.time"] = "0"
-    texts["producer.type"] = "async"
-    if texts.get("serializer.class", "").strip() == _STRING_ENCODER:
-        del texts["serializer.class"]  # the bytes of a line are what it would make of the line
+    texts, waits = _with_defaults(given, timeout)
     for name in ("zk.connect", "broker.list"):
         if not texts.get(name, "").strip() or (brokers_given and name == "zk.connect"):
             texts.pop(name, None)
@@ -106,6 +105,57 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
         )
     places = tuple(_places(answers, topic))
     return Destination(config, acks, waits, limit, () if plain else places, config.zk_connect is not None)
+
+
+def settle_records(
+    records: RecordBroker, topic: str, partition: int | None, given: Mapping[str, str], timeout: float
+) -> Destination:
+    """The same for a topic of record batches of one broker, where ``partition`` is the only one to write to, or None.
+
+    Raises:
+        CommandError: the settings contradict each other, or there is no such partition.
+        RecordsError, TransportError: the broker refuses to tell, or cannot be reached.
+    """
+    texts, waits = _with_defaults(given, timeout)
+    texts["broker.list"] = f"0:{records.addresses[0]}"
+    texts.setdefault("max.message.size", str(_MOST_MESSAGE_BYTES))  # the line's limit is below
+    config = _config(texts)
+    if config.acks == "none":
+        raise CommandError(
+            f"{topic} is a topic of records, which a broker always answers for",
+            "acks none is for messages of Kafka 0.7",
+            "use --acks appended or flushed",
+            EXIT_USAGE,
+        )
+    numbers = records.topics([topic])[topic].partitions
+    if partition is not None and partition not in numbers:
+        raise CommandError(
+            f"there is no partition {partition} of {topic}",
+            f"the broker has {len(numbers)} of it",
+            f"fastlog topics describe {topic} shows them",
+            EXIT_USAGE,
+        )
+    # Of the bytes that a batch may have, codecs may add a little to those of a record, as do its key's length and such.
+    most = (int(records.settings(topic)["max.message.bytes"].value or 0) - HEADER_BYTES) * 6 // 7
+    places = numbers if partition is None else (partition,)
+    limit = min(config.max_message_bytes, most)
+    return Destination(config, config.acks or "appended", waits, limit, places, False, of_records=True)
+
+
+def _with_defaults(given: Mapping[str, str], timeout: float) -> tuple[dict[str, str], bool]:
+    """The settings with those of the command beneath them, and whether each batch is to be finished before the next."""
+    texts = {**_DEFAULTS, "connect.timeout.ms": str(max(1, round(timeout * 1000))), **given}
+    for name, why in _REFUSED.items():
+        if texts.get(name, "block").strip() not in ("", "block", "-1"):
+            raise CommandError(f"{name} cannot be set here", why, "leave it out", EXIT_USAGE)
+        texts.pop(name, None)
+    waits = texts.pop("producer.type", "async").strip() == "sync"
+    if waits:
+        texts["queue.time"] = "0"
+    texts["producer.type"] = "async"
+    if texts.get("serializer.class", "").strip() == _STRING_ENCODER:
+        del texts["serializer.class"]  # the bytes of a line are what it would make of the line
+    return texts, waits
 
 
 def _ask_registered(connect: str, timeout: float, topic: str) -> dict[int, responses.MetadataAnswer | None]:

@@ -15,7 +15,7 @@ from fastlog.escaping import in_json
 from fastlog.tools import signals
 from fastlog.tools.lanes import Cursor, FetchError, Lanes, Track
 from fastlog.tools.lines import NEWLINE
-from fastlog.tools.printing import FORMS, DamageError, Form, Printer, json_fields, write_all
+from fastlog.tools.printing import FORMS, DamageError, Form, Printer, json_fields, null_or_value, write_all
 from fastlog.tools.progress import Progress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError, note
 from fastlog.tools.topic_places import Site, open_consumer
@@ -39,8 +39,10 @@ class Tail:
         headers: bool,
         max_messages: int | None,
         delimiter: bytes | None = NEWLINE,
+        shows_nulls: bool = False,
     ) -> None:
-        """``delimiter``: as of ``Printer``."""
+        """``delimiter``: as of ``Printer``. ``shows_nulls``: as NULL, in text."""
+        self._shows_nulls = shows_nulls
         self._delimiter = delimiter
         self._find = find
         self._timeout = timeout
@@ -144,7 +146,8 @@ class Tail:
                     offset, skips[number] = _last(consumer, topic, number, last)
                 cursors.append(Cursor(number, offset, None))
         track = Track(self._open, [site.address], topic, cursors)
-        printer = Printer(topic, _form(self._form, site.broker), None, self._progress, self._delimiter)
+        form = _form(self._form, site.broker, self._shows_nulls)
+        printer = Printer(topic, form, None, self._progress, self._delimiter)
         printer.positions.update({cursor.partition: cursor.offset for cursor in cursors})
         printer.skip.update(skips)
         self._tracks[topic, site.broker] = track
@@ -168,9 +171,9 @@ def _last(consumer: SimpleConsumer, topic: str, number: int, count: int) -> tupl
     return found.offset, found.skip
 
 
-def _form(name: str, broker: int) -> Form | None:
+def _form(name: str, broker: int, shows_nulls: bool) -> Form | None:
     if name == "text":
-        return FORMS["text"]
+        return null_or_value if shows_nulls else FORMS["text"]
 
     def as_json(topic: str, partition: int, found: ConsumedMessage) -> bytes:
         return f'{{"topic": {in_json(topic)}, "broker": {broker}, {json_fields(partition, found)}}}'.encode()

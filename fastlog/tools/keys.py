@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fastlog.producer.hooks import PartitionChoice
-from fastlog.producer.partitioners import Crc32Partitioner
+from fastlog.producer.partitioners import SIGN_MASK
 
 _REMEMBERED_KEYS = 100_000
 
@@ -15,31 +16,35 @@ class KeyRule(NamedTuple):
     """``field`` 0: the key is what is before the first separator, else the field of that number, counted from 1.
 
     ``keep``: the message is the whole line, not what is behind the key. ``keyless_fails``: a line without a key is an
-    error; otherwise it goes to any partition.
+    error; otherwise it goes to any partition. ``fixed``: the key of lines without one; without a separator, of all.
     """
 
-    separator: bytes
+    separator: bytes | None
     field: int
     keep: bool
     keyless_fails: bool
+    fixed: bytes | None = None
 
     def split(self, line: bytes) -> tuple[bytes | None, bytes]:
         """The key, or None, and the message."""
+        if self.separator is None:
+            return self.fixed, line
         if self.field:
             fields = line.split(self.separator, self.field)
-            return (fields[self.field - 1], line) if len(fields) >= self.field else (None, line)
+            return (fields[self.field - 1], line) if len(fields) >= self.field else (self.fixed, line)
         key, found, rest = line.partition(self.separator)
         if not found:
-            return None, line
+            return self.fixed, line
         return key, line if self.keep else rest
 
 
 class Group(NamedTuple):
-    """Lines of one batch that go to one place, with their numbers."""
+    """Lines of one batch that go to one place, with their numbers; those that become records also with their keys."""
 
     place: PartitionChoice
-    payloads: list[bytes]
+    payloads: list[bytes | None]
     numbers: Sequence[int]
+    keys: list[bytes | None] | None = None
 
 
 class KeyedLines:
@@ -48,18 +53,32 @@ class KeyedLines:
     The partition is the one that ``fastlog.Producer`` chooses for the same key.
     """
 
-    def __init__(self, rule: KeyRule, places: Callable[[], Sequence[PartitionChoice]]) -> None:
-        """``places``: every partition, sorted by broker and number; with none of them keys choose nothing."""
+    def __init__(
+        self,
+        rule: KeyRule,
+        places: Callable[[], Sequence[PartitionChoice]],
+        *,
+        of_records: bool = False,
+        has_nulls: bool = False,
+    ) -> None:
+        """``places``: every partition, sorted by broker and number; with none of them keys choose nothing.
+
+        ``of_records``: the keys go along. ``has_nulls``: what is empty, key or message, is null there.
+        """
         self._rule = rule
         self._places_now = places
         self._places: Sequence[PartitionChoice] = ()
-        self._partitioner = Crc32Partitioner()
+        self._of_records = of_records
+        self._has_nulls = has_nulls
+        self._mask = 0xFFFFFFFF if of_records else SIGN_MASK
         self._known: dict[bytes, PartitionChoice] = {}
 
-    def sort(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[Group], int | None]:
+    def sort(
+        self, lines: Sequence[bytes], numbers: Sequence[int], anywhere: PartitionChoice = None
+    ) -> tuple[list[Group], int | None]:
         """The groups of a batch of lines with these numbers, up to the first line without a key.
 
-        The second value is the number of that line, when it is an error.
+        The second value is the number of that line, when it is an error. ``anywhere``: where those without a key go.
         """
         groups: dict[PartitionChoice, Group] = {}
         places = self._places_now()
@@ -68,18 +87,24 @@ class KeyedLines:
             self._known.clear()
         split, known = self._rule.split, self._known
         for number, line in zip(numbers, lines, strict=True):
+            key: bytes | None
+            payload: bytes | None
             key, payload = split(line)
+            if key is None and self._rule.keyless_fails:
+                return list(groups.values()), number
+            if self._has_nulls:
+                key, payload = key or None, payload or None
             if key is None:
-                if self._rule.keyless_fails:
-                    return list(groups.values()), number
-                place = None
+                place = anywhere
             elif key in known:
                 place = known[key]
             else:
                 place = self._place(key)
             group = groups.get(place)
             if group is None:
-                group = groups[place] = Group(place, [], [])
+                group = groups[place] = Group(place, [], [], [] if self._of_records else None)
+            if group.keys is not None:
+                group.keys.append(key)
             group.payloads.append(payload)
             group.numbers.append(number)  # type: ignore[attr-defined]
         return list(groups.values()), None
@@ -89,5 +114,5 @@ class KeyedLines:
             return None
         if len(self._known) >= _REMEMBERED_KEYS:
             self._known.clear()
-        place = self._known[key] = self._places[self._partitioner.partition(key, len(self._places))]
+        place = self._known[key] = self._places[(zlib.crc32(key) & self._mask) % len(self._places)]
         return place

@@ -93,6 +93,11 @@ def offsets_line(topic: str, partition: int, found: ConsumedMessage) -> bytes:
     return b"%d\t%d\t%b" % (partition, found.offset, found.payload or b"")
 
 
+def null_or_value(topic: str, partition: int, found: ConsumedMessage) -> bytes:
+    """The payload, and NULL where there is none."""
+    return b"NULL" if found.payload is None else found.payload
+
+
 def checksum_line(topic: str, partition: int, found: _Shown) -> bytes:
     """The CRC-32 of the payload. Source: Kafka 0.7.2, ``ChecksumMessageFormatter``."""
     return b"checksum:%d" % zlib.crc32(found.payload or b"")

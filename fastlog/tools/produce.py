@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -14,12 +14,9 @@ from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.topics import valid_topic
 
 if TYPE_CHECKING:
-    from fastlog.client.records import RecordBroker
     from fastlog.settings import Setting
     from fastlog.tools.destination import Destination
     from fastlog.tools.keys import KeyRule
-    from fastlog.tools.progress import Progress
-    from fastlog.tools.record_producing import RecordProducing
 
 
 def _settings() -> list[Setting]:
@@ -61,6 +58,7 @@ def _settings() -> list[Setting]:
 )
 @options.topic_option
 @options.option(
+    "-p",
     "--partition",
     group="Selection",
     type=click.IntRange(0, 2**31 - 1),
@@ -72,6 +70,21 @@ def _settings() -> list[Setting]:
     is_flag=True,
     help="What is before the first separator chooses the partition. A record has it as its key; a message of Kafka 0.7"
     " has none, and it is not sent.",
+)
+@options.option(
+    "-K",
+    "key_delimiter",
+    group="Selection",
+    type=options.Separator(),
+    metavar="TEXT",
+    help="As kcat's: --parse-key with this --key-separator.",
+)
+@options.option(
+    "-k",
+    "--key",
+    group="Selection",
+    metavar="TEXT",
+    help="The key of all lines; with --parse-key or --key-field, of those without one.",
 )
 @options.option("--keep-key", group="Selection", is_flag=True, help="With --parse-key: send the whole line.")
 @options.option(
@@ -97,6 +110,7 @@ def _settings() -> list[Setting]:
     help="A line without a key ends the command, or goes to any partition.",
 )
 @options.option(
+    "-z",
     "--compression",
     group="Format",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
@@ -111,6 +125,15 @@ def _settings() -> list[Setting]:
     metavar="NAME=VALUE",
     help="A header of each record, for topics of records; may be repeated.",
 )
+@options.option(
+    "-Z",
+    "--null",
+    "has_nulls",
+    group="Format",
+    is_flag=True,
+    help="What is empty, a line or its key, is null: for topics of records, where a value of null removes what its key"
+    " had.",
+)
 @options.framing_options(
     "What ends a message. Default: a newline.",
     "Before each message stands its length, 4 bytes, the highest"
@@ -118,6 +141,14 @@ def _settings() -> list[Setting]:
 )
 @options.json_summary_option
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
+@options.option(
+    "-c",
+    "--max-messages",
+    group="Limits",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Stop when so many lines were sent.",
+)
 @options.option(
     "--acks",
     group="Limits",
@@ -169,16 +200,20 @@ def produce_command(
     topic: str,
     partition: int | None,
     parse_key: bool,
+    key_delimiter: bytes | None,
+    key: str | None,
     keep_key: bool,
     key_field: int | None,
     key_separator: bytes | None,
     keyless: str,
     compression: str | None,
     headers: tuple[str, ...],
+    has_nulls: bool,
     delimiter: bytes | None,
     length_prefixed: bool,
     as_json: bool,
     no_progress: bool,
+    max_messages: int | None,
     acks: str | None,
     sync: bool,
     batch_size: int | None,
@@ -197,7 +232,11 @@ def produce_command(
     reason = valid_topic(topic)
     if reason is not None:
         raise CommandError(f"{topic!r} is no topic", reason, "choose another name with --topic", EXIT_USAGE)
-    rule = _key_rule(parse_key, keep_key, key_field, key_separator, keyless)
+    if key_delimiter is not None:
+        if parse_key or key_field is not None or key_separator is not None:
+            raise click.UsageError("-K is --parse-key and --key-separator in one: leave the others out")
+        parse_key, key_separator = True, key_delimiter
+    rule = _key_rule(parse_key, keep_key, key_field, key_separator, keyless, key)
     if keyless != "fail" and rule is None:
         raise click.UsageError("--keyless is about keys: give --parse-key or --key-field")
     if sync and queue_time is not None:
@@ -227,69 +266,36 @@ def produce_command(
     if queue_time is not None:
         texts["queue.time"] = str(round(queue_time * 1000))
 
-    from fastlog.tools.destination import settle
+    from fastlog.tools.destination import settle, settle_records
     from fastlog.tools.progress import Progress
     from fastlog.tools.record_topics import record_broker_or_none
     from fastlog.tools.send_lines import LineSender
 
     framing = options.framing(delimiter, length_prefixed)
+    pairs = _headers(headers)
     progress = Progress("produced", shown=not no_progress)
+    found: Destination | None = None
     if not texts.keys() & {"broker.list", "zk.connect"}:
-        broker = options.broker_at(brokers, connect_timeout)
-        records = record_broker_or_none(broker, topic)
+        records = record_broker_or_none(options.broker_at(brokers, connect_timeout), topic)
         if records is not None:
-            if config_file is not None or given or queue_time is not None or batch_size is not None or acks == "none":
-                raise click.UsageError(
-                    f"{topic} is a topic of records: --config, --property, --queue-time, --batch-size and --acks none"
-                    " are for those of Kafka 0.7"
-                )
             with records:
-                settings: dict[str, Any] = {
-                    "topic": topic,
-                    "partition": partition,
-                    "rule": rule,
-                    "headers": _headers(headers),
-                }
-                settings |= {"is_flushed": acks == "flushed", "patience": broker.timeout}
-                limits = batch_bytes, max_message_bytes
-                sending = _records_sending(records, settings, compression or "none", limits, framing, progress)
-                sending.as_json = as_json
-                return sending.run(files or ("-",))
-    if rule is not None and partition is not None:
-        raise click.UsageError("a key chooses the partition, and --partition contradicts it")
-    if headers or compression in ("lz4", "zstd"):
-        raise click.UsageError(
-            f"{topic} is no topic of records, which alone have headers, lz4 and zstd: fastlog topics create {topic}"
-            " --format records makes one"
-        )
-    found = settle(brokers, brokers_given, connect_timeout, topic, texts)
-    if partition is not None:
-        _check_partition(found, topic, partition)
+                found = settle_records(records, topic, partition, texts, connect_timeout)
+    if found is None:
+        if rule is not None and partition is not None:
+            raise click.UsageError("a key chooses the partition, and --partition contradicts it")
+        if headers or has_nulls or compression in ("lz4", "zstd"):
+            raise click.UsageError(
+                f"{topic} is no topic of records, which alone have headers, nulls, lz4 and zstd: fastlog topics create"
+                f" {topic} --format records makes one"
+            )
+        found = settle(brokers, brokers_given, connect_timeout, topic, texts)
+        if partition is not None:
+            _check_partition(found, topic, partition)
     if rule is not None and not found.places and not found.is_elastic:
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
-    sender = LineSender(found, topic, partition, rule, progress, framing)
-    sender.as_json = as_json
+    sender = LineSender(found, topic, partition, rule, progress, framing, headers=pairs, has_nulls=has_nulls)
+    sender.as_json, sender.max_messages = as_json, max_messages
     return sender.run(files or ("-",))
-
-
-def _records_sending(
-    records: RecordBroker,
-    settings: dict[str, Any],
-    compression: str,
-    limits: tuple[int | None, int | None],
-    framing: bytes | None,
-    progress: Progress,
-) -> RecordProducing:
-    """``settings`` are fields of ``RecordSettings``; ``limits``: bytes of a batch and of a line, where given."""
-    from fastlog.tools import record_producing as producing
-    from fastlog.tools.lines import LineBatches, PrefixedBatches
-
-    most = producing.largest_batch(records, settings["topic"])
-    batch_bytes, line_bytes = limits
-    sizes = batch_bytes or producing.BATCH_BYTES, min(line_bytes or most, most)
-    lines = PrefixedBatches(*sizes) if framing is None else LineBatches(*sizes, framing)
-    chosen = producing.RecordSettings(**settings, codec=producing.CODECS[compression])
-    return producing.RecordProducing(records, chosen, lines, most, progress)
 
 
 def _headers(given: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
@@ -301,7 +307,9 @@ def _headers(given: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((name.encode(), value.encode()) for name, _, value in found)
 
 
-def _key_rule(parse: bool, keep: bool, field: int | None, separator: bytes | None, keyless: str) -> KeyRule | None:
+def _key_rule(
+    parse: bool, keep: bool, field: int | None, separator: bytes | None, keyless: str, fixed: str | None
+) -> KeyRule | None:
     from fastlog.tools.keys import KeyRule
 
     if parse and field is not None:
@@ -311,8 +319,8 @@ def _key_rule(parse: bool, keep: bool, field: int | None, separator: bytes | Non
     if not parse and field is None:
         if separator is not None:
             raise click.UsageError("--key-separator needs --parse-key or --key-field")
-        return None
-    return KeyRule(separator or b"\t", field or 0, keep, keyless == "fail")
+        return None if fixed is None else KeyRule(None, 0, False, keyless == "fail", fixed.encode())
+    return KeyRule(separator or b"\t", field or 0, keep, keyless == "fail", None if fixed is None else fixed.encode())
 
 
 def _by_hand(ctx: click.Context, name: str) -> bool:

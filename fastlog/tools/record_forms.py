@@ -17,10 +17,8 @@ RecordForm = Callable[[str, int, Record], bytes]
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _TOKEN = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)|%(.)|([^\\%]+)|([\\%])", re.DOTALL)
-_TEXTS: dict[str, Callable[[str, int, Record], bytes]] = {
-    "s": lambda topic, partition, record: record.value or b"",
+_TEXTS: dict[str, RecordForm] = {
     "S": lambda topic, partition, record: b"%d" % _length(record.value),
-    "k": lambda topic, partition, record: record.key or b"",
     "K": lambda topic, partition, record: b"%d" % _length(record.key),
     "T": lambda topic, partition, record: b"%d" % record.timestamp,
     "h": lambda topic, partition, record: b",".join(
@@ -33,20 +31,25 @@ _TEXTS: dict[str, Callable[[str, int, Record], bytes]] = {
 }
 
 
-def template_form(template: str) -> RecordForm:
-    """The form of a template as kcat's ``-f`` has it: ``%s`` value, ``%k`` key, and so on.
+def template_form(template: str, null: bytes = b"") -> RecordForm:
+    """The form of a template as kcat's ``-f`` has it: ``%s`` value, ``%k`` key, or ``null`` for none, and so on.
 
     Raises:
         ValueError: it has a token that means nothing.
     """
     parts: list[bytes | RecordForm] = []
+    texts: dict[str, RecordForm] = {
+        "s": lambda topic, partition, record: null if record.value is None else record.value,
+        "k": lambda topic, partition, record: null if record.key is None else record.key,
+        **_TEXTS,
+    }
     for escape, token, text, alone in _TOKEN.findall(template):
-        if alone or (token and token not in _TEXTS) or (escape and len(escape) == 1 and escape not in _ESCAPES):
+        if alone or (token and token not in texts) or (escape and len(escape) == 1 and escape not in _ESCAPES):
             wrong = f"%{token}" if token else f"\\{escape}" if escape else alone
-            known = f"%{', %'.join(_TEXTS)}, \\n, \\t, \\r, \\0, \\\\ and \\xHH"
+            known = f"%{', %'.join(texts)}, \\n, \\t, \\r, \\0, \\\\ and \\xHH"
             raise ValueError(f"{wrong} means nothing: there are {known}")
         if token:
-            parts.append(_TEXTS[token])
+            parts.append(texts[token])
         elif escape:
             parts.append(bytes.fromhex(escape[1:]) if len(escape) > 1 else _ESCAPES[escape].encode())
         else:

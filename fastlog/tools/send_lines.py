@@ -6,14 +6,15 @@ import contextlib
 import os
 import select
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastlog.errors import BrokerError, DeliveryError, FastlogError, TransportError, WrongPartitionError
+from fastlog.errors import DeliveryError, FastlogError, TransportError, WrongPartitionError
 from fastlog.producer import Producer
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.tools import signals
-from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, Deliveries, Losses
+from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, Deliveries, Losses, is_refusal, size_of
 from fastlog.tools.destination import Destination
 from fastlog.tools.keys import Group, KeyedLines, KeyRule
 from fastlog.tools.lines import LENGTH, NEWLINE, LineBatches, PrefixedBatches
@@ -44,23 +45,46 @@ class LineSender:
         rule: KeyRule | None,
         progress: Progress,
         delimiter: bytes | None = NEWLINE,
+        *,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        has_nulls: bool = False,
     ) -> None:
-        """``rule``: where the keys are, if keys choose the partitions. ``delimiter`` None: lengths are in its place."""
+        """``rule``: where the keys are, if keys choose the partitions. ``delimiter`` None: lengths are in its place.
+
+        Of records alone, ``headers`` are those of each, and with ``has_nulls`` what is empty, key or line, is null.
+        """
         self.as_json = False
         """The summary is an object on stdout, too."""
+        self.max_messages: int | None = None
+        """Send no more than so many."""
+        self._headers = headers or None
+        self._has_nulls = has_nulls
+        self._turn = 0
         self._destination = destination
         self._topic = topic
         self._partition = partition
         self._progress = progress
         if destination.acks == "none":
             progress.verb = f"{NOT_ACKNOWLEDGED}:"
-        limits = _BATCH_BYTES, destination.max_line_bytes
+        # A read goes to one partition: of records this side chooses among them.
+        read_bytes = min(_BATCH_BYTES, destination.config.batch_bytes) if destination.of_records else _BATCH_BYTES
+        limits = read_bytes, destination.max_line_bytes
         self._batches = PrefixedBatches(*limits) if delimiter is None else LineBatches(*limits, delimiter)
         # behind each message, as part of what is read and not of what is sent
-        self._deliveries = Deliveries(LENGTH.size if delimiter is None else len(delimiter), self._batches.unit)
+        self._deliveries = Deliveries(
+            LENGTH.size if delimiter is None else len(delimiter),
+            self._batches.unit,
+            of_records=destination.of_records,
+        )
         self._losses = Losses("fastlog produce", progress.say)
         producer = self._producer = Producer(destination.config)
-        self._keyed = None if rule is None else KeyedLines(rule, lambda: self._places(producer))
+        self._keyed = (
+            None
+            if rule is None
+            else KeyedLines(
+                rule, lambda: self._places(producer), of_records=destination.of_records, has_nulls=has_nulls
+            )
+        )
 
     def run(self, files: Sequence[str]) -> int:
         """Send the lines of all files, wait for what was promised, and print a summary; returns the exit code.
@@ -75,7 +99,7 @@ class LineSender:
                 self._progress.goal = _total_bytes(files)
                 for name in files:
                     self._send_file(name)
-                    if self._deliveries.error is not None:
+                    if self._deliveries.error is not None or self.max_messages == 0:
                         break
             except _FailedMeanwhile:
                 pass  # said below, with the lines
@@ -100,9 +124,11 @@ class LineSender:
         try:
             fd = 0 if name == "-" else os.open(name, os.O_RDONLY)
             for lines in self._batches.read(fd, shown, self._wait_input):
-                self._send_lines(shown, lines)
+                self._send_lines(shown, lines if self.max_messages is None else lines[: self.max_messages])
                 self._show_progress()
-                if self._deliveries.error is not None:
+                if self.max_messages is not None:
+                    self.max_messages -= min(len(lines), self.max_messages)
+                if self._deliveries.error is not None or self.max_messages == 0:
                     return
         except OSError as error:
             raise CommandError(f"cannot read {shown}", error.strerror or str(error), "check the file") from error
@@ -122,7 +148,8 @@ class LineSender:
         keyless = None
         if self._keyed is None:
             numbers = range(first, first + len(lines))
-            self._send_group(name, Group(self._partition, lines, numbers), self._batches.size)
+            payloads: list[bytes | None] = [line or None for line in lines] if self._has_nulls else [*lines]
+            self._send_group(name, Group(self._anywhere(), payloads, numbers))
         else:
             keyless = self._send_sorted(name, self._keyed, lines, first)
         if self._destination.waits:
@@ -141,12 +168,12 @@ class LineSender:
         keyless = None
         for turn in range(_MOST_SORTS):
             with signals.waiting():
-                groups, found = keyed.sort([lines[number - first] for number in todo], todo)
+                groups, found = keyed.sort([lines[number - first] for number in todo], todo, self._anywhere())
             keyless = keyless or found
             again: list[int] = []
             for group in groups:
                 try:
-                    self._send_group(name, group, sum(map(len, group.payloads)))
+                    self._send_group(name, group)
                 except WrongPartitionError:  # its broker has left ZooKeeper since
                     if not self._destination.is_elastic or turn + 1 == _MOST_SORTS:
                         raise
@@ -156,15 +183,29 @@ class LineSender:
             todo = sorted(again)
         return keyless
 
-    def _send_group(self, name: str, group: Group, size: int) -> None:
+    def _send_group(self, name: str, group: Group) -> None:
         self._deliveries.wait_room(_ON_THEIR_WAY_BYTES, self._show_progress)
-        call = self._deliveries.begin(name, group.payloads, group.numbers, size)
+        call = self._deliveries.begin(name, group.payloads, group.numbers, size_of(group.payloads))
+        send, topic, place, headers = self._producer.send, self._topic, group.place, self._headers
+        now = round(time.time() * 1000) if self._destination.of_records else None
         try:
             with signals.waiting():
-                self._producer.send(self._topic, group.payloads, partition=group.place, on_delivery=call)
+                if group.keys is None:
+                    send(topic, group.payloads, partition=place, on_delivery=call, headers=headers, timestamp=now)
+                    return
+                for i, (key, value) in enumerate(zip(group.keys, group.payloads, strict=True)):
+                    told = call.of_one(i)
+                    send(topic, value, key=key, partition=place, on_delivery=told, headers=headers, timestamp=now)
         except WrongPartitionError:
             self._deliveries.cancel(call)
             raise
+
+    def _anywhere(self) -> PartitionChoice:
+        """Where lines without a key go now: records to each partition in turn, messages where the producer sees fit."""
+        if not self._destination.of_records:
+            return self._partition
+        self._turn += 1
+        return self._destination.places[self._turn % len(self._destination.places)]
 
     def _places(self, producer: Producer) -> Sequence[PartitionChoice]:
         return producer.partitions(self._topic) if self._destination.is_elastic else self._destination.places
@@ -204,6 +245,8 @@ class LineSender:
     def _summarize(self) -> None:
         deliveries, batches = self._deliveries, self._batches
         parts = [f"; promised: {PROMISES[self._destination.acks]}"]
+        if self._destination.is_once:
+            parts.append(", each once")
         failed = deliveries.refused + batches.too_long
         if failed:
             parts.append(f"; failed: {failed}")
@@ -238,9 +281,9 @@ class LineSender:
         deliveries = self._deliveries
         error = deliveries.error
         what, *more = str(error).split("\n")
-        if isinstance(error, BrokerError):
+        if is_refusal(error):
             raise CommandError(
-                f"the broker refused {deliveries.refused} messages with error {error.code}",
+                f"the broker refused {deliveries.refused} messages with error {getattr(error, 'code', '')}",
                 "; ".join([what, *more]),
                 "see fastlog topics describe, and the broker's log; the summary says which lines to send again",
             )

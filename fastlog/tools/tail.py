@@ -38,6 +38,14 @@ from fastlog.tools import groups_access, options, signals
     help="text: the payload. json: an object a line. offsets: topic, broker-partition, offset, payload, between tabs.",
 )
 @options.option("--json", "as_json", group="Format", is_flag=True, help="The same as --format json.")
+@options.option(
+    "-Z",
+    "--null",
+    "shows_nulls",
+    group="Format",
+    is_flag=True,
+    help="Print NULL, not nothing, for a value that is null; JSON has null anyway.",
+)
 @options.framing_options(
     "What is behind each payload. Default: a newline.",
     "Before each payload its length, as of consume --length-prefixed. Without headers.",
@@ -56,6 +64,7 @@ def tail_command(
     last: int,
     form: str,
     as_json: bool,
+    shows_nulls: bool,
     delimiter: bytes | None,
     length_prefixed: bool,
     no_headers: bool,
@@ -74,6 +83,8 @@ def tail_command(
         raise click.UsageError("--json contradicts --format offsets")
     form = "json" if as_json else form
     behind = options.framing(delimiter, length_prefixed, form)
+    if shows_nulls and (form == "offsets" or length_prefixed):
+        raise click.UsageError("--null is for text: nothing else would say it")
     from fastlog.tools.follow_topics import Tail
     from fastlog.tools.topic_places import find_sites
 
@@ -85,6 +96,7 @@ def tail_command(
         headers=len(names) > 1 and form == "text" and not length_prefixed and not no_headers,
         max_messages=max_messages,
         delimiter=behind,
+        shows_nulls=shows_nulls,
     )
     for topic in names:
         tail.begin(topic, last)

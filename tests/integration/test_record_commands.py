@@ -321,15 +321,15 @@ def test_lines_become_records(broker: RunningBroker, codec: str) -> None:
     run(broker, "topics", "create", topic, "--format", "records", "--partitions", "1")
     before = time.time() * 1000
     err = produce(
-        broker, topic, b"k1;a;b\nk2;\nk3;c", "--parse-key", "--key-separator", ";", "-H", "n=x=y", "-H", "n=",
-        "--compression", codec,
+        broker, topic, b"k1;a;b\nk2;\nk3;" + b"c" * 200, "--parse-key", "--key-separator", ";",
+        "-H", "n=x=y", "-H", "n=", "--compression", codec,
     )  # fmt: skip
-    assert "produced 3 messages, 4 bytes" in err and "flushed (on the broker's disk), each once" in err
+    assert "produced 3 messages, 203 bytes" in err and "flushed (on the broker's disk), each once" in err
     headers = [("n", b"x=y"), ("n", b"")]
     assert stored(broker, topic) == [
         (0, 0, "", b"k1", b"a;b", headers),
         (0, 1, "", b"k2", b"", headers),
-        (0, 2, "", b"k3", b"c", headers),
+        (0, 2, "", b"k3", b"c" * 200, headers),
     ]
     (segment,) = broker.data_directory.glob(f"{topic}-0/*.log")
     header = BatchHeader.parse(segment.read_bytes())
@@ -386,7 +386,7 @@ def test_the_limit_of_a_topic_is_kept(broker: RunningBroker) -> None:
     assert [row[4] for row in stored(broker, "small")] == lines
     (segment,) = broker.data_directory.glob("small-0/*.log")
     sizes = [header.size_bytes for header, _ in batches(segment.read_bytes())]
-    assert max(sizes) <= 2000 and len(sizes) > 20
+    assert max(sizes) <= 2000 and len(sizes) > 10
 
 
 def test_a_line_without_a_key_ends_it_behind_those_before(broker: RunningBroker) -> None:
@@ -399,13 +399,67 @@ def test_a_line_without_a_key_ends_it_behind_those_before(broker: RunningBroker)
 
 def test_what_is_for_the_other_kind_is_refused(broker: RunningBroker) -> None:
     run(broker, "topics", "create", "kind", "--format", "records", "--partitions", "1")
-    for wrong in (("--acks", "none"), ("--queue-time", "1s"), ("--batch-size", "3"), ("--property", "batch.size=3")):
-        assert "is a topic of records" in produce(broker, "kind", b"a\n", *wrong, code=2)
-    for wrong in (("-H", "a=b"), ("--compression", "zstd"), ("--compression", "lz4")):
+    assert "is a topic of records" in produce(broker, "kind", b"a\n", "--acks", "none", code=2)
+    for wrong in (("-H", "a=b"), ("-Z",), ("--compression", "zstd"), ("--compression", "lz4")):
         assert "is no topic of records" in produce(broker, "kind07", b"a\n", *wrong, code=2)
     assert "contradicts" in produce(broker, "kind07", b"a\n", "--parse-key", "--partition", "0", code=2)
     assert "write --header name=value" in produce(broker, "kind", b"a\n", "-H", "a", code=2)
+    assert "leave the others out" in produce(broker, "kind", b"a\n", "-K", ":", "--key-field", "1", code=2)
     assert stored(broker, "kind") == []
+
+
+def test_settings_of_the_producer_hold_for_records(broker: RunningBroker) -> None:
+    """Those of flags and of --property: a batch has as many lines as --batch-size says."""
+    run(broker, "topics", "create", "set", "--format", "records", "--partitions", "1")
+    given = ("--batch-size", "2", "--property", "queue.time=60000", "--sync", "-z", "gzip")
+    lines = [b"%d" % number * 100 for number in range(5)]
+    produce(broker, "set", b"\n".join(lines), *given)
+    (segment,) = broker.data_directory.glob("set-0/*.log")
+    found = [(header.record_count, header.codec) for header, _ in batches(segment.read_bytes())]
+    assert found[0] == (2, 1) and found[-1] == (1, 1)
+    assert [row[4] for row in stored(broker, "set")] == lines
+
+
+def test_nulls_go_in_and_come_out(broker: RunningBroker) -> None:
+    """As of kcat's -Z: what is empty is null, key and value; and is printed as NULL, by each way of reading."""
+    run(broker, "topics", "create", "nulls", "--format", "records", "--partitions", "1")
+    produce(broker, "nulls", b"k:v\nk:\n:v\n:\n", "-K", ":", "-Z")
+    produce(broker, "nulls", b"\nw\n", "-Z")
+    produce(broker, "nulls", b"k:\n", "-K", ":")
+    expected = [(b"k", b"v"), (b"k", None), (None, b"v"), (None, None), (None, None), (None, b"w"), (b"k", b"")]
+    assert [row[3:5] for row in stored(broker, "nulls")] == expected
+    lines = "v\nNULL\nv\nNULL\nNULL\nw\n\n"
+    given = ("consume", "--topic", "nulls", "--exit-at-end")
+    assert run(broker, *given, "-Z")[0] == run(broker, *given, "-Z", "--group", "of-nulls")[0] == lines
+    assert run(broker, "tail", "nulls", "-Z", "--max-messages", "7")[0] == lines
+    assert run(broker, *given)[0] == run(broker, "tail", "nulls", "--max-messages", "7")[0] == lines.replace("NULL", "")
+    assert run(broker, *given, "-Z", "-f", "%k=%s;", "-c", "4")[0] == "k=v;k=NULL;NULL=v;NULL=NULL;"
+    for wrong in (("--format", "offsets"), ("--length-prefixed",)):
+        assert "--null is for text" in run(broker, *given, "-Z", *wrong, code=2)[1]
+        assert "--null is for text" in run(broker, "tail", "nulls", "-Z", *wrong, code=2)[1]
+
+
+def test_one_key_for_all_and_only_so_many(broker: RunningBroker) -> None:
+    """As kcat's -k and -c; a line's own key goes before."""
+    run(broker, "topics", "create", "fixed", "--format", "records", "--partitions", "3")
+    assert "produced 2 messages" in produce(broker, "fixed", b"a\nb\nc\n", "-k", "key", "-c", "2")
+    produce(broker, "fixed", b"k\td\ne\n", "--parse-key", "-k", "key", "-p", "1")
+    found = {row[4]: (row[0], row[3]) for row in stored(broker, "fixed")}
+    assert found[b"a"] == found[b"b"] and found[b"a"][1] == b"key"
+    assert (found[b"d"], found[b"e"], len(found)) == ((1, b"k"), (1, b"key"), 4)
+
+
+def test_what_a_broker_refuses_is_told_by_its_lines(broker: RunningBroker) -> None:
+    """A header makes one of three records too large for the topic: the others are stored, and it is named."""
+    run(
+        broker, "topics", "create", "narrow", "--format", "records", "--partitions", "1", "--set",
+        "max.message.bytes=500",
+    )  # fmt: skip
+    lines = [b"1", b"x" * 370, b"3", b""]
+    err = produce(broker, "narrow", b"\n".join(lines), "-k", "k", "-H", f"h={'y' * 100}", "--sync", code=1)
+    assert "the broker refused 1 messages with error 102" in err
+    assert "not acknowledged: stdin, line 2" in err
+    assert [row[4] for row in stored(broker, "narrow")] == [b"1", b"3"]
 
 
 def test_lost_answers_store_nothing_twice() -> None:
@@ -448,7 +502,7 @@ def test_a_broker_that_stays_away_is_said() -> None:
         run(own, "topics", "create", "away", "--format", "records", "--partitions", "1")
         command = [
             sys.executable, "-m", "fastlog", "produce", "--topic", "away", "--brokers", own.address,
-            "--connect-timeout", "1s",
+            "--connect-timeout", "1s", "--property", "delivery.timeout.ms=1000",
         ]  # fmt: skip
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sending:
             try:
@@ -462,7 +516,7 @@ def test_a_broker_that_stays_away_is_said() -> None:
             finally:
                 sending.kill()
         assert sending.returncode == 3
-        assert b"1 records were not acknowledged" in err and b"produced 1 messages" in err
+        assert b"1 messages were not acknowledged" in err and b"produced 1 messages" in err
 
 
 # -- the client --------------------------------------------------------------------------------------------------------

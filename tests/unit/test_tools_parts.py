@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import select
+import zlib
 from pathlib import Path
 
 import pytest
 
 from fastlog import message
+from fastlog.client.records import RecordsError
 from fastlog.consumer.fetched import MessageSet
 from fastlog.errors import ClosedError, MessageTooLargeError, StorageError
 from fastlog.producer import Crc32Partitioner
@@ -37,6 +39,11 @@ from fastlog.tools.progress import Progress
         (KeyRule(b" ", 3, True, True), b"a b c", (b"c", b"a b c")),
         (KeyRule(b" ", 4, True, True), b"a b c", (None, b"a b c")),
         (KeyRule(b" ", 1, True, True), b"\xff\x00", (b"\xff\x00", b"\xff\x00")),
+        (KeyRule(b"\t", 0, False, True, b"k"), b"own\tv", (b"own", b"v")),
+        (KeyRule(b"\t", 0, False, True, b"k"), b"\tv", (b"", b"v")),
+        (KeyRule(b"\t", 0, False, True, b"k"), b"none", (b"k", b"none")),
+        (KeyRule(b" ", 2, True, True, b"k"), b"none", (b"k", b"none")),
+        (KeyRule(None, 0, False, True, b"k"), b"a\tb", (b"k", b"a\tb")),
     ],
 )
 def test_where_the_key_is(rule: KeyRule, line: bytes, found: tuple[bytes | None, bytes]) -> None:
@@ -87,6 +94,19 @@ def test_lines_without_a_key() -> None:
     assert KeyedLines(KeyRule(b"\t", 0, False, True), tuple).sort([b"a\t1"], [1]) == ([Group(None, [b"1"], [1])], None)
 
 
+def test_lines_that_become_records_keep_their_keys() -> None:
+    """Their keys choose by all bits of the hash, as today's clients have it; those without go where they are sent."""
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, False), lambda: tuple(range(7)), of_records=True)
+    lines = [b"%d\tv" % number for number in range(50)]
+    groups, _ = keyed.sort([*lines, b"none"], range(51), 3)
+    found = {key: group.place for group in groups for key in group.keys or ()}
+    expected = {b"%d" % number: zlib.crc32(b"%d" % number) % 7 for number in range(50)}
+    assert found == {**expected, None: 3}
+    assert any(zlib.crc32(key) & 0x7FFFFFFF != zlib.crc32(key) for key in expected)
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: (0, 1), of_records=True, has_nulls=True)
+    assert keyed.sort([b"\t1", b"\t", b"none"], range(3), 1) == ([Group(1, [b"1", None], [0, 1], [None, None])], 2)
+
+
 # --- numbers of lines ---
 
 
@@ -112,6 +132,21 @@ def test_batches_know_their_line_numbers(tmp_path: Path) -> None:
 
 def told(messages: int, error: Exception | None = None) -> Delivery:
     return Delivery("t", 0, 0, -1, -1, messages, error)  # type: ignore[arg-type]
+
+
+def test_what_becomes_of_single_lines_may_come_in_any_order() -> None:
+    """Each is of a call of its own, which knows its line. What a broker refuses is not stored; else nobody knows."""
+    deliveries = Deliveries(of_records=True)
+    call = deliveries.begin("a", [b"x", None, b"yy", b"", b"z", b"w"], range(1, 7), 5)
+    call.of_one(4)(told(1, MessageTooLargeError("large")))
+    call.of_one(2)(told(1))
+    call.of_one(1)(told(1, RecordsError("no codec", 76)))
+    call.of_one(5)(told(1, RecordsError("nothing before it", 45)))
+    assert (deliveries.delivered, deliveries.delivered_bytes, deliveries.refused, deliveries.unknown) == (1, 2, 2, 1)
+    assert deliveries.lost_lines() == "a, line 2; a, lines 5-6" and deliveries.pending_bytes
+    call.of_one(0)(told(1))
+    deliveries.give_up()
+    assert (deliveries.unknown, deliveries.lost_lines()) == (2, "a, line 2; a, lines 4-6")
 
 
 def test_lost_lines_are_named() -> None:
