@@ -20,7 +20,7 @@ from fastlog.errors import ConfigError, DataLossError, TableConflictError, Trans
 from fastlog.spark.entries import NewFile, stats_of
 from fastlog.spark.jobs import command, streams
 from fastlog.spark.jobs.latency import Latencies
-from fastlog.spark.jobs.streams import Run, TableSink
+from fastlog.spark.jobs.streams import Run, TableSink, left_out
 from fastlog.spark.lake import Lake
 from fastlog.spark.staging import Staging
 from fastlog.tools import signals
@@ -70,10 +70,10 @@ def sink_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TableSink]:
     return lambda path: TableSink(Lake(path / "table"), "counts", [], False)
 
 
-def rows_in(path: Path) -> list[int]:
+def rows_in(path: Path, table: str = "table") -> list[int]:
     from deltalake import DeltaTable
 
-    found: list[int] = DeltaTable(str(path / "table")).to_pyarrow_table()["count"].to_pylist()
+    found: list[int] = DeltaTable(str(path / table)).to_pyarrow_table()["count"].to_pylist()
     return sorted(found)
 
 
@@ -261,6 +261,7 @@ class Sink:
         self.batches = self.rows = self.passed_over = 0
         self.latencies = Latencies()
         self.checkpoint = Path("/table/_fastlog/checkpoint")
+        self.late_summary = None
         self.held = 0
 
     @contextmanager
@@ -287,17 +288,20 @@ def run_of(*queries: Query, every: float | None = None, attempts: int = 3) -> tu
 def test_each_batch_is_counted_once(waits: list[float]) -> None:
     """However often its progress is seen; a trigger with nothing to do has the number of the batch to come."""
     first, second = progress(0, 10), progress(1, 5, eventTime={"watermark": "w1"})
-    observed = {"fastlogtimestamp": {"without_time": 3}, "fastlogother": {"without_time": None}, "x": {}}
+    observed = {
+        "fastlogtimestamp": {"without_time": 3, "without_key": 5}, "fastlogother": {"without_time": None}, "x": {},
+    }  # fmt: skip
     third = progress(2, 7, observedMetrics=observed, stateOperators=[{"numRowsDroppedByWatermark": 2}, {}])
-    fourth = progress(3, 1, observedMetrics={"fastlogtimestamp": {"without_time": 1}})
+    fourth = progress(3, 1, observedMetrics={"fastlogtimestamp": {"without_time": 1, "without_key": 2}})
     idle = progress(2, 100, done=False)
     run, sink, _ = run_of(Query([first], [first, second, idle], [second, idle, third, third], [third, fourth]))
     run()
-    assert (run.read_rows, run.without_time, run.late, run.watermark) == (23, 4, 2, "w1")
+    assert (run.read_rows, run.without_time, run.without_key, run.late, run.watermark) == (23, 4, 7, 2, "w1")
     assert sink.held == 1
     found = run.to_json()
-    assert {name: found[name] for name in ("read_rows", "late", "without_time", "watermark", "failures")} == {
-        "read_rows": 23, "late": 2, "without_time": 4, "watermark": "w1", "failures": 0,
+    names = ("read_rows", "late", "without_time", "without_key", "watermark", "failures")
+    assert {name: found[name] for name in names} == {
+        "read_rows": 23, "late": 2, "without_time": 4, "without_key": 7, "watermark": "w1", "failures": 0,
     }  # fmt: skip
 
 
@@ -308,9 +312,86 @@ def test_nothing_was_read(waits: list[float]) -> None:
     assert found["seconds"] >= 0
     del found["seconds"]
     assert found == {
-        "batches": 0, "passed_over": 0, "rows": 0, "read_rows": 0, "late": 0, "without_time": 0, "watermark": None,
-        "failures": 0, "latency_ms": None, "behind": None,
+        "batches": 0, "passed_over": 0, "rows": 0, "read_rows": 0, "late": 0, "late_table": None, "without_time": 0,
+        "without_key": 0, "watermark": None, "failures": 0, "latency_ms": None, "behind": None,
     }  # fmt: skip
+
+
+def test_what_was_left_out_in_words() -> None:
+    """Each kind with what can be done; nothing where everything is in a row."""
+    nothing = {"late": 0, "late_table": None, "without_time": 0, "without_key": 0}
+    assert left_out(nothing) == ""
+    some = {**nothing, "late": 3, "without_time": 2, "without_key": 1}
+    told = "3 late, by --late; 2 without a time: --time gives them one; 1 without a key: --on is null"
+    assert left_out(some) == told
+    assert left_out({**some, "late_table": {"table": "/t", "rows": 0}}) == told.partition("; ")[2]
+    assert left_out({**nothing, "late": 3, "late_table": {"table": "/t", "rows": 5}}) == "5 late, by --late (kept)"
+
+
+# -- late rows ---------------------------------------------------------------------------------------------------------
+
+
+class LateFrames:
+    """The late rows of each batch."""
+
+    def __init__(self, frames: dict[int, Frame | None]) -> None:
+        self.frames = frames
+
+    def of(self, session: Any, checkpoint: Path, batch: int) -> Any:
+        assert checkpoint.name == "checkpoint"
+        return self.frames[batch]
+
+
+def test_late_rows_are_in_their_table_before_the_batch_is_in_its_own(
+    tmp_path: Path, sink_of: Callable[..., TableSink]
+) -> None:
+    """Each once, wherever a batch was cut off; one without any costs no transaction."""
+    frames = {0: None, 1: Frame(10, 11), 2: Frame(), 3: Frame(12)}
+    late = Lake(tmp_path / "late")
+    sink_of(tmp_path)
+
+    def sink() -> TableSink:
+        return TableSink(Lake(tmp_path / "table"), "counts", [], False, late=(Lake(tmp_path / "late"), found))
+
+    found: Any = LateFrames(frames)
+    first = sink()
+    first(Frame(1), 0)
+    assert not late.exists
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(TableConflictError):
+        real = Lake.commit
+
+        def commit(self: Lake, change: Any) -> None:
+            if self.location.text.endswith("/table"):
+                raise TableConflictError("made up")
+            real(self, change)
+
+        patch.setattr(Lake, "commit", commit)
+        first(Frame(2), 1)
+    late.reload()
+    version = late.version
+    second = sink()
+    for batch in (1, 2, 3, 3):
+        second(Frame(batch + 1), batch)
+    late.reload()
+    assert (late.version, late.number("fastlog.query:q")) == (version + 1, 3)
+    assert rows_in(tmp_path) == [1, 2, 3, 4]
+    assert rows_in(tmp_path, "late") == [10, 11, 12]
+    assert first.late_summary == {"table": str(tmp_path / "late"), "rows": 2}
+    assert second.late_summary == {"table": str(tmp_path / "late"), "rows": 1}
+    assert (second.rows, second.batches, second.passed_over) == (3, 3, 1)
+    assert sink_of(tmp_path).late_summary is None
+
+
+def test_the_tables_of_a_query_are_two_and_both_are_its_own(tmp_path: Path, sink_of: Callable[..., TableSink]) -> None:
+    sink_of(tmp_path)
+    with pytest.raises(ConfigError, match="is the table that is filled"):
+        TableSink(Lake(tmp_path / "t"), "counts", [], False, late=(Lake(tmp_path / "t"), LateFrames({})))  # type: ignore[arg-type]
+    made = [
+        TableSink(Lake(tmp_path / name), "counts", [], False, late=(Lake(tmp_path / "late"), LateFrames({})))  # type: ignore[arg-type]
+        for name in ("one", "two")
+    ]
+    with made[0].alone(), pytest.raises(TableConflictError, match="late: another process"), made[1].alone():
+        pass
 
 
 @pytest.mark.parametrize(

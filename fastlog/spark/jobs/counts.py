@@ -11,11 +11,14 @@ import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command, parameters
+from fastlog.spark.jobs.late import OVER, REASON, TIME, LateRows, Side
 from fastlog.spark.jobs.streams import WITHOUT_TIME, TableSink, fill_table, watched
+from fastlog.spark.lake import Lake
+from fastlog.spark.storage import TableLocation
 from fastlog.tools import options, report
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _MADE = ("window_start", "window_end", "n", "bytes")
 
@@ -54,8 +57,10 @@ _MADE = ("window_start", "window_end", "n", "bytes")
     metavar="NAME=SQL",
     help="Count for each value of this; may be repeated.  [default: topic=topic]",
 )
+@parameters.late_table_option
 def counts_command(
     job: parameters.JobOptions,
+    late_place: TableLocation | None,
     window: float | None,
     slide: float | None,
     gap: float | None,
@@ -66,7 +71,8 @@ def counts_command(
     Without --table: of all that the topics hold now, as JSON lines on stdout; messages without a time are counted in
     lines without a window. With it: as a stream, from where
     the last run ended. A window is added to the table once, when it is over: when a message has come that is
-    --late later than its end. Messages that come after that are left out, and their number is in the summary.
+    --late later than its end. Messages that come after that are left out, and their number is in the summary;
+    --late-table keeps them.
     """
     if (window is None) == (gap is None):
         raise click.UsageError("give one of --window and --session")
@@ -82,8 +88,14 @@ def counts_command(
     if job.table is None:
         if job.every is not None:
             raise click.UsageError("--every needs a --table")
+        if late_place is not None:
+            raise click.UsageError("--late-table needs a --table: of all that there is nothing is late")
         return _of_all(source, windows, job.master, conf)
-    sink = TableSink(job.lake(), "counts", (), not job.no_progress, job.checkpoint, moments=("window_end",))
+    late = None
+    if late_place is not None:
+        late = Lake(job.located(late_place)), LateRows([Side(source, windows.timed, windows.bounds)])
+    shown = not job.no_progress
+    sink = TableSink(job.lake(), "counts", (), shown, job.checkpoint, moments=("window_end",), late=late)
 
     def make(spark: SparkSession) -> DataFrame:
         frame = spark.readStream.format("fastlog").options(**source, **job.streamed).load()
@@ -111,6 +123,33 @@ class Windows:
         self._gap = gap
         self._by = by
 
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The columns of ``timed`` beside its time: those of a window; none of sessions, whose bounds come late."""
+        return () if self._gap is not None else ("window_start", "window_end")
+
+    def timed(self, frame: DataFrame) -> DataFrame:
+        """Messages with their time, once for each window that they are in, and when that is over; see ``Side``."""
+        from pyspark.sql import functions as f
+
+        rows = frame.withColumn(TIME, f.expr(self._time_of).cast("timestamp")).where(f.col(TIME).isNotNull())
+        if self._gap is not None:
+            over = f.col(TIME) + f.expr(f"INTERVAL {command.interval(self._gap)}")
+            return rows.select("*", over.alias(OVER), f.lit("no session is open from so long ago").alias(REASON))
+        rows = rows.select("*", self._window(TIME).alias("_window"))
+        start, end = f.col("_window.start").alias("window_start"), f.col("_window.end")
+        reason = f.lit("the window was over").alias(REASON)
+        return rows.select("*", start, end.alias("window_end"), end.alias(OVER), reason)
+
+    def _window(self, time: str) -> Column:
+        from pyspark.sql import functions as f
+
+        if self._gap is not None:
+            return f.session_window(time, command.interval(self._gap))
+        assert self._length is not None
+        slide = None if self._slide is None else command.interval(self._slide)
+        return f.window(time, command.interval(self._length), slide)
+
     def counted(self, frame: DataFrame, late: float | None) -> DataFrame:
         """One row for each window and group. ``late`` in seconds, for a stream.
 
@@ -131,13 +170,7 @@ class Windows:
             rows = rows.withColumn("_timed", f.col("_time").isNotNull())
             rows = rows.withColumn("_time", f.coalesce("_time", f.timestamp_seconds(f.lit(0))))
             keys.append("_timed")
-        if self._gap is not None:
-            window = f.session_window("_time", command.interval(self._gap))
-        else:
-            assert self._length is not None
-            slide = None if self._slide is None else command.interval(self._slide)
-            window = f.window("_time", command.interval(self._length), slide)
-        grouped = rows.groupBy(window.alias("_window"), *keys)
+        grouped = rows.groupBy(self._window("_time").alias("_window"), *keys)
         counted = grouped.agg(f.count(f.lit(1)).alias("n"), f.sum("_bytes").alias("bytes"))
         start, end = f.col("_window.start"), f.col("_window.end")
         if late is None:

@@ -8,8 +8,9 @@ import click
 
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs import command, parameters
+from fastlog.spark.jobs.late import OVER, REASON, TIME, LateRows, Side, Timed
 from fastlog.spark.jobs.streams import TableSink, fill_table, watched
-from fastlog.spark.lake import read_table
+from fastlog.spark.lake import Lake, read_table
 from fastlog.spark.storage import TableLocation, spark_path
 from fastlog.tools import options
 
@@ -61,8 +62,10 @@ _PLACES = ("topic", "broker", "partition", "offset", "idx", "value")
     is_flag=True,
     help="Also messages that have no other one: once none can come any more.",
 )
+@parameters.late_table_option
 def join_command(
     job: parameters.JobOptions,
+    late_place: TableLocation | None,
     other_topics: tuple[str, ...],
     static: TableLocation | None,
     on: str,
@@ -75,26 +78,35 @@ def join_command(
     """Join a topic with another one, message by message within a span of time, or with the rows of a table.
 
     The result goes to a Delta table, each pair once, from where the last run ended. Messages that come later
-    than --late allows may miss their partner. A table is read once, when the job starts.
+    than --late allows are left out; --late-table keeps them. A table is read once, when the job starts.
     """
     if bool(other_topics) == (static is not None):
         raise click.UsageError("give one of --with and --with-table")
     if (within is None) != (static is not None):
         raise click.UsageError("--within is for --with, which needs it")
+    if late_place is not None and static is not None:
+        raise click.UsageError("--late-table is for --with: against a table nothing is late")
     chosen, conf = job.named()
-    left = command.source_of(job.brokers, chosen, job.topics) | job.streamed
-    right = command.source_of(job.brokers, chosen, other_topics) | job.streamed
+    left = command.source_of(job.brokers, chosen, job.topics)
+    right = command.source_of(job.brokers, chosen, other_topics)
     moments = ("left_time",) if static is not None else ("left_time", "right_time")
-    sink = TableSink(job.lake(), "join", (), not job.no_progress, job.checkpoint, moments=moments)
+    late = None
+    if late_place is not None:
+        sides = [
+            Side(left, _timed("left", None if keep_unmatched else on, job.time_of)),
+            Side(right, _timed("right", other_on or on, other_time or job.time_of)),
+        ]
+        late = Lake(job.located(late_place)), LateRows(sides)
+    sink = TableSink(job.lake(), "join", (), not job.no_progress, job.checkpoint, moments=moments, late=late)
     other = None if static is None else job.located(static)
     how = "left" if keep_unmatched else "inner"
 
     def make(spark: SparkSession) -> DataFrame:
-        first = _side(spark, left, "left", on, job.time_of)
+        first = _side(spark, left | job.streamed, "left", on, job.time_of)
         if other is not None:
             return _with_table(first, _static(spark, other), other_on or on, how)
         assert within is not None
-        second = _side(spark, right, "right", other_on or on, other_time or job.time_of)
+        second = _side(spark, right | job.streamed, "right", other_on or on, other_time or job.time_of)
         delay = command.interval(job.late)
         return _with_topic(
             first.withWatermark("left_time", delay), second.withWatermark("right_time", delay), within, before, how
@@ -112,7 +124,21 @@ def _side(spark: SparkSession, source: dict[str, str], name: str, on: str, time_
     frame = spark.readStream.format("fastlog").options(**source).load()
     chosen = [f.col(column).alias(f"{name}_{column}") for column in _PLACES]
     moment = f.expr(time_of).cast("timestamp").alias(f"{name}_time")
-    return watched(frame.select(f.expr(on).alias(f"{name}_on"), moment, *chosen), f"{name}_time")
+    return watched(frame.select(f.expr(on).alias(f"{name}_on"), moment, *chosen), f"{name}_time", f"{name}_on")
+
+
+def _timed(name: str, on: str | None, time_of: str) -> Timed:
+    """What ``Side`` asks of the messages of one side; those without a key, ``on``, find nobody, and so are not late."""
+
+    def timed(frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        moment = f.expr(time_of).cast("timestamp")
+        reason = f.lit(f"{name}: the time for its partners was over")
+        rows = frame if on is None else frame.where(f.expr(on).isNotNull())
+        return rows.select("*", moment.alias(TIME), moment.alias(OVER), reason.alias(REASON))
+
+    return timed
 
 
 def _with_topic(left: DataFrame, right: DataFrame, within: float, before: float, how: str) -> DataFrame:

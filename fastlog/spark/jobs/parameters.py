@@ -209,6 +209,19 @@ def late_option(function: Any) -> Any:
     )(function)
 
 
+def late_table_option(function: Any) -> Any:
+    """``--late-table``, for jobs that leave out what is late."""
+    return options.option(
+        "--late-table",
+        "late_place",
+        group="Selection",
+        type=TablePlace(),
+        metavar="PLACE",
+        help="Another table, for messages that are left out because they are later than --late; made if it is not"
+        " there. Each batch is read twice then.",
+    )(function)
+
+
 def attempts_option(function: Any) -> Any:
     """``--attempts``."""
     return options.option(

@@ -12,13 +12,15 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
 from fastlog.spark.behind import Behind, behind
+from fastlog.spark.entries import NewFile
 from fastlog.spark.jobs import command, parameters
+from fastlog.spark.jobs.late import LateRows
 from fastlog.spark.jobs.latency import Latencies
 from fastlog.spark.lake import Change, Lake, Step
 from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
@@ -33,16 +35,68 @@ if TYPE_CHECKING:
 _QUERY_ID = "sql.streaming.queryId"
 _QUERY = "fastlog.query"
 """The name of the number that says which query fills a table in an object store."""
-WITHOUT_TIME = "without_time"
+WITHOUT_TIME, WITHOUT_KEY = "without_time", "without_key"
 _LOOK_SECONDS = 1
 _MOST_PAUSE = 10.0
 
 
-def watched(frame: DataFrame, time: str) -> DataFrame:
-    """The same rows of a stream; the progress of the query says of how many this column is null."""
+def watched(frame: DataFrame, time: str, key: str | None = None) -> DataFrame:
+    """The same rows of a stream; the progress of the query says of how many these columns are null."""
     from pyspark.sql import functions as f
 
-    return frame.observe(f"fastlog{time}", f.sum(f.col(time).isNull().cast("bigint")).alias(WITHOUT_TIME))
+    counts = {WITHOUT_TIME: time} if key is None else {WITHOUT_TIME: time, WITHOUT_KEY: key}
+    nulls = [f.sum(f.col(column).isNull().cast("bigint")).alias(name) for name, column in counts.items()]
+    return frame.observe(f"fastlog{time}", *nulls)
+
+
+class BatchTable:
+    """Brings the batches of a query into a table, each once, by its number."""
+
+    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], state: Path | None, shown: bool) -> None:
+        """``state``: the directory for what is not part of a table in an object store."""
+        self.lake = lake
+        self.rows = 0
+        self._job = job
+        self._partition_by = partition_by
+        self._shown = shown
+        self.staging = Staging(lake, partition_by, "snappy", state)
+
+    def last(self, query: str) -> int | None:
+        """The last batch of a query that is there; looks at the table anew."""
+        self.lake.reload()
+        return self.lake.number(f"fastlog.query:{query}")
+
+    def made(self, frame: DataFrame) -> None:
+        """Make the table for rows like these, if it is not there. Raises ``ConfigError``: it has other columns."""
+        schema = arrow_schema(frame)
+        if self.lake.exists:
+            self.lake.check_schema(schema, self._partition_by)
+        else:
+            self.lake.create(schema, self._partition_by)
+
+    def bring(self, frame: DataFrame, query: str, batch: int, *, if_empty: bool = True) -> list[NewFile]:
+        """Bring the rows of a batch that is not there; its files. Without rows it is written down ``if_empty``.
+
+        Raises:
+            TableConflictError, TableWriteError, TableUnavailableError: as ``Lake.commit``.
+        """
+        name = f"fastlog.query:{query}"
+        last = self.lake.number(name)
+        files = self.staging.write(frame)
+        rows = sum(file.rows for file in files)
+        if not rows and not if_empty:
+            return files
+        notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
+        steps = {name: Step(last, batch)}
+        if not self.lake.location.is_local:  # no lock keeps another query away there
+            steps[_QUERY] = Step(None if last is None else _as_number(query), _as_number(query))
+        try:
+            self.lake.commit(Change(steps, files, (), notes))
+        except (errors.TableConflictError, errors.TableWriteError):
+            self.staging.discard(files)
+            raise
+        self.rows += rows
+        return files
 
 
 class TableSink:
@@ -57,12 +111,14 @@ class TableSink:
         state: Path | None = None,
         *,
         moments: Sequence[str] = (),
+        late: tuple[Lake, LateRows] | None = None,
     ) -> None:
         """``state``: the directory for the query's state, of a table in an object store. ``moments``: columns with
-        times, the latest of which is when a row could have been known.
+        times, the latest of which is when a row could have been known. ``late``: where late messages go, and what finds
+        them.
 
         Raises:
-            ConfigError: such a table without one, or another with one.
+            ConfigError: such a table without one, or another with one; late messages in the table itself.
         """
         if lake.location.is_local != (state is None):
             raise errors.ConfigError(
@@ -70,7 +126,8 @@ class TableSink:
                 if lake.location.is_local
                 else f"{lake}: give a directory with --checkpoint, in which Spark keeps the state of the query"
             )
-        self.rows = 0
+        if late is not None and late[0].location.text == lake.location.text:
+            raise errors.ConfigError(f"--late-table: {lake} is the table that is filled: give another place")
         self.batches = 0
         self.passed_over = 0
         self.latencies = Latencies()
@@ -78,11 +135,22 @@ class TableSink:
         """How much later than its moment a row could have been known, such as a window by its beginning."""
         self._moments = moments
         self.lake = lake
-        self._job = job
-        self._partition_by = partition_by
-        self._staging = Staging(lake, partition_by, "snappy", state)
+        self._table = BatchTable(lake, job, partition_by, state, shown)
+        self._late_rows = None if late is None else late[1]
+        self.late_table = None if late is None else BatchTable(late[0], f"late of {job}", (), None, shown)
+        """With the late messages; None where nobody wants them."""
         self._state = lake.work_directory if state is None else state
         self._shown = shown
+
+    @property
+    def rows(self) -> int:
+        """How many this run has brought."""
+        return self._table.rows
+
+    @property
+    def late_summary(self) -> dict[str, Any] | None:
+        """Where late messages went in this run, and how many; None where nobody wants them."""
+        return None if self.late_table is None else {"table": str(self.late_table.lake), "rows": self.late_table.rows}
 
     @property
     def checkpoint(self) -> Path:
@@ -92,7 +160,10 @@ class TableSink:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Around the query: raises ``TableConflictError`` when another process fills the table."""
-        with self._staging.alone():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._table.staging.alone())
+            if self.late_table is not None:
+                stack.enter_context(self.late_table.staging.alone())
             if self.lake.exists and not (self.checkpoint / "metadata").exists():
                 raise errors.ConfigError(
                     f"{self.lake}: the table's rows are of a query whose state is lost:"
@@ -117,40 +188,40 @@ class TableSink:
             )
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Bring the rows of a batch into the table, unless they are there."""
-        self.lake.reload()
+        """Bring the rows of a batch into the table, unless they are there; what is late of it before."""
         query = str(frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID))
-        name = f"fastlog.query:{query}"
-        schema = arrow_schema(frame)
-        if self.lake.exists:
-            self.lake.check_schema(schema, self._partition_by)
-        else:
-            self.lake.create(schema, self._partition_by)
-        last = self.lake.number(name)
+        self._bring_late(frame.sparkSession, query, batch)
+        last = self._table.last(query)
+        self._table.made(frame)
         if last is not None and last >= batch:
             self.passed_over += 1
             command.say(f"batch {batch}: is in the table already", self._shown)
             # Its rows are not wanted, but the state that it leaves for the next one is.
             frame.write.format("noop").mode("overwrite").save()
             return
-        files = self._staging.write(frame)
-        rows = sum(file.rows for file in files)
-        notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
-        steps = {name: Step(last, batch)}
-        if not self.lake.location.is_local:  # no lock keeps another query away there
-            steps[_QUERY] = Step(None if last is None else _as_number(query), _as_number(query))
-        try:
-            self.lake.commit(Change(steps, files, (), notes))
-        except (errors.TableConflictError, errors.TableWriteError):
-            self._staging.discard(files)
-            raise
+        before = self.rows
+        files = self._table.bring(frame, query, batch)
         now_us = time.time_ns() // 1000 - self.span_ms * 1000
         unknown = self.latencies.add_table(self.lake.location, files, self._moments, now_us)
         if unknown is not None:
             command.say(unknown, self._shown)
-        self.rows += rows
         self.batches += 1
-        command.say(f"batch {batch}: {rows} rows", self._shown)
+        command.say(f"batch {batch}: {self.rows - before} rows", self._shown)
+
+    def _bring_late(self, session: SparkSession, query: str, batch: int) -> None:
+        if self.late_table is None or self._late_rows is None:
+            return
+        frame = self._late_rows.of(session, self.checkpoint, batch)
+        if frame is None:
+            return
+        last = self.late_table.last(query)
+        self.late_table.made(frame)
+        if last is not None and last >= batch:
+            return
+        before = self.late_table.rows
+        self.late_table.bring(frame, query, batch, if_empty=False)
+        if self.late_table.rows > before:
+            command.say(f"batch {batch}: {self.late_table.rows - before} late rows", self._shown)
 
 
 def _as_number(query: str) -> int:
@@ -170,6 +241,7 @@ class Run:
         self.read_rows = 0
         self.late = 0
         self.without_time = 0
+        self.without_key = 0
         self.failures = 0
         self.behind: Behind | None = None
         self.watermark: str | None = None
@@ -206,7 +278,9 @@ class Run:
             "rows": self._sink.rows,
             "read_rows": self.read_rows,
             "late": self.late,
+            "late_table": self._sink.late_summary,
             WITHOUT_TIME: self.without_time,
+            WITHOUT_KEY: self.without_key,
             "watermark": self.watermark,
             "seconds": round(time.monotonic() - self._started, 3),
             "failures": self.failures,
@@ -247,6 +321,7 @@ class Run:
             self.read_rows += found["numInputRows"]
             observed = (found.get("observedMetrics") or {}).values()
             self.without_time += sum(item.get(WITHOUT_TIME) or 0 for item in observed)
+            self.without_key += sum(item.get(WITHOUT_KEY) or 0 for item in observed)
             self.late += sum(item.get("numRowsDroppedByWatermark", 0) for item in found["stateOperators"])
             self.watermark = found.get("eventTime", {}).get("watermark", self.watermark)
 
@@ -270,4 +345,18 @@ def fill_table(
         except signals.Interrupted as stop:
             code = stop.exit_code
     sink.lake.reload()
-    return code, {"job": name, "table": str(sink.lake), "version": sink.lake.version, **run.to_json()}
+    found = run.to_json()
+    if (told := left_out(found)) and not job.no_progress:
+        report.note(f"{name}: left out: {told}")
+    return code, {"job": name, "table": str(sink.lake), "version": sink.lake.version, **found}
+
+
+def left_out(summary: Mapping[str, Any]) -> str:
+    """What a summary says of messages that are in no row, and why, in words; nothing of none."""
+    late = summary["late_table"]
+    kinds = (
+        (summary["late"] if late is None else late["rows"], "late, by --late" + ("" if late is None else " (kept)")),
+        (summary[WITHOUT_TIME], "without a time: --time gives them one"),
+        (summary[WITHOUT_KEY], "without a key: --on is null"),
+    )
+    return "; ".join(f"{count} {why}" for count, why in kinds if count)
