@@ -140,6 +140,13 @@ class DumpAppender(ABC, Generic[_Appender]):
 
     def run(self) -> None:
         """Append everything. Raises ``CommandError``; what was loaded until then stays and is said."""
+        try:
+            self._append_all()
+        finally:
+            for _, appender in self._targets.values():
+                appender.close()
+
+    def _append_all(self) -> None:
         by_partition = {held.partition: held for held in self._reader.head.partitions}
         for piece in self._reader.pieces():
             target, appender = self._targets[piece.partition]
@@ -149,7 +156,6 @@ class DumpAppender(ABC, Generic[_Appender]):
         for partition, (target, appender) in self._targets.items():
             with self._stopping(target, appender):
                 self._finish(appender, by_partition[partition])
-            appender.close()
 
     @contextmanager
     def _stopping(self, target: PartitionId, appender: _Appender) -> Iterator[None]:

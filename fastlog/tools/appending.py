@@ -9,7 +9,7 @@ from fastlog.client.connection import Broker, Connection, Patience
 from fastlog.client.records import RecordsError
 from fastlog.client.topics import described_in
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.errors import BrokerError, FastlogError, TransportError, error_for
+from fastlog.errors import BrokerError, FastlogError, StorageError, TransportError, error_for
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError
 from fastlog.wire import requests, responses
@@ -19,8 +19,10 @@ _FLUSH_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 _MOST_ANSWER_BYTES = 64 * 1024
 _SEE = "see the broker's settings and its log"
+_MAKE_ROOM = "make room on the broker's disk, whose log says more, then go on with --resume"
 _TO_DO = {
     10: "give the topic larger max.message.bytes (fastlog topics settings), then go on with --resume",
+    56: _MAKE_ROOM,
     21: "load into a fastlog broker of this version: that one stores no records at offsets of their own",
 }
 """Where the broker refuses records, by its code."""
@@ -143,5 +145,6 @@ def explained(error: FastlogError, what: str) -> CommandError:
     if isinstance(error, TransportError):
         return CommandError(what, why, "start the broker again, then go on as said above", EXIT_UNREACHABLE)
     if isinstance(error, BrokerError):
-        return CommandError(what, f"the broker refuses: {why}", _SEE, EXIT_FAILED)
+        what_to_do = _MAKE_ROOM if isinstance(error, StorageError) else _SEE
+        return CommandError(what, f"the broker refuses: {why}", what_to_do, EXIT_FAILED)
     return CommandError(what, why, "see above", EXIT_FAILED)

@@ -139,6 +139,40 @@ def test_each_record_is_where_it_was(source: RunningBroker, dumped: Path, run: C
         assert ran.code == 1 and "cannot become that of the file" in ran.refused()[0]
 
 
+@pytest.mark.parametrize("kind", ["records", "messages"])
+def test_a_disk_that_is_full_ends_a_load_which_goes_on(
+    source: RunningBroker, tmp_path: Path, run: Commands, kind: str
+) -> None:
+    """What was acknowledged by then is there, and nothing twice once there is room."""
+    name, payload = f"full-{kind}", b"x" * 1000
+    if kind == "records":
+        with reached(source) as records:
+            records.create(name, 1, {})
+            for _ in range(200):
+                records.append({(name, 0): build([Record(b"k", payload)] * 5)}, is_flushed=True)
+    else:
+        with fastlog.Producer(source.address, acks="flushed") as producer:
+            producer.send(name, [payload] * 1000, partition=0)
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run("dump", "--brokers", source.address, "--topic", name, str(first)).code == 0
+    with testing.broker() as other:
+        other._limit_files(700_000)
+        ran = run("load", "--brokers", other.address, str(first))
+        what, _, what_to_do = ran.refused()
+        assert ran.code == 1 and "--resume goes on" in what and "make room on the broker's disk" in what_to_do, ran.err
+        with fastlog.SimpleConsumer(other.address) as consumer:
+            stored = sum(len(message.payload or b"") for message in consumer.messages(name, 0))
+        assert 0 < stored <= 700_000
+        other.free_disk()
+        ran = run("load", "--brokers", other.address, "--resume", str(first))
+        assert ran.code == 0 and "were there already and are the same" in ran.err, ran.err
+        with fastlog.SimpleConsumer(other.address) as consumer:
+            assert list(consumer.payloads(name, 0)) == [payload] * 1000
+        assert run("dump", "--brokers", other.address, "--topic", name, str(second)).code == 0
+    one, two = ([(piece[0], piece[2]) for piece in pieces_of(path)] for path in (first, second))
+    assert one[-1] == two[-1]
+
+
 def test_the_whole_comes_through_a_pipe_under_another_name(source: RunningBroker, run: Commands) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = f"{sys.executable} -m fastlog"
