@@ -81,10 +81,9 @@ cdef inline int next_record(RecordWalk* walk, FoundRecord* out) noexcept nogil:
 
 
 cdef inline bint next_value(RecordWalk* walk, RecordFields* out) noexcept nogil:
-    """Find key and value alone of the record in turn, of a batch whose records were checked, and go on behind it.
+    """Find offset, key and value alone of the record in turn, of a batch whose records were checked; go on behind it.
 
-    False, and it stays, where they would lie beyond the bytes of the walk: those have changed since. ``least_delta`` is
-    not kept, so ``next_record`` cannot go on after this.
+    False, and it stays, where they would lie beyond the bytes of the walk: those have changed since.
     """
     cdef const uint8_t* p = walk.at
     cdef const uint8_t* end
@@ -96,13 +95,14 @@ cdef inline bint next_value(RecordWalk* walk, RecordFields* out) noexcept nogil:
     p += 1                                              # attributes
     if (
         take_int64(&p, end, &skipped) != NUMBER_WHOLE
-        or take_int64(&p, end, &skipped) != NUMBER_WHOLE
+        or take_int32(&p, end, &out.offset_delta) != NUMBER_WHOLE
         or take_bytes(&p, end, -1, &out.key, &out.key_bytes) != RECORDS_OK
         or take_bytes(&p, end, -1, &out.value, &out.value_bytes) != RECORDS_OK
     ):
         return False
     walk.at = end
     walk.left -= 1
+    walk.least_delta = <int64_t>out.offset_delta + 1
     return True
 
 

@@ -10,13 +10,13 @@ and its spans are cut anew from ``offset``, the top-level message in turn, leavi
 
 cimport cython
 from cpython.list cimport PyList_Append, PyList_GET_SIZE
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.time cimport clock_gettime, timespec
 
 from fastlog._batch cimport (
     NO_TIME, RECORD_MAGIC, Entry, described, entry_of, headers_in, key_of, next_entry, of_record, payload_of,
 )
-from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record
+from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record, next_value
 from fastlog._records cimport RECORDS_OK
 from fastlog._views cimport view_of
 
@@ -208,8 +208,10 @@ cdef class Delivery:
     cdef int64_t next_offset    # behind this span
     cdef bint is_records        # the span is one of records:
     cdef RecordWalk walk        # over those that are not handed out yet
-    cdef RecordWalk ahead       # the same without the one in turn, which is
-    cdef FoundRecord record
+    cdef FoundRecord record     # the one in turn, and where the walk stands behind it:
+    cdef const uint8_t* ahead_at
+    cdef int64_t ahead_delta
+    cdef int32_t ahead_left
 
     cdef Place handed           # of what was handed out last
     cdef int64_t handed_next
@@ -264,7 +266,7 @@ cdef class Delivery:
             message.time = NO_TIME
             if self.is_records:
                 message.key = key_of(&self.record)
-                message.headers = headers_in(&self.record, &self.ahead)
+                message.headers = headers_in(&self.record, &self.walk)
                 message.time = self.record.fields.timestamp
                 message.offset = self.record.offset
             else:
@@ -493,26 +495,31 @@ cdef class Delivery:
         cdef FoundRecord record
         cdef Entry entry
         cdef object payload
-        record.next_offset = self.offset
         while walk.left and PyList_GET_SIZE(batch) < count and size > 0:
-            if next_record(&walk, &record) != RECORDS_OK:
+            if not next_value(&walk, &record.fields):
                 raise BufferError("the bytes changed while they were read")
             entry_of(&record, &entry)
             payload = payload_of(&entry)
             PyList_Append(batch, payload)
             size -= entry.entry_bytes
+        if walk.left < self.left:
+            self.offset = walk.base_offset + walk.least_delta if walk.left else walk.next_offset
         self.walk = walk
         self.left = walk.left
-        self.offset = record.next_offset
         return size
 
     cdef inline int look(self, Entry* entry) except -1:
         """Describe the entry in turn."""
+        cdef const uint8_t* at
+        cdef int64_t delta
+        cdef int32_t left
         if self.is_records:
-            self.ahead = self.walk
-            if next_record(&self.ahead, &self.record) != RECORDS_OK:
+            at, delta, left = self.walk.at, self.walk.least_delta, self.walk.left
+            if next_record(&self.walk, &self.record) != RECORDS_OK:
                 self.rewind(self.chunk, self.offset, 0)
                 raise BufferError("the bytes changed while they were read")
+            self.ahead_at, self.ahead_delta, self.ahead_left = self.walk.at, self.walk.least_delta, self.walk.left
+            self.walk.at, self.walk.least_delta, self.walk.left = at, delta, left
             entry_of(&self.record, entry)
             return 0
         if not next_entry(self.base + self.at, self.size - self.at, entry):
@@ -525,7 +532,7 @@ cdef class Delivery:
         self.at += entry.entry_bytes
         self.left -= 1
         if self.is_records:
-            self.walk = self.ahead
+            self.walk.at, self.walk.least_delta, self.walk.left = self.ahead_at, self.ahead_delta, self.ahead_left
             self.offset = self.record.next_offset
         elif not self.inner:
             self.offset += entry.entry_bytes

@@ -246,3 +246,34 @@ def test_into_kafka(kafka: real_kafka.Kafka, broker: RunningBroker, tmp_path: Pa
             wait_count(program, kafka.address, "back", partition, len(wanted))
             assert rows(kafka.address, "back", partition) == wanted, program.said
         assert program.stop() == 0
+
+
+def test_from_a_cluster_whose_brokers_lead_partitions_each(
+    kafka: real_kafka.Kafka, broker: RunningBroker, tmp_path: Path
+) -> None:
+    """Each partition comes from its leader; one whose leader is away waits for it, and the others do not."""
+    with real_kafka.Kafka(tmp_path / "second", settings=SETTINGS, beside=kafka) as second:
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        wait_until("both brokers are there", lambda: len(admin.list_topics(timeout=SECONDS).brokers) == 2, SECONDS)
+        topic = NewTopic("led", 4, replica_assignment=[[1], [2], [2], [1]])
+        admin.create_topics([topic])["led"].result(SECONDS)
+        with mirror(kafka.address, broker.address, "led", tmp_path) as program:
+            program.start()
+            produce(kafka.address, "led", 2000, codec="lz4")
+            for partition in range(4):
+                wanted = rows(kafka.address, "led", partition)
+                assert wanted
+                wait_count(program, broker.address, "led", partition, len(wanted))
+            second.__exit__(None, None, None)
+            producer = Producer({"bootstrap.servers": kafka.address})
+            producer.produce("led", b"while one is away", partition=3, timestamp=NOW_MS)
+            assert producer.flush(SECONDS) == 0
+            one = Row(None, b"while one is away", NOW_MS, ())
+            wait_same(program, "the others go on", lambda: rows(broker.address, "led", 3)[-1:] == [one])
+            second.__enter__()
+            produce(kafka.address, "led", 2000, word="after")
+            for partition in range(4):
+                wanted = rows(kafka.address, "led", partition)
+                wait_count(program, broker.address, "led", partition, len(wanted))
+                assert rows(broker.address, "led", partition) == wanted, program.said
+            assert program.stop() == 0
