@@ -225,7 +225,14 @@ def test_at_the_root_a_failing_producer_brings_no_more_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "wanted"), [("name", b"program.part"), (lambda record: record.args[0], b"a"), (None, None)]
+    ("key", "wanted"),
+    [
+        ("name", b"program.part"),
+        (lambda record: record.args[0], b"a"),
+        (lambda record: (1, 2), b"(1, 2)"),
+        (lambda record: None, None),
+        (None, None),
+    ],
 )
 def test_keys_choose_partitions(logger: logging.Logger, key: Any, wanted: bytes | None) -> None:
     """Records of one key share a partition; without a key the broker chooses."""
