@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,8 +180,9 @@ def test_a_name_stands_for_one_client_of_its_kind(registry: CollectorRegistry) -
     watch(receiver, "a", registry)
     with pytest.raises(ArgumentError, match="another client called 'a'"):
         watch(other, "a", registry)
-    with pytest.raises(ArgumentError, match="no Producer or Consumer"):
-        watch(object(), "b", registry)
+    for stranger in (object(), SimpleNamespace(partitions=lambda: []), SimpleNamespace(failed_commits=0)):
+        with pytest.raises(ArgumentError, match="no Producer or Consumer"):
+            watch(stranger, "b", registry)
 
 
 def test_a_registry_of_ones_own_and_that_of_the_process(registry: CollectorRegistry) -> None:
