@@ -16,6 +16,7 @@ from fastlog.producer.record_errors import LOST, PASSING
 from fastlog.tools import signals
 
 _LOOK_SECONDS = 0.1
+_COUNTED, _DELIVERED = 1, 2
 _SHOWN_RANGES = 8
 
 PLAIN_MESSAGE_BYTES = 1_000_000
@@ -81,12 +82,31 @@ class Call:
 
     def of_one(self, index: int) -> Callable[[Delivery], None]:
         """The callback of one of the messages, where each has a call of its own; not with that of all."""
-        return partial(self._owner.settle, self, index=index)
+        return partial(self._settle_one, index)
 
     def settle(self, start: int, end: int) -> None:
         """Note that it is known what became of some of the messages."""
-        self._is_settled[start:end] = b"\1" * (end - start)
+        self._is_settled[start:end] = bytes((_COUNTED,)) * (end - start)
         self.settled += end - start
+
+    def _settle_one(self, index: int, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._owner.settle(self, delivery, index)
+            return
+        # Counted with all of the call, at its end: a lock for each message would cost more than to send it.
+        self._is_settled[index] = _DELIVERED
+        self.settled += 1
+        if self.settled == len(self.numbers):
+            self._owner.finish(self)
+
+    def take_delivered(self) -> tuple[int, int]:
+        """How many single messages were delivered and not counted yet, and the bytes of their payloads."""
+        known = bytes(self._is_settled)
+        if _DELIVERED not in known:
+            return 0, 0
+        self._is_settled = self._is_settled.replace(bytes((_DELIVERED,)), bytes((_COUNTED,)))
+        ones = [payload for payload, state in zip(self._payloads, known, strict=True) if state == _DELIVERED]
+        return len(ones), size_of(ones)
 
     def unsettled(self) -> list[int]:
         """The numbers of the others."""
@@ -158,8 +178,19 @@ class Deliveries:
             else:
                 self._changed.notify_all()
 
+    def finish(self, call: Call) -> None:
+        """Take note that nothing of a call of single messages is under way any more."""
+        with self._changed:
+            self._forget(call)
+
+    def _count(self, call: Call) -> None:
+        count, size = call.take_delivered()
+        self.delivered += count
+        self.delivered_bytes += size
+
     def _forget(self, call: Call) -> None:
         """Nothing of a call is under way any more; under the lock."""
+        self._count(call)
         if self._calls.pop(call, call) is None:
             self.pending_bytes -= call.size + len(call.numbers) * self._frame_bytes
         self._changed.notify_all()
@@ -168,6 +199,7 @@ class Deliveries:
         """Take what has no answer for lost: no more will come."""
         with self._changed:
             for call in self._calls:
+                self._count(call)
                 rest = call.unsettled()
                 self.unknown += len(rest)
                 self._lost.append((call.name, rest))
