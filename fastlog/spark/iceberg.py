@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,12 +142,12 @@ class IcebergLake:
         if self._table is None:
             return []
         self._check_names()
-        prefix = f"{self._table.location().rstrip('/')}/{_DATA}/"
         spec, types = self._table.spec(), {item.name: item.type for item in self.schema}
         moments = {item.sequence_number: item.timestamp_ms for item in self._table.snapshots()}
         found = []
         for number, file in self._data_files():
-            if not file.file_path.startswith(prefix) or file.spec_id != spec.spec_id:
+            path = self._below(file.file_path)
+            if path is None or file.spec_id != spec.spec_id:
                 raise ConfigError(
                     f"{self}: {file.file_path} of another writer is at another place, or partitioned in another way:"
                     " rewrite the table's files with Iceberg's tools"
@@ -155,7 +156,6 @@ class IcebergLake:
             values = {name: _text(value, types[name]) for name, value in parts}
             # Of a snapshot that is gone nobody knows the time any more: it was before the others.
             moment = moments.get(number, number)
-            path = file.file_path.removeprefix(prefix)
             found.append(ActiveFile(path, file.file_size_in_bytes, values, moment, file.record_count))
         return found
 
@@ -282,6 +282,12 @@ class IcebergLake:
                     " Iceberg's tools, into another table"
                 )
 
+    def _below(self, path: str) -> str | None:
+        """The path of a file below the place of those with rows; None where it is somewhere else."""
+        place = f"{_one_form(self._opened.location()).rstrip('/')}/{_DATA}/"
+        found = _one_form(path)
+        return found.removeprefix(place) if found.startswith(place) else None
+
     def _data_files(self) -> list[tuple[int, Any]]:
         """The files of the newest snapshot as pyiceberg has them, and the sequence number with which each came."""
         from pyiceberg.manifest import ManifestContent
@@ -313,8 +319,11 @@ class IcebergLake:
                     made.append_data_file(self._data_file(added))
                 gone = {file.path for file in change.removed}
                 for _, file in self._data_files() if gone else ():
-                    if file.file_path.partition(f"/{_DATA}/")[2] in gone:
+                    path = self._below(file.file_path)
+                    if path in gone:
+                        gone.remove(path)
                         made.delete_data_file(file)
+                assert not gone, f"{self}: {gone} would stay"
 
     def _data_file(self, file: NewFile) -> Any:
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -434,6 +443,11 @@ def _value(text: str | None, kind: pyarrow.DataType) -> Any:
     if pa.types.is_date(kind):
         return (date.fromisoformat(text) - _EPOCH).days
     return int(text) if pa.types.is_integer(kind) else text
+
+
+def _one_form(url: str) -> str:
+    """A URL as every writer might have it: Java's write ``file:/path``, and S3's with another scheme."""
+    return re.sub(r"^file:/+", "/", re.sub(r"^s3[an]:", "s3:", url))
 
 
 def _text(value: Any, kind: pyarrow.DataType) -> str | None:

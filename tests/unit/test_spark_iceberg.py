@@ -473,6 +473,33 @@ def test_small_files_become_one() -> None:
     assert sorted(old["n"].to_pylist()) == [1, 2, 3, 4, 5, 6]  # who reads an older version reads it on
 
 
+def test_files_go_whatever_the_warehouse_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory called data, as the one with the files of a table is."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__TRIED__WAREHOUSE", f"file://{tmp_path}/data/warehouse")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]), ("2026-01-01", [3]))
+    join_files(lake, JoinOptions())
+    assert numbers() == [1, 2, 3]
+    expire(lake, date(2026, 6, 1))
+    assert numbers() == [1, 2]
+
+
+def test_files_are_known_in_the_form_that_other_writers_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark writes file:/path for file:///path."""
+    lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]))
+    paths = {file.path for file in lake.files()}
+    (location,) = {table().location()}
+    for one, other in (("file:///", "file:/"), (location, "s3a://b/t"), (location, "s3n://b/t")):
+        with monkeypatch.context() as patch:
+            found = [(n, SimpleNamespace(file_path=file.file_path.replace(one, other, 1), spec_id=file.spec_id,
+                                         partition=file.partition, file_size_in_bytes=1, record_count=1))
+                     for n, file in lake._data_files()]  # fmt: skip
+            patch.setattr(IcebergLake, "_data_files", lambda self, found=found: found)
+            if one == location:
+                patch.setattr("pyiceberg.table.Table.location", lambda self: "s3://b/t")
+            assert {file.path for file in lake.files()} == paths
+
+
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_join_that_is_killed(monkeypatch: pytest.MonkeyPatch, behind: bool) -> None:
     lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]))
