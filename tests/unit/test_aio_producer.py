@@ -282,8 +282,10 @@ def test_errors_are_those_of_the_other_producer() -> None:
 
 
 def test_handlers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="handlers"):
-        Producer("localhost:1", event_handler_class="kafka.producer.async.DefaultEventHandler")
+    for name, handler in (("event", "kafka.producer.async.DefaultEventHandler"), ("callback", "logging.Handler")):
+        fields: Any = {f"{name}_handler_class": handler}
+        with pytest.raises(ConfigError, match="handlers may wait, and a coroutine must not"):
+            Producer("localhost:1", producer_type="async", **fields)
 
 
 def test_a_broker_that_cannot_be_reached_is_an_error_of_each_send() -> None:

@@ -214,6 +214,7 @@ def test_only_what_is_new_is_told(broker: FakeBroker) -> None:
         auditor.count_run("t", numbers(0) + numbers(1, 1, time_ms=1000) + numbers(PAGE + 1, producer=2))
         for _ in range(2):
             auditor.keep()
+    auditor.publish()  # and a producer that is closed is asked for nothing
     first, second = events(broker)
     assert sorted(page[:3] for page in first.pages) == [(1, 5, 0), (2, 5, 1)]
     assert first.duplicates == [SeenDuplicates(1, 0, 1)]
