@@ -22,8 +22,11 @@ from fastlog.spark.storage import Output, TableLocation
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem  # type: ignore[import-untyped]
 
-ROW_GROUP_BYTES = 64 * 2**20
-"""About; what all files of one task hold in memory before it is written."""
+ROW_GROUP_BYTES = 16 * 2**20
+"""About, before they are written. Larger ones cost a writer as much processor time and more memory, and a reader who
+looks for a few rows more of both (``python -m perf.spark_files``)."""
+MOST_WAITING_BYTES = 64 * 2**20
+"""About; what all files of one task hold in memory together."""
 
 _MOST_OPEN_FILES = 64
 _NO_BOUNDS = ("key", "value")
@@ -136,10 +139,12 @@ class TableFiles:
         before = file.waiting_bytes
         file.add(rows)
         self._waiting_bytes += file.waiting_bytes - before
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            largest = max(self._open.values(), key=lambda one: one.waiting_bytes)
-            self._waiting_bytes -= largest.waiting_bytes
-            largest.write()
+        if file.waiting_bytes < ROW_GROUP_BYTES:
+            if self._waiting_bytes < MOST_WAITING_BYTES:
+                return
+            file = max(self._open.values(), key=lambda one: one.waiting_bytes)
+        self._waiting_bytes -= file.waiting_bytes
+        file.write()
 
     def finish(self) -> list[NewFile]:
         """Every file, complete and where it has to be: on the disk, or in the object store.

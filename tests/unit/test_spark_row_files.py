@@ -117,6 +117,30 @@ def test_memory_and_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     assert [int(row["value"]) for row in rows_in(tmp_path, one_day)[day_of(file)]] == list(range(500))
 
 
+@pytest.mark.parametrize(
+    ("group_bytes", "waiting_bytes", "groups"),
+    [
+        (10**9, 10**9, {"a": [5], "b": [2]}),
+        (160, 10**9, {"a": [2, 2, 1], "b": [2]}),
+        (10**9, 400, {"a": [3, 2], "b": [2]}),
+    ],
+)
+def test_rows_wait_for_a_row_group_and_for_no_more_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int, waiting_bytes: int, groups: dict[str, list[int]]
+) -> None:
+    """A file with enough for one writes it; where all files together have too much, the one with most of it does."""
+    monkeypatch.setattr(table_files, "ROW_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(table_files, "MOST_WAITING_BYTES", waiting_bytes)
+    one = pa.record_batch([pa.array(range(10), pa.int64())], names=["n"])  # 80 bytes
+    files = table_files.TableFiles(tmp_path, one.schema, ("name",), "none")
+    for name in "aababaa":
+        files.add((name,), one)
+    for file in files.finish():
+        footer = pq.ParquetFile(tmp_path / file.path).metadata
+        sizes = [footer.row_group(at).num_rows // 10 for at in range(footer.num_row_groups)]
+        assert sizes == groups[file.values["name"] or ""]
+
+
 def test_a_range_that_is_not_complete_gives_no_files(tmp_path: Path) -> None:
     data = encode_set([b"one", b"two"])
     with pytest.raises(RangeIncompleteError, match="could not be read beyond"):
