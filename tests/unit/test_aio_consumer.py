@@ -395,8 +395,9 @@ def test_offsets_are_committed_and_moved_in_threads(broker: FakeBroker) -> None:
 def test_it_belongs_to_one_loop(broker: FakeBroker) -> None:
     made = consumer()
     run(made.start())
-    with pytest.raises(StateError, match="another event loop"):
-        run(made.start())
+    for wrong in (made.start(), made.poll(0)):
+        with pytest.raises(StateError, match="another event loop"):
+            run(wrong)
     made._consumer.shutdown()
 
 
