@@ -50,6 +50,8 @@ class Ledger:
         """Called in the sending threads with each frame that failed, before a flush that waits for it is over."""
         self.room = Turnstile()
         """Where senders wait until the queue has room."""
+        self.closing = False
+        """Nothing more is taken in: who waits for room is not to wait longer."""
         self.moves = 0
         """Chunks that went from one broker's thread to another's."""
         self._unreported: dict[int, tuple[int, FastlogError]] = {}  # by a number that is given once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +24,9 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.producer import at_exit, hooks
-from fastlog.producer._buffer import Buffer, Quota
-from fastlog.producer._parts import Parts
+from fastlog.producer._buffer import Quota
 from fastlog.producer._send import Routes, SendPath
-from fastlog.producer._stamp import Stamp
-from fastlog.producer.auditing import FailedNumbers, Reporter, Sending, Stamps
+from fastlog.producer.auditing import FailedNumbers, Reporter, Stamps
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
@@ -48,7 +45,8 @@ from fastlog.producer.hooks import (
 )
 from fastlog.producer.ledger import Ledger, OnDelivery, Receipt, logger
 from fastlog.producer.partitioners import Partitioner
-from fastlog.producer.record_parts import kept_headers, parts_of
+from fastlog.producer.placing import HandlerSender, Placing
+from fastlog.producer.record_parts import kept_headers
 from fastlog.producer.router import Router, wait_all
 from fastlog.producer.submitting import Submission, Submissions
 from fastlog.producer.waiting import Background
@@ -120,7 +118,6 @@ class Producer(SendPath):
             raise ConfigError("handlers work on the queue of a producer of type async: set producer_type='async'")
         self._is_async = config.producer_type == "async"
         self._plain = type(self._encoder) is DefaultEncoder
-        self._dropped = 0
         if hooked and config.has_envelope:
             raise ConfigError("handlers change messages after send(): they contradict envelope and audit.topic")
         failed = FailedNumbers(config.audit_topic) if config.audit_topic is not None else None
@@ -139,9 +136,10 @@ class Producer(SendPath):
                 event_handler = DefaultEventHandler(callback_handler)
             elif isinstance(event_handler, DefaultEventHandler) and event_handler.callback_handler is None:
                 event_handler.callback_handler = callback_handler
-            sender = _HandlerSender(self._router, self._ledger)
+            sender = HandlerSender(self._router, self._ledger)
             self._queue = BatchQueue(config, self._ledger, event_handler, callback_handler, self._encoder, sender)
         self._submissions = Submissions(self._router, self._routes, self._ledger)
+        self._placing = Placing(config, self._router, self._ledger, self._submissions, self._stamps)
         self._reporter: Reporter | None = None
         if self._stamps is not None and failed is not None:
             self._reporter = Reporter(config, self._stamps, failed, self._router, self._ledger)
@@ -250,7 +248,7 @@ class Producer(SendPath):
         self._submissions.add(item, self._put_submission)
 
     def _put_submission(self, item: Submission) -> None:
-        if not self._place([(item.data, [item.payload])], item.settle):
+        if not self._placing.place([(item.data, [item.payload])], item.settle):
             raise QueueFullError("the queue is full, the message was dropped")
 
     def partitions(self, topic: str) -> list[tuple[int, int]]:
@@ -268,7 +266,7 @@ class Producer(SendPath):
         for item, _ in found:
             check_topic(item.topic)
             self._wait_for_submissions(item.topic)
-        return self._place([(item, payloads) for item, payloads in found if payloads], on_delivery)
+        return self._placing.place([(item, payloads) for item, payloads in found if payloads], on_delivery)
 
     def _encoded(self, item: ProducerData) -> list[bytes | None]:
         return [self._payload(value if self._plain else self._encoder.encode(value), item) for value in item.values]
@@ -285,91 +283,6 @@ class Producer(SendPath):
         if self._routes.is_held(topic) and not self._submissions.is_this_thread():
             self._submissions.wait(topic, -1.0)
             self._check_usable()
-
-    def _place(
-        self, items: Sequence[tuple[ProducerData, list[bytes | None]]], on_delivery: OnDelivery | None
-    ) -> list[Receipt]:
-        ready: list[tuple[Buffer, list[bytes | None], Stamp | None, Any, Parts | None]] = []
-        for item, payloads in items:
-            buffer = self._router.choose(item.topic, item.key, item.partition)
-            parts = parts_of(item, payloads, buffer)
-            stamp = self._stamps.of(item.topic) if self._stamps is not None else None
-            size = max(0 if payload is None else len(payload) for payload in payloads)
-            if stamp is not None:
-                size = stamp.size_with(size, item.key)
-            buffer.check(size if parts is None else size + parts.size_bytes)
-            ready.append((buffer, payloads, stamp, item.key, parts))
-        receipts = []
-        for buffer, payloads, stamp, key, parts in ready:
-            receipt = None
-            if on_delivery is not None or not self._is_async:
-                receipt = Receipt(len(payloads), on_delivery)
-            if stamp is None:
-                taken = self._put(buffer, payloads, receipt, None, parts)
-            else:
-                with Sending(stamp, [payload or b"" for payload in payloads], key) as sending:
-                    taken = self._put(buffer, sending.payloads, receipt, sending, parts)
-            if taken and receipt is not None:
-                receipts.append(receipt)
-        return receipts
-
-    def _put(
-        self,
-        buffer: Buffer,
-        payloads: Sequence[bytes | None],
-        receipt: Receipt | None,
-        sending: Sending | None,
-        parts: Parts | None,
-    ) -> bool:
-        """Put payloads into their buffer; False when they were dropped."""
-        if self._is_async and not self._queue_up(buffer, payloads, receipt, sending, parts):
-            return False
-        if not self._is_async:
-            buffer.extend(payloads, 0, receipt, True, True, parts)
-        if sending is not None:
-            sending.sent = len(payloads)
-        return True
-
-    def _queue_up(
-        self,
-        buffer: Buffer,
-        payloads: Sequence[bytes | None],
-        receipt: Receipt | None,
-        sending: Sending | None,
-        parts: Parts | None,
-    ) -> bool:
-        """Put payloads into the bounded queue as the policy says; False when they were dropped."""
-        config, quota = self.config, self._ledger.quota
-        count = len(payloads)
-        if config.queue_full != "block":
-            if not quota.has_room(count):
-                self._router.hurry()
-                if config.queue_full == "raise":
-                    raise QueueFullError(
-                        f"the queue holds {quota.messages} messages, {count} more do not fit (queue.size)"
-                    )
-                self._dropped += count
-                self._ledger.log(logging.WARNING, "dropped", f"queue full, messages dropped, {self._dropped} so far")
-                return False
-            buffer.extend(payloads, 0, receipt, False, True, parts)
-            return True
-        timeout = config.enqueue_timeout_ms
-        deadline = None if timeout is None else time.monotonic() + timeout / 1000
-        done = buffer.extend(payloads, 0, receipt, parts=parts)
-        while done < count:
-            if self._router.is_link_thread() or self._submissions.is_this_thread():
-                # A callback that sends cannot wait for itself; what was submitted is bounded already.
-                buffer.extend(payloads, done, receipt, False, True, parts)
-                break
-            if sending is not None:
-                sending.sent = done
-            self._router.hurry()
-            left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._ledger.room.wait(lambda: self._closed or quota.has_room(), left):
-                raise QueueFullError(f"no room in the queue within {timeout} ms; {done} of {count} messages are in it")
-            self._check_usable()
-            done = buffer.extend(payloads, done, receipt, parts=parts)
-        return True
 
     def _enqueue_items(self, queue: BatchQueue, items: Sequence[ProducerData]) -> tuple[Delivery, ...]:
         ready = []
@@ -427,7 +340,7 @@ class Producer(SendPath):
         self._routes.clear()
         if self._is_forked() or getattr(self, "_router", None) is None:
             return
-        self._closed = True
+        self._closed = self._ledger.closing = True
         deadline = time.monotonic() + (self.config.close_timeout_ms / 1000 if timeout is None else timeout)
         self._ledger.room.wake_all()
         end = partial(_end, self._submissions, self._queue, self._reporter, self._router, deadline)
@@ -476,7 +389,7 @@ class Producer(SendPath):
             failed=sum(link.failed for link in links)
             + (queue.failed if queue is not None else 0)
             + self._submissions.failed,
-            dropped=self._dropped + (queue.dropped if queue is not None else 0),
+            dropped=self._placing.dropped + (queue.dropped if queue is not None else 0),
             possible_duplicates=sum(link.possible_duplicates for link in links),
             connections=sum(link.connections for link in links),
         )
@@ -501,24 +414,6 @@ class Producer(SendPath):
         self._routes.clear()
         for link in self._router.every_link():
             link.leave_to_parent()
-
-
-class _HandlerSender:
-    """What an event handler sends with; waits while the queue behind it is full."""
-
-    def __init__(self, router: Router, ledger: Ledger) -> None:
-        self._router = router
-        self._ledger = ledger
-
-    def multi_send(self, sets: Iterable[tuple[str, int, int, Sequence[bytes]]]) -> None:
-        """Send payloads by (topic, partition, broker id), in this order; -1 for any partition or broker."""
-        quota = self._ledger.quota
-        ready = [(self._router.at(topic, broker, number), list(found)) for topic, number, broker, found in sets]
-        for buffer, payloads in ready:
-            buffer.check(max(map(len, payloads), default=0))
-        for buffer, payloads in ready:
-            self._ledger.room.wait(lambda: self._router.closed or quota.has_room())
-            buffer.extend(payloads, 0, None, True, True)
 
 
 def _check_object(name: str, found: object, method: str) -> None:

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 
-from fastlog import arguments, codecs
+from fastlog import arguments
 from fastlog.errors import (
     ArgumentError,
     ClosedError,
@@ -19,17 +19,15 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.producer._buffer import Buffer
-from fastlog.producer._record_buffer import RecordBuffer
 from fastlog.producer._send import Route, Routes
 from fastlog.producer.brokers import (
     Directory,
     RecordTopic,
-    batch_header,
     check_topic,
-    frame_header,
     parse_broker_list,
     record_acks,
 )
+from fastlog.producer.buffers import check_partition, message_buffer, payload_limit, record_buffer
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.ledger import Ledger
@@ -37,11 +35,9 @@ from fastlog.producer.link import Link
 from fastlog.producer.partitioners import SIGN_MASK, Crc32Partitioner, Partitioner, key_bytes
 from fastlog.producer.record_link import RecordLink
 from fastlog.producer.waiting import Background, Gate, wait_ended
-from fastlog.record_batches import HEADER_BYTES
 from fastlog.retry import Backoff
 
 ANY = -1
-_REQUEST_ROOM = 65536  # what a frame may hold besides its messages
 _ALL_BITS = 0xFFFFFFFF
 _LEAST_PAUSE = 0.02
 _LOOK_AGAIN_SECONDS = 1.0
@@ -294,9 +290,8 @@ class Router:
         link = self.links.get(broker)
         if link is None:
             directory = self._directories[broker]
-            made = Link(
-                directory, self._config, self._ledger, directory.acks(self._config.acks), self._payload_limit(broker)
-            )
+            limit = payload_limit(self._config, directory)
+            made = Link(directory, self._config, self._ledger, directory.acks(self._config.acks), limit)
             made.on_state_change = self._choose_up_everywhere
             made.find_other = lambda topic: self._other(made, topic)
             link = self.links.setdefault(broker, made)  # another thread may have been first
@@ -324,67 +319,20 @@ class Router:
         link.start()
         return link
 
-    def _payload_limit(self, broker: int) -> int:
-        offer = self._directories[broker].offer
-        own = self._config.max_message_bytes
-        return min(own, offer.max_message_bytes) if offer is not None and offer.max_message_bytes > 0 else own
-
     def _buffer(self, route: TopicRoute, broker: int, partition: int) -> Buffer:
         buffer = route.buffers.get((broker, partition))
-        if buffer is None and (records := self._records(route, broker)) is not None:
-            made = self._record_buffer(route, broker, partition, records)
-            buffer = route.buffers.setdefault((broker, partition), made)
         if buffer is None:
-            link, config = self._link(broker), self._config
-            offer = self._directories[broker].offer
-            codec, limit = config.codec_for(route.topic), self._payload_limit(broker)
-            if codec > codecs.SNAPPY:
-                raise UnsupportedFeatureError(
-                    f"compression.codec: messages of Kafka 0.7 know gzip and snappy, not {config.compression}"
-                ).at(topic=route.topic)
-            batch_bytes = config.batch_bytes
-            if offer is not None and offer.max_request_bytes > 0:
-                batch_bytes = max(1, min(batch_bytes, offer.max_request_bytes - _REQUEST_ROOM))
-            is_async = config.producer_type == "async"
-            if codec != codecs.NONE and is_async:
-                # A set that does not shrink still has to fit one message.
-                batch_bytes = max(1, min(batch_bytes, limit - limit // 1000 - 64))
-            buffer = Buffer(
-                link.outbox,
-                broker,
-                route.topic,
-                partition,
-                codec,
-                frame_header(route.topic, partition, link.acks),
-                link.acks > 0,
-                config.batch_messages if is_async else 2**31 - 1,
-                batch_bytes,
-                limit,
-            )
-            buffer = route.buffers.setdefault((broker, partition), buffer)
+            made = self._made_buffer(route, broker, partition)
+            buffer = route.buffers.setdefault((broker, partition), made)
         return buffer
 
-    def _record_buffer(self, route: TopicRoute, broker: int, partition: int, records: RecordTopic) -> RecordBuffer:
-        if partition not in records.partitions:
-            raise WrongPartitionError(f"there is no partition {partition} of {route.topic!r} on broker {broker}")
-        link, config = self._record_link(broker), self._config
-        offer = self._directories[broker].offer
-        batch_bytes = min(config.batch_bytes, records.max_batch_bytes - HEADER_BYTES)
-        if offer is not None and offer.max_request_bytes > 0:
-            batch_bytes = min(batch_bytes, offer.max_request_bytes - _REQUEST_ROOM)
-        return RecordBuffer(
-            link.outbox,
-            broker,
-            route.topic,
-            partition,
-            config.codec_for(route.topic),
-            batch_header(route.topic, partition, link.acks, config.socket_timeout_ms),
-            link.acks != 0,
-            config.batch_messages if config.producer_type == "async" else 2**31 - 1,
-            max(1, batch_bytes),
-            config.max_message_bytes,
-            link.new_lane(),
-        )
+    def _made_buffer(self, route: TopicRoute, broker: int, partition: int) -> Buffer:
+        config, topic, directory = self._config, route.topic, self._directories[broker]
+        records = self._records(route, broker)
+        if records is None:
+            return message_buffer(config, directory, self._link(broker), topic, partition)
+        check_partition(directory, topic, partition, records)
+        return record_buffer(config, directory, self._record_link(broker), topic, partition, records)
 
     def _by_hand(self, route: TopicRoute, partition: PartitionChoice) -> Buffer:
         number: object = partition

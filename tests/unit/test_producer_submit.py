@@ -19,6 +19,7 @@ from fastlog.errors import (
 )
 from fastlog.producer import Producer
 from fastlog.producer._send import Routes
+from fastlog.producer.placing import Placing
 from fastlog.producer.router import Router
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
@@ -75,15 +76,15 @@ def test_the_first_messages_wait_for_no_broker_and_keep_their_order(
 
 def test_the_compiled_path_does_not_overtake_them(asked: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic is known, and the first message is not in its buffer yet."""
-    put, stopped, go_on = Producer._put, threading.Event(), threading.Event()
+    put, stopped, go_on = Placing._put, threading.Event(), threading.Event()
 
-    def put_later(producer: Producer, *arguments: Any) -> bool:
+    def put_later(placing: Placing, *arguments: Any) -> bool:
         if threading.current_thread() is not threading.main_thread():
             stopped.set()
             assert go_on.wait(PATIENCE)
-        return put(producer, *arguments)
+        return put(placing, *arguments)
 
-    monkeypatch.setattr(Producer, "_put", put_later)
+    monkeypatch.setattr(Placing, "_put", put_later)
     asked.set()
     with FakeBroker() as broker, Producer(broker.address, producer_type="async", queue_time_ms=60_000) as producer:
         producer.submit("t", b"0")
