@@ -8,39 +8,26 @@ is in the table is what lies in the segment files.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import random
-import re
-import signal
-import subprocess
 import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from tests.fault.registry import Outcome, scenario
 from tests.fault.spark_load import PARTITIONS, TOPIC, Row, _broker, _stored_rows
 from tests.harness import raw_client as raw
-from tests.harness.broker import Broker, die_with_parent, wait_until
+from tests.harness.broker import Broker
 from tests.harness.history import History
 from tests.harness.load import Load, stored
 from tests.harness.object_store import ObjectStore, open_object_store
 from tests.harness.spark_cluster import SPARK, SparkCluster, why_not
+from tests.harness.spark_driver import LOCAL_SETTINGS, Driver, as_arguments
 
 BROKERS = 2
-START_SECONDS = 500.0
-END_SECONDS = 900.0
 BATCHES = ("20kB", "200kB")
 SETTINGS = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    **LOCAL_SETTINGS,
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
@@ -59,65 +46,17 @@ SETTINGS = {
 def submit(cluster: SparkCluster, package: Path, job: str, *arguments: object) -> list[str]:
     """The command that ``fastlog spark package`` prints for a job, with more settings of Spark."""
     command = [str(SPARK / "bin" / "spark-submit"), "--master", cluster.url, "--archives", "fastlog.tar.gz#fastlog"]
-    for name, value in SETTINGS.items():
-        command += ["--conf", f"{name}={value}"]
+    command += as_arguments(SETTINGS)
     return [*command, f"fastlog/lib/fastlog/spark/jobs/{job}.py", *map(str, arguments)]
 
 
-class Submitted:
+class Submitted(Driver):
     """A job that was submitted, from the directory of the package."""
 
     def __init__(self, cluster: SparkCluster, package: Path, log: Path, job: str, *arguments: object) -> None:
-        self._log = log
-        with log.open("wb") as said:
-            self.process = subprocess.Popen(
-                submit(cluster, package, job, *arguments),
-                cwd=package,
-                env={**cluster.environment, "PYSPARK_PYTHON": "./fastlog/python"},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
-
-    @property
-    def said(self) -> str:
-        """Its progress and its summary so far."""
-        return self._log.read_text(errors="replace")
-
-    def wait_said(self, pattern: str, times: int = 1) -> None:
-        """Returns once a line was there so often."""
-
-        def there() -> bool:
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.said[-4000:]}"
-            return len(re.findall(pattern, self.said)) >= times
-
-        wait_until(f"the job says {pattern!r} {times} times", there, START_SECONDS)
-
-    def kill(self) -> None:
-        """SIGKILL for the driver: its Java, its Python and what these have started."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            everybody = psutil.Process(self.process.pid).children(recursive=True)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            for process in everybody:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        self.process.wait(20)
-
-    def end(self) -> dict[str, Any]:
-        """Its summary, once it has done all."""
-        try:
-            code = self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it does not end:\n{self.said[-4000:]}") from None
-        finally:
-            self.kill()
-        lines = [line for line in self.said.splitlines() if line.startswith("{")]
-        assert code == 0 and lines, f"it ended with {code}:\n{self.said[-4000:]}"
-        summary: dict[str, Any] = json.loads(lines[-1])
-        return summary
+        known = {**cluster.environment, "PYSPARK_PYTHON": "./fastlog/python"}
+        command = submit(cluster, package, job, *arguments)
+        super().__init__(command, log, directory=package, environment=known, errors=False)
 
 
 def rows_of(store: ObjectStore, name: str) -> Counter[Row]:
@@ -170,8 +109,8 @@ def spark_cluster(count: int, seed: int, directory: Path) -> Outcome:
                     log = directory / f"load{number}.log"
                     more = ("--every", "100ms", "--max-bytes", size, "-o", "maxBytesPerPartition=10kB")
                     job = Submitted(cluster, package, log, "load", *arguments, *more)
-                job.wait_said(r"batch \d+: \d+ rows", len(re.findall(r"batch \d+: \d+ rows", job.said)) + 1)
-                job.wait_said(r"batch \d+: \d+ bytes", len(re.findall(r"batch \d+: \d+ bytes", job.said)) + 1)
+                job.wait_said(r"batch \d+: \d+ rows", job.count(r"batch \d+: \d+ rows") + 1)
+                job.wait_said(r"batch \d+: \d+ bytes", job.count(r"batch \d+: \d+ bytes") + 1)
                 time.sleep(source.uniform(0, 0.5))
                 # Each kind comes soon: the first three are one of each.
                 kind = number % 3 if number < 3 else source.randrange(4)
@@ -198,7 +137,8 @@ def spark_cluster(count: int, seed: int, directory: Path) -> Outcome:
         for producer in producers:
             producer.stop()
         last = Submitted(cluster, package, directory / "last.log", "load", *arguments)
-        summary = last.end()
+        code, summary = last.end()
+        outcome.expect(code == 0, f"the last run ended with {code}")
         outcome.expect(not summary["lost"], f"the last run found messages lost: {summary['lost']}")
         for broker, history in zip(brokers, histories, strict=True):
             outcome.violations += history.check(stored(broker, history))

@@ -10,12 +10,7 @@ table: the audit job finds nothing missing. A third topic, of one of the brokers
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
-import re
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,8 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
-
-import psutil
 
 from fastlog import Producer
 from fastlog.client.addresses import Address
@@ -36,12 +29,13 @@ from tests.fault.programs import environment
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_client as raw
 from tests.harness import raw_records, stored_batches
-from tests.harness.broker import Broker, die_with_parent, wait_until
+from tests.harness.broker import Broker
 from tests.harness.history import History
 from tests.harness.lake import run_job
 from tests.harness.load import Load, stored
 from tests.harness.raw_batches import HEADER
 from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
+from tests.harness.spark_driver import END_SECONDS, LOCAL_SETTINGS, Driver, as_arguments
 
 TOPIC = "t"
 AUDITED, TOLD = "audited", "told"
@@ -51,9 +45,6 @@ RECORDS = "records"
 WINDOW_MS = 1000
 PARTITIONS = 2
 BROKERS = 2
-START_SECONDS = 400.0
-"""A JVM on a machine that does other things as well."""
-END_SECONDS = 600.0
 SMALL_BATCHES = (1, 100_000)
 LARGE_BATCH = "64MiB"
 
@@ -85,79 +76,15 @@ def in_this_process(directory: Path, brokers: list[Broker]) -> tuple[int, dict[s
     return summary["code"], summary
 
 
-class Job:
-    """One life of the load job, in a session of its own."""
+class Job(Driver):
+    """One life of the load job."""
 
     def __init__(self, directory: Path, brokers: list[Broker], *more: object) -> None:
         command = [sys.executable, "-m", "fastlog.spark.jobs.load", *arguments(directory, brokers, *more)]
         command += ["--master", "local[2,4]"]
-        for setting in (
-            "spark.driver.memory=512m",
-            "spark.driver.host=127.0.0.1",
-            "spark.driver.bindAddress=127.0.0.1",
-            "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            f"spark.local.dir={directory / 'scratch'}",
-        ):
-            command += ["--conf", setting]
-        self._log = directory / "load.log"
-        self._start = self._log.stat().st_size if self._log.exists() else 0
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"},
-                cwd=directory,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
-
-    @property
-    def said(self) -> str:
-        """Its progress so far."""
-        with self._log.open("rb") as log:
-            log.seek(self._start)
-            return log.read().decode(errors="replace")
-
-    def wait_said(self, pattern: str, times: int = 1, within: float = START_SECONDS) -> None:
-        """Returns once a line was there so often."""
-
-        def there() -> bool:
-            assert self.process.poll() is None, f"the job ended with {self.process.returncode}:\n{self.said[-4000:]}"
-            return len(re.findall(pattern, self.said)) >= times
-
-        wait_until(f"the job says {pattern!r} {times} times", there, within)
-
-    def kill(self) -> None:
-        """SIGKILL for the driver, its JVM, and the workers, which Spark puts into a group of their own."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            everybody = psutil.Process(self.process.pid).children(recursive=True)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            for process in everybody:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(everybody, 20)
-        self.process.wait(20)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def end(self, number: int | None = None) -> tuple[int, dict[str, Any]]:
-        """Its exit code and its summary, after a signal or when it has done all."""
-        if number is not None:
-            self.process.send_signal(number)
-        try:
-            printed, _ = self.process.communicate(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job does not end:\n{self.said[-4000:]}") from None
-        finally:
-            self.kill()
-        lines = printed.decode().splitlines()
-        assert lines and lines[-1].startswith("{"), (
-            f"no summary, exit code {self.process.returncode}: {self.said[-4000:]}"
-        )
-        return self.process.returncode, json.loads(lines[-1])
+        command += as_arguments({**LOCAL_SETTINGS, "spark.local.dir": str(directory / "scratch")})
+        known = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1"}
+        super().__init__(command, directory / "load.log", directory=directory, environment=known)
 
 
 class Audited:
@@ -378,9 +305,9 @@ def _hurt(source: random.Random, brokers: list[Broker]) -> None:
 
 def _moment(source: random.Random, job: Job) -> None:
     """Wait for one at which to kill: anywhere in a batch, or about when its transaction is made."""
-    lines = len(re.findall(r"batch \d+: ", job.said))
+    lines = job.count(r"batch \d+: ")
     if source.random() < 0.5:
-        job.wait_said(r"adding \d+ files", times=len(re.findall(r"adding \d+ files", job.said)) + 1)
+        job.wait_said(r"adding \d+ files", times=job.count(r"adding \d+ files") + 1)
         time.sleep(source.uniform(0, 0.03))
     else:
         job.wait_said(r"batch \d+: ", times=lines + 1)
