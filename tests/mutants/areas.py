@@ -217,7 +217,7 @@ OF_NO_AREA = (
           " scripts typing")
     + _integration("access_log cluster demo demo_spark examples kafka07* kafka_files kafka_group_tools kafka_tools"
                    " perf_ab readme real_input spark_access_log spark_ceiling spark_hdfs spark_kafka_connector"
-                   " spark_load_kills spark_connect spark_submit spark_zookeeper walkthrough")
+                   " spark_load_kills spark_connect spark_lakes spark_submit spark_zookeeper walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
 

@@ -1,0 +1,1 @@
+"""Delta's and Iceberg's own code for Spark."""
