@@ -328,6 +328,23 @@ def test_what_was_left_out_in_words() -> None:
     assert left_out({**nothing, "late": 3, "late_table": {"table": "/t", "rows": 5}}) == "5 late, by --late (kept)"
 
 
+@pytest.mark.parametrize(("late", "no_progress", "told"), [(3, False, True), (0, False, False), (3, True, False)])
+def test_what_was_left_out_is_said_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late: int, no_progress: bool, told: bool
+) -> None:
+    """Unless it is nothing, or nobody wants to hear."""
+    found = {"late": late, "late_table": None, "without_time": 0, "without_key": 0}
+    made: Any = SimpleNamespace(to_json=lambda: found)
+    monkeypatch.setattr(streams, "Run", lambda *given, **options: type("Made", (), {
+        "__call__": lambda self: None, "to_json": lambda self: made.to_json(),
+    })())  # fmt: skip
+    job: Any = SimpleNamespace(master=None, every=None, attempts=1, no_progress=no_progress)
+    sink: Any = SimpleNamespace(lake=SimpleNamespace(reload=lambda: None, version=5))
+    code, summary = streams.fill_table("counts", job, {}, sink, lambda spark: None)  # type: ignore[arg-type,return-value]
+    assert (code, summary["version"], summary["late"]) == (0, 5, late)
+    assert ("counts: left out: 3 late, by --late\n" in capsys.readouterr().err) == told
+
+
 # -- late rows ---------------------------------------------------------------------------------------------------------
 
 
