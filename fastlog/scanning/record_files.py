@@ -100,7 +100,7 @@ class RecordFolders(FolderSource[_Piece]):
                 is_last = position + len(data) >= segment.size
                 scan = scan_batches(data, at)
                 needed = 0 if scan.valid_bytes or scan.status != BATCHES_TAIL else _told_bytes(data)
-                if len(data) < needed <= segment.size - position:
+                if len(buffer) < needed <= segment.size - position:  # one that was cut gives no more
                     buffer = memoryview(bytearray(needed))
                     continue
                 if scan.valid_bytes:

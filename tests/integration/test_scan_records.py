@@ -267,11 +267,13 @@ def test_a_magic_that_is_not_known_is_damage(tmp_path: Path) -> None:
         offsets(fastlog.scan(written(tmp_path / "logs-0", [batch_of(0, 10), bytes(last)])))
 
 
-def test_what_is_cut_off_after_the_look_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [0, 3, 11, 60, 61])
+def test_what_is_cut_off_after_the_look_is_not_there(tmp_path: Path, left: int) -> None:
+    """Before the second batch, inside its header, and just behind it."""
     folder = written(tmp_path / "logs-0", [batch_of(0, 10), batch_of(10, 10)])
     found = fastlog.scan(folder)
     (segment,) = list_segments(folder, ".log")
-    os.truncate(segment.path, len(batch_of(0, 10)))
+    os.truncate(segment.path, len(batch_of(0, 10)) + left)
     assert offsets(found) == list(range(10))
 
 
