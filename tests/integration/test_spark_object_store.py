@@ -55,8 +55,8 @@ def rows_of(store: ObjectStore, name: str) -> list[dict[str, Any]]:
 def test_a_load_with_columns_of_its_own_and_again(
     run: Callable[..., dict[str, Any]], store: ObjectStore, broker: Broker, topic: str
 ) -> None:
-    """Rows go through Spark's SQL, and those of the table through Spark where some of a file stay; a request of each
-    kind fails once."""
+    """Rows go through Spark's SQL, and those of the table through Spark where some of a file stay; what an expression
+    cannot take goes to a table in the store as well; a request of each kind fails once."""
     produce(broker, topic, 0, 0, 200)
     url = store.url(topic)
     store.fail("PUT", r"\.parquet", "cut")
@@ -70,11 +70,20 @@ def test_a_load_with_columns_of_its_own_and_again(
         (n, 2 * n) for n in range(200)
     ]
     assert {str(row["date"]) for row in rows_of(store, topic)} == {"2015-05-17"}
-    tripled = ("--time", TIME, "--column", "twice=3 * cast(cast(value as string) as int)")
-    again = run("load", topic, "--table", url, "--from", json.dumps({topic: {"0-0": 3000}}), *tripled)
-    assert again["replaced_rows"] == 50
+    number = "cast(cast(value as string) as int)"
+    tripled = ("--time", TIME, "--column", f"twice=3 * {number} + 0 * int(1 div ({number} - 160))")
+    rejected = f"rejected-{topic}"
+    store.fail("PUT", rf"{rejected}/topic.*\.parquet", "cut")
+    store.fail("PUT", rf"{rejected}/_delta_log/0*1\.json", "lose")
+    place = json.dumps({topic: {"0-0": 3000}})
+    again = run("load", topic, "--table", url, "--from", place, *tripled, "--rejected", store.url(rejected))
+    assert (again["replaced_rows"], again["rows"], again["rejected"]) == (50, 49, 1)
+    assert len(store.done()) == 2
     found = sorted((int(row["value"]), row["twice"]) for row in rows_of(store, topic))
-    assert found == [(n, (3 if n >= 150 else 2) * n) for n in range(200)]
+    assert found == [(n, (3 if n >= 150 else 2) * n) for n in range(200) if n != 160]
+    ((value, reason),) = ((row["value"], row["reason"]) for row in rows_of(store, rejected))
+    assert int(value) == 160
+    assert "DIVIDE_BY_ZERO" in reason
 
 
 def test_counts_into_a_store_with_their_state_in_a_directory(
