@@ -154,20 +154,25 @@ def test_what_is_lost_ends_with_the_range(entries: int) -> None:
 # -- the log behind it -------------------------------------------------------------------------------------------------
 
 
-def telling(*partitions: tuple[int, int], topic: str = "t", breaks: int = 0, error: int = 0) -> Any:
-    """A broker that says when the logs of these partitions were made; breaks the connection so often before."""
-    left = [breaks]
+def telling(*partitions: tuple[int, int], topic: str = "t", breaks: int = 0, error: int = 0, well: int = 0) -> Any:
+    """A broker that says when the logs of these partitions were made; breaks the connection so often before.
+
+    ``well``: so many are answered first as they should be.
+    """
+    left, rest = [breaks], [well]
 
     def hook(request: rq.Request) -> bytes | None:
         if not isinstance(request, rq.MetadataRequest) or not request.topics:
             return None
-        if left[0]:
+        rest[0] -= 1
+        if left[0] and rest[0] < 0:
             left[0] -= 1
             raise ConnectionError
         found = tuple(rs.PartitionMetadata(number, 0, 0, len(LOG), len(LOG), made) for number, made in partitions)
         limits = 10**6, 10**6, 1000, rq.LOWEST_OWN, rq.HIGHEST_OWN
         topics = (rs.TopicMetadata(topic, 0, 1, found),)
-        return rs.encode_metadata(rs.MetadataAnswer(request.correlation_id, error, 0, "h", 1, *limits, topics))
+        answered = 0 if rest[0] >= 0 else error
+        return rs.encode_metadata(rs.MetadataAnswer(request.correlation_id, answered, 0, "h", 1, *limits, topics))
 
     return hook
 
@@ -219,7 +224,7 @@ def test_a_broker_that_breaks_at_the_look_is_asked_again(breaks: int) -> None:
 
 def test_a_broker_that_stays_away_or_refuses_at_the_look() -> None:
     """All of it was read, and nobody knows of which log: the task fails."""
-    for hook in (telling((0, 7), breaks=1000), telling((0, 7), error=-1)):
+    for hook in (telling((0, 7), breaks=1000, well=1), telling((0, 7), error=-1, well=1)):
         with with_log(LOG, hook=hook) as fake, pytest.raises(RangeIncompleteError, match=f"beyond {5 * ENTRY}: "):
             read(task_of(fake, 0, 5 * ENTRY)._replace(created_ms=7))
 
