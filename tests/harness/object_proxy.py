@@ -57,6 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection of a client."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes
     faults = Faults()
     target = 0
 
@@ -105,6 +106,9 @@ class Handler(BaseHTTPRequestHandler):
         connection = HTTPConnection("127.0.0.1", self.target, timeout=60)
         try:
             headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_A_HOP}
+            connection.connect()
+            # moto's head and body are two writes, too, and the second one waits until the first has been acknowledged.
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             connection.request(self.command, self.path, body or None, headers)
             answer = connection.getresponse()
             kept = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_A_HOP}
