@@ -173,7 +173,8 @@ AREAS = (
         _words("fastlog/spark/"),
         _unit("spark*")
         + _integration("spark_records spark_batch spark_planning spark_load spark_sink spark_stream spark_jobs")
-        + _integration("spark_record_sink spark_record_queries spark_object_store spark_load_columns spark_late")
+        + _integration("spark_record_sink spark_record_queries spark_object_store spark_store_faults"
+                       " spark_load_columns spark_late")
         + _fault("upkeep"),
     ),
     Area(
