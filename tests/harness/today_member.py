@@ -27,6 +27,10 @@ from typing import Any
 BATCH = 20
 SESSION_MS = 6_000
 STATIC_SESSION_MS = 30_000
+FIRST_POLL_MS = 5_000
+"""Of kafka-python 3.0.12. A member that leads, and joins again because it has come to know the topic, takes note of the
+topic as soon as it has assigned partitions. When its poll ends before the group's answer is there, it needs no join any
+more by its own account (BaseCoordinator.join_group_async), and never has its partitions."""
 is_over = False
 
 
@@ -107,9 +111,11 @@ def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: s
         session_timeout_ms=session_ms(instance), heartbeat_interval_ms=500, fetch_max_wait_ms=50, **more,
     )  # fmt: skip
     consumer.subscribe([topic], listener=Listener())
+    timeout_ms = FIRST_POLL_MS
     while not is_over:
         following = {}
-        for place, messages in consumer.poll(200, max_records=BATCH).items():
+        for place, messages in consumer.poll(timeout_ms, max_records=BATCH).items():
+            timeout_ms = 200
             for message in messages:
                 diary.write("read", place.partition, message.offset)
                 following[place] = OffsetAndMetadata(message.offset + 1, "", -1)
