@@ -6,9 +6,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from deltalake import DeltaTable
+
 from fastlog._segment import pack
 from fastlog.envelope import Envelope, wrap
-from fastlog.spark.jobs.loader import Wishes
+from fastlog.spark.jobs.loader import Loader, Wishes
+from fastlog.spark.lake import Lake
+from fastlog.spark.storage import TableLocation
 from tests.harness.fake_broker import FakeBroker
 
 DAY_MS = 86_400_000
@@ -63,3 +67,15 @@ def wishes(broker: FakeBroker, **fields: Any) -> Wishes:
 
 def expected(*parts: tuple[int, int]) -> list[bytes]:
     return [b"message %d" % number for first, count in parts for number in range(first, first + count)]
+
+
+def loader_of(table: TableLocation, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
+    spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
+    return Loader(Lake(table), wishes(broker, **fields), spark)
+
+
+def values_in(table: TableLocation) -> list[bytes]:
+    """What a reader of the table finds, sorted."""
+    rows = DeltaTable(table.text, storage_options=table.given_options).to_pyarrow_table()
+    found = zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True)
+    return [value for _, _, value in sorted(found)]

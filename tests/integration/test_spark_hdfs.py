@@ -11,20 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from fastlog.errors import TableUnavailableError
-from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.lake import Lake
 from fastlog.spark.storage import TableLocation, located
 from fastlog.spark.upkeep import JoinOptions, join_files
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.hdfs import Hdfs, is_there
-from tests.harness.small_loads import Context, expected, put, wishes
+from tests.harness.small_loads import Context, expected, loader_of, put, values_in
 
 pytestmark = [is_there, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -44,18 +40,6 @@ def broker() -> Iterator[FakeBroker]:
 @pytest.fixture
 def table(hdfs: Hdfs, request: pytest.FixtureRequest) -> TableLocation:
     return located(hdfs.url(request.node.name))
-
-
-def loader_of(table: TableLocation, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
-    spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
-    return Loader(Lake(table), wishes(broker, **fields), spark)
-
-
-def values_in(table: TableLocation) -> list[bytes]:
-    """What a reader of the table finds, sorted."""
-    rows = DeltaTable(table.text).to_pyarrow_table()
-    found = zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True)
-    return [value for _, _, value in sorted(found)]
 
 
 def test_a_load_goes_on_where_the_last_one_ended(table: TableLocation, broker: FakeBroker) -> None:

@@ -12,8 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,14 +20,13 @@ from deltalake import DeltaTable
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError
 from fastlog.spark import table_files
 from fastlog.spark.entries import NewFile
-from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.jobs.loading import BATCHES, offset_name
 from fastlog.spark.lake import Change, Lake, Step
 from fastlog.spark.storage import TableLocation, located
 from fastlog.spark.table_files import TableFiles
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.object_store import SECRET, ObjectStore, open_object_store
-from tests.harness.small_loads import Context, expected, put, wishes
+from tests.harness.small_loads import Context, expected, loader_of, put, values_in
 from tests.harness.spark import partition_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -62,18 +59,6 @@ def broker() -> Iterator[FakeBroker]:
 def table(store: ObjectStore, request: pytest.FixtureRequest) -> TableLocation:
     """A place of this test's own."""
     return located(store.url(str(abs(hash(request.node.name)))), store.options)
-
-
-def loader_of(table: TableLocation, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
-    spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
-    return Loader(Lake(table), wishes(broker, **fields), spark)
-
-
-def values_in(table: TableLocation) -> list[bytes]:
-    """What a reader of the table finds, sorted."""
-    rows = DeltaTable(table.text, storage_options=table.given_options).to_pyarrow_table()
-    found = zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True)
-    return [value for _, _, value in sorted(found)]
 
 
 def test_a_load_goes_on_where_the_last_one_ended(table: TableLocation, broker: FakeBroker, store: ObjectStore) -> None:
